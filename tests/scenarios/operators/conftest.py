@@ -1,4 +1,4 @@
-"""A vertex that is run without a coordinator, on the one Spark session of the test run."""
+"""Runs a vertex without a coordinator, on the single Spark session of the test run."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ JOB: JobName = job_name("demo")
 
 @dataclass
 class Bench:
-    """Runs micro-batches of one vertex, one after another, and keeps what a coordinator would."""
+    """Runs micro-batches of one vertex, one after another, and keeps what a coordinator would keep."""
 
     spark: object
     warehouse: Path
@@ -34,13 +34,13 @@ class Bench:
     copies: CopyUses = NO_USES
 
     def __post_init__(self):
-        """Begin with nothing."""
+        """Begin without state."""
         self.state = self.state or [()] * self.parallelism
         self.ranges = self.ranges or [()] * self.parallelism
 
     @property
     def parallelism(self):
-        """Subtasks of the vertex."""
+        """Return the number of the vertex's subtasks."""
         return self.plan.spec.parallelism if isinstance(self.plan.spec, KeyedSpec) else 1
 
     def stage(self, rows: pa.Table) -> StagedSegment:
@@ -51,7 +51,10 @@ class Bench:
         return StagedSegment((FileHandle(path, rows.num_rows, 1, 0),))
 
     def run(self, *inputs: pa.Table | None, end: bool = False) -> MicroBatchFinished:
-        """Run one micro-batch of these rows, by input; None: no segments; `end`: no row follows."""
+        """Run one micro-batch of these rows, by input.
+
+        None stands for an input without segments. `end` says that no row follows.
+        """
         self.micro_batch += 1
         segments = tuple(
             InputSegments(number, VertexId("upstream"), () if rows is None else (self.stage(rows),))
@@ -71,14 +74,14 @@ class Bench:
         return pl.concat([pl.read_parquet(self.warehouse / file.path, glob=False) for file in files])
 
     def upserted(self) -> pl.DataFrame:
-        """Return the rows of the upsert table as its active files would show them."""
+        """Return the rows that the upsert table's active files would show."""
         handles = [file.file for ranges in self.ranges for entry in ranges for file in entry.files]
         return self.read(dict.fromkeys(handles))
 
 
 @pytest.fixture
 def bench(spark, tmp_path):
-    """Return a way to run a vertex in a warehouse of its own, whose name no glob may read."""
+    """Return a function that makes a bench in a warehouse of its own. Its name has characters of glob patterns."""
     warehouse = tmp_path / "ware[house] {1}"
     warehouse.mkdir()
     return lambda plan, **kept: Bench(spark, warehouse, plan, **kept)

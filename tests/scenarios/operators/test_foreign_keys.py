@@ -1,4 +1,4 @@
-"""A keyed function that puts out a row under a key of another subtask: no upsert table ever shows a key twice."""
+"""Tests a keyed function that emits a row under another subtask's key: no upsert table shows a key twice."""
 
 from dataclasses import dataclass
 
@@ -22,10 +22,10 @@ ALL = -1
 
 @dataclass(frozen=True, slots=True)
 class WithTotal:
-    """Counts rows by key, and puts out besides a row for all keys together: under a key that is not its own."""
+    """Counts rows by key. It also emits one row for all keys together, under a key of its own."""
 
     def process(self, inputs, state):
-        """Return the counts of the touched keys, and their sum under the key of all."""
+        """Return the counts of the touched keys, and their sum under the key ALL."""
         known = state.select("key", before="n")
         counted = inputs[0].group_by("key").agg(pl.len().cast(pl.Int64).alias("more")).join(known, on="key", how="left")
         new = counted.select("key", n=pl.col("more") + pl.col("before").fill_null(0))
@@ -34,7 +34,7 @@ class WithTotal:
 
 
 def tick(spark, root, function, parallelism):
-    """Run the job until it is caught up, or fails."""
+    """Run the job until it is caught up or fails."""
     pipeline = Pipeline(JobName("totals"), parallelism=parallelism)
     counts = StructType().add("n", LongType())
     output = StructType().add("key", LongType()).add("n", LongType())
@@ -44,7 +44,7 @@ def tick(spark, root, function, parallelism):
 
 
 def test_a_row_under_a_foreign_key_fails_the_tick_and_nothing_is_visible(spark, tmp_path):
-    """With two subtasks there would be two rows of all. The tick names vertex, key and the way out."""
+    """With two subtasks there would be two rows for ALL. The message names vertex, key and the way out."""
     report = tick(spark, tmp_path, WithTotal(), 2)
     assert TickOutcome.FAILED is report.outcome
     assert "vertex counts: its function emitted a row with the key key=-1" in report.message
@@ -53,8 +53,8 @@ def test_a_row_under_a_foreign_key_fails_the_tick_and_nothing_is_visible(spark, 
     assert 0 == pl.read_delta(str(tmp_path / "gold/counts")).height
 
 
-def test_one_subtask_owns_every_key(spark, tmp_path):
-    """Without a second subtask the row of all is there once, and stays allowed."""
+def test_a_single_subtask_owns_every_key(spark, tmp_path):
+    """A single subtask emits only one row for ALL, so the tick accepts it."""
     report = tick(spark, tmp_path, WithTotal(), 1)
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
     rows = dict(pl.read_delta(str(tmp_path / "gold/counts")).select("key", "n").rows())

@@ -1,4 +1,4 @@
-"""Keyed micro-batches on real Spark: aggregates into an upsert table, enriching, rescaling, damage."""
+"""Tests keyed micro-batches on real Spark: aggregates into an upsert table, enriching, rescaling, damage."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +23,7 @@ from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import InputPlan, StagedTable, VertexPlan
 
 BATCHES_MAX = 20
-"""Two workers and two subtasks: so many micro-batches without a hit are no chance."""
+"""The most micro-batches to try. With two workers and two subtasks, a run without any hit would not be chance."""
 
 pytestmark = pytest.mark.spark
 
@@ -57,7 +57,7 @@ def flights(count, seed, carriers=12):
 
 
 def totals(parallelism=2):
-    """Return the plan of totals by carrier."""
+    """Return the plan of the totals by carrier."""
     spec = aggregate_spec(
         vertex=vertex_id("totals"),
         rows=FLIGHTS,
@@ -84,12 +84,12 @@ def by_carrier(*batches):
 
 
 def shown(vertex):
-    """Return what the upsert table shows."""
+    """Return the rows that the upsert table shows."""
     return sorted(vertex.upserted().select("carrier", "n", "total", "most").rows(), key=str)
 
 
-def test_totals_over_micro_batches_are_those_of_all_rows(bench):
-    """An upsert table's ranges show, after each micro-batch, every row so far exactly once."""
+def test_totals_over_micro_batches_equal_those_of_all_rows_at_once(bench):
+    """After each micro-batch, the ranges of an upsert table show every row so far exactly once."""
     vertex, batches = bench(totals()), []
     for seed in range(4):
         batches.append(flights(200, seed))
@@ -98,7 +98,7 @@ def test_totals_over_micro_batches_are_those_of_all_rows(bench):
 
 
 def test_an_untouched_subtask_writes_nothing(bench):
-    """Only the ranges that rows reached are rewritten; the other subtask's output is empty."""
+    """A micro-batch writes only the ranges that its rows reach. The output of the other subtask is empty."""
     vertex = bench(totals(parallelism=2))
     vertex.run(flights(300, 1))
     before = list(vertex.ranges)
@@ -109,15 +109,15 @@ def test_an_untouched_subtask_writes_nothing(bench):
     assert before[touched] != vertex.ranges[touched]
 
 
-def test_a_micro_batch_of_nothing_changes_nothing(bench):
-    """No segment and no row: an output per subtask, all empty."""
+def test_an_empty_micro_batch_changes_nothing(bench):
+    """Without segments and rows, every subtask has an empty output."""
     vertex = bench(totals())
     assert (SubtaskOutput(), SubtaskOutput()) == vertex.run(None).outputs
     assert (SubtaskOutput(), SubtaskOutput()) == vertex.run(flights(0, 1)).outputs
 
 
 def restored(vertex, parallelism):
-    """Return state and ranges handed to each subtask of another parallelism: all that overlap its range."""
+    """Return the state and ranges that each subtask gets at another parallelism: all that overlap its range."""
     ranges = key_group_ranges(parallelism=parallelism, max_parallelism=128)
 
     def overlap(files):
@@ -133,7 +133,7 @@ def restored(vertex, parallelism):
 
 
 def test_rescaling_from_two_to_three_to_one_keeps_every_row_once(bench):
-    """State of other ranges is filtered; the table's files that fit no range are rewritten in the first micro-batch."""
+    """State of other ranges is filtered out. The first micro-batch rewrites the table's files that fit no range."""
     vertex, batches = bench(totals(2)), [flights(200, 1), flights(200, 2)]
     for batch in batches:
         vertex.run(batch)
@@ -148,7 +148,7 @@ def test_rescaling_from_two_to_three_to_one_keeps_every_row_once(bench):
 
 
 def test_a_missing_state_file_fails_the_micro_batch_by_name(bench):
-    """A fresh worker that needs the file says which operator's it is and what to do."""
+    """A fresh worker needs the file. The message says which operator's file it is, and what to do."""
     vertex = bench(totals(1))
     vertex.run(flights(50, 1))
     (file,) = vertex.state[0]
@@ -159,7 +159,7 @@ def test_a_missing_state_file_fails_the_micro_batch_by_name(bench):
 
 
 def test_two_vertices_may_run_at_once(bench):
-    """The driver's pool runs micro-batches of several vertices on one session; each gets its own rows."""
+    """The driver's pool runs micro-batches of several vertices on one session. Each gets its own rows."""
     vertices = [bench(totals(parallelism)) for parallelism in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda vertex: [vertex.run(flights(100, seed)) for seed in range(2)], vertices))
@@ -189,7 +189,7 @@ def enriched():
 
 
 def weather(hours):
-    """Return the weather of these hours for every carrier; hour 3 has no temperature."""
+    """Return the weather of these hours for every carrier. Hour 3 has no temperature."""
     rows = [(f"C{code}", hour) for code in range(1, 12) for hour in hours]
     return pa.table(
         {
@@ -200,8 +200,11 @@ def weather(hours):
     )
 
 
-def test_a_flight_goes_on_once_its_weather_is_known_in_whichever_order_they_come(bench):
-    """Early flights wait in state, later ones go at once, those without carrier wait for ever; handed on = staged."""
+def test_a_flight_goes_on_once_its_weather_is_known_in_any_order_of_arrival(bench):
+    """Early flights wait in the state, and later ones go on at once. Flights without a carrier wait for ever.
+
+    The files that a vertex hands on are the files that it staged.
+    """
     vertex, sent, out = bench(enriched()), [], []
     for number, (rows, hours) in enumerate([(200, [0, 1]), (200, None), (None, [2, 3]), (100, [4])]):
         left = None if rows is None else flights(rows, number)
@@ -219,7 +222,7 @@ def test_a_flight_goes_on_once_its_weather_is_known_in_whichever_order_they_come
 
 
 def test_waiting_flights_go_on_without_weather_when_the_input_ends(bench):
-    """On every subtask, rows or none (F4): all that waits goes out with nulls; weather that comes later is too late."""
+    """Every subtask emits all its waiting flights with nulls (F4). Weather that comes later is ignored."""
     vertex = bench(enriched())
     sent = flights(60, 1)
     vertex.run(sent, weather([0]))
@@ -259,7 +262,7 @@ def rows_of(schema, *rows):
 
 
 def test_the_latest_price_outlives_rescaling_and_a_drain(bench):
-    """At other parallelisms and after the end of input the price with the greatest time counts, late rows or not."""
+    """At another parallelism, after late rows and after the end of input, the price with the greatest time counts."""
     names = [f"i{number}" for number in range(9)]
     vertex = bench(priced(2))
     vertex.run(None, rows_of(PRICES, *[(name, 5, 5.0) for name in names]))
@@ -274,8 +277,8 @@ def test_the_latest_price_outlives_rescaling_and_a_drain(bench):
     assert [6.0, 7.0, 8.0] * 3 == out["price"].to_list()
 
 
-def test_an_end_that_reaches_one_subtask_by_rows_ends_the_other_too(bench):
-    """The last rows belong to one key; the other subtask holds state and is woken for it."""
+def test_an_end_of_input_reaches_a_subtask_without_rows(bench):
+    """The last rows belong to one key. The other subtask holds state, so it runs too."""
     vertex = bench(enriched())
     vertex.run(flights(60, 1), None)
     last = flights(60, 2).filter(pa.compute.equal(flights(60, 2)["carrier"], "C1")).slice(0, 1)
@@ -285,8 +288,8 @@ def test_an_end_that_reaches_one_subtask_by_rows_ends_the_other_too(bench):
     assert [True, True] == [bool(output.state) for output in done.outputs]
 
 
-def test_a_run_says_how_often_its_workers_had_their_state(bench):
-    """Each load of a range that has files is a hit, behind or a miss (D5). A worker soon meets its own range again."""
+def test_a_run_counts_how_often_its_workers_held_their_state(bench):
+    """Each load of a range with files is a hit, behind, or a miss (D5). A worker soon meets its own range again."""
     vertex, batches = bench(totals(2)), []
     while not vertex.copies.hits and len(batches) < BATCHES_MAX:
         batches.append(flights(100, len(batches)))

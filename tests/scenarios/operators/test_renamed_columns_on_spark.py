@@ -1,4 +1,4 @@
-"""Renamed columns of a process function on real Spark: its state, its upsert table, and another parallelism (G2)."""
+"""Tests renamed columns of a process function on real Spark, also at another parallelism (G2)."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ KEYS = 8
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Counts rows by key, in a column of this name."""
+    """Counts rows by key, in a column with a name of your choice."""
 
     name: str
 
@@ -37,7 +37,7 @@ class Count:
 
 
 def tick(spark, root, rows, name, *, parallelism, kind, renamed):
-    """Count so many numbers in columns of this name, until the job is caught up."""
+    """Count so many numbers in columns with these names, until the job is caught up."""
     pipeline = Pipeline(JOB, parallelism=parallelism)
     state, output = StructType().add(name, kind), StructType().add("key", LongType()).add(name, LongType())
     numbers = pipeline.source("numbers", SequenceSource({"a": rows}, keys=KEYS)).key_by("key")
@@ -47,10 +47,10 @@ def tick(spark, root, rows, name, *, parallelism, kind, renamed):
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
 
 
-def test_columns_are_renamed_while_their_files_find_other_subtasks(spark, tmp_path):
-    """Every file of the table goes through the exchange, under its new name; the state's type becomes wider too.
+def test_columns_are_renamed_while_their_files_move_to_other_subtasks(spark, tmp_path):
+    """Every file of the table goes through the exchange under its new name. The state's type also becomes wider.
 
-    One row comes with the rename, so that most keys have only what they had before. The declaration stays.
+    A single row comes with the rename, so most keys keep the values from before. The declaration stays.
     """
     tick(spark, tmp_path, 40, "n", parallelism=2, kind=IntegerType(), renamed={})
     for rows in (41, 42):

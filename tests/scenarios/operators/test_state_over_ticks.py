@@ -1,4 +1,4 @@
-"""Keyed state from tick to tick on real Spark: its columns change (D6), and its backend does (D2)."""
+"""Tests keyed state from tick to tick on real Spark: its columns change (D6), and its backend changes (D2)."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ class Remember:
     says: str
 
     def process(self, inputs, state):
-        """Return the counts of the touched keys; the text column is whatever the state has besides."""
+        """Return the counts of the touched keys. The text column is the other column of the state."""
         (text,) = [name for name in state.columns if name not in ("key", "n")]
         counted = inputs[0].group_by("key").agg(pl.len().cast(pl.Int64).alias("more"))
         both = counted.join(state, on="key", how="left").with_columns(pl.col("n").cast(pl.Int64).fill_null(0))
@@ -48,7 +48,7 @@ class Remember:
 
 
 def job(rows: int, count: DataType, text: str, **config: object) -> JobPlan:
-    """Return the job that counts `rows` numbers by key; `count` and `text` are its state's own columns."""
+    """Return the job that counts `rows` numbers by key. Its state has the columns `count` and `text`."""
     pipeline = Pipeline(JOB, parallelism=2)
     state = StructType().add("n", count).add(text, StringType())
     output = StructType().add("key", LongType()).add("n", LongType())
@@ -64,17 +64,17 @@ def tick(spark, root: Path, planned: JobPlan) -> None:
 
 
 def counts(rows: int) -> list[tuple[int, int]]:
-    """Return what the table must show after so many rows."""
+    """Return the counts that the table must show after so many rows."""
     return [(key, len(range(key, rows, KEYS))) for key in range(KEYS)]
 
 
 def shown(root: Path) -> list[tuple[int, int]]:
-    """Return what the table shows."""
+    """Return the rows that the table shows."""
     return sorted(pl.read_delta(str(root / "gold/counts")).select("key", "n").rows())
 
 
 def newest_row(root: Path) -> CheckpointRecord:
-    """Return the newest checkpoint's row."""
+    """Return the newest checkpoint's entry."""
     seen = JobStores(Warehouse(root, ProtocolPaths(JOB)), cross_freely).observe()
     return max((row for row in seen.rows if isinstance(row, CheckpointRecord)), key=lambda row: row.checkpoint)
 
@@ -85,8 +85,8 @@ def state_files(root: Path) -> list:
     return [keyed.file for snapshot in vertex.subtasks for keyed in snapshot.state]
 
 
-def test_a_widened_an_added_and_a_dropped_column_are_taken_over(spark, tmp_path):
-    """Also in a subtask that no row reaches: all files and the table have the new columns at the next checkpoint.
+def test_state_takes_a_widened_an_added_and_a_dropped_column(spark, tmp_path):
+    """At the next checkpoint all files and the table have the new columns, even where no row reached the subtask.
 
     The old cut keeps its columns.
     """
@@ -108,7 +108,10 @@ def test_a_widened_an_added_and_a_dropped_column_are_taken_over(spark, tmp_path)
 
 
 def test_spark_reads_a_state_table_across_its_change_of_columns(spark, tmp_path):
-    """No table feature is needed for it: the newest version in the new columns, the one before in the old ones."""
+    """The change needs no table feature.
+
+    The newest version has the new columns, and the one before has the old ones.
+    """
     tick(spark, tmp_path, job(16, IntegerType(), "first"))
     tick(spark, tmp_path, job(17, LongType(), "second"))
     reader, path = spark.read.format("delta"), str(tmp_path / STATE)
@@ -119,8 +122,8 @@ def test_spark_reads_a_state_table_across_its_change_of_columns(spark, tmp_path)
     assert [(key, 2, "first") for key in range(KEYS)] == sorted(tuple(row) for row in old)
 
 
-def test_a_narrowed_column_is_refused_before_anything_is_claimed(spark, tmp_path):
-    """The error names checkpoint, operator, column and the way out, and the job is as it was."""
+def test_a_narrowed_column_is_refused_before_the_claim(spark, tmp_path):
+    """The error names checkpoint, operator, column and the way out. The job stays as it was."""
     tick(spark, tmp_path, job(16, IntegerType(), "first"))
     before = newest_row(tmp_path), DeltaTable(str(tmp_path / "_tidemark/remembering/checkpoints")).version()
     says = r"checkpoint \d+: state of operator 'counts': column n was int and is now smallint.*keep int"
@@ -132,7 +135,10 @@ def test_a_narrowed_column_is_refused_before_anything_is_claimed(spark, tmp_path
 
 
 def test_every_backend_gives_the_same_results_and_reads_the_others_files(spark, tmp_path):
-    """A tick with each in turn: the table and the state table show the same as one backend would."""
+    """One tick after the other uses another backend.
+
+    The table and the state table show the same as with one backend.
+    """
     for turn, used in enumerate(["incremental", "memory", "full", "incremental"]):
         rows = 20 + 11 * turn
         tick(spark, tmp_path, job(rows, LongType(), "says", state_backend=used))
@@ -143,8 +149,8 @@ def test_every_backend_gives_the_same_results_and_reads_the_others_files(spark, 
         assert carried == [used == "memory"] * len(carried)
 
 
-def test_a_state_too_large_for_the_row_ends_the_tick_by_name(spark, tmp_path):
-    """The memory backend declines what it can't carry, naming operator, limit and the way out; nothing is published."""
+def test_a_state_too_large_for_the_entry_ends_the_tick_by_name(spark, tmp_path):
+    """The memory backend declines and names operator, limit and the way out. Nothing is published."""
     small = job(20, LongType(), "says", state_backend="memory", memory_state_bytes_max=100)
     report = run_tick(small, RuntimeSettings(warehouse=tmp_path), spark=spark)
     assert TickOutcome.FAILED is report.outcome

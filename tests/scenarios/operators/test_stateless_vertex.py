@@ -1,4 +1,4 @@
-"""A stateless micro-batch on real Spark."""
+"""Tests a stateless micro-batch on real Spark."""
 
 from datetime import UTC, datetime
 
@@ -39,7 +39,7 @@ RULES = (RowRule("has a delay", "delay is not null"), RowRule("is late", lambda:
 
 
 def bronze(**changes):
-    """Return the plan of a bronze vertex, changed."""
+    """Return the plan of a bronze vertex with these changes."""
     fields = {
         "vertex": vertex_id("bronze"),
         "schema": SCHEMA,
@@ -50,8 +50,11 @@ def bronze(**changes):
     return VertexPlan(StatelessSpec(**fields | changes), (InputPlan(SCHEMA),))
 
 
-def test_all_rows_go_to_the_table_and_the_failing_ones_to_quarantine_too(bench):
-    """Downstream gets the table's own files. `_failed` names each failed rule. A null verdict is good."""
+def test_all_rows_go_to_the_table_and_failing_ones_also_to_quarantine(bench):
+    """The next vertex gets the table's own files. `_failed` names each failed rule.
+
+    A rule that is null counts as passed.
+    """
     vertex = bench(bronze())
     (output,) = vertex.run(ROWS).outputs
     assert output.emitted == tuple(file for table, file in output.staged if table == BRONZE.name)
@@ -62,7 +65,7 @@ def test_all_rows_go_to_the_table_and_the_failing_ones_to_quarantine_too(bench):
 
 
 def test_moments_keep_their_microsecond_and_nan_is_not_null(bench):
-    """From Parquet through Spark and Arrow and back to Parquet nothing shifts."""
+    """No value shifts on its way from Parquet through Spark and Arrow and back to Parquet."""
     vertex = bench(bronze())
     (output,) = vertex.run(ROWS).outputs
     rows = vertex.read(output.emitted)
@@ -71,20 +74,20 @@ def test_moments_keep_their_microsecond_and_nan_is_not_null(bench):
     assert "[nan, 1.0, None]" == str(rows["temp"].to_list())
 
 
-def test_rows_that_all_pass_leave_no_quarantine_file(bench):
-    """A file without rows would be a file to publish for nothing."""
+def test_without_failing_rows_there_is_no_quarantine_file(bench):
+    """Publishing a file without rows would be useless work."""
     (output,) = bench(bronze()).run(ROWS.slice(0, 1)).outputs
     assert [BRONZE.name] == [table for table, _ in output.staged]
 
 
 @pytest.mark.parametrize("rows", [pytest.param(None, id="no segment"), pytest.param(ROWS.slice(0, 0), id="no row")])
-def test_a_micro_batch_of_nothing_writes_nothing(bench, rows):
-    """The answer is there all the same."""
+def test_an_empty_micro_batch_writes_nothing(bench, rows):
+    """It answers nevertheless."""
     assert (SubtaskOutput(),) == bench(bronze()).run(rows).outputs
 
 
-def test_the_chain_runs_in_the_job_that_writes_the_files(bench):
-    """The steps before the vertex are part of its one Spark job. Without a table, a channel takes the rows."""
+def test_steps_before_the_vertex_run_in_its_spark_job(bench):
+    """One Spark job reads, applies the steps and writes the files. Without a table, the rows go to a channel."""
     shape = StructType([StructField("origin", StringType()), StructField("double", IntegerType())])
     spec = StatelessSpec(vertex=vertex_id("shape"), schema=shape)
     doubled = InputPlan(SCHEMA, chain=lambda rows: rows.where("delay > 0").withColumn("double", F.col("delay") * 2))
@@ -95,8 +98,8 @@ def test_the_chain_runs_in_the_job_that_writes_the_files(bench):
     assert [("EWR", 10)] == vertex.read(output.emitted).rows()
 
 
-def test_what_a_task_cannot_write_is_named(bench):
-    """The micro-batch fails with the file's name and the way out, not with a stack."""
+def test_a_file_that_a_task_cannot_write_is_named(bench):
+    """The message has the file's name and the way out instead of a stack trace."""
     vertex = bench(bronze())
     (vertex.warehouse / "bronze").write_text("in the way")
     with pytest.raises(
@@ -106,7 +109,7 @@ def test_what_a_task_cannot_write_is_named(bench):
 
 
 def test_a_step_that_loses_a_column_is_named(bench):
-    """A column that is gone is an error, not a column of nulls."""
+    """A missing column is an error. It is not filled with nulls."""
     with pytest.raises(
         MicroBatchError, match=r"vertex bronze failed: InvalidSpecError: rows should have .* but lack \['delay'\]"
     ):

@@ -1,4 +1,4 @@
-"""Sums of a pipeline's aggregates with Spark's own `sum` as the judge: the same numbers, or refused by both."""
+"""Compares sums of a pipeline with Spark's own `sum`: both give the same numbers, or both refuse."""
 
 import random
 from dataclasses import replace
@@ -54,7 +54,7 @@ def totals(schema=ROWS):
 
 
 def rows_of(seed, count=60):
-    """Return rows of all types, some null, NaN and infinite; what is added up is exact in a double."""
+    """Return rows of all types, some null, NaN and infinite. A double can hold the sums exactly."""
     chance = random.Random(seed)  # noqa: S311 - test data
     values = {
         "tiny": lambda: chance.randint(-128, 127),
@@ -71,8 +71,8 @@ def rows_of(seed, count=60):
     return pa.table({"k": keys, **columns}, schema=arrow_schema(ROWS))
 
 
-def test_sums_of_every_type_are_those_of_spark(bench, spark, tmp_path):
-    """Values and types, over several micro-batches here and in one query there."""
+def test_sums_of_every_type_equal_those_of_spark(bench, spark, tmp_path):
+    """Values and types are equal. The pipeline uses several micro-batches, and Spark one query."""
     vertex, batches = bench(totals()), [rows_of(seed) for seed in range(3)]
     for batch in batches:
         vertex.run(batch)
@@ -87,8 +87,8 @@ def test_sums_of_every_type_are_those_of_spark(bench, spark, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "value"), [(LongType(), 2**63 - 1), (DecimalType(38, 0), Decimal("9" * 38))], ids=["bigint", "decimal"]
 )
-def test_what_spark_refuses_to_add_up_is_refused_with_the_vertex_named(bench, spark, kind, value):
-    """Also over two micro-batches; then nothing of the second one is in the state or the table."""
+def test_a_sum_that_spark_refuses_is_refused_with_the_vertex_named(bench, spark, kind, value):
+    """This also holds over two micro-batches. Then neither state nor table has a row of the second one."""
     schema = StructType([StructField("k", StringType()), StructField("v", kind)])
     one = pa.table({"k": ["a"], "v": [value]}, schema=arrow_schema(schema))
     with pytest.raises(PySparkException, match=r"overflow|OVERFLOW|OUT_OF_RANGE"):

@@ -1,4 +1,4 @@
-"""The way out that an overflowing sum names: the job goes on in place with a wider type, and no row is lost."""
+"""Tests the way out that an overflowing sum names: the job goes on with a wider type, and no row is lost."""
 
 import polars as pl
 import pytest
@@ -15,11 +15,11 @@ from jobs.sources.sequence import SequenceSource
 pytestmark = pytest.mark.spark
 
 STEP = 2**60
-"""The numbers 0 to 4 times this add up to more than a bigint holds, 0 to 3 do not."""
+"""The numbers 0 to 4 times this value add up to more than a bigint holds. The numbers 0 to 3 do not."""
 
 
 def tick(spark, root, rows, kind=None):
-    """Run the sum of so many numbers until it is caught up, or fails; `kind` is what they are cast to before it."""
+    """Run the sum of so many numbers until it is caught up or fails. The values are cast to `kind` before the sum."""
     pipeline = Pipeline(JobName("sums"))
     numbers = pipeline.source("numbers", SequenceSource({"a": rows}, step=STEP))
     summed = numbers if kind is None else numbers.with_column("value", "value", kind)
@@ -28,12 +28,12 @@ def tick(spark, root, rows, kind=None):
 
 
 def total(root):
-    """Return what the table shows."""
+    """Return the total that the table shows."""
     return pl.read_delta(str(root / "gold/sums"))["total"].to_list()
 
 
-def test_a_sum_that_outgrew_bigint_goes_on_as_a_decimal(spark, tmp_path):
-    """The tick fails and shows nothing of the epoch. With the cast that it names the next one has every row once."""
+def test_a_sum_that_is_too_large_for_bigint_goes_on_as_a_decimal(spark, tmp_path):
+    """The tick fails and shows nothing of the epoch. With the cast that it names, the next tick has every row once."""
     assert TickOutcome.CAUGHT_UP is tick(spark, tmp_path, 4).outcome
     failed = tick(spark, tmp_path, 5)
     assert TickOutcome.FAILED is failed.outcome
