@@ -1,6 +1,6 @@
-"""Takes a guide apart into what a reader would do: write files, type commands, run Python; and does it in a folder.
+"""Carries out a guide in a folder as a reader does: writes its files, types its commands, runs its Python.
 
-`python -m tests.scenarios.guides.blocks GUIDE FOLDER` does all of it, in order, in one process.
+`python -m tests.scenarios.guides.blocks GUIDE FOLDER` does all of this, in order, in one process.
 """
 
 import os
@@ -17,7 +17,7 @@ _FILE = re.compile(r"# (?P<path>[\w/]+\.\w+)\n")
 
 @dataclass(frozen=True)
 class Block:
-    """One block: its language, its text, the file that it is written to if it names one, and its line in the guide."""
+    """One block: its language, its text, its line in the guide, and the file that it names, if any."""
 
     kind: str
     text: str
@@ -35,7 +35,7 @@ def blocks(guide: Path) -> Iterator[Block]:
 
 
 def write(block: Block, folder: Path) -> None:
-    """Write a block to its file; a package of the guide gets an `__init__.py`, and forgets what was loaded of it."""
+    """Write a block to its file. A package of the guide also gets an `__init__.py`, and is imported anew."""
     path = folder / block.path
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".py":
@@ -47,12 +47,12 @@ def write(block: Block, folder: Path) -> None:
 
 
 def python(*words: str) -> int:
-    """Run a program of this environment as a process of its own; return its exit code."""
+    """Run a program of this environment as a process of its own. Return its exit code."""
     return subprocess.run([sys.executable, "-m", *words], check=False).returncode
 
 
 def main(guide: Path, folder: Path) -> None:
-    """Do all that the guide says; end at the first thing that fails, naming its line."""
+    """Carry out the guide. Stop at the first failure, and name its line."""
     from jobs.cli.main import execute
 
     os.chdir(folder)

@@ -1,4 +1,4 @@
-"""The guides: every block of theirs works, in the order in which they stand."""
+"""Tests that every block of the guides works, in the order of the guide."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ TO_RUN = [guide for guide in GUIDES if any(blocks(guide))]
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
 def test_each_block_is_python_a_file_or_a_command_that_exists(guide):
-    """A block of another kind would be passed over by the test that runs the guide."""
+    """The test that runs a guide would skip a block of another kind."""
     for block in blocks(guide):
         where = f"{guide.name}:{block.line}"
         if block.kind == "python":
@@ -33,7 +33,7 @@ def test_each_block_is_python_a_file_or_a_command_that_exists(guide):
 
 
 def test_each_pipeline_of_the_guide_can_be_planned(tmp_path, monkeypatch, capsys):
-    """Whenever its files are complete, `tidemark explain` shows it; no Spark is started."""
+    """As soon as its files are complete, `tidemark explain` shows it, without Spark."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.chdir(tmp_path)
@@ -54,8 +54,11 @@ def test_each_pipeline_of_the_guide_can_be_planned(tmp_path, monkeypatch, capsys
 @pytest.mark.spark
 @pytest.mark.timeout(590)
 @pytest.mark.parametrize("guide", TO_RUN, ids=lambda guide: guide.name)
-def test_the_guide_does_what_it_says(guide, tmp_path):
-    """In a process of its own, on real Spark: files are written, commands typed, and the guide's own asserts hold."""
+def test_the_guide_works_as_it_is_written(guide, tmp_path):
+    """In a process of its own, on real Spark, the test writes the files and types the commands.
+
+    The guide's asserts hold.
+    """
     command = [sys.executable, "-m", "tests.scenarios.guides.blocks", guide, tmp_path]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=580)
@@ -65,7 +68,7 @@ def test_the_guide_does_what_it_says(guide, tmp_path):
 @pytest.mark.dear
 @pytest.mark.spark
 def test_a_renamed_pipeline_on_the_command_line(tmp_path):
-    """The guide's section on renaming, by itself: two ticks on real Spark, and a dry run that shows all."""
+    """The section on renaming works by itself: two ticks on real Spark, and a dry run that shows each rename."""
     text = (ROOT / "docs" / "guides" / "pipelines.md").read_text(encoding="utf-8")
     section = text.partition("### Renaming\n")[2].partition("\n## ")[0]
     project = "```toml\n# pyproject.toml\n[tool.tidemark]\n```\n\n```python\nfrom tidemark import Cuts\n```\n"

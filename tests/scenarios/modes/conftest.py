@@ -1,4 +1,4 @@
-"""What the tests of the modes share: the first days of the year, and what every table must hold in the end."""
+"""Shares the first days of the year, and the expected tables, among the tests of the modes."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.scenarios.modes.first_days import Rows, exact, lay_out
 
 @pytest.fixture(scope="session")
 def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Lay out the input."""
+    """Write the input files."""
     folder = tmp_path_factory.mktemp("days")
     flights_data.prepare(folder / "year")
     lay_out(folder / "year", folder / "data")
@@ -19,5 +19,5 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def expected(days: Path) -> dict[str, Rows]:
-    """Return every table, exactly once."""
+    """Return every expected table, with each row once."""
     return exact(days)

@@ -1,4 +1,4 @@
-"""A reader by cut: what the tables say at each retained checkpoint, and whether that is one moment of the job."""
+"""Reads the tables by cut, and checks that at each retained checkpoint they show one moment of the job."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ TABLES = (
 
 @dataclass(frozen=True)
 class Cut:
-    """One checkpoint as a reader sees it: its row, and every table as of that moment."""
+    """One checkpoint as a reader sees it: its entry, and every table at its cut."""
 
     record: CheckpointRecord
     tables: Mapping[str, pl.DataFrame]
@@ -58,7 +58,7 @@ def final(root: Path) -> dict[str, Rows]:
 
 
 def flying(root: Path, record: CheckpointRecord, upstream: str, downstream: str) -> pl.DataFrame | None:
-    """Return the rows that a checkpoint holds in flight between two vertices; None if there are none."""
+    """Return the rows that a checkpoint holds in flight between two vertices, or None if there are none."""
     files = [
         file.path
         for channel, segment in in_flight(record)
@@ -75,11 +75,11 @@ def rows_in_flight(record: CheckpointRecord) -> int:
 
 
 def wrong_with(root: Path, *, duplicates: bool = False) -> list[str]:
-    """Return what shows, at some retained cut, that the tables are not of one moment.
+    """Return each difference between the tables at a retained cut.
 
-    A cut is one moment if silver is what bronze makes, less the rows that the checkpoint holds in flight, and
-    gold is what silver makes. With `duplicates` silver may hold more than that, as at least once allows, but
-    never less.
+    The tables show one moment if silver follows from bronze, without the rows that the checkpoint holds in flight, and
+    if gold follows from silver. With `duplicates`, silver may hold rows more often, as at least once allows. It may
+    never hold fewer rows.
     """
     return [
         f"cut {cut.record.checkpoint}: {problem}" for cut in cuts(root) for problem in _wrong(root, cut, duplicates)
@@ -87,7 +87,7 @@ def wrong_with(root: Path, *, duplicates: bool = False) -> list[str]:
 
 
 def ahead(root: Path, cut: Cut) -> Rows:
-    """Return the rows of silver whose flights are not in bronze at that cut: they will be read once more."""
+    """Return the rows of silver whose flights are not in bronze at that cut. The job will read them once more."""
     return multiset(cut.tables["silver/flights"]) - multiset(_silver_of(root, cut))
 
 
@@ -114,7 +114,7 @@ def _silver_of(root: Path, cut: Cut) -> pl.DataFrame:
 
 
 def _landed(root: Path, cut: Cut, upstream: str, downstream: str, table: str) -> pl.DataFrame:
-    """The rows of a table less those that are on their way to the vertex behind it."""
+    """Return the rows of a table that are not on their way to the next vertex."""
     rows = cut.tables[table]
     on_their_way = flying(root, cut.record, upstream, downstream)
     if on_their_way is None:
@@ -123,7 +123,7 @@ def _landed(root: Path, cut: Cut, upstream: str, downstream: str, table: str) ->
 
 
 def _in(rows: pl.DataFrame, gone: Rows) -> pl.Series:
-    """Mark as many of the rows as are gone."""
+    """Mark each row that is in `gone`, as often as it is in there."""
     left = Counter(gone)
     own = sorted(name for name in rows.columns if not name.startswith("_"))
     marks = []

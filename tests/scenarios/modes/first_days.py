@@ -1,4 +1,4 @@
-"""The flights pipeline over the first days of January: some thousand flights and their weather, a run of seconds."""
+"""Runs the flights pipeline over the first days of January: some thousand flights and their weather, within seconds."""
 
 from collections import Counter
 from dataclasses import replace
@@ -20,18 +20,18 @@ ENRICHMENT: Final = ("temp", "wind_speed", "precip", "visib")
 
 EPOCH_FLIGHTS: Final = 400
 EPOCH_WEATHER: Final = 40
-"""So capped the weather keeps pace: it is there for the flights of the same hours, more or less."""
+"""With this cap the weather keeps pace: it arrives roughly with the flights of the same hours."""
 
 CONFIG: Final = CheckpointConfig(
     every_rows=EPOCH_FLIGHTS, rows_of=("flights",), slice_rows_max=EPOCH_FLIGHTS // 2, retained=50
 )
-"""Every cut of a run is retained, so that all can be read in the end."""
+"""So many checkpoints that every cut of a run is retained, and a test can read them all in the end."""
 
 Rows = Counter[tuple[object, ...]]
 
 
 def lay_out(year: Path, folder: Path) -> None:
-    """Write the first days of a year's input, as `jobs.flights_data` laid it out, in the same order."""
+    """Write the first days of the input that `jobs.flights_data` writes for a year, in the same order."""
     for kind in ("flights", "weather"):
         for origin in ORIGINS:
             first_half = pl.read_parquet(year / kind / origin / "001.parquet")
@@ -47,7 +47,7 @@ def planned(data: Path, config: CheckpointConfig = CONFIG, *, parallelism: int =
 
 
 def enriched(flown: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
-    """Return what silver holds once these flights and this weather have met: neither bad nor waiting ones."""
+    """Return the rows of silver after these flights and this weather have met, without bad and waiting flights."""
     known = weather.select(*KEYS, *ENRICHMENT)
     return (
         flown.filter(pl.col("arr_delay").is_not_null()).join(known, on=KEYS).drop("_split", "_position", strict=False)
@@ -65,7 +65,7 @@ def golds(silver: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def exact(data: Path) -> dict[str, Rows]:
-    """Return every table as the whole input makes it, each row once: computed without Spark and without epochs."""
+    """Return every table that the whole input makes, with each row once. It uses neither Spark nor epochs."""
     flown, weather = (pl.read_parquet(data / kind / "*" / "*.parquet") for kind in ("flights", "weather"))
     silver = enriched(flown, weather)
     tables = {
@@ -79,6 +79,6 @@ def exact(data: Path) -> dict[str, Rows]:
 
 
 def multiset(rows: pl.DataFrame) -> Rows:
-    """Return the rows and how often each is there, without the columns that Tidemark adds."""
+    """Return the rows and how often each occurs, without the columns that Tidemark adds."""
     own = sorted(name for name in rows.columns if not name.startswith("_"))
     return Counter(rows.select(own).rows())

@@ -1,4 +1,4 @@
-"""The modes of checkpointing, each with the moment at which its job dies, and the ticks of such a job."""
+"""Lists the modes of checkpointing, each with the moment at which its job dies, and runs the ticks of such a job."""
 
 import multiprocessing
 from collections.abc import Mapping
@@ -37,12 +37,15 @@ def changed(**changes: object) -> CheckpointConfig:
 
 
 def half_published(name: str, fate: Fate) -> bool:
-    """Die while a checkpoint, the second at the earliest, is committed and not every table shows it."""
+    """Return True while a checkpoint, the second or a later one, is committed and only some tables show it."""
     return name == HALF_PUBLISHED and len(records(fate.root)) >= COMMITTED_BEFORE
 
 
 def half_published_in_flight(name: str, fate: Fate) -> bool:
-    """Die so at a checkpoint that holds rows in flight, whose silver may have nothing to publish."""
+    """Return True in the same situation if the checkpoint also holds rows in flight.
+
+    Silver may then publish nothing.
+    """
     if not name.startswith(ANY_PUBLICATION):
         return False
     committed = records(fate.root)
@@ -50,12 +53,12 @@ def half_published_in_flight(name: str, fate: Fate) -> bool:
 
 
 def half_published_after_a_decline(name: str, fate: Fate) -> bool:
-    """Die so once a checkpoint was declined."""
+    """Return True in the same situation if a checkpoint was declined before."""
     return half_published(name, fate) and fate.declined > 0
 
 
 def ahead_of_its_barrier(name: str, fate: Fate) -> bool:
-    """Die when a checkpoint is complete whose silver holds flights that will be read once more."""
+    """Return True when a checkpoint is complete and its silver holds flights that the job will read once more."""
     return (
         name == COMPLETE and len(records(fate.root)) >= COMMITTED_BEFORE and bool(ahead(fate.root, newest(fate.root)))
     )
@@ -63,7 +66,7 @@ def ahead_of_its_barrier(name: str, fate: Fate) -> bool:
 
 @dataclass(frozen=True)
 class Mode:
-    """A way to checkpoint, and when its job dies."""
+    """The configuration of a mode, and the moment at which its job dies."""
 
     config: CheckpointConfig
     due: Due
@@ -81,7 +84,7 @@ MODES: Mapping[str, Mode] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job in a mode: its input, its warehouse, and where its Spark is."""
+    """A job in a mode: its input, its warehouse, and its Spark."""
 
     data: Path
     root: Path
@@ -92,7 +95,7 @@ class Job:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def tick(self, fate: Fate | None = None) -> TickReport:
-        """Run a tick to its end, whichever that is; the job is taken from a holder that only played dead."""
+        """Run a tick to any end. It takes the job over, because its last holder may have only pretended to die."""
         fate = fate or Fate(self.root)
         engine = SparkEngine(SparkConfig(cores=2, connect_url=self.connect_url), TickListener(), self.spark)
         plan = planned(self.data, self.config, parallelism=self.parallelism)
@@ -100,14 +103,14 @@ class Job:
         return run_tick(plan, settings, engine=SlowWeather(engine, fate), boundary=fate)
 
     def die(self, due: Due) -> bool:
-        """Run a tick that dies in this process; return whether it did."""
+        """Run a tick that stops in this process as if it had died. Return whether it did."""
         fate = Fate(self.root, due)
         with suppress(Dead):
             self.tick(fate)
         return fate.dead
 
     def be_killed(self, due: Due) -> int | None:
-        """Run a tick in a process of its own that dies there for good; return its exit code."""
+        """Run a tick in a process of its own that is killed there. Return its exit code."""
         server = multiprocessing.get_context("forkserver")
         alone = server.Process(target=_tick, args=(replace(self, spark=None), due))
         alone.start()
@@ -116,7 +119,7 @@ class Job:
         return alone.exitcode
 
     def traces(self) -> list[list[TraceEntry]]:
-        """Return what the doors of all ticks were told and answered, oldest tick first."""
+        """Return the facts and effects of all ticks' doors, oldest tick first."""
         files = sorted(self.root.glob("_tidemark/*/traces/*.ndjson"), key=lambda file: int(file.stem))
         return [list(read(file.read_bytes().splitlines(keepends=True))) for file in files]
 
@@ -125,7 +128,7 @@ class Job:
         return [entry.body for trace in self.traces() for entry in trace if isinstance(entry.body, NotifyAborted)]
 
     def pending_at_a_time(self) -> int:
-        """Return the most checkpoints that were ever pending at a time, by replaying the traces on the door."""
+        """Return the largest number of checkpoints that were pending at once. It replays the traces on the door."""
         return max(_pending_at_a_time(trace) for trace in self.traces())
 
 

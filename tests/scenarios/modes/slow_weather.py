@@ -1,4 +1,4 @@
-"""One slow input, and a tick that dies at the worst moment: what the tests of the modes do to a run."""
+"""Makes one input slow, and a tick die at a chosen moment, for the tests of the modes."""
 
 import os
 import signal
@@ -17,23 +17,23 @@ from tests.scenarios.runtime.conftest import Dead
 WEATHER = VertexId("bronze_weather")
 LATE = (1, 3)
 REST_S = 0.8
-"""Longer than a commit takes, during which nothing runs either."""
+"""Longer than a commit takes. No micro-batch runs during a commit either."""
 LOOK_AGAIN_S = 0.02
 
 Due = Callable[[str, "Fate"], bool]
-"""Called with a boundary's name and what the tick went through: whether it dies there."""
+"""Takes a boundary's name and the tick's fate so far. Returns True if the tick dies there."""
 
 
 class SlowWeather:
-    """An engine on which the first and the third micro-batch of the weather are late.
+    """An engine that delays the first and the third micro-batch of the weather.
 
-    Late is: when nothing else runs any more, or a checkpoint was declined meanwhile. By then the flights have passed
-    the barrier for which the weather still keeps the join waiting, and have gone on behind it as far as they can,
-    however fast the machine is.
+    Each waits until nothing else runs, or until a checkpoint is declined. By then the flights have passed the barrier
+    that the weather has not reached, and have gone on as far as they can. So the test does not depend on the speed of
+    the machine.
     """
 
     def __init__(self, engine: Engine, fate: "Fate") -> None:
-        """Run on this engine, which is closed in the end."""
+        """Run on this engine, and close it in the end."""
         self._engine = engine
         self._fate = fate
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ class SlowWeather:
         self._rested_since = time.monotonic()
 
     def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
-        """Run one micro-batch, perhaps late."""
+        """Run one micro-batch, with its delay if it has one."""
         if effect.vertex == WEATHER and effect.micro_batch in LATE:
             self._wait_for_rest()
         with self._lock:
@@ -69,9 +69,9 @@ class SlowWeather:
 
 @dataclass
 class Fate:
-    """What happens to a tick at its boundaries: it counts declined checkpoints, and dies once `due` says so.
+    """Follows a tick over its boundaries: counts declined checkpoints, and lets the tick die once `due` returns True.
 
-    It dies for good, by SIGKILL, or so that from then on nothing that it tries reaches the outside.
+    The process dies by SIGKILL, or the tick only pretends: from then on nothing that it does reaches the outside.
     """
 
     root: Path
@@ -82,7 +82,7 @@ class Fate:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, name: str) -> None:
-        """Cross a boundary, or die."""
+        """Cross a boundary, or die there."""
         with self._lock:
             self.declined += name == "after:NotifyAborted"
             self.dead = self.dead or self.due(name, self)

@@ -1,4 +1,4 @@
-"""Each mode on real Spark: two inputs of which one is slow, a death at its worst moment, and the exact result."""
+"""Tests each mode on real Spark: one of two inputs is slow, and the tick dies at the worst moment."""
 
 from collections import Counter
 from itertools import pairwise
@@ -22,12 +22,15 @@ EXACT = sorted(set(MODES) - {"at_least_once"})
 
 @pytest.fixture
 def job(spark, days, tmp_path):
-    """Return a maker of this test's job, in a mode."""
+    """Return a function that makes this test's job in a mode."""
     return lambda mode: Job(data=days, root=tmp_path, config=MODES[mode].config, spark=spark)
 
 
 def recover(job) -> None:
-    """Run the tick that makes up for a death; at least six checkpoints are complete after it, each of one moment."""
+    """Run the tick that recovers after a death.
+
+    Afterwards at least six checkpoints are complete, and each shows one moment.
+    """
     report = job.tick()
     assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
     assert COMPLETED <= len(records(job.root))
@@ -36,12 +39,12 @@ def recover(job) -> None:
 
 
 def join(record):
-    """Return the statistics of the vertex where the inputs meet."""
+    """Return the statistics of the vertex that joins the inputs."""
     return next(vertex for vertex in record.statistics.vertices if vertex.vertex == "silver_flights")
 
 
-def test_aligned_holds_the_fast_input_back(job, expected):
-    """Exactly once: the flights behind the barrier wait for the weather's, in bytes and in time."""
+def test_aligned_mode_holds_the_fast_input_back(job, expected):
+    """Exactly once: the flights behind the barrier wait for the weather's barrier. Bytes and times are reported."""
     job = job("aligned")
     assert job.die(MODES["aligned"].due)
     recover(job)
@@ -52,8 +55,8 @@ def test_aligned_holds_the_fast_input_back(job, expected):
     assert {0} == {rows_in_flight(record) for record in records(job.root)}
 
 
-def test_at_least_once_counts_what_came_after_the_barrier_twice(job, expected):
-    """None is lost; exactly the flights that silver held beyond its barrier are there twice, an epoch's at most."""
+def test_at_least_once_repeats_the_rows_that_came_after_the_barrier(job, expected):
+    """No row is lost. Twice are exactly the flights that silver held beyond its barrier, at most an epoch's."""
     job = job("at_least_once")
     assert job.die(MODES["at_least_once"].due)
     twice = ahead(job.root, newest(job.root))
@@ -71,8 +74,8 @@ def test_at_least_once_counts_what_came_after_the_barrier_twice(job, expected):
     assert any(join(record).alignment_ms > 0 for record in records(job.root))
 
 
-def test_unaligned_lets_the_barrier_overtake_and_keeps_what_it_passed(job, expected):
-    """Rows in flight are part of the cut; the snapshot does not wait for the slow input."""
+def test_an_unaligned_barrier_overtakes_rows_and_keeps_them(job, expected):
+    """Rows in flight are part of the cut. The snapshot does not wait for the slow input."""
     job = job("unaligned")
     assert job.die(MODES["unaligned"].due)
     assert 0 < rows_in_flight(records(job.root)[-1])
@@ -82,8 +85,8 @@ def test_unaligned_lets_the_barrier_overtake_and_keeps_what_it_passed(job, expec
     assert any(at.aligned_ms < max(barrier.at_ms for barrier in at.barriers) for at in map(join, records(job.root)))
 
 
-def test_aligned_with_a_timeout_turns_when_it_takes_too_long(job, expected):
-    """A checkpoint that the slow input would have held up turns unaligned, the others stay aligned."""
+def test_aligned_mode_with_a_timeout_turns_unaligned_when_it_takes_too_long(job, expected):
+    """A checkpoint that the slow input would delay turns unaligned. The others stay aligned."""
     job = job("alternating")
     assert job.die(MODES["alternating"].due)
     recover(job)
@@ -91,8 +94,8 @@ def test_aligned_with_a_timeout_turns_when_it_takes_too_long(job, expected):
     assert {AlignmentType.ALIGNED, AlignmentType.UNALIGNED} == {join(record).alignment for record in records(job.root)}
 
 
-def test_two_checkpoints_at_a_time_build_on_each_other(job, expected):
-    """The next barrier is on its way before the one before is through; both commit, in their order."""
+def test_two_concurrent_checkpoints_build_on_each_other(job, expected):
+    """The second barrier starts before the first checkpoint is complete. Both commit, in order."""
     job = job("concurrent")
     assert job.die(MODES["concurrent"].due)
     recover(job)
@@ -102,8 +105,8 @@ def test_two_checkpoints_at_a_time_build_on_each_other(job, expected):
     assert any(later.triggered_ms < earlier.committed_ms for earlier, later in pairwise(lives))
 
 
-def test_buffering_declines_what_would_hold_more_than_the_limit(job, expected):
-    """Over the limit the checkpoint is declined, by name, and the job goes on; nothing of it is lost."""
+def test_buffering_declines_a_checkpoint_that_would_hold_more_than_the_limit(job, expected):
+    """The checkpoint is declined by name, and the job goes on. Nothing is lost."""
     job = job("buffering")
     assert job.die(MODES["buffering"].due)
     recover(job)
@@ -115,8 +118,8 @@ def test_buffering_declines_what_would_hold_more_than_the_limit(job, expected):
 
 @pytest.mark.kill
 @pytest.mark.parametrize("mode", EXACT)
-def test_a_client_of_a_warm_spark_killed_for_good_is_made_up_for(spark, connect_url, days, expected, tmp_path, mode):
-    """The process really dies; another one, elsewhere, ends with each row exactly once."""
+def test_a_killed_client_of_a_connect_server_is_recovered(spark, connect_url, days, expected, tmp_path, mode):
+    """The process really dies. Another process, in another folder, ends with each row exactly once."""
     job = Job(data=days, root=tmp_path, config=MODES[mode].config, connect_url=connect_url)
     assert KILLED == job.be_killed(MODES[mode].due)
     recover(Job(data=days, root=tmp_path, config=MODES[mode].config, spark=spark))

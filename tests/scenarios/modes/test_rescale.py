@@ -1,4 +1,4 @@
-"""Another parallelism and another place of the warehouse, from tick to tick: nothing changes but who does the work."""
+"""Tests another parallelism and another place of the warehouse at each tick: the rows stay the same."""
 
 from collections.abc import Iterator
 
@@ -20,11 +20,11 @@ WIDTHS = (
     (3, TWO, TickOutcome.STOPPED),
     (1, TickLimits(), TickOutcome.CAUGHT_UP),
 )
-"""Of each tick: how many subtasks its keyed vertices have, when it ends, and how."""
+"""For each tick: the number of subtasks of its keyed vertices, the moment of its end, and the kind of its end."""
 
 
 def moved(tmp_path) -> Iterator[str]:
-    """Yield a new name of the warehouse, relative to a new current folder, for each tick."""
+    """Yield, for each tick, a new name of the warehouse, relative to a new current folder."""
     name = "first"
     (tmp_path / name / "warehouse").mkdir(parents=True)
     yield name
@@ -37,7 +37,7 @@ def moved(tmp_path) -> Iterator[str]:
 
 @pytest.mark.parametrize("mode", ["aligned", "unaligned"])
 def test_two_then_three_then_one_subtask_in_a_warehouse_that_moves(spark, days, expected, tmp_path, monkeypatch, mode):
-    """State, upsert ranges and rows in flight find their new owners, wherever the files lie: the rows are the same."""
+    """State, upsert ranges and rows in flight find their new owners, wherever the files lie. The rows are the same."""
     for place, (parallelism, limits, ends) in zip(moved(tmp_path), WIDTHS, strict=True):
         monkeypatch.chdir(tmp_path / place)
         given = {"data": days, "warehouse": "warehouse", "parallelism": parallelism}

@@ -1,4 +1,4 @@
-"""The flights on real Spark go back to a cut with rows in flight, at another parallelism, and end exactly (K2)."""
+"""Tests on real Spark that the flights go back to a cut with rows in flight, at another parallelism (K2)."""
 
 import pytest
 
@@ -16,8 +16,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.dear, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("config", [CONFIG, changed(unaligned=True)], ids=["aligned", "unaligned"])
-def test_rolled_back_after_a_rescale_the_job_ends_as_an_undisturbed_one(spark, days, expected, tmp_path, config):
-    """Three checkpoints of two subtasks, two of three, back to the second, and on at one: every table is exact."""
+def test_a_job_that_is_rolled_back_after_a_rescale_ends_exactly(spark, days, expected, tmp_path, config):
+    """The job takes three checkpoints with two subtasks and two with three. It goes back to the second one.
+
+    Then it goes on with one subtask, and every table ends as in an undisturbed job.
+    """
 
     def fly(parallelism, checkpoints=None):
         settings = RuntimeSettings(warehouse=tmp_path, limits=TickLimits(checkpoints=checkpoints))

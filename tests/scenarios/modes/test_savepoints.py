@@ -1,4 +1,4 @@
-"""Savepoints of the flights on real Spark: taken while the job runs, stopped by, forked from, with one slow input."""
+"""Tests savepoints of the flights on real Spark: in a running job, at a stop, and as the origin of a fork."""
 
 import shutil
 from collections import Counter
@@ -34,7 +34,7 @@ UNALIGNED = changed(unaligned=True)
 
 
 class Asks(TickListener):
-    """Asks for a savepoint, once: behind a few checkpoints, when flights have come that none of them holds."""
+    """Requests one savepoint, after a few checkpoints, when flights have come that no checkpoint holds."""
 
     def __init__(self, inbox: Inbox, kind: SavepointKind) -> None:
         self._inbox = inbox
@@ -63,7 +63,7 @@ class Flights:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def tick(self, ask: SavepointKind | None = None, *, parallelism: int = 2):
-        """Run a tick to its end; its weather is slow at first."""
+        """Run a tick to its end. Its weather is slow at first."""
         inbox = Inbox()
         listener = TickListener() if ask is None else Asks(inbox, ask)
         engine = SlowWeather(SparkEngine(SparkConfig(cores=2), TickListener(), self.spark), Fate(self.root))
@@ -74,22 +74,25 @@ class Flights:
         return Warehouse(self.root, ProtocolPaths(JOB))
 
     def import_from(self, text: str, *, claim: bool = False) -> None:
-        """Restore a row of another warehouse into this one."""
+        """Restore an entry of another warehouse into this one."""
         origin = find_origin(text, self.root, JOB)
         assert isinstance(origin, ForeignRow)
         import_row(Import(origin=origin, root=self.root, plan=planned(self.data, self.config), claim=claim))
 
 
 def released(flown: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
-    """Return what silver holds once the input has ended: every good flight, those without weather with nulls."""
+    """Return silver's rows after the input has ended: every good flight. Flights without weather have nulls."""
     known = weather.select(*KEYS, *ENRICHMENT)
     good = flown.filter(pl.col("arr_delay").is_not_null()).drop("_split", "_position", strict=False)
     return good.join(known, on=KEYS, how="left")
 
 
 @pytest.mark.parametrize("config", [CONFIG, UNALIGNED], ids=["aligned", "unaligned"])
-def test_a_drained_job_has_put_out_what_waited_and_goes_on_behind_it(spark, days, tmp_path, config):
-    """F4: flights without weather are in silver and gold, with nulls; weather that comes later does not change them."""
+def test_a_drained_job_has_emitted_waiting_rows_and_goes_on(spark, days, tmp_path, config):
+    """Flights without weather are in silver and gold, with nulls (F4).
+
+    Weather that comes later does not change them.
+    """
     job = Flights(spark, days, tmp_path / "warehouse", config)
     report = job.tick(SavepointKind.DRAIN)
     assert (TickOutcome.STOPPED, "") == (report.outcome, report.message)
@@ -115,8 +118,8 @@ def test_a_drained_job_has_put_out_what_waited_and_goes_on_behind_it(spark, days
         assert multiset(rows) == multiset(pl.read_delta(str(job.root / gold))), gold
 
 
-def test_a_suspended_job_keeps_what_waits_and_goes_on_as_if_nothing_had_been(spark, days, expected, tmp_path):
-    """F4: the savepoint of the stop is the newest cut; from it, with other subtasks, every row comes once."""
+def test_a_suspended_job_keeps_waiting_rows_and_goes_on_as_if_undisturbed(spark, days, expected, tmp_path):
+    """The savepoint of the stop is the newest cut (F4). From it, with another parallelism, every row comes once."""
     job = Flights(spark, days, tmp_path / "warehouse")
     report = job.tick(SavepointKind.SUSPEND)
     assert (TickOutcome.STOPPED, "") == (report.outcome, report.message)
@@ -129,8 +132,8 @@ def test_a_suspended_job_keeps_what_waits_and_goes_on_as_if_nothing_had_been(spa
 
 
 @pytest.mark.parametrize("config", [CONFIG, UNALIGNED], ids=["aligned", "unaligned"])
-def test_a_savepoint_changes_nothing_and_any_warehouse_can_begin_from_it(spark, days, expected, tmp_path, config):
-    """G1, G3: the job runs on exactly; forks of the live row and of its copy, one claimed, both end exactly."""
+def test_a_savepoint_changes_nothing_and_other_warehouses_can_begin_from_it(spark, days, expected, tmp_path, config):
+    """The job goes on exactly. Forks of the entry and of its copy, one of them claimed, also end exactly (G1, G3)."""
     job = Flights(spark, days, tmp_path / "warehouse", config)
     assert TickOutcome.CAUGHT_UP is job.tick(SavepointKind.PLAIN).outcome
     assert expected == final(job.root)

@@ -1,4 +1,4 @@
-"""A pipeline over the changes of two tables: bronze of all changes, the newest row of each key, and the sum of each."""
+"""Defines a pipeline over the changes of two tables: bronze of all changes, the newest row of each key, and its sum."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ BRONZE, GIRO, SAVINGS = "bronze/bank", "silver/giro", "silver/savings"
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline; the environment names the database's URL and the slot."""
+    """Return the pipeline. Environment variables name the database's URL and the slot."""
     bank = PostgresChanges("env:BANK_URL", "bank", os.environ["BANK_SLOT"], staged=data / "bank")
     config = CheckpointConfig(every_rows=40, slice_rows_max=20, retained=20, state_backend="incremental")
     pipeline = Pipeline("bank", config=config, parallelism=1)

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for the scenarios of its changes, and a database of its own for each test."""
+"""Starts a real PostgreSQL server for the tests of its changes, and makes a database for each test."""
 
 import itertools
 
@@ -13,7 +13,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(scope="session")
 def postgres():
-    """Return the server that the tests of a run share."""
+    """Return the server that all tests of a run share."""
     server = PostgresServer()
     yield server
     server.close()
@@ -21,7 +21,7 @@ def postgres():
 
 @pytest.fixture
 def bank(postgres, tmp_path):
-    """Return a new database with two tables of accounts, and what a test does with it."""
+    """Return a new database with two tables of accounts, and the means to use it."""
     name = f"bank{next(_NUMBERS)}"
     with psycopg.connect(postgres.url(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")

@@ -1,4 +1,4 @@
-"""What tests of PostgreSQL changes do: run SQL, poll a source to its end, and read what slices describe."""
+"""Helps tests of PostgreSQL changes: runs SQL, polls a source to its end, and reads the rows of slices."""
 
 import time
 
@@ -27,21 +27,21 @@ class Bank:
     """One database with its publication, and a source of its changes."""
 
     def __init__(self, server, name, staged):
-        """Make the tables; `staged` is the folder of the source."""
+        """Make the tables. `staged` is the folder of the source."""
         self.server, self.name, self.staged = server, name, staged
         self.connection = psycopg.connect(server.url(name), autocommit=True)
         self.connection.execute(TABLES)
         self.sources = []
 
     def source(self, **options):
-        """Return a source of the two tables, as a new process has it."""
+        """Return a source of the two tables, as a new process makes it."""
         named = {"publication": "bank", "slot": f"{self.name}_slot", "staged": self.staged} | options
         source = PostgresChanges(named.pop("url", self.server.url(self.name)), **named)
         self.sources.append(source)
         return source
 
     def sql(self, text, *values):
-        """Run a statement in a transaction of its own, and return its rows if it has any."""
+        """Run a statement in its own transaction, and return its rows, if any."""
         found = self.connection.execute(text, values or None)
         return found.fetchall() if found.description else []
 
@@ -50,7 +50,7 @@ class Bank:
         self.connection = psycopg.connect(self.server.url(self.name), autocommit=True)
 
     def close(self):
-        """Drop the slot, so that the server has one for the next test."""
+        """Drop the slot, so that the server has one left for the next test."""
         for source in self.sources:
             source.close()
         if self.connection.closed or self.connection.broken:
@@ -71,7 +71,7 @@ class Bank:
 
 
 def polled(source, position=None, rows_max=1_000_000):
-    """Return the next slice after a position, None if there is none."""
+    """Return the next slice after a position, or None if there is none."""
     return source.poll(PollSource(VertexId("bank"), SPLIT, position, rows_max))
 
 
@@ -83,7 +83,7 @@ def slices(source, position=None, rows_max=1_000_000):
 
 
 def rows_of(source, *pieces):
-    """Return the rows that slices describe, in order, with `_position`; read without Spark."""
+    """Return the rows of slices in order, with `_position`. No Spark reads them."""
     parts = []
     for piece in pieces:
         for part in SliceDetail.parse(piece.detail).ranges:
@@ -99,7 +99,7 @@ def all_rows(source, position=None, rows_max=1_000_000):
 
 
 def newest(rows, table, keys=("id",)):
-    """Return the rows of a table as its changes leave them, by key. A reader of bronze computes the same."""
+    """Return the newest row of each key, computed from the changes as a reader of bronze does it."""
     state = {}
     for row in rows.filter(pl.col("_table") == f"public.{table}").sort("_position").to_dicts():
         values = row[f"public_{table}"]

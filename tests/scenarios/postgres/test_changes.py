@@ -1,4 +1,4 @@
-"""Changes of a real PostgreSQL server: each transaction exactly once, whole, and again from every position."""
+"""Tests changes of a real PostgreSQL server: each transaction comes once, whole, and again from every position."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from tests.scenarios.postgres.reading import SPLIT, all_rows, newest, polled, ro
 
 
 def now(bank, table):
-    """Return a table's rows as the server has them."""
+    """Return a table's rows from the server."""
     return {row[0]: row for row in bank.sql(f"SELECT * FROM {table}")}
 
 
@@ -26,7 +26,7 @@ def as_rows(state):
 
 
 def test_the_snapshot_comes_first_and_then_each_change(bank):
-    """Insert, update, update of a key, delete and truncate, each with its transaction."""
+    """Then come insert, update, update of a key, delete and truncate, each with its transaction."""
     source = bank.source()
     first = polled(source)
     assert 20 == first.rows
@@ -48,7 +48,7 @@ def test_the_snapshot_comes_first_and_then_each_change(bank):
 
 
 def test_every_position_is_replayed_the_same_for_ever(bank):
-    """Also after the slot was moved on, also by a new process, and in slices of another size."""
+    """This holds after the slot was moved on, in a new process, and with slices of another size."""
     source = bank.source()
     first = polled(source)
     for number in range(30):
@@ -65,7 +65,7 @@ def test_every_position_is_replayed_the_same_for_ever(bank):
 
 
 def test_the_slot_moves_only_when_a_checkpoint_is_complete(bank):
-    """And then up to its position, never back."""
+    """Then it moves up to the checkpoint's position, and never back."""
 
     def confirmed():
         ((lsn,),) = bank.sql("SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE NOT temporary")
@@ -86,8 +86,11 @@ def test_the_slot_moves_only_when_a_checkpoint_is_complete(bank):
     assert moved == confirmed()
 
 
-def test_what_a_lost_folder_had_since_the_newest_checkpoint_is_written_down_again(bank):
-    """The slot stands at the checkpoint, so its position is enough. An older position is refused by name."""
+def test_changes_since_the_newest_checkpoint_are_staged_again_after_the_folder_is_lost(bank):
+    """The slot stands at the checkpoint, so the checkpoint's position is enough.
+
+    An older position is refused by name.
+    """
     source = bank.source()
     first = polled(source)
     bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
@@ -103,7 +106,7 @@ def test_what_a_lost_folder_had_since_the_newest_checkpoint_is_written_down_agai
 
 
 def test_transactions_around_the_snapshot_are_neither_missed_nor_applied_twice(bank):
-    """Writers run while the snapshot is taken; a counter in each row shows each of their transactions."""
+    """Writers run while the snapshot is taken. A counter in each row shows each of their transactions."""
     stop, done = threading.Event(), []
 
     def write(number):
@@ -151,7 +154,7 @@ def test_transactions_around_the_snapshot_are_neither_missed_nor_applied_twice(b
 
 
 def test_a_slice_ends_where_a_transaction_ends(bank):
-    """A transaction with more rows than asked for is one slice; small ones share a slice."""
+    """A transaction with more rows than requested is one slice. Small transactions share a slice."""
     source = bank.source()
     position = polled(source).end
     for rows in (3, 1, 2, 50, 1):
@@ -166,7 +169,7 @@ def test_a_slice_ends_where_a_transaction_ends(bank):
 
 
 def test_a_snapshot_may_come_in_parts(bank):
-    """Then its slices are as large as asked for, and the position within it has no horizon."""
+    """Then its slices have the requested size, and positions within the snapshot have no horizon."""
     source = bank.source(snapshot="parts")
     pieces = list(slices(source, None, 8))
     assert [8, 8, 4] == [piece.rows for piece in pieces]
@@ -174,15 +177,15 @@ def test_a_snapshot_may_come_in_parts(bank):
     assert rows_of(source, *pieces).equals(all_rows(bank.source(snapshot="parts")))
 
 
-def test_without_a_snapshot_the_changes_alone_come(bank):
-    """The slot may have been made before, by somebody else."""
+def test_without_a_snapshot_only_changes_come(bank):
+    """Somebody else may have made the slot before."""
     bank.sql("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"{bank.name}_slot")
     bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
     assert ["update_after"] == all_rows(bank.source(snapshot="none"))["_kind"].to_list()
 
 
-def test_a_slot_made_long_before_gives_no_change_that_the_snapshot_has(bank):
-    """Changes before the snapshot are left out, those after it are not."""
+def test_an_old_slot_gives_no_change_that_the_snapshot_has(bank):
+    """The source leaves out changes from before the snapshot, and keeps those after it."""
     bank.sql("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", f"{bank.name}_slot")
     bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
     source = bank.source()
@@ -195,7 +198,7 @@ def test_a_slot_made_long_before_gives_no_change_that_the_snapshot_has(bank):
 
 
 def test_two_processes_that_read_one_slot_write_one_log(bank):
-    """Of two files that begin at one place one wins, and both go on with it."""
+    """If two files begin at one place, one of them wins. Both processes go on with it."""
     one, other = bank.source(), bank.source()
     first = polled(one)
     assert first == polled(other)
@@ -209,8 +212,8 @@ def test_two_processes_that_read_one_slot_write_one_log(bank):
 
 
 @pytest.mark.dear
-def test_a_killed_server_is_waited_for(bank):
-    """The source reads on when the server is back; nothing is lost or doubled."""
+def test_the_source_waits_for_a_killed_server(bank):
+    """The source reads on when the server is back. No change is lost or doubled."""
     source = bank.source()
     position = polled(source).end
     bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
@@ -228,7 +231,7 @@ def test_a_killed_server_is_waited_for(bank):
 
 
 def test_columns_have_the_types_of_the_catalog(bank):
-    """Numbers, times, texts, bytes and arrays, with nulls, in the snapshot and in a change alike."""
+    """Numbers, times, texts, bytes and arrays have them, with nulls, in the snapshot and in changes."""
     bank.sql("CREATE DOMAIN euro AS numeric(12, 2); CREATE TYPE mood AS ENUM ('glad', 'sad')")
     bank.sql("""CREATE TABLE typed (id bigint PRIMARY KEY, s smallint, r real, d double precision, b boolean,
         n numeric(10, 3), free numeric, wide numeric(50, 2), e euro, at timestamptz, local timestamp, day date, j jsonb,
@@ -265,8 +268,11 @@ def test_columns_have_the_types_of_the_catalog(bank):
     assert "2026-01-02 01:04:05.678901+00:00" == str(one["at"])
 
 
-def test_a_value_that_was_not_sent_is_not_taken_for_null(bank):
-    """An update that leaves a large value alone names the column; with a full identity the value is there."""
+def test_a_value_that_the_server_did_not_send_is_not_null(bank):
+    """An update that does not touch a large value lists its column.
+
+    With a full replica identity, the value is there.
+    """
     large = "x" * 10 + "".join(map(str, range(5_000)))
     bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
     bank.sql("UPDATE giro SET note = %s WHERE id = 1", large)
@@ -284,7 +290,7 @@ def test_a_value_that_was_not_sent_is_not_taken_for_null(bank):
 
 @pytest.mark.dear
 def test_a_large_transaction_is_one_slice(bank):
-    """Of 120,000 rows; it is written in pieces, so that memory does not grow with it."""
+    """It has 120,000 rows. The source writes it in pieces, so that memory does not grow with it."""
     source = bank.source()
     position = polled(source).end
     bank.sql("INSERT INTO savings SELECT n, n FROM generate_series(100, 120099) n")
@@ -296,7 +302,7 @@ def test_a_large_transaction_is_one_slice(bank):
 
 @pytest.mark.dear
 def test_a_quiet_publication_lets_the_slot_move(bank):
-    """Other tables fill the log: after 16 MiB the slot follows, although there is nothing to read."""
+    """Other tables fill the log. After 16 MiB the slot follows, although there is nothing to read."""
     bank.sql("CREATE TABLE others (t text)")
     source = bank.source()
     position = polled(source).end
@@ -310,8 +316,8 @@ def test_a_quiet_publication_lets_the_slot_move(bank):
     assert 1 == polled(bank.source(), position).rows
 
 
-def test_files_that_were_read_stay_as_long_as_they_are_kept(bank):
-    """Without `keep` for ever. A position whose files are gone is refused by name."""
+def test_files_that_were_read_stay_for_as_long_as_keep_says(bank):
+    """Without `keep` they stay for ever. A position whose files are gone is refused by name."""
     source = bank.source(keep=timedelta(0))
     position = polled(source).end
     bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
@@ -324,8 +330,8 @@ def test_files_that_were_read_stay_as_long_as_they_are_kept(bank):
     assert 1 == polled(source, second.end).rows
 
 
-def test_people_are_shown_place_position_and_lag(bank):
-    """Without a password; the lag is the rows that no position has, and the age of the oldest commit."""
+def test_people_see_place_position_and_lag(bank):
+    """No password is shown. The lag is the number of unread rows, and the age of the oldest unread commit."""
     source = bank.source(url=bank.server.url(bank.name, "postgres:s3cret"))
     assert {SPLIT: Lag(20, None)} == source.lag({})
     position = polled(source).end
@@ -349,7 +355,7 @@ def test_people_are_shown_place_position_and_lag(bank):
 
 
 def test_positions_are_ordered_text(bank):
-    """A position names the rows before it and the horizon, as the server writes it."""
+    """A position names the rows before it and the horizon, in the server's own notation."""
     source = bank.source()
     position = json.loads(polled(source).end)
     assert {"format": 1, "row": 20} == {name: position[name] for name in ("format", "row")}

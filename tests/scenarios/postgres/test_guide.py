@@ -1,4 +1,4 @@
-"""The guide on PostgreSQL: what it says works, on a real server."""
+"""Tests the guide on PostgreSQL on a real server."""
 
 import os
 import re
@@ -20,7 +20,7 @@ UPDATE savings SET balance = balance + 30 WHERE id = 2;
 @pytest.mark.dear
 @pytest.mark.spark
 def test_the_guide_works(bank, tmp_path):
-    """Its SQL, its pipeline and its reader, before and after a transfer."""
+    """Its SQL, its pipeline and its reader work, before and after a transfer."""
     bank.sql("DROP PUBLICATION bank; DROP TABLE giro, savings")
     bank.sql(re.search(r"^```\n(CREATE TABLE.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)[1])
     for block in blocks(GUIDE):

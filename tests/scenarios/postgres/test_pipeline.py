@@ -1,4 +1,4 @@
-"""A pipeline over PostgreSQL changes on real Spark and Delta: no cut shows a part of a transaction, whatever dies."""
+"""Tests a pipeline over PostgreSQL changes on real Spark and Delta: no cut shows a part of a transaction."""
 
 import threading
 import time
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.spark
 
 CANARY = "s3cret-canary"
 TOTAL = 2_000
-"""What both tables hold together, whatever is transferred: ten accounts in each, 100 in each account."""
+"""The sum of both tables, which no transfer changes: ten accounts in each, with 100 in each account."""
 
 
 @pytest.fixture
 def trial(bank, tmp_path, monkeypatch, spark):
-    """Return a trial of the pipeline; its URL holds a password."""
+    """Return a trial of the pipeline. Its URL holds a password."""
     monkeypatch.setenv("BANK_URL", bank.server.url(bank.name, f"postgres:{CANARY}"))
     monkeypatch.setenv("BANK_SLOT", f"{bank.name}_slot")
     trial = Trial("tests.scenarios.postgres.bank_job:build", tmp_path / "trial")
@@ -30,7 +30,7 @@ def trial(bank, tmp_path, monkeypatch, spark):
 
 
 class Transfers:
-    """Moves amounts between the two tables in one transaction each, until it is left."""
+    """Moves amounts between the two tables, one transaction each, until the block ends."""
 
     def __init__(self, url):
         self._url, self.stop, self.done = url, threading.Event(), 0
@@ -69,7 +69,7 @@ def balance(cut):
 
 
 def assert_whole(trial, bank):
-    """Every cut shows whole transactions, and the newest one what the server has."""
+    """Assert that every cut shows whole transactions, and that the newest one shows the server's rows."""
     cuts = trial.cuts.all()
     assert [TOTAL] * len(cuts) == [balance(cut) for cut in cuts]
     newest_cut = trial.cuts.latest()
@@ -101,7 +101,7 @@ def test_no_cut_shows_a_part_of_a_transfer(trial, bank):
 
 
 def test_deleted_keys_are_marked_and_large_values_stay(trial, bank):
-    """A deleted key, a key that was changed, and a large value that an update left alone."""
+    """The test deletes a key, changes another one, and updates a row without touching its large value."""
     large = "".join(map(str, range(5_000)))
     bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
     bank.sql("UPDATE giro SET note = %s WHERE id IN (1, 2)", large)
@@ -121,7 +121,7 @@ def test_deleted_keys_are_marked_and_large_values_stay(trial, bank):
 
 @pytest.mark.dear
 def test_a_rollback_and_a_savepoint_go_back_behind_the_slot(trial, bank):
-    """The slot has moved on with the newest checkpoint. The staged files have what follows the older one."""
+    """The slot has moved on with the newest checkpoint. The staged files hold the changes after the older one."""
     first = trial.run()
     savepoint = trial.warehouse.with_name("copy")
     assert ExitCode.DONE == execute(["savepoint", "bank", *warehouse(trial), "--to", str(savepoint)])
@@ -140,7 +140,7 @@ def test_a_rollback_and_a_savepoint_go_back_behind_the_slot(trial, bank):
 
 
 def warehouse(trial):
-    """Return the words that name a trial's warehouse."""
+    """Return the options that name a trial's warehouse."""
     return ["--warehouse", str(trial.warehouse)]
 
 

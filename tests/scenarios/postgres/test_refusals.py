@@ -1,4 +1,4 @@
-"""What PostgresChanges refuses: each time with one sentence that names the thing and the way out."""
+"""Tests the refusals of PostgresChanges: each is one sentence that names the thing and the way out."""
 
 import copy
 import io
@@ -17,15 +17,15 @@ CANARY = "s3cret-canary"
 
 
 def refused(words, call, *arguments):
-    """Return the one sentence that a call is refused with; it has these words."""
+    """Return the single sentence of a refusal. It must contain these words."""
     with pytest.raises(SourceError, match=words) as found:
         call(*arguments)
     assert "\n" not in str(found.value)
     return str(found.value)
 
 
-def test_what_a_publication_lacks(bank):
-    """No publication, none of its tables, a table without a replica identity."""
+def test_an_unfit_publication_is_refused(bank):
+    """It is missing, lacks a table, or has a table without a replica identity."""
     refused("CREATE PUBLICATION nowhere FOR TABLE", bank.source(publication="nowhere").schema)
     refused("ALTER PUBLICATION bank ADD TABLE public.nowhere", bank.source(tables=["public.nowhere"]).schema)
     bank.sql("CREATE PUBLICATION empty")
@@ -36,8 +36,8 @@ def test_what_a_publication_lacks(bank):
     assert bank.source().schema()
 
 
-def test_what_a_slot_cannot_be(bank):
-    """Of another plugin, of another database, with a name that PostgreSQL cannot have."""
+def test_an_unfit_slot_is_refused(bank):
+    """It has another plugin, belongs to another database, or has a name that PostgreSQL does not allow."""
     bank.sql("SELECT pg_create_physical_replication_slot('physical_one')")
     refused("slot physical_one is physical", polled, bank.source(slot="physical_one"))
     bank.sql("SELECT pg_drop_replication_slot('physical_one')")
@@ -48,8 +48,8 @@ def test_what_a_slot_cannot_be(bank):
     refused("lower-case letters", lambda: bank.source(slot="My-Slot"))
 
 
-def test_a_slot_that_is_gone_or_was_moved(bank):
-    """The changes between are lost: nothing is skipped silently."""
+def test_a_missing_or_moved_slot_is_refused(bank):
+    """The changes in between are lost, and nothing is skipped silently."""
     source = bank.source()
     position = polled(source).end
     source._staging.close()
@@ -60,8 +60,8 @@ def test_a_slot_that_is_gone_or_was_moved(bank):
     refused("is gone, and with it the changes since", polled, bank.source(), position)
 
 
-def test_a_folder_of_another_origin_or_with_a_gap(bank):
-    """Staged files of another slot, with a missing file, with another one in its place, or without the snapshot."""
+def test_a_folder_of_another_origin_or_with_a_gap_is_refused(bank):
+    """Its staged files are of another slot, or one of them is missing or replaced, or the snapshot is missing."""
     source = bank.source()
     position = polled(source).end
     for number in (1, 2):
@@ -84,8 +84,8 @@ def test_a_folder_of_another_origin_or_with_a_gap(bank):
     refused("is gone, and with it the snapshot", polled, bank.source(), '{"row":5}')
 
 
-def test_a_table_that_changes(bank):
-    """A new column fails by name, or is ignored. Other changes are always refused."""
+def test_a_changed_table_is_refused(bank):
+    """A new column fails by name, or is ignored if the user says so. Other changes are always refused."""
     source = bank.source()
     position = polled(source).end
     bank.sql("ALTER TABLE giro ADD COLUMN tag text; UPDATE giro SET tag = 'x' WHERE id = 1")
@@ -116,8 +116,8 @@ def test_a_table_that_changes(bank):
         ("DROP PUBLICATION bank", "is not in publication bank any more"),
     ],
 )
-def test_a_table_that_cannot_be_followed(bank, change, words):
-    """Dropped, renamed, recreated, or taken out of the publication."""
+def test_a_table_that_cannot_be_followed_is_refused(bank, change, words):
+    """It was dropped, renamed, recreated, or removed from the publication."""
     source = bank.source()
     position = polled(source).end
     bank.sql(change)
@@ -125,8 +125,8 @@ def test_a_table_that_cannot_be_followed(bank, change, words):
     refused(words, polled, bank.source(new_columns="ignore"), position)
 
 
-def test_a_value_that_no_spark_type_has(bank):
-    """It is named with its table and column, or read as null."""
+def test_a_value_without_a_spark_type_is_refused(bank):
+    """The message names table and column. On request the value is read as null."""
     bank.sql("CREATE TABLE days (id int PRIMARY KEY, at timestamptz); ALTER PUBLICATION bank ADD TABLE days")
     source = bank.source(tables=["public.days"])
     assert None is polled(source)
@@ -136,8 +136,8 @@ def test_a_value_that_no_spark_type_has(bank):
     assert [None, "2026-01-01 00:00:00+00:00", None] == [at and str(at) for at in rows.to_list()]
 
 
-def test_a_server_that_is_not_there(bank, monkeypatch):
-    """The place is named without user and password; an environment variable must be set."""
+def test_a_missing_server_is_refused(bank, monkeypatch):
+    """The message names the place without user and password. A missing environment variable is named too."""
     url = f"postgresql://alice:{CANARY}@127.0.0.1:1/bank"
     assert CANARY not in refused("127.0.0.1:1/bank cannot be reached", bank.source(url=url).schema)
     refused("the environment variable BANK_URL is not set", bank.source(url="env:BANK_URL").schema)
@@ -146,8 +146,8 @@ def test_a_server_that_is_not_there(bank, monkeypatch):
 
 
 @pytest.mark.dear
-def test_a_server_without_logical_decoding():
-    """Its `wal_level` is named, and how to set it."""
+def test_a_server_without_logical_decoding_is_refused():
+    """The message names its `wal_level`, and how to set it."""
     server = PostgresServer(SETTINGS.replace("logical", "replica", 1))
     try:
         source = PostgresChanges(server.url(), "bank", "slot", staged=server.folder / "staged")
@@ -156,16 +156,16 @@ def test_a_server_without_logical_decoding():
         server.close()
 
 
-def test_a_user_without_replication(bank):
-    """The server's own words come with ours."""
+def test_a_user_without_replication_rights_is_refused(bank):
+    """The message has the server's own words too."""
     bank.sql(f"CREATE ROLE {bank.name}_reader LOGIN")
     bank.sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {bank.name}_reader")
     source = bank.source(url=bank.server.url(bank.name, f"{bank.name}_reader"))
     refused("permission denied", polled, source)
 
 
-def test_the_password_is_in_nothing_that_leaves_the_source(bank, caplog):
-    """Not in files, errors, their causes, representations or logs; and the source cannot be pickled or copied."""
+def test_the_password_leaves_the_source_nowhere(bank, caplog):
+    """It is not in files, errors and their causes, representations or logs. The source cannot be pickled or copied."""
     bank.sql(
         f"DO $$ BEGIN CREATE ROLE guarded LOGIN SUPERUSER PASSWORD '{CANARY}'; EXCEPTION WHEN others THEN NULL; END $$"
     )
