@@ -1,4 +1,4 @@
-"""A pipeline that reads a Delta table beside its data folder: rows to bronze, their count and sum by key to gold."""
+"""Defines a pipeline that reads a Delta table beside its data folder: rows to bronze, count and sum by key to gold."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ FOLDER = "orders"
 
 
 def appends(data: Path) -> Pipeline:
-    """Return the pipeline over appended rows."""
+    """Return the pipeline that reads appended rows."""
     pipeline = Pipeline("appends", config=CONFIG)
     rows = pipeline.source("orders", DeltaSource(data / FOLDER)).table("bronze/orders", id="bronze")
     rows.key_by("key").aggregate("by_key", rows=count(), total=sum_of("id")).upsert("gold/by_key")
@@ -19,7 +19,7 @@ def appends(data: Path) -> Pipeline:
 
 
 def changes(data: Path) -> Pipeline:
-    """Return the pipeline over the change data feed."""
+    """Return the pipeline that reads the change data feed."""
     pipeline = Pipeline("changes", config=CONFIG)
     pipeline.source("orders", DeltaSource(data / FOLDER, changes=True)).table("bronze/changes", id="bronze")
     return pipeline

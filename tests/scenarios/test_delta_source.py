@@ -1,4 +1,4 @@
-"""Delta tables as sources, written by Spark's Delta and by delta-rs, read by real Spark and through whole ticks."""
+"""Tests Delta tables as sources: Spark's Delta and delta-rs write them, real Spark and whole ticks read them."""
 
 import datetime as dt
 from decimal import Decimal
@@ -22,7 +22,7 @@ FEED = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
 
 @pytest.fixture
 def table(tmp_path):
-    """Where the table lies, in a folder with an odd name."""
+    """Return the table's place, in a folder with an odd name."""
     return tmp_path / "in put#1" / "orders"
 
 
@@ -31,14 +31,14 @@ def sql_name(table):
 
 
 def slices(source, rows_max=100, position=None):
-    """Every slice from a position on."""
+    """Return every slice from a position on."""
     while (piece := source.poll(PollSource(VertexId("in"), SPLIT, position, rows_max))) is not None:
         yield piece
         position = piece.end
 
 
 def rows(spark, source, pieces, *columns):
-    """The rows of slices in the order of their positions, which have no gap."""
+    """Return the rows of slices in the order of their positions. Assert that positions have no gap."""
     frame = source.read(spark, list(pieces))
     assert read_schema(source).simpleString() == frame.schema.simpleString()
     found = frame.orderBy("_position").select("_position", *columns).collect()
@@ -65,8 +65,11 @@ PARTITIONS = ["day", "word", "flag", "moment"]
 
 
 @pytest.mark.parametrize("writer", [pytest.param("spark", marks=pytest.mark.dear), "delta-rs"])
-def test_rows_are_those_that_delta_itself_reads(spark, table, writer):
-    """All types, as columns of files and of partitions; the snapshot's files, then those of later versions."""
+def test_the_source_reads_the_rows_that_delta_itself_reads(spark, table, writer):
+    """The rows have all types, as columns of files and of the table's partitions.
+
+    The files of the snapshot come first, then those of later versions.
+    """
     frame = pa.table(TYPED)
 
     def append():
@@ -89,12 +92,12 @@ def test_rows_are_those_that_delta_itself_reads(spark, table, writer):
 
 
 def test_a_slice_is_exactly_its_rows(spark, table):
-    """Slices that begin and end within files, alone or together, in any order."""
+    """The slices begin and end within files, alone or together, in any order."""
     for n in range(3):
         spark.range(n * 10, n * 10 + 10, 1, 1).write.format("delta").mode("append").save(str(table))
     source = DeltaSource(table)
     pieces = list(slices(source, 4))
-    assert 8 == len(pieces)  # only a file that fits a slice is never split
+    assert 8 == len(pieces)  # only a file that fits into a slice is never split
     assert [(n,) for n in range(30)] == rows(spark, source, reversed(pieces), "id")
     assert [(n,) for n in (*range(4, 8),)] == rows(spark, source, pieces[1:2], "id")
     some = source.read(spark, [pieces[0], pieces[2], pieces[5]]).select("id").collect()
@@ -102,8 +105,8 @@ def test_a_slice_is_exactly_its_rows(spark, table):
 
 
 @pytest.mark.dear
-def test_the_feed_is_that_which_delta_itself_reads(neighbour, table):
-    """Updates, deletes and merges by Spark; OPTIMIZE in between is no change."""
+def test_the_feed_equals_the_one_that_delta_itself_reads(neighbour, table):
+    """Spark updates, deletes and merges. An OPTIMIZE in between is no change."""
     spark = neighbour
     name = sql_name(table)
     spark.sql(f"CREATE TABLE {name} (id BIGINT, word STRING) USING DELTA {FEED}")
@@ -129,8 +132,8 @@ def test_the_feed_is_that_which_delta_itself_reads(neighbour, table):
 
 
 @pytest.mark.dear
-def test_optimize_and_vacuum_by_spark(neighbour, table):
-    """Compacted files are read until VACUUM deletes them; then the version is named, and nothing is skipped."""
+def test_the_source_reads_on_after_optimize_and_names_a_vacuumed_version(neighbour, table):
+    """The source reads compacted files until VACUUM deletes them. Then it names the version, and skips nothing."""
     spark = neighbour
     name = sql_name(table)
     for n in range(4):
@@ -150,8 +153,8 @@ def test_optimize_and_vacuum_by_spark(neighbour, table):
 
 
 @pytest.mark.dear
-def test_what_delta_can_do_and_this_source_cannot_is_refused_by_name(neighbour, tmp_path):
-    """Deletion vectors, column mapping, features that delta-rs does not know, a table replaced in place."""
+def test_features_that_this_source_lacks_are_refused_by_name(neighbour, tmp_path):
+    """The features are deletion vectors, column mapping, features unknown to delta-rs, and an in-place replacement."""
     spark = neighbour
     names = {kind: tmp_path / kind for kind in ("vectors", "mapped", "widened", "replaced")}
     for table in names.values():
@@ -192,14 +195,14 @@ def append(table, *ids):
 
 
 def counted(cut):
-    """The count and sum of ids by key in gold."""
+    """Return the count and sum of ids by key in gold."""
     return {row["key"]: (row["rows"], row["total"]) for row in cut.polars("gold/by_key").collect().to_dicts()}
 
 
 @pytest.mark.dear
 @pytest.mark.parametrize("boundary", ["after:PollSource#3", "before:AppendRow#2", "after:AppendRow#2"])
 def test_killed_ticks_lose_and_double_no_row(spark, tmp_path, boundary):
-    """SIGKILL in mid-tick, then OPTIMIZE, more rows and a next tick: every row once, in bronze and in gold."""
+    """SIGKILL strikes in mid-tick. After OPTIMIZE, more rows and another tick, bronze and gold have every row once."""
     trial = Trial("tests.scenarios.delta_job:appends", tmp_path)
     table = trial.data / FOLDER
     for start in range(0, 12, 4):
@@ -217,8 +220,8 @@ def test_killed_ticks_lose_and_double_no_row(spark, tmp_path, boundary):
 
 
 @pytest.mark.dear
-def test_changes_come_once_over_killed_ticks(spark, tmp_path):
-    """The feed in bronze tells the table as it is at last, although a tick was killed in its midst."""
+def test_changes_come_once_although_ticks_are_killed(spark, tmp_path):
+    """The feed in bronze leads to the final rows of the table, although a tick was killed in the middle."""
     trial = Trial("tests.scenarios.delta_job:changes", tmp_path)
     table = trial.data / FOLDER
     rows_ = pa.table({"id": pa.array(range(6), pa.int64()), "key": pa.array(range(6), pa.int64())})

@@ -1,4 +1,4 @@
-"""Files that change after they were read, as a user meets it: a touched one, and another one under the same name."""
+"""Tests files that change after they were read, as a user meets them: a touched file, and a replaced one."""
 
 import os
 import shlex
@@ -31,8 +31,8 @@ def orders(data: Path) -> Pipeline:
     return pipeline
 
 
-def test_a_touched_file_is_no_obstacle_and_a_changed_one_has_a_way_out(spark, tmp_path, capsys):
-    """The command that the message names is typed, and the next tick reads the file as it is now."""
+def test_a_touched_file_is_accepted_and_a_changed_one_has_a_way_out(spark, tmp_path, capsys):
+    """The test types the command that the message names. The next tick reads the file as it is now."""
     data, warehouse = tmp_path, tmp_path / "warehouse"
     split = data / "orders" / "EWR"
     split.mkdir(parents=True)

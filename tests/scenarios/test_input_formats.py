@@ -1,4 +1,4 @@
-"""Files of other formats than Parquet, on real Spark: each row once and in order, however the slices are cut."""
+"""Tests files of other formats than Parquet on real Spark: each row comes once and in order, in slices of any size."""
 
 import bz2
 import gzip
@@ -66,7 +66,7 @@ CASES = {
 
 
 def polls(source, rows_max):
-    """Every slice of every split, in order."""
+    """Return every slice of every split, in order."""
     for split in source.splits():
         position = None
         while (piece := source.poll(PollSource(VertexId("in"), split, position, rows_max))) is not None:
@@ -76,7 +76,7 @@ def polls(source, rows_max):
 
 @pytest.fixture(params=CASES)
 def case(request, tmp_path):
-    """A source of two splits with two files each."""
+    """Return a source of two splits with two files each."""
     name, options, suffix, write = CASES[request.param]
     for split in ("EWR", "a=1"):
         (tmp_path / split).mkdir()
@@ -87,7 +87,7 @@ def case(request, tmp_path):
 
 @pytest.mark.parametrize("rows_max", [1, 1_000])
 def test_each_row_is_read_once_and_in_order(spark, case, rows_max):
-    """A slice has whole files; positions are unique, and in the order of the files and of the rows in them."""
+    """A slice has whole files. Positions are unique, and follow the order of the files and of their rows."""
     slices = list(polls(case, rows_max))
     assert len(slices) == (4 if rows_max == 1 else 2)
     frame = case.read(spark, slices)
@@ -104,7 +104,7 @@ def test_each_row_is_read_once_and_in_order(spark, case, rows_max):
     )
 
 
-def test_a_large_file_is_numbered_in_its_own_order(spark, tmp_path):
+def test_the_rows_of_a_large_file_are_numbered_in_order(spark, tmp_path):
     """Spark reads a file of several megabytes in several tasks."""
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / "1.jsonl").write_text("".join(f'{{"n": {n}, "word": "{"w" * 200}"}}\n' for n in range(60_000)))
@@ -117,7 +117,7 @@ def test_a_large_file_is_numbered_in_its_own_order(spark, tmp_path):
 @pytest.mark.parametrize("one_split", [False, True])
 @pytest.mark.parametrize(("name", "write"), [("json", write_json), ("parquet", None)])
 def test_a_glob_finds_files_at_any_depth(spark, tmp_path, one_split, name, write):
-    """Hidden folders and other files are left out; the root may be the only split."""
+    """Hidden folders and other files are left out. The root may be the only split."""
     for place in ("EWR/1.x", "EWR/2024/01/2.x", "EWR/_hidden/3.x", "EWR/2024/.tmp/4.x", "EWR/5.csv"):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         if write is None:
@@ -133,7 +133,7 @@ def test_a_glob_finds_files_at_any_depth(spark, tmp_path, one_split, name, write
 
 
 def test_columns_of_a_csv_file_are_found_by_name(spark, tmp_path):
-    """Two files have their columns in different orders, one has a column more."""
+    """Two files have their columns in different orders, and one has an extra column."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.csv").write_text("word,n\none,1\n")
     (tmp_path / "a" / "2.csv").write_text("n,other,word\n2,x,two\n")
@@ -150,7 +150,10 @@ def test_columns_of_a_csv_file_are_found_by_name(spark, tmp_path):
     ],
 )
 def test_a_corrupt_record_is_kept_as_text(spark, tmp_path, name, options, text, bad):
-    """It is in the corrupt column, in its place among the others, so that a row rule can send it to quarantine."""
+    """The corrupt column has the text, in its place among the other records.
+
+    So a row rule can send it to quarantine.
+    """
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / f"1.{name}").write_text(text)
     source = FileSource(tmp_path, SCHEMA, format=name, options=options, corrupt_column="unreadable")
@@ -163,8 +166,8 @@ def test_a_corrupt_record_is_kept_as_text(spark, tmp_path, name, options, text, 
 
 
 @pytest.mark.parametrize("columns", ["ignore", "quarantine"])
-def test_a_file_with_other_columns(spark, tmp_path, columns):
-    """`ignore` reads what it can, `quarantine` sets the rows of such a file aside whole."""
+def test_a_file_with_other_columns_is_read_or_set_aside(spark, tmp_path, columns):
+    """`ignore` reads what it can. `quarantine` sets all rows of such a file aside."""
     (tmp_path / "a").mkdir()
     pq.write_table(pa.table({"n": [1], "word": ["one"]}), tmp_path / "a" / "1.parquet")
     pq.write_table(pa.table({"n": ["2", "x"], "more": [0.5, 1.5]}), tmp_path / "a" / "2.parquet")

@@ -1,4 +1,4 @@
-"""Input that is not read is told by the tick, by the doctor and in Dagster; real commands, and no Spark is needed."""
+"""Tests that the tick, the doctor and Dagster report unread input. The commands are real, and none needs Spark."""
 
 from pathlib import Path
 
@@ -28,13 +28,13 @@ def orders(data: Path) -> Pipeline:
 
 
 def broken(data: Path) -> Pipeline:
-    """Raise, as a user's module may."""
+    """Raise an error, as a user's module may."""
     raise RuntimeError("out of ideas")
 
 
 @pytest.fixture
 def data(tmp_path):
-    """A split with a file that is not read."""
+    """Return the data folder. Its split has a file that is not read."""
     (tmp_path / "data" / "orders" / "EWR").mkdir(parents=True)
     (tmp_path / "data" / "orders" / "EWR" / "1.csv").write_text("n\n1\n")
     return tmp_path / "data"
@@ -42,7 +42,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def typed(tmp_path, data, capsys):
-    """Return what a command says: exit code, stdout, stderr."""
+    """Return a command's exit code, stdout and stderr."""
 
     def type_in(verb, name, *words):
         code = execute([verb, name, "--warehouse", str(tmp_path / "warehouse"), "--data", str(data), *words])
@@ -53,7 +53,7 @@ def typed(tmp_path, data, capsys):
 
 
 def test_a_tick_that_finds_no_file_does_not_say_that_it_is_caught_up(typed, data):
-    """It names the source, where it looks, and the files that it passes over."""
+    """It names the source, the place where it looks, and the files that it passes over."""
     code, out, err = typed("run", PIPELINE)
     assert ExitCode.DONE is code
     assert "orders has read nothing: source orders found no file, and nothing else is new" in out
@@ -63,8 +63,8 @@ def test_a_tick_that_finds_no_file_does_not_say_that_it_is_caught_up(typed, data
     assert "EWR/1.csv" in err
 
 
-def test_a_tick_that_has_read_files_names_the_others_and_is_caught_up(typed, data):
-    """Empty files are files: nothing is to be read, and the source has found one."""
+def test_a_tick_that_read_files_names_the_ignored_ones_and_is_caught_up(typed, data):
+    """Empty files are files. Nothing is left to read, and the source has found a file."""
     pq.write_table(pa.table({"n": pa.array([], pa.int64())}), data / "orders" / "EWR" / "1.parquet")
     code, out, err = typed("run", PIPELINE)
     assert (ExitCode.DONE, True) == (code, "orders is caught up" in out)
@@ -72,8 +72,8 @@ def test_a_tick_that_has_read_files_names_the_others_and_is_caught_up(typed, dat
     assert 1 == err.count("source orders passes over 1 file in")
 
 
-def test_the_doctor_finds_what_is_passed_over(typed, monkeypatch):
-    """And says of a source without files where it looks."""
+def test_the_doctor_finds_ignored_files(typed, monkeypatch):
+    """For a source without files, the doctor says where it looks."""
     monkeypatch.setitem(registry.OWN, "orders", PIPELINE)
     typed("run", PIPELINE)
     code, out, _ = typed("doctor", "orders")
@@ -84,7 +84,7 @@ def test_the_doctor_finds_what_is_passed_over(typed, monkeypatch):
 
 
 def test_the_doctor_looks_at_a_job_whose_pipeline_cannot_be_loaded(typed, monkeypatch):
-    """An error of the pipeline's module is a finding beside the others."""
+    """An error in the pipeline's module is one finding among the others."""
     monkeypatch.setitem(registry.OWN, "orders", f"{__name__}:broken")
     typed("run", PIPELINE)
     code, out, _ = typed("doctor", "orders")
@@ -93,8 +93,8 @@ def test_the_doctor_looks_at_a_job_whose_pipeline_cannot_be_loaded(typed, monkey
     assert "RuntimeError: out of ideas" in said
 
 
-def test_dagster_shows_what_is_passed_over(data):
-    """As metadata of the source: how many, and the sentence; nothing if there is none."""
+def test_dagster_shows_ignored_files(data):
+    """The source's metadata has their number and the sentence. There is none if every file is read."""
     (seen,) = look_at_input(plan(orders(data)).sources, None)
     told = passed_over(seen)
     assert 1 == told["files_passed_over"].value

@@ -1,4 +1,4 @@
-"""Files as pandas, Polars and pyarrow really write them, read by real Spark as the types of the source's schema."""
+"""Tests that real Spark reads files from pandas, Polars and pyarrow as the types of the source's schema."""
 
 import datetime as dt
 from decimal import Decimal
@@ -59,7 +59,7 @@ def slice_of(source):
 
 
 def rows(spark, source, slices, *columns):
-    """Return the rows in the order of their positions; moments as ISO texts in UTC, which no time zone touches."""
+    """Return the rows in the order of their positions. Moments are ISO texts in UTC, which no time zone changes."""
     read = source.read(spark, slices)
     assert read_schema(source).simpleString() == read.schema.simpleString()
     return [tuple(row) for row in read.orderBy("_position").selectExpr(*columns).collect()]
@@ -68,8 +68,8 @@ def rows(spark, source, slices, *columns):
 MICROS = ("unix_micros(at)", "date_format(`wall clock`, 'yyyy-MM-dd HH:mm:ss.SSSSSS')", "n", "_position")
 
 
-def test_moments_as_spark_writes_them_are_read_as_they_are(session, split):
-    """INT96, the physical type that Spark and Hive write moments as: no conversion, to the microsecond."""
+def test_moments_that_spark_wrote_are_read_to_the_microsecond(session, split):
+    """Spark and Hive write moments as INT96. Nothing converts them."""
     at = pa.array([1357016400123456, -1, None], pa.timestamp("us", "UTC"))
     table = pa.table({"at": at, "n": pa.array([0, 1, 2], pa.int64())})
     pq.write_table(table, split / "1.parquet", use_deprecated_int96_timestamps=True)
@@ -78,8 +78,8 @@ def test_moments_as_spark_writes_them_are_read_as_they_are(session, split):
     assert expected == rows(session, source, [slice_of(source)], "unix_micros(at)", "n")
 
 
-def test_nanoseconds_as_pandas_writes_them_are_read_as_microseconds(session, split):
-    """With a zone and without one, before and after 1970, cut down to the microsecond; null stays null."""
+def test_nanoseconds_that_pandas_wrote_are_read_as_microseconds(session, split):
+    """They have a zone or none, and lie before or after 1970. They are cut to the microsecond, and null stays null."""
     at = pd.Series(pd.to_datetime([1357016400123456789, -1, -1_000, None], utc=True))
     naive = at.dt.tz_localize(None)
     frame = pd.DataFrame({"at": at, "wall clock": naive, "n": [0, 1, 2, 3]})
@@ -96,7 +96,7 @@ def test_nanoseconds_as_pandas_writes_them_are_read_as_microseconds(session, spl
 
 
 def test_files_of_different_writers_are_one_source(spark, split):
-    """Nanoseconds beside microseconds and milliseconds, a column without values, all in one slice; ordinals go on."""
+    """One slice has nanoseconds, microseconds, milliseconds, and a column without values. Ordinals go on."""
     moment = dt.datetime(2013, 1, 1, 5, tzinfo=UTC)
     naive = moment.replace(tzinfo=None)
     pd.DataFrame({"at": [moment], "wall clock": [naive], "n": [0]}).astype(
@@ -113,8 +113,8 @@ def test_files_of_different_writers_are_one_source(spark, split):
     )
 
 
-def test_what_polars_and_pandas_write_beside_plain_types_is_read(session, split):
-    """Categories, enums, large types, fixed lists, unsigned integers, a column of nothing but null."""
+def test_further_types_that_polars_and_pandas_write_are_read(session, split):
+    """Categories, enums, large types, fixed lists, unsigned integers, and a column with only nulls."""
     schema = StructType().add("word", StringType()).add("kind", StringType()).add("raw", BinaryType())
     schema = schema.add("list", ArrayType(LongType())).add("pair", ArrayType(LongType())).add("byte", ShortType())
     schema = schema.add("count", LongType()).add("huge", DecimalType(20, 0)).add("never", StringType())

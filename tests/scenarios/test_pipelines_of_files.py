@@ -1,4 +1,4 @@
-"""Pipelines that read CSV, whose files bring new columns, or whose files go after they were read; real ticks."""
+"""Tests pipelines in real ticks that read CSV, whose files bring new columns, or whose files go after reading."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ BROKEN = "n,word\n1,one\nmany,two\n3,three\n"
 
 
 def of_csv(data: Path) -> Pipeline:
-    """Return the pipeline: records of CSV files to bronze, those that cannot be read to quarantine."""
+    """Return the pipeline: CSV records go to bronze, and unreadable ones to quarantine."""
     pipeline = Pipeline("files")
     source = FileSource(data, SCHEMA, format="csv", options={"header": "true"}, corrupt_column="unreadable")
     rows = pipeline.source("rows", source).check_rows(
@@ -46,14 +46,14 @@ def strict(data: Path) -> Pipeline:
 
 
 def evolving(data: Path) -> Pipeline:
-    """Return the pipeline: files to bronze, with the columns that they bring."""
+    """Return the pipeline: files go to bronze, with the columns that they bring."""
     pipeline = Pipeline("files")
     pipeline.source("rows", FileSource(data, SCHEMA, columns="evolve")).table("bronze/rows", id="bronze")
     return pipeline
 
 
 def archiving(data: Path) -> Pipeline:
-    """Return the pipeline: files to bronze, and then to the archive."""
+    """Return the pipeline: files go to bronze, and then to the archive."""
     pipeline = Pipeline("files", config=CheckpointConfig(retained=5))
     source = FileSource(data, SCHEMA, after_reading="archive", archive=data.parent / "archive")
     pipeline.source("rows", source).table("bronze/rows", id="bronze")
@@ -62,7 +62,7 @@ def archiving(data: Path) -> Pipeline:
 
 @pytest.fixture
 def tick(spark, tmp_path):
-    """Run one tick of a pipeline; its input lies in `in`."""
+    """Run one tick of a pipeline whose input lies in `in`."""
     (tmp_path / "in" / "a").mkdir(parents=True)
     return lambda build: run_tick(
         plan(build(tmp_path / "in")), RuntimeSettings(warehouse=tmp_path / "warehouse"), spark=spark
@@ -71,7 +71,7 @@ def tick(spark, tmp_path):
 
 @pytest.fixture
 def rows(tmp_path):
-    """Return a table's rows in order, without what the source adds."""
+    """Return a table's rows in order, without the columns that the source adds."""
 
     def read(table, *columns):
         cut = Cuts(tmp_path / "warehouse", "files").latest()
@@ -80,8 +80,8 @@ def rows(tmp_path):
     return read
 
 
-def test_records_that_cannot_be_read_go_to_quarantine(tick, rows, tmp_path):
-    """As text, with the file's other records in the table."""
+def test_unreadable_records_go_to_quarantine(tick, rows, tmp_path):
+    """Quarantine has them as text. The table has the file's other records."""
     (tmp_path / "in" / "a" / "1.csv").write_text(BROKEN)
     assert TickOutcome.CAUGHT_UP is tick(of_csv).outcome
     assert [(1, "one"), (3, "three")] == rows("bronze/rows", "n", "word")
@@ -89,7 +89,7 @@ def test_records_that_cannot_be_read_go_to_quarantine(tick, rows, tmp_path):
 
 
 def test_without_a_corrupt_column_the_file_and_the_ways_out_are_named(tick, tmp_path):
-    """The tick ends by name, and nothing is committed."""
+    """The tick ends with a sentence that names them, and nothing is committed."""
     (tmp_path / "in" / "a" / "1.csv").write_text(BROKEN)
     report = tick(strict)
     assert TickOutcome.FAILED is report.outcome
@@ -98,8 +98,8 @@ def test_without_a_corrupt_column_the_file_and_the_ways_out_are_named(tick, tmp_
     assert "give its FileSource a corrupt_column" in report.message
 
 
-def test_a_column_that_a_file_brings_is_in_the_next_tick(tick, rows, tmp_path):
-    """The file waits for that tick. Rows of before have no value, and cuts of before have no such column."""
+def test_a_new_column_of_a_file_comes_with_the_next_tick(tick, rows, tmp_path):
+    """The file waits for that tick. Earlier rows have no value, and earlier cuts have no such column."""
 
     def write(name, **columns):
         pl.DataFrame(columns).write_parquet(tmp_path / "in" / "a" / name)
@@ -116,8 +116,8 @@ def test_a_column_that_a_file_brings_is_in_the_next_tick(tick, rows, tmp_path):
     assert [None, 2.5, None] == [more for (more,) in rows("bronze/rows", "more")]
 
 
-def test_archived_files_stand_in_the_way_of_a_rollback_until_they_are_back(tick, rows, tmp_path, capsys):
-    """Their rows would be missing. With the files back, each row is there once."""
+def test_a_rollback_waits_until_archived_files_are_back(tick, rows, tmp_path, capsys):
+    """Without the files their rows would be missing. With the files back, each row comes once."""
     folder, archive = tmp_path / "in" / "a", tmp_path / "archive" / "a"
     for n in (1, 2):
         pl.DataFrame({"n": [n], "word": ["w"]}).write_parquet(folder / f"{n}.parquet")

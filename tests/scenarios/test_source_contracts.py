@@ -1,4 +1,4 @@
-"""Tidemark's own sources keep the promises of a source; and the suite finds sources that do not."""
+"""Tests that Tidemark's own sources keep the promises of a source, and that the contract finds sources that do not."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ SCHEMA = StructType().add("n", LongType()).add("name", StringType())
 
 
 def sequence(folder: Path) -> SequenceSource:
-    """Return numbers in two splits, one of which gives few at a time."""
+    """Return numbers in two splits, one of which gives only a few at a time."""
     return SequenceSource({"a": 11, "b": SequenceSplit(7, poll_rows_max=2), "empty": 0}, keys=3)
 
 
@@ -40,25 +40,25 @@ def files(folder: Path) -> FileSource:
 
 
 def committed(folder: Path) -> CommitsToFile:
-    """Return files whose positions are written to a file."""
+    """Return files whose positions are committed to a file."""
     return CommitsToFile(files(folder), folder.parent / "committed.json")
 
 
 def gaps(folder: Path) -> Gaps:
-    """Return rows at few of many places."""
+    """Return a source with few rows at many places."""
     return Gaps({"a": (3, 4, 700, 701, 702, 70_000, 70_001), "b": (0, 2**40)})
 
 
 @pytest.mark.dear
 class TestSequence(SourceContract):
-    """Numbers that are computed."""
+    """A source of computed numbers."""
 
     source = staticmethod(sequence)
 
 
 @pytest.mark.dear
 class TestGenerator(SourceContract):
-    """Rows that are made up."""
+    """A source of made-up rows."""
 
     source = staticmethod(lambda folder: GeneratorSource(rows=11, seed=3, splits=2))
 
@@ -78,14 +78,14 @@ class TestCommitsToFile(SourceContract):
 
 @pytest.mark.dear
 class TestGaps(SourceContract):
-    """A source of a test, whose positions have gaps."""
+    """A source for tests, whose positions have gaps."""
 
     source = staticmethod(gaps)
 
 
 @pytest.mark.dear
 class TestGapsSurvive(SurvivesKills):
-    """A source whose positions have gaps, in real ticks."""
+    """A source in real ticks, whose positions have gaps."""
 
     source = staticmethod(gaps)
     kills = ("after:AppendRow",)
@@ -94,7 +94,7 @@ class TestGapsSurvive(SurvivesKills):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 class TestFilesSurvive(SurvivesKills):
-    """Files, and a tick that dies before and behind each thing that it does."""
+    """Files in a tick that dies before and after each of its steps."""
 
     source = staticmethod(files)
     kills = (
@@ -106,14 +106,14 @@ class TestFilesSurvive(SurvivesKills):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 class TestCommitsToFileSurvives(SurvivesKills):
-    """Positions are written behind each checkpoint, and never before it."""
+    """The source commits positions after each checkpoint, and never before it."""
 
     source = staticmethod(committed)
     kills = ("before:NotifyComplete", "after:NotifyComplete", "after:AppendRow", "after:PublishTable")
 
 
-def test_a_generator_makes_the_same_rows_of_the_same_seed(spark):
-    """And others of another seed; keys and values lie within their bounds."""
+def test_a_generator_makes_the_same_rows_from_the_same_seed(spark):
+    """Another seed makes other rows. Keys and values lie within their bounds."""
 
     def made(seed):
         source = GeneratorSource(rows=300, seed=seed, keys=7)
@@ -128,17 +128,17 @@ def test_a_generator_makes_the_same_rows_of_the_same_seed(spark):
 
 
 class Forgets(Gaps):
-    """Answers the second time with fewer rows than the first time."""
+    """Answers a second poll with fewer rows than the first."""
 
     def poll(self, request):
-        """Take a row away once it was offered."""
+        """Remove a row that was offered before."""
         found = super().poll(request)
         self.places["a"] = tuple(self.places["a"])[1:]
         return found
 
 
 class Doubles(Gaps):
-    """Gives the last row of a slice once more with the next slice."""
+    """Gives the last row of a slice again with the next slice."""
 
     def read(self, spark, slices):
         """Read each slice's rows, and those of the first slice again."""
@@ -147,10 +147,10 @@ class Doubles(Gaps):
 
 
 class Miscounts(Gaps):
-    """Says that nothing is left."""
+    """Says that no row is left."""
 
     def lag(self, positions):
-        """Know nothing of what is unread."""
+        """Report no unread rows."""
         return {split: lag for split, lag in super().lag(positions).items() if split == "a"}
 
 
@@ -166,7 +166,7 @@ PLACES = {"a": (3, 4, 700, 701), "b": (1,)}
     ],
 )
 def test_a_source_that_breaks_a_promise_is_found(made, test, said, tmp_path):
-    """Each in its own words."""
+    """The failure has the words that belong to the broken promise."""
     one = made()
 
     class Broken(SourceContract):

@@ -1,4 +1,4 @@
-"""Reading sources on real Spark: exactly the rows that the slices describe, with exact ordinals."""
+"""Tests that sources on real Spark read exactly the rows of their slices, with exact ordinals."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +20,10 @@ ODD_FILES = ["b [1] {x}*.parquet", "a%20b.parquet", "ü'quote+plus.parquet", "pl
 
 @pytest.fixture
 def root(tmp_path):
-    """Two splits of four files with names that Spark, Hadoop or SQL could misunderstand, 7 rows in row groups of 3."""
+    """Return two splits of four files. Spark, Hadoop or SQL could misread the names.
+
+    Each file has 7 rows, 3 in a row group.
+    """
     root = tmp_path / "in put#1"
     for split in ODD_NAMES:
         (root / split).mkdir(parents=True)
@@ -31,7 +34,7 @@ def root(tmp_path):
 
 
 def polls(source, rows_max):
-    """Every slice of every split, in order."""
+    """Return every slice of every split, in order."""
     for split in source.splits():
         position = None
         while (piece := source.poll(PollSource(VertexId("in"), SplitId(split), position, rows_max))) is not None:
@@ -40,7 +43,7 @@ def polls(source, rows_max):
 
 
 def generated_code(frame):
-    """Return the Java text of a frame's stages."""
+    """Return the Java text that Spark generates for a frame."""
     stages = frame._jdf.queryExecution().debug().codegenToSeq()
     assert stages.size()
     return tuple(stages.apply(index)._2() for index in range(stages.size()))
@@ -52,7 +55,7 @@ def shape(schema):
 
 @pytest.mark.parametrize("rows_max", [2, 5, 10, 100])
 def test_all_slices_in_one_read_are_all_rows(spark, root, rows_max):
-    """However the slices are cut and whatever the files are called: each row once, in order, without a gap."""
+    """This holds for any size of slices and any file names: each row comes once, in order, without a gap."""
     source = FileSource(root, SCHEMA)
     frame = source.read(spark, list(polls(source, rows_max)))
     expected = [
@@ -66,7 +69,10 @@ def test_all_slices_in_one_read_are_all_rows(spark, root, rows_max):
 
 
 def test_some_slices_are_exactly_their_rows(spark, root):
-    """Slices that begin and end within files, not next to each other, of several splits: one scan, no row more."""
+    """The slices begin and end within files, belong to several splits and are not adjacent.
+
+    One scan reads just their rows.
+    """
     source = FileSource(root, SCHEMA)
     chosen = list(polls(source, 5))[1::3]
     found = source.read(spark, chosen).select("_split", "_position").collect()
@@ -80,16 +86,16 @@ def test_some_slices_are_exactly_their_rows(spark, root):
     assert sorted(expected) == sorted(tuple(row) for row in found)
 
 
-def test_where_slices_begin_and_end_is_no_part_of_the_code_that_spark_compiles(spark, root):
-    """Otherwise each micro-batch costs a compilation, and the JIT begins anew."""
+def test_the_compiled_code_does_not_depend_on_where_slices_begin(spark, root):
+    """Otherwise Spark would compile code for each micro-batch, and the JIT would begin anew."""
     source = FileSource(root, SCHEMA)
     slices = list(polls(source, 5))
     compiled = {generated_code(source.read(spark, chosen)) for chosen in (slices[:1], slices[1:2], slices[2:5])}
     assert 1 == len(compiled)
 
 
-def test_a_late_file_keeps_the_ordinals_of_those_before(spark, tmp_path):
-    """Ordinals follow discovery: a late file under an earlier name continues the count."""
+def test_a_late_file_does_not_change_the_ordinals_of_earlier_ones(spark, tmp_path):
+    """Ordinals follow the order of discovery. A late file with an earlier name continues the count."""
     (tmp_path / "EWR").mkdir()
     write = lambda name, rows: pq.write_table(  # noqa: E731 - two calls
         pa.table({"row": pa.array(range(rows), pa.int64()), "file": [name] * rows}), tmp_path / "EWR" / name
@@ -103,8 +109,8 @@ def test_a_late_file_keeps_the_ordinals_of_those_before(spark, tmp_path):
     assert [("b.parquet", 0), ("b.parquet", 1), ("a.parquet", 2), ("a.parquet", 3)] == [tuple(row) for row in found]
 
 
-def test_a_sequence_is_the_same_however_it_is_cut(spark):
-    """Rows are a formula of split and n."""
+def test_a_sequence_has_the_same_rows_in_slices_of_any_size(spark):
+    """A row is a formula of its split and n."""
     source = SequenceSource({"a": 5, "b": 3}, keys=2, step=10, offset=1)
     for rows_max in (1, 2, 100):
         frame = source.read(spark, list(polls(source, rows_max)))

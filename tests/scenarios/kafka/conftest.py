@@ -1,4 +1,4 @@
-"""A real broker for all tests of this folder, and topics of their own for each."""
+"""Starts a real broker for all tests of this folder, and makes topics for each test."""
 
 import itertools
 import os
@@ -20,7 +20,7 @@ def broker(tmp_path_factory):
 
 @pytest.fixture
 def make_topic(broker):
-    """Return a function that makes a topic with so many partitions, under a name that no other test uses."""
+    """Return a function that makes a topic with so many Kafka partitions. No other test uses the topic's name."""
     maker = TopicMaker(broker.servers)
 
     def made(partitions: int = 1, name: str = "orders", **config: str) -> Topic:

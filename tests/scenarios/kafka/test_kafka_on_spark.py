@@ -1,4 +1,4 @@
-"""KafkaSource end to end: a real broker, real ticks, real tables, and processes that are killed."""
+"""Tests KafkaSource from end to end: a real broker, real ticks, real tables, and killed processes."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ JOB = "tests.scenarios.kafka.orders_job:build"
 
 @pytest.fixture
 def trial(tmp_path, spark):
-    """Return a function that makes a trial of the pipeline with these arguments of its source."""
+    """Return a function that makes a trial of the pipeline with these arguments for its source."""
 
     def made(**told) -> Trial:
         made = Trial(JOB, tmp_path)
@@ -46,12 +46,12 @@ def orders(first, end):
 
 
 def amounts(cut):
-    """Return the amounts of bronze, sorted: each order has its own."""
+    """Return the amounts of bronze, sorted. Each order has an amount of its own."""
     return sorted(cut.arrow("bronze/orders").to_pandas()["amount"].dropna().astype(int))
 
 
 def rows_shown(job):
-    """Return how many orders the newest cut has; a job that was killed early has no cut."""
+    """Return how many orders the newest cut has. A job that was killed early has no cut."""
     try:
         return len(amounts(job.cuts.latest()))
     except NoSuchCutError:
@@ -72,7 +72,10 @@ def expected_sums(numbers):
 
 
 def test_ticks_read_every_record_once(make_topic, trial):
-    """Over new records, a new partition, a second topic and an idle tick; the group's offsets follow."""
+    """This holds with new records, a new Kafka partition, a second topic and an idle tick.
+
+    The group's offsets follow.
+    """
     one, two = make_topic(2), make_topic(1, name="_late.orders")
     job = trial(servers=one.servers, topics=[one.name, two.name])
     one.write(orders(0, 500), 0)
@@ -95,7 +98,10 @@ def test_ticks_read_every_record_once(make_topic, trial):
 
 
 def test_records_that_do_not_decode_go_to_the_quarantine(make_topic, trial):
-    """With their bytes. The table has all rows, and the sums only the good ones. A record without value is no error."""
+    """Quarantine has their bytes. The table has all rows, and the sums only the good ones.
+
+    A record without value is good.
+    """
     topic = make_topic()
     job = trial(servers=topic.servers, topics=topic.name, metadata=["key", "timestamp", "headers", "topic"])
     bad = [b"no json", b'{"customer": "c1", "amount": "many"}', b"\xff\xfe{}", b"", b"[1]", b'{"customer": "c1"']
@@ -116,7 +122,7 @@ def test_records_that_do_not_decode_go_to_the_quarantine(make_topic, trial):
 
 @pytest.mark.dear
 def test_aborted_records_are_never_read(make_topic, trial):
-    """Neither are those of an open transaction, until it is committed. A slice of no record is passed over."""
+    """Records of an open transaction are not read before its commit. A slice without records is skipped."""
     topic = make_topic()
     job = trial(servers=topic.servers, topics=topic.name, every_rows=25)
     topic.write(orders(0, 10))
@@ -133,8 +139,8 @@ def test_aborted_records_are_never_read(make_topic, trial):
 
 
 @pytest.mark.dear
-def test_what_compaction_removed_is_passed_over(make_topic, trial):
-    """The offsets have gaps, and a checkpoint may lie in one."""
+def test_compacted_records_are_skipped(make_topic, trial):
+    """The offsets have gaps, and a checkpoint may lie in a gap."""
     topic = make_topic(cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.001")
     job = trial(servers=topic.servers, topics=topic.name, every_rows=50)
     for number in range(300):
@@ -172,7 +178,7 @@ def wait_for_compaction(topic):
 @pytest.mark.kill
 @pytest.mark.parametrize("boundary", ["after:RunMicroBatch#3", "after:AppendRow#2", "before:NotifyComplete#2"])
 def test_a_killed_tick_loses_and_doubles_nothing(make_topic, trial, boundary):
-    """Nor does it commit an offset of records that no completed checkpoint holds."""
+    """It commits no offset of records that no completed checkpoint holds."""
     topic = make_topic(2)
     job = trial(servers=topic.servers, topics=topic.name, every_rows=100)
     topic.write(orders(0, 250), 0)
@@ -187,8 +193,8 @@ def test_a_killed_tick_loses_and_doubles_nothing(make_topic, trial, boundary):
 
 
 @pytest.mark.dear
-def test_a_broker_that_is_killed_in_a_tick_and_comes_back_costs_no_record(tmp_path, trial):
-    """The tick waits for it, or the next one reads on."""
+def test_a_broker_that_is_killed_during_a_tick_costs_no_record(tmp_path, trial):
+    """The broker comes back. The tick waits for it, or the next tick reads on."""
     broker = Broker(tmp_path / "broker")
     broker.start()
     try:
@@ -218,7 +224,7 @@ def test_a_broker_that_is_killed_in_a_tick_and_comes_back_costs_no_record(tmp_pa
 
 
 def test_records_that_vanish_after_the_poll_are_an_error(make_topic, spark):
-    """The source looks again before it reads, and Spark's connector fails too if they vanish after that."""
+    """The source looks again before it reads. If records vanish after that, Spark's connector fails."""
     topic = make_topic()
     topic.write(["a", "b", "c"])
     source = KafkaSource(topic.servers, topic.name, format="raw")
@@ -232,8 +238,11 @@ def test_records_that_vanish_after_the_poll_are_an_error(make_topic, spark):
 
 
 @pytest.mark.dear
-def test_after_records_were_lost_a_reset_goes_on(make_topic, trial):
-    """The tick fails and names what is lost. The command that it names moves the split, and nothing else changes."""
+def test_a_reset_goes_on_after_records_were_lost(make_topic, trial):
+    """The tick fails and names the lost records.
+
+    The command in its message moves the split and changes nothing else.
+    """
     topic = make_topic()
     job = trial(servers=topic.servers, topics=topic.name)
     topic.write(orders(0, 30))
@@ -255,7 +264,7 @@ def test_after_records_were_lost_a_reset_goes_on(make_topic, trial):
 
 @pytest.mark.dear
 def test_a_connect_server_reads_kafka_if_it_has_the_jars(make_topic, trial, connect_url, tmp_path):
-    """A server without them is named as the cause, with what to do."""
+    """The message names a server without the jars as the cause, and says what to do."""
     topic = make_topic(2)
     topic.write(orders(0, 40), 1)
     job = trial(servers=topic.servers, topics=topic.name)
@@ -274,7 +283,7 @@ def test_a_connect_server_reads_kafka_if_it_has_the_jars(make_topic, trial, conn
 
 
 def test_a_password_is_written_nowhere(make_topic, broker, trial, monkeypatch, tmp_path, spark):
-    """Not in the warehouse, which has rows, traces and checkpoints, nor in what Spark shows of its plan."""
+    """It is not in the warehouse with its entries and traces, nor in the plan that Spark shows."""
     topic = make_topic()
     topic.write(orders(0, 10))
     monkeypatch.setenv("ORDERS_PASSWORD", PASSWORD)

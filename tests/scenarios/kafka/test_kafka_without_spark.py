@@ -1,4 +1,4 @@
-"""What a KafkaSource offers, refuses and commits, against a real broker and without Spark."""
+"""Tests what a KafkaSource offers, refuses and commits, on a real broker and without Spark."""
 
 import json
 import time
@@ -32,12 +32,12 @@ def offsets(piece):
 
 
 def moved(piece):
-    """Return the offset of a slice's end."""
+    """Return the offset at the end of a slice."""
     return json.loads(piece.end)["offset"]
 
 
 def test_each_partition_is_a_split_and_its_offsets_are_offered_once(make_topic):
-    """A slice begins where the last one ended, has no more rows than asked for, and an idle split offers nothing."""
+    """A slice begins where the last one ended. It has at most the requested rows, and an idle split offers none."""
     topic = make_topic(2)
     topic.write(["a", "b", "c"], 1)
     source = raw(topic.servers, topic.name)
@@ -52,7 +52,10 @@ def test_each_partition_is_a_split_and_its_offsets_are_offered_once(make_topic):
 
 
 def test_topics_are_found_by_a_pattern_and_odd_names_become_splits(make_topic):
-    """A new topic is found by the next tick. A name that no split may have gets one that can be read back."""
+    """The next tick finds a new topic.
+
+    A topic name that no split may have is written in a form that can be read back.
+    """
     first = make_topic(1, name="_odd.names")
     source = raw(first.servers, pattern=r"_odd\.names-.*")
     (split,) = source.splits()
@@ -66,7 +69,7 @@ def test_topics_are_found_by_a_pattern_and_odd_names_become_splits(make_topic):
 
 
 def test_records_of_an_open_transaction_are_not_offered(make_topic):
-    """They may still be aborted. The marker of the commit has an offset too, and holds no row."""
+    """The transaction may still be aborted. The marker of its commit also has an offset, but no row."""
     topic = make_topic()
     source = raw(topic.servers, topic.name)
     topic.write(["a"])
@@ -77,8 +80,8 @@ def test_records_of_an_open_transaction_are_not_offered(make_topic):
     assert (1, 5) == offsets(eventually(lambda: ask(source, f"{topic.name}-0", after)))
 
 
-def test_latest_begins_at_the_end_that_the_first_tick_saw(make_topic):
-    """The end is written down as a slice without records, or the next tick would begin at a later end."""
+def test_latest_begins_at_the_end_of_the_first_poll(make_topic):
+    """The source gives that end out as a slice without records. Otherwise the next tick would begin at a later end."""
     topic = make_topic()
     topic.write(["old"])
     pin = ask(raw(topic.servers, topic.name, start="latest"), f"{topic.name}-0")
@@ -87,8 +90,8 @@ def test_latest_begins_at_the_end_that_the_first_tick_saw(make_topic):
     assert (1, 2) == offsets(ask(raw(topic.servers, topic.name, start="latest"), f"{topic.name}-0", pin.end))
 
 
-def test_a_partition_that_comes_later_is_read_from_its_start(make_topic):
-    """Its records came after the job began, so `latest` must not pass them over."""
+def test_a_new_kafka_partition_is_read_from_its_start(make_topic):
+    """Its records came after the job began, so `latest` must not skip them."""
     topic = make_topic()
     source = raw(topic.servers, topic.name, start="latest")
     pin = ask(source, f"{topic.name}-0")
@@ -100,8 +103,8 @@ def test_a_partition_that_comes_later_is_read_from_its_start(make_topic):
     assert (0, 1) == offsets(ask(next_tick, f"{topic.name}-1"))
 
 
-def test_a_moment_begins_at_the_first_record_that_is_not_older(make_topic):
-    """A moment after all records begins at the end."""
+def test_a_start_time_begins_at_the_first_record_that_is_not_older(make_topic):
+    """A time after all records begins at the end."""
     topic = make_topic(retention_ms="-1")
     topic.write(["a"], timestamp=1_000_000)
     topic.write(["b", "c"], timestamp=2_000_000)
@@ -112,8 +115,11 @@ def test_a_moment_begins_at_the_first_record_that_is_not_older(make_topic):
         raw(topic.servers, topic.name, start="yesterday")
 
 
-def test_deleted_records_that_were_not_read_are_an_error(make_topic):
-    """It names the partition, the lost offsets and the command that goes on without them. Read ones may go."""
+def test_deleted_unread_records_are_an_error(make_topic):
+    """The error names the Kafka partition, the lost offsets, and the command that goes on without them.
+
+    Records that were read may be deleted.
+    """
     topic = make_topic()
     topic.write(["a", "b", "c", "d"])
     source = raw(topic.servers, topic.name)
@@ -129,8 +135,8 @@ def test_deleted_records_that_were_not_read_are_an_error(make_topic):
         ask(source, f"{topic.name}-0", read.end)
 
 
-def test_a_topic_that_was_made_again_is_an_error(make_topic):
-    """Its offsets begin anew: the same offset would be another record."""
+def test_a_recreated_topic_is_an_error(make_topic):
+    """Its offsets begin anew, so the same offset would name another record."""
     topic = make_topic()
     topic.write(["a", "b"])
     source = raw(topic.servers, topic.name)
@@ -150,7 +156,7 @@ def make_again(topic):
 
 
 def test_an_end_that_moved_back_is_an_error(make_topic):
-    """The cluster lost records that the tables hold; what is written there now are other records."""
+    """The cluster lost records that the tables hold. The records at these offsets are now others."""
     topic = make_topic()
     topic.write(["a"])
     source = raw(topic.servers, topic.name)
@@ -160,8 +166,8 @@ def test_an_end_that_moved_back_is_an_error(make_topic):
         ask(source, f"{topic.name}-0", beyond)
 
 
-def test_committed_offsets_are_what_a_plain_consumer_sees(make_topic):
-    """They are those of the newest completed checkpoint, and an older notice changes nothing."""
+def test_a_plain_consumer_sees_the_committed_offsets(make_topic):
+    """They are the offsets of the newest completed checkpoint. An older notice changes nothing."""
     topic = make_topic(2)
     topic.write(["a", "b", "c"], 0)
     source = raw(topic.servers, topic.name)
@@ -176,8 +182,8 @@ def test_committed_offsets_are_what_a_plain_consumer_sees(make_topic):
     assert {0: -1001, 1: -1001} == topic.committed("mine", 2)
 
 
-def test_words_name_positions_and_positions_have_words(make_topic):
-    """As `tidemark reset --to` takes them, and as plans and messages show them."""
+def test_positions_are_written_and_read_as_words(make_topic):
+    """`tidemark reset --to` takes these words, and plans and messages show them."""
     topic = make_topic(retention_ms="-1")
     topic.write(["a"], timestamp=1_000_000)
     topic.write(["b", "c"], timestamp=2_000_000)
@@ -196,7 +202,7 @@ def test_words_name_positions_and_positions_have_words(make_topic):
 
 
 def test_the_lag_is_in_offsets_and_seconds(make_topic):
-    """The age is that of the oldest record that is not read. A source that was closed answers again."""
+    """The age is that of the oldest unread record. A source that was closed answers again."""
     topic = make_topic(2)
     topic.write(["a", "b", "c"], timestamp=round(time.time() * 1000) - 60_000)
     source, split = raw(topic.servers, topic.name), SplitId(f"{topic.name}-0")
@@ -213,8 +219,8 @@ def test_the_lag_is_in_offsets_and_seconds(make_topic):
     assert Lag(None) == source.lag({split: begun})[split], "a poll says what is lost"
 
 
-def test_a_wrong_address_is_told_within_seconds():
-    """The user reads what to correct before the job is claimed, and waits once for all that a tick asks."""
+def test_a_wrong_address_is_reported_within_seconds():
+    """The user reads what to correct before the claim. All questions of a tick wait only once."""
     source, began = raw("127.0.0.1:9", "orders"), time.monotonic()
     for ask in (lambda: source.lag({}), source.splits):
         with pytest.raises(SourceError, match=r"Kafka at 127\.0\.0\.1:9 does not answer: start the broker, or corr"):
@@ -224,13 +230,13 @@ def test_a_wrong_address_is_told_within_seconds():
 
 
 def test_an_unknown_topic_is_named(broker):
-    """And what to do."""
+    """The message also says what to do."""
     with pytest.raises(SourceError, match="has no topic ordres: create the topic, or correct its name"):
         raw(broker.servers, "ordres").splits()
 
 
 def test_a_log_in_takes_its_password_from_the_environment(make_topic, broker, monkeypatch):
-    """A wrong password is told without the password, and a missing variable by its name."""
+    """The message about a wrong password does not contain it. A missing variable is named."""
     topic = make_topic()
     topic.write(["a"])
     source = raw(broker.login_servers, topic.name, options=LOGIN, secrets={"sasl.password": "ORDERS_PASSWORD"})
@@ -265,8 +271,8 @@ def test_missing_rights_are_named(make_topic, broker):
 
 
 @pytest.mark.dear
-def test_a_broker_that_restarts_is_waited_for(tmp_path):
-    """Once it has answered, a broker may be away for a while. No position is lost."""
+def test_the_source_waits_for_a_broker_that_restarts(tmp_path):
+    """After its first answer, a broker may be away for a while. No position is lost."""
     broker = Broker(tmp_path)
     broker.start()
     try:

@@ -16,12 +16,12 @@ Answer = TypeVar("Answer")
 
 
 def done(admin: AdminClient, ask: Callable[[AdminClient], Mapping[object, Future]]) -> list:
-    """Return the answers to what an admin client is asked. It must live until they are in."""
+    """Wait for the answers to a request of the admin client, and return them. The client must live until then."""
     return [future.result(WAIT_S) for future in ask(admin).values()]
 
 
 def eventually(ask: Callable[[], Answer | None]) -> Answer:
-    """Return the first answer that is not None. A broker does some things a moment after it has confirmed them."""
+    """Return the first answer that is not None. A broker does some things only a moment after it has confirmed them."""
     limit = time.monotonic() + WAIT_S
     while (answer := ask()) is None:
         assert time.monotonic() < limit
@@ -30,7 +30,7 @@ def eventually(ask: Callable[[], Answer | None]) -> Answer:
 
 
 def answer_of(ask: Callable[[], Answer]) -> Answer | None:
-    """Return what a client answers, None while the broker still makes its topic of groups."""
+    """Return a client's answer, or None while the broker still makes its topic of groups."""
     try:
         return ask()
     except KafkaException as error:
@@ -47,7 +47,7 @@ class Topic:
     name: str
 
     def write(self, values: Iterable[str | bytes | None], partition: int = 0, **more: object) -> None:
-        """Write records to a partition, and wait until they are in."""
+        """Write records to a Kafka partition, and wait until they are in."""
         producer = self._producer()
         for value in values:
             producer.produce(self.name, value, partition=partition, **more)
@@ -56,7 +56,7 @@ class Topic:
 
     @contextmanager
     def transaction(self, values: Iterable[str], partition: int = 0, *, commit: bool):
-        """Write records in a transaction that is open within the block, and committed or aborted after it."""
+        """Write records in a transaction. It is open within the block, and then committed or aborted."""
         producer = self._producer(**{"transactional.id": f"{self.name}-{time.monotonic_ns()}"})
         producer.init_transactions(WAIT_S)
         producer.begin_transaction()
@@ -75,7 +75,7 @@ class Topic:
         done(self.admin(), lambda admin: admin.delete_records(asked))
 
     def add_partitions(self, total: int) -> None:
-        """Give the topic more partitions."""
+        """Give the topic more Kafka partitions."""
         done(self.admin(), lambda admin: admin.create_partitions([NewPartitions(self.name, total)]))
 
     def delete(self) -> None:
@@ -88,7 +88,7 @@ class Topic:
             time.sleep(0.05)
 
     def committed(self, group: str, partitions: int) -> dict[int, int]:
-        """Return a group's committed offsets, as a plain consumer sees them."""
+        """Return a group's committed offsets as a plain consumer sees them."""
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": group})
         try:
             asked = [TopicPartition(self.name, partition) for partition in range(partitions)]
@@ -112,7 +112,7 @@ class TopicMaker:
     servers: str
 
     def made(self, name: str, partitions: int, config: Mapping[str, str]) -> Topic:
-        """Make a topic, wait until the broker leads its partitions, and return it."""
+        """Make a topic, wait until the broker leads its Kafka partitions, and return it."""
         admin = AdminClient({"bootstrap.servers": self.servers})
         asked = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
         admin.create_topics([asked])[name].result(WAIT_S)

@@ -1,4 +1,4 @@
-"""A source whose positions have gaps, like offsets of a compacted log: rows lie at few of many places."""
+"""Provides a source whose positions have gaps, like offsets of a compacted log: few of many places hold a row."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, Sourc
 
 @dataclass
 class Gaps:
-    """Rows `n` at the given places of each split. A position is the next place as hexadecimal text."""
+    """Rows `n` at the given places of each split. A position is the next place, as hexadecimal text."""
 
     places: Mapping[str, Sequence[int]]
     closed: int = 0
     told: list[tuple[int, dict[str, str]]] = field(default_factory=list)
 
     def schema(self) -> StructType:
-        """Return the one column."""
+        """Return the schema, which has one column."""
         return StructType().add("n", LongType())
 
     def splits(self) -> tuple[SplitId, ...]:
@@ -30,7 +30,7 @@ class Gaps:
         return tuple(SplitId(split) for split in sorted(self.places))
 
     def poll(self, request: PollSource) -> SourceSlice | None:
-        """Offer the next places that have a row."""
+        """Offer the next places with rows."""
         left = self._left(request.split, request.position)[: request.max_rows]
         if not left:
             return None
@@ -40,25 +40,25 @@ class Gaps:
         return SourceSlice(request.source, request.split, start, end, what, len(left), 8 * len(left))
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
-        """Return the rows; each place is the row's own number too."""
+        """Return the rows. The number of a row is its place."""
         found = [json.loads(piece.detail) for piece in slices]
         rows = [(place, split, place) for split, places in found for place in places]
         return spark.createDataFrame(rows, read_schema(self))
 
     def described(self) -> SourceDescription:
-        """Say what it is; the password must not be shown."""
+        """Describe the source. A reader of the description must not see the password."""
         return SourceDescription("gaps", "pg://me:hush@host/base?password=hush")
 
     def named(self, split: SplitId, position: str) -> str:
-        """Say the place."""
+        """Return the place."""
         return f"split {split}, place {int(position[1:], 16):,}"
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int:
-        """Count the places with rows."""
+        """Return how many places between two positions have rows."""
         return len(self._left(split, start)) - len(self._left(split, end))
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
-        """Know a place by its number."""
+        """Return the position of a place."""
         if words == "end":
             return f"p{max(self.places[split]) + 1:x}"
         if not words.isdecimal():
@@ -66,7 +66,7 @@ class Gaps:
         return f"p{int(words):x}"
 
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
-        """Count the rows that are left; each is as many seconds old."""
+        """Return the unread rows of each split. The age in seconds equals their number."""
         left = {split: len(self._left(split, positions.get(split))) for split in self.splits()}
         return {split: Lag(rows, float(rows)) for split, rows in left.items()}
 
@@ -75,7 +75,7 @@ class Gaps:
         self.closed += 1
 
     def notify_checkpoint_complete(self, checkpoint: int, positions: Mapping[SplitId, str]) -> None:
-        """Keep what was told."""
+        """Record the notice."""
         self.told.append((checkpoint, dict(positions)))
 
     def _left(self, split: str, position: str | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""A source reads the types of other writers, converts them, or refuses them by name."""
+"""Tests that a source reads the types of other writers, converts them, or refuses them by name."""
 
 import pyarrow as pa
 import pytest
@@ -24,8 +24,8 @@ from jobs.sources.file_footer import column
         (pa.uint64(), "decimal(20,0)"),
     ],
 )
-def test_a_type_that_can_be_read_has_sparks_name(arrow, name):
-    """It is read in any form that its writer chose."""
+def test_a_readable_type_has_sparks_name(arrow, name):
+    """The source reads it in any form that its writer chose."""
     assert name == column("c", arrow).said == column("c", arrow).type.simpleString()
 
 
@@ -40,7 +40,7 @@ def test_a_type_that_can_be_read_has_sparks_name(arrow, name):
     ],
 )
 def test_a_type_that_spark_would_refuse_or_misread_keeps_its_own_name(arrow):
-    """So that the refusal says what the file holds."""
+    """The refusal then says what the file holds."""
     found = column("c", arrow)
     assert (str(arrow), None) == (found.said, found.type)
 
@@ -56,5 +56,5 @@ def test_a_type_that_spark_would_refuse_or_misread_keeps_its_own_name(arrow):
     ],
 )
 def test_only_what_spark_cannot_read_is_converted(arrow, conversion):
-    """Nanoseconds, and columns without a value."""
+    """Only nanoseconds, and columns without a value, are converted."""
     assert conversion is conversion_of(arrow)

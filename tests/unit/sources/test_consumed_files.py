@@ -1,4 +1,4 @@
-"""Files go after a completed checkpoint has their rows, and no position is read on from that lies before them."""
+"""Tests that files go only after a completed checkpoint has their rows, and that earlier positions are then refused."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,8 +49,8 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("_"))
 
 
-def test_only_files_before_the_position_go(deleting, root):
-    """Polling ahead removes nothing; the completed checkpoint's position decides."""
+def test_only_files_before_the_position_are_removed(deleting, root):
+    """Polling ahead removes nothing. The completed checkpoint's position decides."""
     first = poll(deleting)
     poll(deleting, first.end)
     assert ["1.parquet", "2.parquet", "3.parquet"] == names(root / "EWR")
@@ -59,7 +59,7 @@ def test_only_files_before_the_position_go(deleting, root):
 
 
 def test_a_file_that_was_read_in_part_stays(deleting, root):
-    """The rest of it is still to be read."""
+    """The source still has to read the rest of it."""
     part = poll(deleting, poll(deleting).end, rows_max=2)
     complete(deleting, part.end)
     assert ["2.parquet", "3.parquet"] == names(root / "EWR")
@@ -70,7 +70,7 @@ def test_a_file_that_was_read_in_part_stays(deleting, root):
 
 
 def test_files_are_read_on_after_others_have_gone(deleting, root):
-    """A late file under an earlier name is among them."""
+    """One of them is a late file with an earlier name."""
     first = poll(deleting)
     complete(deleting, first.end)
     write(root / "EWR" / "0.parquet", 1)
@@ -78,7 +78,7 @@ def test_files_are_read_on_after_others_have_gone(deleting, root):
 
 
 def test_a_changed_file_stays(deleting, root):
-    """Somebody replaced it since it was read: its new contents are nobody's to delete."""
+    """Somebody replaced it after it was read, and the new contents are not read yet."""
     first = poll(deleting)
     write(root / "EWR" / "1.parquet", 5)
     complete(deleting, first.end)
@@ -86,7 +86,7 @@ def test_a_changed_file_stays(deleting, root):
 
 
 def test_an_earlier_position_is_refused_by_name(deleting, archiving, root, tmp_path):
-    """A rollback, or a job that begins at the start, would miss the rows of the removed files without a word."""
+    """A rollback, or a job that begins at the start, would silently miss the rows of removed files."""
     first = poll(archiving)
     second = poll(archiving, first.end)
     complete(archiving, second.end, 7)
@@ -101,7 +101,7 @@ def test_an_earlier_position_is_refused_by_name(deleting, archiving, root, tmp_p
 
 
 def test_a_second_call_changes_nothing(archiving, root, tmp_path):
-    """A tick begins by telling the restored checkpoint again; a crash may have left half of the files."""
+    """A starting tick reports the restored checkpoint again. A crash may have left half of the files."""
     first = poll(archiving)
     complete(archiving, first.end)
     complete(archiving, first.end)
@@ -109,8 +109,8 @@ def test_a_second_call_changes_nothing(archiving, root, tmp_path):
     assert ["2.parquet", "3.parquet"] == names(root / "EWR")
 
 
-def test_the_ledger_is_there_before_a_file_goes(deleting, root, monkeypatch):
-    """A crash between the two leaves a file too many, never a file that nobody knows of."""
+def test_the_ledger_is_written_before_a_file_is_removed(deleting, root, monkeypatch):
+    """A crash between the two leaves a file too many. It never removes a file that the ledger does not name."""
 
     def crash(self, **_):
         raise KeyboardInterrupt
@@ -123,15 +123,15 @@ def test_the_ledger_is_there_before_a_file_goes(deleting, root, monkeypatch):
 
 
 def test_an_archive_overwrites_nothing(archiving, root, tmp_path):
-    """A file of that name in the archive is another one."""
+    """A file of that name in the archive is another file."""
     write(tmp_path / "archive" / "EWR" / "1.parquet", 9)
     with pytest.raises(SourceError, match=r"1\.parquet has been read, and cannot be archived: there is .* already"):
         complete(archiving, poll(archiving).end)
     assert "1.parquet" in names(root / "EWR")
 
 
-def test_keep_removes_nothing(root):
-    """It is the default."""
+def test_keep_removes_nothing_and_is_the_default(root):
+    """A source without the setting removes no file."""
     source = FileSource(root, SCHEMA)
     complete(source, poll(source).end)
     assert {"1.parquet", "2.parquet", "3.parquet"} == set(names(root / "EWR"))

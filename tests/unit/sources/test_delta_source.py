@@ -1,4 +1,4 @@
-"""Polling real Delta tables, written by delta-rs, without Spark."""
+"""Tests polling of real Delta tables, written by delta-rs, without Spark."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def table(tmp_path):
 
 
 def append(table: Path, *ids: int, **options) -> None:
-    """Commit these ids as one file; each has a word."""
+    """Commit these ids as one file. Each id has a word."""
     rows = pa.table({"id": pa.array(ids, pa.int64()), "word": [f"w{n}" for n in ids]})
     write_deltalake(str(table), rows, mode="append", **options)
 
@@ -44,7 +44,7 @@ def poll(source: DeltaSource, position: str | None = None, rows_max: int = 100):
 
 
 def slices(source: DeltaSource, rows_max: int = 100, position: str | None = None):
-    """Every slice from a position on."""
+    """Return every slice from a position on."""
     while (piece := poll(source, position, rows_max)) is not None:
         assert piece.rows <= rows_max
         yield piece
@@ -52,7 +52,7 @@ def slices(source: DeltaSource, rows_max: int = 100, position: str | None = None
 
 
 def rows(source: DeltaSource, pieces, *columns: str):
-    """The rows of slices with their ordinals, read by pyarrow from the files that the slices name."""
+    """Return the rows of slices with their ordinals. pyarrow reads them from the files that the slices name."""
     found = []
     for piece in pieces:
         for part in DeltaSlice.parse(piece.detail).ranges:
@@ -70,7 +70,7 @@ def ids(source: DeltaSource, pieces):
 
 @pytest.mark.parametrize("rows_max", [1, 2, 3, 100])
 def test_the_snapshot_comes_first_then_each_later_version(table, rows_max):
-    """However the slices are cut: each row once, in order, with dense ordinals."""
+    """This holds for slices of any size: each row comes once, in order, with dense ordinals."""
     append(table, 1, 2, 3)
     append(table, 4)
     source = DeltaSource(table)
@@ -83,7 +83,7 @@ def test_the_snapshot_comes_first_then_each_later_version(table, rows_max):
 
 
 def test_any_position_gives_the_same_rows_again(table):
-    """Replay from each position, by another object, after more commits: the same slices as far as they went."""
+    """Another object replays from each position, after more commits. The slices are the same as far as they went."""
     append(table, 1, 2, 3)
     source = DeltaSource(table)
     positions = [piece.end for piece in slices(source, 1)]
@@ -94,7 +94,7 @@ def test_any_position_gives_the_same_rows_again(table):
 
 
 def test_positions_are_named_in_words(table):
-    """Files and rows count from 1; behind a whole version comes the next one."""
+    """Files and rows count from 1. After a whole version comes the next one."""
     append(table, 1, 2, 3)
     source = DeltaSource(table)
     first, second = slices(source, 2)
@@ -105,7 +105,7 @@ def test_positions_are_named_in_words(table):
 
 
 def test_a_reset_names_versions(table):
-    """What messages offer: the words lead to the version's rows, and ordinals go on."""
+    """The words are those of messages. They lead to the version's rows, and ordinals go on."""
     for n in range(1, 5):
         append(table, n)
     source = DeltaSource(table)
@@ -122,8 +122,8 @@ def test_a_reset_names_versions(table):
             moved(words)
 
 
-def test_files_that_optimize_and_a_new_version_took_away_are_read_still(table):
-    """The rows of a snapshot's files, and of a version's, stay the same, and none comes twice."""
+def test_files_that_optimize_or_a_newer_version_removed_are_still_read(table):
+    """The rows of a snapshot's or version's files stay the same, and none comes twice."""
     for n in range(1, 5):
         append(table, n)
     source = DeltaSource(table)
@@ -138,7 +138,7 @@ def test_files_that_optimize_and_a_new_version_took_away_are_read_still(table):
 
 
 def test_a_vacuumed_file_is_named_with_the_way_out(table):
-    """Its rows are nowhere any more; nothing is skipped silently."""
+    """Its rows exist nowhere any more. Nothing is skipped silently."""
     for n in range(1, 4):
         append(table, n)
     source = DeltaSource(table)
@@ -150,7 +150,7 @@ def test_a_vacuumed_file_is_named_with_the_way_out(table):
 
 
 def test_missing_log_entries_are_named_with_the_way_out(table):
-    """Log retention removed entries that were not read."""
+    """Log retention removed entries that the source had not read."""
     append(table, 1)
     source = DeltaSource(table)
     first = poll(source)
@@ -163,8 +163,8 @@ def test_missing_log_entries_are_named_with_the_way_out(table):
         poll(source, first.end)
 
 
-def test_a_snapshot_that_the_log_cannot_tell_any_more_is_refused(table):
-    """The entries of the snapshot's version went while it was read."""
+def test_a_snapshot_whose_log_entries_are_gone_is_refused(table):
+    """The entries of the snapshot's version were removed while the source read it."""
     append(table, 1)
     append(table, 2)
     first = poll(DeltaSource(table), rows_max=1)
@@ -177,7 +177,7 @@ def test_a_snapshot_that_the_log_cannot_tell_any_more_is_refused(table):
 
 
 def test_a_log_that_lost_its_newest_entries_is_refused(table):
-    """A table restored from an older backup: what was read is not in it any more."""
+    """The table was restored from an older backup, so it lacks rows that the source has read."""
     append(table, 1)
     append(table, 2)
     source = DeltaSource(table)
@@ -189,7 +189,7 @@ def test_a_log_that_lost_its_newest_entries_is_refused(table):
 
 @pytest.mark.parametrize("change", ["delete", "update", "overwrite"])
 def test_a_version_that_changes_rows_is_refused_or_skipped(table, change):
-    """Appended rows only: a delete, update or overwrite is no append."""
+    """A source of appended rows refuses a delete, an update and an overwrite, or skips them on request."""
     append(table, 1, 2)
     source = DeltaSource(table)
     end = poll(source).end
@@ -211,12 +211,12 @@ def test_a_version_that_changes_rows_is_refused_or_skipped(table, change):
 
 
 def in_feed(row):
-    """Sort rows by version; delta-rs writes the rows of one version in any order."""
+    """Sort rows by version, because delta-rs writes the rows of one version in any order."""
     return row[3], row[2], row[0]
 
 
 def test_changes_are_the_rows_of_the_feed(table):
-    """Snapshot as inserts, then the feed: updates before and after, deletes, appended rows as inserts."""
+    """The snapshot comes as inserts. Then come updates before and after, deletes, and appended rows as inserts."""
     append(table, 1, 2, configuration=FEED)
     source = DeltaSource(table, changes=True)
     first = poll(source)
@@ -238,7 +238,7 @@ def test_changes_are_the_rows_of_the_feed(table):
 
 
 def test_removed_files_without_a_feed_are_deletes(table):
-    """An overwrite writes no feed of its own: the rows that went, then those that came."""
+    """An overwrite writes no feed of its own. The removed rows come first, then the new ones."""
     append(table, 1, 2, configuration=FEED)
     source = DeltaSource(table, changes=True)
     end = poll(source).end
@@ -249,13 +249,13 @@ def test_removed_files_without_a_feed_are_deletes(table):
 
 
 def test_changes_of_a_table_without_a_feed_are_refused(table):
-    """The message says how to have one."""
+    """The message says how to get a feed."""
     append(table, 1)
     with pytest.raises(SourceError, match=r"no change data feed: ALTER TABLE"):
         poll(DeltaSource(table, changes=True))
 
 
-def test_a_table_made_anew_is_refused(table):
+def test_a_recreated_table_is_refused(table):
     """It has another id, with fewer versions, as many or more."""
     append(table, 1)
     append(table, 2)
@@ -269,7 +269,7 @@ def test_a_table_made_anew_is_refused(table):
 
 
 def test_a_deletion_vector_is_refused(table):
-    """By the log's entry alone: delta-rs writes none."""
+    """The log's entry alone shows it. delta-rs writes no deletion vectors."""
     append(table, 1)
     append(table, 2)
     entry = table / "_delta_log" / f"{1:020}.json"
@@ -285,7 +285,7 @@ def test_a_deletion_vector_is_refused(table):
 
 
 def test_columns_that_come_later_follow_the_contract(table):
-    """Without a schema the next tick takes them; with one they are refused or ignored."""
+    """Without a schema the next tick takes them. With a schema they are refused or ignored."""
     append(table, 1)
     declared = StructType().add("id", LongType()).add("word", StringType())
     sources = {
@@ -308,7 +308,7 @@ def test_columns_that_come_later_follow_the_contract(table):
 
 
 def test_a_column_of_another_type_or_name_is_refused(table):
-    """What the schema wants and the table does not have."""
+    """The schema wants a column that the table lacks or has with another type."""
     append(table, 1)
     with pytest.raises(SourceError, match=r"column 'id' is bigint, but is read as string"):
         poll(DeltaSource(table, schema=StructType().add("id", StringType()), new_columns="ignore"))
@@ -320,8 +320,8 @@ def test_a_column_of_another_type_or_name_is_refused(table):
         DeltaSource(table.with_name("taken")).schema()
 
 
-def test_it_begins_with_a_version_or_a_time(table):
-    """Both without a snapshot; the version's own rows are read."""
+def test_the_source_begins_with_a_version_or_a_time(table):
+    """Both begin without a snapshot, and read the version's own rows."""
     for n in range(1, 4):
         append(table, n)
     times = [datetime.fromtimestamp(entry["timestamp"] / 1_000, UTC) for entry in delta(table).history()]
@@ -338,8 +338,8 @@ def test_it_begins_with_a_version_or_a_time(table):
     assert poll(late) is None
 
 
-def test_latest_is_where_the_table_ends_when_it_is_first_polled(table):
-    """The place is kept by a slice without rows, so that what comes before the next tick is not passed over."""
+def test_latest_begins_at_the_end_of_the_table_at_the_first_poll(table):
+    """A slice without rows keeps the place. So rows that come before the next tick are not skipped."""
     append(table, 1)
     source = DeltaSource(table, start="latest")
     first = poll(source)
@@ -351,7 +351,7 @@ def test_latest_is_where_the_table_ends_when_it_is_first_polled(table):
 
 
 def test_lag_is_rows_and_seconds(table):
-    """The rows that are not read, and the age of the oldest version among them."""
+    """The lag is the unread rows, and the age of the oldest version among them."""
     append(table, 1, 2)
     source = DeltaSource(table)
     end = poll(source).end
@@ -368,7 +368,7 @@ def test_lag_is_rows_and_seconds(table):
 
 
 def test_partition_columns_come_from_the_log(table):
-    """Odd values too: the log's paths are decoded once, and hold what the folder is called."""
+    """Values may be odd. The log's paths are decoded once, and then name the real folders."""
     values = ["a b", "c%d", "e/f", "ü=?", None]
     one = pa.table({"id": pa.array(range(5), pa.int64()), "word": values})
     write_deltalake(str(table), one, partition_by=["word"])
@@ -379,14 +379,14 @@ def test_partition_columns_come_from_the_log(table):
     assert sorted([*values[:4], ""] * 2) == sorted(word or "" for _, word in rows(source, read, "word"))
 
 
-def test_what_is_no_table_is_named(table):
-    """A folder without a log, and none at all."""
+def test_a_folder_that_is_no_table_is_named(table):
+    """The test has a folder without a log, and no folder at all."""
     with pytest.raises(SourceError, match="is not a Delta table: write it first"):
         DeltaSource(table).schema()
 
 
-def test_another_sources_position_is_refused(table):
-    """And another split."""
+def test_a_position_of_another_source_is_refused(table):
+    """A position of another split is refused too."""
     append(table, 1)
     with pytest.raises(SourceError, match="not a position of a Delta source"):
         poll(DeltaSource(table), "150")

@@ -1,4 +1,4 @@
-"""What is known of an input file of any format without Spark."""
+"""Tests what the source learns from an input file of any format without Spark."""
 
 import gzip
 
@@ -44,7 +44,7 @@ def source(folder, **given):
     ],
 )
 def test_the_header_of_a_csv_file_is_read_as_spark_reads_it(folder, line, options, names):
-    """With the separators, quotes, comments and encodings of the options; also in a compressed file."""
+    """The options give separators, quotes, comments and encodings. The file may be compressed."""
     (folder / "1.csv").write_bytes(line)
     with gzip.open(folder / "1.csv.gz", "wb") as file:
         file.write(line)
@@ -59,9 +59,9 @@ def test_a_csv_file_in_another_encoding_is_named(folder):
 
 
 def test_a_slice_of_whole_files_stays_within_the_estimate(folder):
-    """A file is never split, and at least one is taken."""
+    """A file is never split, and a slice takes at least one."""
     for name in "123":
-        (folder / f"{name}.jsonl").write_bytes(b'{"n": 1}\n' * 200)  # 1,800 bytes: nine rows by estimate
+        (folder / f"{name}.jsonl").write_bytes(b'{"n": 1}\n' * 200)  # 1,800 bytes are nine rows by the estimate
     read = source(folder, format="json")
     first = poll(read, rows_max=1)
     assert 9 == first.rows
@@ -71,13 +71,13 @@ def test_a_slice_of_whole_files_stays_within_the_estimate(folder):
 
 
 def test_an_empty_file_has_no_rows(folder):
-    """It is passed over until rows follow."""
+    """It is skipped until rows follow."""
     (folder / "1.jsonl").touch()
     assert poll(source(folder, format="json")) is None
 
 
 def test_contents_are_compared_in_full(folder):
-    """A byte in the middle changes: size and name are the same, and the file was read."""
+    """A byte in the middle of a read file changes. Size and name stay the same."""
     path = folder / "1.jsonl"
     path.write_bytes(b'{"n": 1}\n' * 100_000)
     read = source(folder, format="json")
@@ -87,7 +87,7 @@ def test_contents_are_compared_in_full(folder):
         poll(read, end)
 
 
-def test_files_of_other_formats_are_passed_over_by_name(folder):
+def test_files_of_other_formats_are_ignored_and_named(folder):
     """The message says how the names of the source's files end."""
     (folder / "1.parquet").touch()
     what, way_out = source(folder, format="csv").look().told()
@@ -124,7 +124,7 @@ def test_a_column_that_appears_is_refused_by_default(folder):
 
 @pytest.mark.parametrize("columns", ["ignore", "quarantine"])
 def test_a_file_that_lacks_a_column_is_read_if_the_source_says_so(folder, columns):
-    """It is refused by default."""
+    """By default it is refused."""
     pq.write_table(pa.table({"n": [1]}), folder / "1.parquet")
     with pytest.raises(SourceError, match="no column 'word'"):
         poll(source(folder))
@@ -132,7 +132,7 @@ def test_a_file_that_lacks_a_column_is_read_if_the_source_says_so(folder, column
 
 
 def test_orc_files_have_columns_with_types(folder):
-    """A wrong type is refused; a timestamp fits both kinds of timestamps."""
+    """A wrong type is refused. A timestamp fits both kinds of timestamps."""
     moments = pa.array([0], pa.timestamp("us"))
     orc.write_table(pa.table({"n": [1], "at": moments}), folder / "1.orc")
     right = StructType().add("n", LongType()).add("at", TimestampType())
@@ -143,7 +143,7 @@ def test_orc_files_have_columns_with_types(folder):
 
 
 def test_a_half_written_orc_file_is_named(folder):
-    """The way out is a temporary name."""
+    """The message recommends a temporary name."""
     (folder / "1.orc").write_bytes(b"ORC half")
     with pytest.raises(SourceError, match=r"1\.orc cannot be read as ORC .*temporary name"):
         poll(source(folder, format="orc"))

@@ -1,6 +1,6 @@
-"""Files that are touched, renamed, removed, brought back or copied, against a model of what lies in the folder.
+"""Compares the matching of files with a model: files are touched, renamed, removed, brought back or copied.
 
-The invariant: along one line of positions each row of each file is read exactly once.
+The invariant: along one line of positions, each row of each file is read exactly once.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from jobs.sources.file_position import FilePosition, SeenFile, advance
 
 @dataclass(frozen=True)
 class Lying:
-    """A file in the folder: `uid` tells one that was written from every other, whatever it is called."""
+    """A file in the folder. Each file that was written has its own `uid`, whatever its name is."""
 
     uid: int
     modified_ns: int
@@ -27,14 +27,14 @@ class Lying:
 
 @dataclass
 class Folder:
-    """A split's folder, the position up to which it was read, and what was read on the way there."""
+    """A split's folder, the position up to which it was read, and the rows that were read so far."""
 
     files: dict[str, Lying] = field(default_factory=dict)
     removed: dict[str, Lying] = field(default_factory=dict)
     moved: set[int] = field(default_factory=set)
-    """Files that were touched or renamed once: both together is not recognized."""
+    """Files that were touched or renamed once. A file that was both is not recognized."""
     copied: set[int] = field(default_factory=set)
-    """Originals and their copies: to copy a file with its time and remove one of the two is to rename it."""
+    """Originals and their copies. If you copy a file with its time and remove one of the two, this is a rename."""
     position: FilePosition = field(default_factory=FilePosition)
     read: list[tuple[int, int]] = field(default_factory=list)
     line: list[tuple[FilePosition, int]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Folder:
         return Footer(self.files[name].rows, self.files[name].contents, ())
 
     def poll(self, rows_max=1_000_000):
-        """Read at most so many rows more; return how many."""
+        """Read at most so many further rows. Return how many were read."""
         found = self.found()
         known = matched(self.position, found, self.footer)
         unseen = (
@@ -86,7 +86,7 @@ class Folder:
         self.files[name] = Lying(self.clock, self.clock, rows, contents or f"c{self.clock}")
 
     def consumed(self):
-        """Return the names of files that are read whole and may be removed."""
+        """Return the names of files that were read whole and may be removed."""
         read = set(self.read)
         return [
             name
@@ -96,7 +96,7 @@ class Folder:
 
 
 def strike(folder, data):
-    """Do one thing to the folder that a user may do to it."""
+    """Do one thing to the folder, as a user may."""
     what = data.draw(st.sampled_from(["write", "touch", "rename", "remove", "bring back", "copy", "poll", "go back"]))
     free = [n for n in "abcdefghijkl" if n not in folder.files and n not in folder.removed]
     fixed = [name for name, file in folder.files.items() if file.uid not in folder.moved]
@@ -134,7 +134,10 @@ def strike(folder, data):
 
 @given(data=st.data())
 def test_each_row_is_read_exactly_once_whatever_happens_to_the_files(data):
-    """Arrivals under any name, touches, renames and swaps, removals, returns, copies, and going back on the line."""
+    """Files arrive under any name, are touched, renamed, swapped, removed, brought back and copied.
+
+    Reading also goes back.
+    """
     folder = Folder()
     written = {}
     for _ in range(data.draw(st.integers(1, 25))):
@@ -147,7 +150,7 @@ def test_each_row_is_read_exactly_once_whatever_happens_to_the_files(data):
 
 @pytest.fixture
 def folder():
-    """Files of 3, 4 and 5 rows, all read."""
+    """Return a folder with files of 3, 4 and 5 rows, all read."""
     folder = Folder()
     for rows in (3, 4, 5):
         folder.write(f"{rows}", rows)
@@ -155,13 +158,13 @@ def folder():
     return folder
 
 
-def test_nothing_is_opened_while_nothing_changes(folder):
+def test_no_file_is_opened_while_nothing_changes(folder):
     """Sizes and times are enough."""
     assert (0, 0) == (folder.poll(), folder.opened)
 
 
 def test_a_touched_file_is_opened_until_the_position_knows_its_new_time(folder):
-    """The next slice takes the time along."""
+    """The next slice records the time."""
     folder.files["4"] = replace(folder.files["4"], modified_ns=99)
     assert (0, 1) == (folder.poll(), folder.opened)
     folder.write("6", 6)
@@ -172,15 +175,15 @@ def test_a_touched_file_is_opened_until_the_position_knows_its_new_time(folder):
 
 @pytest.mark.parametrize("change", [{"contents": "other"}, {"rows": 6}])
 def test_other_contents_under_a_known_name_are_refused(folder, change):
-    """Also of the same size."""
+    """This holds for contents of the same size too."""
     folder.files["4"] = replace(folder.files["4"], modified_ns=99, **change)
     with pytest.raises(FileChangedError) as changed:
         folder.poll()
     assert ("4", "4") == (changed.value.read.name, changed.value.now.name)
 
 
-def test_a_file_of_which_nothing_was_read_may_change():
-    """As after `tidemark reset --to FILE:0`: it is found anew."""
+def test_a_file_without_a_read_row_may_change():
+    """It is found anew, as after `tidemark reset --to FILE:0`."""
     folder = Folder()
     for rows in (3, 4):
         folder.write(f"{rows}", rows)
@@ -191,7 +194,7 @@ def test_a_file_of_which_nothing_was_read_may_change():
     assert (5, 8) == (folder.poll(), len(folder.read))
 
 
-def test_a_renamed_file_that_was_read_in_part_is_read_on_under_its_new_name():
+def test_a_partly_read_file_that_was_renamed_is_read_on():
     """No row of it is lost or read again."""
     folder = Folder()
     folder.write("a", 5)
@@ -200,8 +203,8 @@ def test_a_renamed_file_that_was_read_in_part_is_read_on_under_its_new_name():
     assert (3, [(1, row) for row in range(5)]) == (folder.poll(), folder.read)
 
 
-def test_a_file_that_another_one_was_renamed_over_is_forgotten(folder):
-    """Its rows still count: the next file's ordinals go on behind them."""
+def test_a_file_that_a_rename_replaced_is_forgotten(folder):
+    """Its rows still count, so the ordinals of the next file come after them."""
     folder.files["3"] = folder.files.pop("5")
     folder.write("6", 6)
     assert 6 == folder.poll()
@@ -209,13 +212,16 @@ def test_a_file_that_another_one_was_renamed_over_is_forgotten(folder):
 
 
 def test_a_copy_beside_its_original_is_a_file_of_its_own(folder):
-    """Though name, size, time and contents are the same."""
+    """Name, size, time and contents may be the same."""
     folder.files["copy"] = replace(folder.files["4"], uid=99)
     assert 4 == folder.poll()
 
 
-def test_a_position_grows_with_the_folder_and_not_with_every_file_ever_read(monkeypatch):
-    """3,000 files, each removed after it was read: the newest that are gone are remembered, ordinals go on."""
+def test_a_position_does_not_grow_with_every_file_ever_read(monkeypatch):
+    """Each of 3,000 files is removed after it was read.
+
+    The position remembers the newest of them, and ordinals go on.
+    """
     monkeypatch.setattr(file_position, "GONE_KEPT", 10)
     folder, longest = Folder(), 0
     for number in range(3_000):
@@ -246,8 +252,8 @@ def test_a_file_that_comes_back_is_not_read_again_while_it_is_remembered(monkeyp
     assert 1 == folder.poll()
 
 
-def test_a_position_of_ten_thousand_files_that_lie_there_is_small_and_quick():
-    """Some 60 bytes a file; a tenth of a second to find that nothing is new."""
+def test_a_position_of_ten_thousand_files_is_small_and_quick():
+    """It takes some 60 bytes a file. It takes a tenth of a second to find that nothing is new."""
     folder = Folder()
     for number in range(10_000):
         folder.write(f"2013-01-01T{number:06}.parquet", 100)
@@ -256,8 +262,8 @@ def test_a_position_of_ten_thousand_files_that_lie_there_is_small_and_quick():
     assert (0, 0) == (folder.poll(), folder.opened)
 
 
-def test_a_position_of_format_1_is_read_on():
-    """Its files have no contents: a touched one is the same if it has its size and its rows."""
+def test_reading_goes_on_from_a_position_of_format_1():
+    """It has no contents of its files. A touched file counts as the same if size and rows are the same."""
     file = '{"name":"a","size":30,"modified_ns":1,"rows":3}'
     position = FilePosition.parse(f'{{"format":1,"files":[{file}],"consumed":3,"before":0}}')
     folder = Folder(position=position)

@@ -1,4 +1,4 @@
-"""Positions in a folder of files: arithmetic, checked against a plain list of rows."""
+"""Checks the arithmetic of positions in a folder of files against a plain list of rows."""
 
 import json
 
@@ -25,8 +25,8 @@ arrivals = st.lists(
 
 
 @given(arrivals=arrivals, rows_max=st.integers(1, 12))
-def test_every_row_comes_once_whatever_the_order_of_arrival(arrivals, rows_max):
-    """Files that arrive in any order, under any names, are consumed whole, each row once, ordinals without a gap."""
+def test_every_row_comes_once_in_any_order_of_arrival(arrivals, rows_max):
+    """Files arrive in any order, under any names. The source reads each row once, and ordinals have no gap."""
     files: dict[str, SeenFile] = {}
     position, consumed, ordinals = FilePosition(), [], []
     for arrived in arrivals:
@@ -58,7 +58,7 @@ def test_a_file_that_fits_is_never_split(rows, rows_max):
 
 
 def test_a_late_file_under_an_earlier_name_comes_next():
-    """Discovery, not the name, gives the order: `a` arrives after `b` was consumed, and follows it."""
+    """Files come in the order of discovery. `a` arrives after `b` was read, so it follows `b`."""
     position, _ = advance(FilePosition(), [seen("b", 3)], 10)
     position, ranges = advance(position, [seen("a", 2)], 10)
     assert ["b", "a"] == [file.name for file in position.files]
@@ -66,7 +66,7 @@ def test_a_late_file_under_an_earlier_name_comes_next():
 
 
 def test_a_file_larger_than_a_slice_is_read_in_parts():
-    """Positions inside a file count its consumed rows, and the last part may be followed by the next file."""
+    """A position inside a file counts its read rows. The next file may follow the last part in the same slice."""
     position, first = advance(FilePosition(), [seen("a", 5)], 3)
     position, second = advance(position, [seen("b", 1)], 3)
     assert [(0, 3)] == [(part.first, part.end) for part in first]
@@ -75,7 +75,7 @@ def test_a_file_larger_than_a_slice_is_read_in_parts():
 
 
 def test_no_more_footers_are_read_than_needed():
-    """Unseen files are taken from their iterator one beyond the slice at most."""
+    """Of the unseen files, the source opens at most one more than the slice needs."""
     taken = []
 
     def files():
@@ -91,7 +91,10 @@ def test_no_more_footers_are_read_than_needed():
     "name", ["", ".", "..", "../other.parquet", "/etc/passwd", "a/../b.parquet", "a//b.parquet", "a\0b"]
 )
 def test_a_name_that_leads_out_of_the_folder_is_refused(name):
-    """Rows of another warehouse bring positions and slices along: they reach no file outside the split's folder."""
+    """An entry of another warehouse brings positions and slices.
+
+    They may not reach a file outside the split's folder.
+    """
     file = {"name": name, "size": 1, "modified_ns": 1, "rows": 1}
     detail = {"ranges": [{"file": file, "first": 0, "end": 1, "before": 0}]}
     for files in ([file], [list(file.values())]):
@@ -103,7 +106,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(name):
 
 @pytest.mark.parametrize(("first", "end"), [(1, 1), (2, 1), (0, 4)])
 def test_a_range_that_its_file_does_not_have_is_refused(first, end):
-    """No slice reads rows that are not there, and no position has consumed them."""
+    """No slice reads rows that do not exist, and no position has read them."""
     file = {"name": "a", "size": 1, "modified_ns": 1, "rows": 3}
     detail = {"ranges": [{"file": file, "first": first, "end": end, "before": 0}]}
     with pytest.raises(SourceError, match="must be rows of the file"):
@@ -114,6 +117,6 @@ def test_a_range_that_its_file_does_not_have_is_refused(first, end):
 
 @pytest.mark.parametrize("text", ["", "{}x", '{"format":3}', "17", '{"files":[{"name":"a"}]}'])
 def test_a_foreign_position_is_refused_with_the_way_out(text):
-    """A position that no file source wrote is an error, not a start from the beginning."""
+    """A position that no file source wrote is an error. The source does not begin from the start."""
     with pytest.raises(SourceError, match="Give the new source an id of its own"):
         FilePosition.parse(text)

@@ -1,4 +1,4 @@
-"""The demo's input is the package's data, whole, typed and in order."""
+"""Tests the demo's input: it is the package's data, whole, typed and in order."""
 
 import pandas as pd
 import pyarrow.compute as pc
@@ -22,7 +22,7 @@ def both(root):
 
 
 def test_nothing_is_dropped_or_altered(root):
-    """The Parquet files hold the package's rows as pandas reads them, missing values and last digits included."""
+    """The Parquet files hold the package's rows as pandas reads them, with missing values and last digits."""
     for folder, schema, csv in both(root):
         path = flights_data._package_data() / csv
         expected = pd.read_csv(path, parse_dates=["time_hour"], float_precision="round_trip")
@@ -33,7 +33,7 @@ def test_nothing_is_dropped_or_altered(root):
 
 
 def test_a_missing_value_is_null(root):
-    """No NaN anywhere: Spark would take it for a number."""
+    """There is no NaN, which Spark would take for a number."""
     table = ds.dataset(root / "weather").to_table()
     assert 20778 == table["wind_gust"].null_count
     assert 0 == pc.sum(pc.is_nan(table["wind_gust"])).as_py()
@@ -41,7 +41,7 @@ def test_a_missing_value_is_null(root):
 
 
 def test_all_files_have_one_schema_and_half_a_month(root):
-    """A split per airport, 24 files each, the same exact types in all."""
+    """Each airport is a split with 24 files. All files have exactly the same types."""
     for folder, schema, _ in both(root):
         files = sorted(folder.glob("*/*.parquet"))
         assert 72 == len(files)
@@ -56,7 +56,7 @@ def test_all_files_have_one_schema_and_half_a_month(root):
 
 
 def test_rows_are_in_the_order_of_the_schedule(root):
-    """Within a file: by hour, scheduled departure, carrier and flight."""
+    """Within a file they are ordered by hour, scheduled departure, carrier and flight."""
     order = ["time_hour", "sched_dep_time", "carrier", "flight"]
     table = pq.read_table(root / "flights" / "EWR" / "013.parquet", columns=order)
     rows = [tuple(row[name] for name in order) for row in table.to_pylist()]
@@ -74,7 +74,7 @@ def test_a_second_preparation_only_fills_gaps(root):
 
 
 def test_a_killed_preparation_leaves_no_half_file(tmp_path, monkeypatch):
-    """A file is written under a name that sources ignore; what a crash leaves is no input, and is written anew."""
+    """A file is written under a name that sources ignore. After a crash it is no input, and is written anew."""
     monkeypatch.setattr(flights_data.pq, "write_table", lambda _, where: (where.write_bytes(b"PAR1"), 1 / 0))
     with pytest.raises(ZeroDivisionError):
         prepare(tmp_path)

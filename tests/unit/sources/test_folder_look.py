@@ -1,4 +1,4 @@
-"""A source of files counts and names the files that it passes over, with the reason and the way out."""
+"""Tests that a source of files counts and names the files that it ignores, with the reason and the way out."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +18,7 @@ ORDERS = VertexId("orders")
 
 @pytest.fixture
 def root(tmp_path):
-    """A split with one file to read."""
+    """Return the data folder: a split with one file to read."""
     (tmp_path / "EWR").mkdir()
     pq.write_table(pa.table({"n": [1]}), tmp_path / "EWR" / "1.parquet")
     return tmp_path
@@ -37,7 +37,7 @@ def sentences(root, source=None):
 
 
 def test_other_suffixes_are_counted_and_named(root):
-    """CSV, JSON lines, a short or a shouted suffix: the first three names, how many more, and what to do."""
+    """The files are CSV, JSON lines, and odd suffixes. The message has three names, how many more, and what to do."""
     touch(root, "EWR/a.csv", "EWR/b.jsonl", "EWR/c.parq", "EWR/d.PARQUET")
     (said,) = sentences(root)
     names = "(EWR/a.csv, EWR/b.jsonl, EWR/c.parq and 1 more)"
@@ -45,8 +45,8 @@ def test_other_suffixes_are_counted_and_named(root):
     assert "to have them read, write those as Parquet, or rename them; to silence this message, let their names" in said
 
 
-def test_nested_files_and_files_beside_the_splits_are_named_each_with_its_way_out(root):
-    """A folder in a split's folder is looked through to its end; what is hidden in it is left out."""
+def test_nested_files_and_files_beside_the_splits_are_named_with_a_way_out(root):
+    """The source looks through folders in a split's folder to their ends. Hidden files in them are left out."""
     touch(root, "EWR/2024/01/x.parquet", "EWR/2024/_SUCCESS", "EWR/2024/_temporary/y.parquet", "README.txt")
     (said,) = sentences(root)
     assert "passes over 2 files" in said
@@ -55,8 +55,8 @@ def test_nested_files_and_files_beside_the_splits_are_named_each_with_its_way_ou
     assert "move those up into the split's folder and move those into one of the folders" in said
 
 
-def test_a_link_that_leads_nowhere_is_named(root):
-    """It has the right name, and is no file."""
+def test_a_link_without_a_target_is_named(root):
+    """It has the right name, but it is no file."""
     (root / "EWR" / "2.parquet").symlink_to(root / "gone.parquet")
     assert {Why.NO_FILE: ["EWR/2.parquet"]} == FileSource(root, SCHEMA).look().passed_over
 
@@ -64,15 +64,15 @@ def test_a_link_that_leads_nowhere_is_named(root):
 @pytest.mark.parametrize(
     "name", ["EWR/_SUCCESS", "EWR/.x.crc", "EWR/_x.parquet", "EWR/x.parquet.tmp", "EWR/x._COPYING_", "_tmp/x.csv"]
 )
-def test_what_is_hidden_by_convention_is_passed_over_without_a_word(root, name):
-    """As Spark passes it over."""
+def test_files_hidden_by_convention_are_ignored_silently(root, name):
+    """Spark ignores them too."""
     touch(root, name)
     assert (1, {}) == ((found := FileSource(root, SCHEMA).look()).files, found.passed_over)
     assert [] == sentences(root)
 
 
 def test_a_source_that_has_never_found_a_file_says_where_it_looks(root):
-    """And so does one whose positions are committed outside."""
+    """A source whose positions are committed outside says it too."""
     (root / "EWR" / "1.parquet").rename(root / "EWR" / "1.csv")
     said = sentences(root)
     assert said == sentences(root, CommitsToFile(FileSource(root, SCHEMA), root / "_positions.json"))
@@ -83,6 +83,6 @@ def test_a_source_that_has_never_found_a_file_says_where_it_looks(root):
     assert "passes over 1 file in" in said[1]
 
 
-def test_a_source_without_a_folder_has_nothing_to_say(root):
-    """Numbers come from nowhere."""
+def test_a_source_without_a_folder_reports_nothing(root):
+    """A source of numbers reads no files."""
     assert [] == sentences(root, SequenceSource({"a": 1}))

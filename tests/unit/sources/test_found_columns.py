@@ -1,4 +1,4 @@
-"""With `columns="evolve"` a source gets the columns that its files bring, and never loses one again."""
+"""Tests that with `columns="evolve"` a source gets the columns that its files bring, and never loses one again."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,7 +32,7 @@ def names(read):
 
 
 def test_a_file_with_a_new_column_waits_for_the_next_tick(tmp_path):
-    """The files before it are read now. The next tick's source has the column, and reads on."""
+    """The source reads the files before it now. The next tick's source has the column, and reads on."""
     write(tmp_path, "1.parquet")
     write(tmp_path, "2.parquet", at=pa.array([None], pa.timestamp("ns", "UTC")), word=pa.array(["w"]))
     write(tmp_path, "3.parquet")
@@ -45,7 +45,7 @@ def test_a_file_with_a_new_column_waits_for_the_next_tick(tmp_path):
     assert 2 == poll(then, slice_.end).rows
 
 
-def test_a_column_stays_when_its_files_have_gone(tmp_path):
+def test_a_column_stays_when_its_files_are_gone(tmp_path):
     """A declared column may still not be missing."""
     write(tmp_path, "1.parquet", word=pa.array(["w"]))
     assert poll(source(tmp_path)) is None
@@ -59,7 +59,7 @@ def test_a_column_stays_when_its_files_have_gone(tmp_path):
         poll(source(tmp_path))
 
 
-def test_a_column_that_is_declared_later_is_not_there_twice(tmp_path):
+def test_a_column_that_is_declared_later_comes_once(tmp_path):
     """The declared type counts."""
     write(tmp_path, "1.parquet", word=pa.array(["w"]))
     assert poll(source(tmp_path)) is None
@@ -68,7 +68,7 @@ def test_a_column_that_is_declared_later_is_not_there_twice(tmp_path):
 
 
 def test_another_type_is_refused(tmp_path):
-    """A later file has the found column with another type: it is named, as for a declared column."""
+    """A later file has the found column with another type. It is named, like a wrong type of a declared column."""
     write(tmp_path, "1.parquet", word=pa.array(["w"]))
     assert poll(source(tmp_path)) is None
     write(tmp_path, "2.parquet", word=pa.array([1], pa.int64()))
@@ -91,8 +91,8 @@ def test_a_column_that_cannot_be_added_is_named(tmp_path, column, message):
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"columns": {"fields": 1}}', '{"columns": {}, "secret": 1}'])
-def test_a_damaged_file_of_found_columns_is_named(tmp_path, text):
-    """Columns would be lost silently."""
+def test_a_damaged_file_of_recorded_columns_is_named(tmp_path, text):
+    """Otherwise columns would be lost silently."""
     write(tmp_path, "1.parquet")
     (tmp_path / FOUND).write_text(text)
     with pytest.raises(SourceError, match=r"_columns\.json, .* cannot be read .* put it back as it was"):

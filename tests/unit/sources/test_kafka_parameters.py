@@ -1,4 +1,4 @@
-"""What a KafkaSource is told: clients' settings and secrets, schemas, names of splits, and what it refuses at once."""
+"""Tests the arguments of a KafkaSource: clients' settings, secrets, schemas, names of splits, and refusals at once."""
 
 import subprocess
 import sys
@@ -24,8 +24,8 @@ from jobs.sources.port import SourceError
 SCHEMA = StructType().add("customer", StringType()).add("amount", LongType())
 
 
-def test_both_clients_get_the_same_log_in_in_their_own_names():
-    """Java's client takes name and password as one text, in which quotation marks are escaped."""
+def test_both_clients_get_the_same_log_in_under_their_own_names():
+    """Java's client takes user and password as one text, with quotation marks escaped."""
     given = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "me"}
     settings = ClientSettings("k:1", given, lambda: {"sasl.password": 'a"b\\c'})
     assert given | {"bootstrap.servers": "k:1", "sasl.password": 'a"b\\c'} == dict(settings.for_librdkafka())
@@ -37,7 +37,7 @@ def test_both_clients_get_the_same_log_in_in_their_own_names():
 
 
 def test_certificates_become_what_javas_client_reads(tmp_path):
-    """It takes PEM as texts. A setting that begins with `kafka.` is for Spark alone."""
+    """It takes PEM as text. A setting that begins with `kafka.` is only for Spark."""
     (tmp_path / "ca.pem").write_text("the authority")
     given = {"ssl.ca.location": str(tmp_path / "ca.pem"), "kafka.max.poll.records": "5", "client.id": "shop"}
     settings = ClientSettings("k:1", given, None)
@@ -54,28 +54,28 @@ def test_certificates_become_what_javas_client_reads(tmp_path):
 
 
 def test_a_traceback_that_shows_variables_shows_no_secret():
-    """Rich shows what lies in dicts, and logs show tracebacks by Rich."""
+    """Rich prints the content of dicts, and logs print tracebacks by Rich."""
     settings = ClientSettings("k:1", {"sasl.username": "me"}, lambda: {"sasl.password": "abcdef"})
     for given in (settings.for_spark(), settings.for_librdkafka(), settings):
         assert "abcdef" not in pretty_repr(given) + str(given)
 
 
 @pytest.mark.parametrize("name", ["sasl.password", "kafka.sasl.jaas.config", "ssl.key.pem", "ssl.key.password"])
-def test_a_secret_may_not_be_given_in_the_open(name):
-    """It would be in the pipeline's code; the message says where it belongs."""
+def test_a_plain_text_secret_is_refused(name):
+    """It would be in the pipeline's code. The message says where it belongs."""
     with pytest.raises(SourceError, match=r"its value would be in the open: name an environment variable"):
         ClientSettings("k:1", {name: "x"}, None)
 
 
 @pytest.mark.parametrize("name", ["group.id", "kafka.isolation.level", "bootstrap.servers"])
-def test_what_the_source_sets_itself_cannot_be_set(name):
-    """Another isolation level would read aborted records."""
+def test_settings_that_the_source_makes_itself_are_refused(name):
+    """With another isolation level, the source would read aborted records."""
     with pytest.raises(SourceError, match="the source sets it itself"):
         ClientSettings("k:1", {name: "x"}, None)
 
 
 def test_a_message_never_repeats_a_secret():
-    """The longest one is taken out first, so that none is left in part."""
+    """The longest secret is removed first, so that no part of one is left."""
     settings = ClientSettings("k:1", {}, lambda: {"sasl.password": "abc", "ssl.key.password": "abcdef"})
     assert "bad *** and ***" == settings.without_secrets("bad abcdef and abc")
 
@@ -89,14 +89,14 @@ def test_a_message_never_repeats_a_secret():
         ((".dot-7", 12), "t=.dot-7-12"),
     ],
 )
-def test_a_split_names_its_partition(place, split):
-    """And back, for every name that Kafka gives a topic."""
+def test_a_split_names_its_kafka_partition(place, split):
+    """The name can also be read back, for every name that Kafka gives a topic."""
     assert split == split_of(TopicPartition(*place))
     assert place == place_of(SplitId(split))
 
 
-def test_a_name_without_room_and_a_foreign_split_are_refused():
-    """No two topics share a split, so a long name is not cut."""
+def test_a_topic_name_that_is_too_long_and_a_foreign_split_are_refused():
+    """A long name is not cut, because no two topics may share a split."""
     with pytest.raises(SourceError, match="its name has 200 characters"):
         split_of(TopicPartition("x" * 200, 0))
     with pytest.raises(SourceError, match="no partition of a topic"):
@@ -105,8 +105,8 @@ def test_a_name_without_room_and_a_foreign_split_are_refused():
         KafkaPosition.parse("17")
 
 
-def test_adjoining_ranges_become_one_and_empty_ones_none():
-    """So one micro-batch reads a partition once."""
+def test_adjoining_ranges_are_joined_and_empty_ones_dropped():
+    """So one micro-batch reads a Kafka partition once."""
     made = [
         PlacedRange(TopicPartition(topic, 0), OffsetRange(topic_id="i", first=first, end=end))
         for topic, first, end in [("b", 5, 9), ("a", 3, 4), ("a", 0, 3), ("a", 7, 8), ("c", 2, 2)]
@@ -128,13 +128,13 @@ def test_adjoining_ranges_become_one_and_empty_ones_none():
     ],
 )
 def test_parameters_that_do_not_fit_are_refused_when_they_are_written(given, said):
-    """Nothing is asked of a broker for that."""
+    """The refusal asks no broker."""
     with pytest.raises(SourceError, match=said):
         KafkaSource("k:1", **given)
 
 
 def test_a_pipeline_without_kafka_imports_nothing_of_it():
-    """And with it, a missing library is named by the extra that installs it."""
+    """A pipeline with Kafka names a missing library by the extra that installs it."""
     program = (
         "import sys; sys.modules['confluent_kafka'] = None; import importlib.util as u; real = u.find_spec\n"
         "u.find_spec = lambda name, *more: None if name == 'confluent_kafka' else real(name, *more)\n"

@@ -1,4 +1,4 @@
-"""Decoding pgoutput's messages: their form is that of PostgreSQL's manual; damaged ones are named."""
+"""Tests decoding of pgoutput's messages in the form of PostgreSQL's manual. Damaged messages are named."""
 
 import struct
 
@@ -36,14 +36,17 @@ def row(values):
 
 @given(VALUES, st.integers(1, 2**32 - 1))
 def test_rows_are_read_as_they_were_written(values, relation):
-    """Nulls, unchanged values and texts of any length, in inserts and deletes."""
+    """Inserts and deletes have nulls, unchanged values and texts of any length."""
     head = struct.pack(">I", relation)
     assert RowChange(relation, None, values) == decoded(b"I" + head + b"N" + row(values))
     assert RowChange(relation, values, None) == decoded(b"D" + head + b"K" + row(values))
 
 
 def test_an_update_has_its_old_row_if_the_server_sends_it():
-    """The key, or the whole row: then a value that was not sent again is taken from it."""
+    """The server sends the old key or the whole old row.
+
+    A value that it does not send again is taken from the old row.
+    """
     head, new = struct.pack(">I", 7), [b"1", Unchanged.VALUE]
     assert RowChange(7, None, new, is_update=True) == decoded(b"U" + head + b"N" + row(new))
     assert RowChange(7, [b"0", None], new, is_update=True) == decoded(
@@ -53,8 +56,8 @@ def test_an_update_has_its_old_row_if_the_server_sends_it():
     assert RowChange(7, [b"0", b"x"], [b"1", b"x"], is_update=True) == whole
 
 
-def test_transactions_tables_and_truncates():
-    """A commit time is counted from 2000, a transaction's id has no sign, an empty schema is the system's."""
+def test_transactions_tables_and_truncates_are_decoded():
+    """A commit time counts from 2000, a transaction's id has no sign, and an empty schema is the system's."""
     begin = decoded(b"B" + struct.pack(">qqi", 99, 1, -1))
     assert TransactionBegin(99, 946_684_800_000_001, 2**32 - 1) == begin
     assert TransactionEnd(120) == decoded(b"C\0" + struct.pack(">qqq", 99, 120, 1))
@@ -68,7 +71,7 @@ def test_transactions_tables_and_truncates():
 
 @given(VALUES.filter(bool), st.integers(1, 400))
 def test_a_message_that_is_cut_short_is_named(values, cut):
-    """No damaged row is taken for a whole one."""
+    """A damaged row never counts as a whole one."""
     whole = b"I" + struct.pack(">I", 1) + b"N" + row(values)
     if cut < len(whole):
         with pytest.raises(NotPgoutputError):
@@ -76,7 +79,7 @@ def test_a_message_that_is_cut_short_is_named(values, cut):
 
 
 @pytest.mark.parametrize("data", [b"?", b"", b"B\0", b"C\0\0", b"U" + bytes(4) + b"X", b"R" + bytes(4) + b"no end"])
-def test_what_is_no_message_is_named(data):
-    """Of an unknown kind, or of the wrong length."""
+def test_bytes_that_are_no_message_are_named(data):
+    """They have an unknown kind or the wrong length."""
     with pytest.raises(NotPgoutputError):
         decoded(data)

@@ -1,4 +1,4 @@
-"""What a source may do besides reading, also if another source wraps it; no Spark."""
+"""Tests the optional abilities of a source, also behind a source that wraps it, without Spark."""
 
 import pytest
 
@@ -18,19 +18,19 @@ NAME, SPLIT = VertexId("log"), SplitId("a")
 
 
 class Plain:
-    """A source that can do nothing but be read."""
+    """A source that can only be read."""
 
     def __init__(self, source):
         self.schema, self.splits, self.poll, self.read = source.schema, source.splits, source.poll, source.read
 
 
 class Wraps(WrappedSource):
-    """A source that adds nothing to the one that it wraps, but is told of checkpoints."""
+    """Wraps a source. It adds nothing, but receives notices of checkpoints."""
 
     told = None
 
     def notify_checkpoint_complete(self, checkpoint, positions):
-        """Keep what was told."""
+        """Record the notice."""
         self.told = (checkpoint, dict(positions))
 
 
@@ -41,7 +41,7 @@ def gaps():
 
 
 def test_a_source_names_its_positions_and_counts_the_rows_between_them(gaps):
-    """Of two positions that lie far apart it knows how few rows are between."""
+    """The source knows how few rows lie between two distant positions."""
     words = PositionWords({NAME: Wraps(gaps)})
     assert "split a, place 701" == words.named(NAME, SPLIT, "p2bd")
     assert (2, -2, 0) == tuple(
@@ -60,21 +60,21 @@ def test_a_source_names_its_positions_and_counts_the_rows_between_them(gaps):
     ],
 )
 @pytest.mark.parametrize("sources", [{}, {NAME: Plain(Gaps({"a": ()}))}, {NAME: SequenceSource({"b": 1})}])
-def test_a_position_that_nobody_explains_is_shown_as_it_is_written(sources, position, said):
-    """Without the pipeline's code, by a source without words, and by another source that has the name today."""
+def test_a_position_without_a_source_that_knows_it_is_shown_as_it_is(sources, position, said):
+    """The pipeline's code is missing, the source has no words, or another source has the name today."""
     words = PositionWords(sources)
     assert said == words.named(NAME, SPLIT, position)
 
 
-def test_rows_between_positions_of_an_unknown_source_are_not_guessed():
-    """Numbers look like ordinals, but only their source knows."""
+def test_rows_between_positions_of_an_unknown_source_are_not_counted():
+    """The positions look like ordinals, but only their source knows."""
     assert PositionWords({}).rows_between(NAME, SPLIT, "5", "100") is None
     assert PositionWords({NAME: Plain(SequenceSource({"a": 10}))}).rows_between(NAME, SPLIT, "5", "7") is None
     assert PositionWords({NAME: SequenceSource({"a": 10})}).rows_between(NAME, SPLIT, "5", "7") == 2
 
 
 def test_a_source_understands_its_own_words(gaps):
-    """Also through a wrapper; its refusal names split and source, and what can be written."""
+    """This also holds behind a wrapper. A refusal names split and source, and the words that can be written."""
     place = Place(NAME, SPLIT, "p4")
     assert ["p2bc", "p11171", None] == [seek(Wraps(gaps), place, words) for words in ("700", "end", "start")]
     with pytest.raises(
@@ -83,7 +83,7 @@ def test_a_source_understands_its_own_words(gaps):
         seek(gaps, place, "soon")
 
 
-def test_of_another_source_only_start_and_end_can_be_named(gaps):
+def test_only_start_and_end_of_a_source_without_words_can_be_named(gaps):
     """The end is where polling ends, however few rows each poll gives."""
     few = Plain(SequenceSource({"a": SequenceSplit(25, poll_rows_max=10), "b": SequenceSplit(None, poll_rows_max=10)}))
     assert ["p11171", None] == [seek(Plain(gaps), Place(NAME, SPLIT, "p4"), words) for words in ("end", "start")]
@@ -95,7 +95,7 @@ def test_of_another_source_only_start_and_end_can_be_named(gaps):
 
 
 def test_secrets_are_left_out_of_a_description(gaps):
-    """User, password, and parameters that name one."""
+    """User, password, and arguments that name a secret are missing there."""
     assert SourceDescription("gaps", "pg://host/base?password=***") == gaps.described()
     assert "kafka://a:9092,b:9092" == SourceDescription("kafka", "kafka://a:9092,b:9092").place
     assert "host=h password=*** dbname=x" == SourceDescription("pg", "host=h password=a/b@c dbname=x").place
@@ -104,14 +104,14 @@ def test_secrets_are_left_out_of_a_description(gaps):
 
 
 def test_a_source_that_knows_its_lag_is_not_polled(gaps, monkeypatch):
-    """Rows and their age; the source is closed."""
+    """The lag has rows and their age. The source is closed afterwards."""
     monkeypatch.setattr(gaps, "poll", None)
     found = discover({NAME: Wraps(gaps)}, None)[NAME]
     assert (True, 3, 3.0, 1) == (found.any, found.rows, found.seconds, gaps.closed)
 
 
-def test_what_a_lag_leaves_open_one_poll_finds_out(gaps):
-    """Whether there is a row; how many there are stays unknown."""
+def test_one_poll_finds_out_what_a_lag_leaves_open(gaps):
+    """It finds whether there is a row. The number of rows stays unknown."""
     gaps.lag = lambda positions: {SPLIT: Lag(None, 2.5)}
     found = discover({NAME: gaps}, None)[NAME]
     assert (True, None, 2.5) == (found.any, found.rows, found.seconds)
@@ -120,8 +120,8 @@ def test_what_a_lag_leaves_open_one_poll_finds_out(gaps):
     assert (False, 0, 0.0) == (found.any, found.rows, found.seconds)
 
 
-def test_what_is_offered_changes_the_digest(gaps):
-    """Of a source that knows its lag and of one that is polled."""
+def test_new_rows_change_the_digest_of_the_offers(gaps):
+    """This holds for a source that knows its lag, and for one that is polled."""
     for source in (gaps, Plain(gaps)):
         gaps.places = {"a": (3,)}
         before = [discover({NAME: source}, None)[NAME].digest for _ in range(2)]
@@ -130,7 +130,7 @@ def test_what_is_offered_changes_the_digest(gaps):
 
 
 def test_every_source_is_closed_even_if_one_cannot_be(gaps):
-    """The wrapped one too, and after an error."""
+    """The wrapped source is closed too, also after an error."""
     gaps.close = lambda: 1 / 0
     other = Gaps({"b": ()})
 
@@ -143,8 +143,8 @@ def test_every_source_is_closed_even_if_one_cannot_be(gaps):
     assert 1 == other.closed
 
 
-def test_a_wrapped_source_hears_of_checkpoints_too(gaps):
-    """Both the source inside and the one that wraps it commit their positions."""
+def test_a_wrapped_source_receives_notices_of_checkpoints(gaps):
+    """The source inside and the one around it both commit their positions."""
     outer = Wraps(gaps)
     Notices({NAME: outer}, (), TickListener()).complete(NotifyComplete(CheckpointId(4), ((NAME, SPLIT, "p4"),)))
     assert (4, {"a": "p4"}) == outer.told

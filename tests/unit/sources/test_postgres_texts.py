@@ -1,4 +1,4 @@
-"""The texts of PostgreSQL's values become Arrow arrays; what does not fit is named, or null."""
+"""Tests that texts of PostgreSQL's values become Arrow arrays. A text that does not fit is named, or becomes null."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -34,15 +34,15 @@ UNFIT = [
 
 
 @pytest.mark.parametrize(("name", "texts", "values"), FITTING)
-def test_values_that_fit(name, texts, values):
+def test_values_that_fit_become_arrow_values(name, texts, values):
     """They have the column's Arrow type, and nulls stay nulls."""
     found = converted(texts, name, nulls_for_unfit=False)
     assert (arrow_type(name), values) == (found.type, found.to_pylist())
 
 
 @pytest.mark.parametrize(("name", "text"), UNFIT)
-def test_values_that_do_not_fit(name, text):
-    """The value is named. Only if it is asked for, it becomes null, and the values beside it stay."""
+def test_values_that_do_not_fit_are_named_or_null(name, text):
+    """The message names the value. On request it becomes null, and the other values stay."""
     with pytest.raises(UnfitValueError) as found:
         converted([None, text], name, nulls_for_unfit=False)
     assert text.decode() == found.value.text
@@ -62,6 +62,6 @@ def test_values_that_do_not_fit(name, text):
         (99_999, -1, 0, "string"),
     ],
 )
-def test_types_of_columns(base, typmod, element, name):
-    """A number without precision, or with a scale that Spark has not, stays text."""
+def test_columns_get_the_types_of_the_catalog(base, typmod, element, name):
+    """A number stays text if it has no precision, or a scale that Spark does not have."""
     assert name == spark_type(base, typmod, element)

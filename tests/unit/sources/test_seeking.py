@@ -1,4 +1,4 @@
-"""Words for a place in a split, and the position that the source itself would write there; no Spark."""
+"""Tests that words for a place in a split become the position that the source itself writes there, without Spark."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +25,7 @@ def files(tmp_path):
 
 
 def place(position=None):
-    """Return a place in the one split."""
+    """Return a place in the single split."""
     return Place(NUMBERS, SplitId("s"), position)
 
 
@@ -33,7 +33,7 @@ def place(position=None):
     ("words", "rows"), [("start", 0), ("3.parquet:2", 2), ("4.parquet:4", 7), ("5.parquet:0", 7), ("end", 12)]
 )
 def test_a_file_and_its_rows_name_a_position(files, words, rows):
-    """From wherever it stands, and reading goes on with exactly the rows behind it."""
+    """This holds from any earlier position. Reading goes on with exactly the rows after it."""
     for stands in (None, seek(files, place(), "4.parquet:1"), seek(files, place(), "end")):
         found = seek(files, place(stands), words)
         assert rows == files.rows_between(SplitId("s"), None, found)
@@ -53,14 +53,14 @@ def test_a_file_and_its_rows_name_a_position(files, words, rows):
         ("../3.parquet:1", "FILE:ROWS"),
     ],
 )
-def test_other_words_are_answered_with_those_that_are_right(files, words, said):
-    """Split and source are named."""
+def test_other_words_are_refused_with_the_right_ones(files, words, said):
+    """The message names split and source."""
     with pytest.raises(NoSuchPositionError, match=f"is not a position in split s of source numbers: .*{said}"):
         seek(files, place(), words)
 
 
 def test_a_number_names_a_position_of_a_sequence():
-    """Within its bounds; a split without an end has none."""
+    """The number must lie within the bounds of the split. A split without an end has none."""
     source = SequenceSource({"s": 10, "endless": None})
     assert ["7", None, "10"] == [seek(source, place("3"), words) for words in ("7", "start", "end")]
     with pytest.raises(NoSuchPositionError, match="a number from 0 to 10"):
@@ -70,7 +70,7 @@ def test_a_number_names_a_position_of_a_sequence():
 
 
 def test_an_empty_split_has_only_its_start(tmp_path):
-    """There is nothing else to name."""
+    """No other place exists there."""
     (tmp_path / "s").mkdir()
     source = FileSource(tmp_path, StructType().add("n", LongType()))
     assert [None, None] == [seek(source, place(), words) for words in ("start", "end")]

@@ -1,4 +1,4 @@
-"""Polling sequences, without Spark."""
+"""Tests polling of sequences, without Spark."""
 
 import time
 
@@ -14,8 +14,8 @@ def poll(source, split, position=None, rows_max=10):
     return source.poll(PollSource(VertexId("numbers"), SplitId(split), position, rows_max))
 
 
-def test_a_split_ends_where_it_says():
-    """Slices follow on each other up to the last row, then there is nothing."""
+def test_a_split_ends_after_its_last_row():
+    """Slices follow each other up to the last row. Then there is no slice."""
     source = SequenceSource({"a": 12})
     first = poll(source, "a")
     second = poll(source, "a", first.end)
@@ -25,12 +25,12 @@ def test_a_split_ends_where_it_says():
 
 
 def test_an_open_ended_split_goes_on():
-    """A split without a number of rows always has some."""
+    """A split without a number of rows always has rows."""
     assert 7 == poll(SequenceSource({"a": None}), "a", "1000000", 7).rows
 
 
 def test_only_the_slow_split_is_slow():
-    """The delay is the split's own."""
+    """Each split has its own delay."""
     source = SequenceSource({"slow": SequenceSplit(5, poll_delay_ms=50), "fast": 5})
     started = time.monotonic()
     poll(source, "slow")
@@ -39,27 +39,27 @@ def test_only_the_slow_split_is_slow():
     assert ("fast", "slow") == source.splits()
 
 
-def test_a_split_gives_no_more_at_a_time_than_it_says():
-    """A poll's bound or the split's, whichever is less, and never beyond the end."""
+def test_a_split_gives_no_more_rows_at_a_time_than_declared():
+    """The smaller one of the poll's bound and the split's bound counts. No slice goes beyond the end."""
     source = SequenceSource({"a": SequenceSplit(5, poll_rows_max=3)})
     assert [3, 2, 2] == [poll(source, "a").rows, poll(source, "a", rows_max=2).rows, poll(source, "a", "3").rows]
 
 
 @pytest.mark.parametrize("position", ["", "-1", '{"format":1}'])
 def test_a_foreign_position_is_refused(position):
-    """Another source's position is an error, not a start from the beginning."""
+    """A position of another source is an error. The source does not begin from the start."""
     with pytest.raises(SourceError, match="is not a position of a sequence"):
         poll(SequenceSource({"a": 1}), "a", position)
 
 
 def test_an_unknown_split_is_named():
-    """The error says which splits there are."""
+    """The error lists the splits."""
     with pytest.raises(SourceError, match="no split 'b', only a"):
         poll(SequenceSource({"a": 1}), "b")
 
 
 def test_bad_declarations_are_refused():
-    """A split's name becomes a key, and a modulus has to be positive."""
+    """A split's name becomes a key, and a modulus must be positive."""
     with pytest.raises(InvalidNameError):
         SequenceSource({"a b": 1})
     with pytest.raises(ValueError, match="keys is 0"):

@@ -1,4 +1,4 @@
-"""A folder and an S3 server, as storages."""
+"""Provides a folder and an S3 server as storages."""
 
 from uuid import uuid4
 

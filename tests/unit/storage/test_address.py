@@ -1,4 +1,4 @@
-"""A warehouse's address is a path, or a plain URL of a store; nothing secret is part of it."""
+"""Tests the address of a warehouse: it is a path, or a plain URL of a store without secrets."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ from jobs.storage.address import InvalidAddressError, StoreUrl, is_inside, is_sa
     ["s3://lake", "s3://lake/team/warehouse", "gs://lake/w", "abfss://box@account1.dfs.core.windows.net/w"],
 )
 def test_urls_of_stores_are_kept(text):
-    """A slash at the end does not count."""
+    """A slash at the end makes no difference."""
     assert StoreUrl(text) == parsed(text) == parsed(f"{text}/")
     assert text == str(parsed(text))
 
 
 @pytest.mark.parametrize("text", ["warehouse", "/data/w", "../x y", "s3:/one-slash", "C:/data"])
 def test_all_other_texts_are_paths(text):
-    """Also one that looks a little like a URL."""
+    """A text that only resembles a URL is a path too."""
     assert Path(text) == parsed(text)
 
 
@@ -38,14 +38,14 @@ def test_all_other_texts_are_paths(text):
     ],
 )
 def test_other_urls_are_refused(text, said):
-    """In one sentence, which repeats no password."""
+    """The sentence of the refusal repeats no password."""
     with pytest.raises(InvalidAddressError, match=said) as refused:
         parsed(text)
     assert "secret" not in str(refused.value)
 
 
-def test_a_place_in_another_is_known(tmp_path):
-    """Links are followed; a longer name beside is not inside."""
+def test_a_place_inside_another_is_recognized(tmp_path):
+    """Links are followed. A neighbour with a longer name does not lie inside."""
     (tmp_path / "link").symlink_to(tmp_path)
     assert is_same(tmp_path, tmp_path / "link")
     assert is_inside(tmp_path / "link/copy", tmp_path)

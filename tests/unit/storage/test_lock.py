@@ -1,4 +1,4 @@
-"""One process at a time holds a lock of a warehouse."""
+"""Tests that one process at a time holds a lock of a warehouse."""
 
 import threading
 import time
@@ -8,8 +8,8 @@ from jobs.storage.lock import locked
 from jobs.storage.place import StoragePlace
 
 
-def test_only_one_holds_it(storage):
-    """Four threads hold it one after the other."""
+def test_only_one_holder_at_a_time(storage):
+    """Four threads hold the lock one after the other."""
     place, inside, most = StoragePlace(storage, "readers/lock"), [], []
 
     def hold():
@@ -27,8 +27,8 @@ def test_only_one_holds_it(storage):
     assert [1, 1, 1, 1] == most
 
 
-def test_a_dead_holders_lock_in_a_store_lapses(store, monkeypatch):
-    """Its object stays, and counts for a limited time only; the new holder takes its own away."""
+def test_the_lock_of_a_dead_holder_in_a_store_expires(store, monkeypatch):
+    """Its object stays, but counts only for a limited time. The new holder deletes its own object."""
     place = StoragePlace(store, "readers/lock")
     place.write(b"somebody who died")
     monkeypatch.setattr(lock, "_COUNTS_MS", 0)

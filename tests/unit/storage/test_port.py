@@ -1,4 +1,4 @@
-"""A folder and an object store keep the same promises."""
+"""Tests that a folder and an object store keep the same promises."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,8 +9,8 @@ from jobs.storage.place import StoragePlace
 from jobs.storage.port import ChangedError
 
 
-def test_what_was_written_is_read(storage):
-    """Bytes, size and time of a file, a part of it, and a file without bytes."""
+def test_a_file_is_read_as_it_was_written(storage):
+    """The test reads bytes, size and time of a file, a part of it, and a file without bytes."""
     before_ms = time.time() * 1000
     storage.write("a/b/c.json", b"0123456789")
     found = storage.read("a/b/c.json")
@@ -24,11 +24,11 @@ def test_what_was_written_is_read(storage):
     assert b"0123456789" == b"".join(StoragePlace(storage, "a/b/c.json").chunks())
 
 
-def test_a_missing_file_is_told_from_others(storage):
-    """Reading raises FileNotFoundError, a list of a missing folder is empty, deleting does nothing."""
+def test_a_missing_file_has_its_own_answers(storage):
+    """Reading raises FileNotFoundError, the list of a missing folder is empty, and deleting does nothing."""
     storage.write("a/b", b"x")
     for name in ("a/c", "c", "a"):
-        with pytest.raises(OSError):  # noqa: PT011 - a folder that is read is another error
+        with pytest.raises(OSError):  # noqa: PT011 - reading a folder is another error
             storage.read(name)
     with pytest.raises(FileNotFoundError):
         storage.read("nowhere/at/all", most=0)
@@ -39,8 +39,8 @@ def test_a_missing_file_is_told_from_others(storage):
     assert StoragePlace(storage, "nowhere").size() is None
 
 
-def test_of_several_writers_exactly_one_succeeds(storage):
-    """Eight threads write each of ten names at the same moment; the winner's bytes are there."""
+def test_exactly_one_of_several_writers_succeeds(storage):
+    """Eight threads write each of ten names at the same moment. The file has the winner's bytes."""
 
     def wrote(job):
         name, writer = job
@@ -56,8 +56,8 @@ def test_of_several_writers_exactly_one_succeeds(storage):
     assert dict(won) == {name: storage.read(f"race/{name}").bytes for name in range(10)}
 
 
-def test_a_file_is_replaced_only_as_it_was_read(storage):
-    """A file that was replaced or deleted since is not replaced again; without a tag the last one wins."""
+def test_a_file_is_replaced_only_if_it_is_as_it_was_read(storage):
+    """A file that was replaced or deleted meanwhile is not replaced again. Without a tag, the last writer wins."""
     storage.replace("lease", b"1")
     tag = storage.read("lease").tag
     storage.replace("lease", b"22", unchanged=tag)
@@ -74,8 +74,8 @@ def test_a_file_is_replaced_only_as_it_was_read(storage):
     assert b"6" == storage.read("lease").bytes
 
 
-def test_lists_tell_files_and_folders(storage):
-    """One folder's files and folders, or all files below it, in any order; more than one page of a store."""
+def test_lists_have_files_and_folders(storage):
+    """A list has one folder's files and folders, or all files below it. It may take several pages of a store."""
     names = {f"t/_data/{generation}/{file}.parquet" for generation in (1, 2) for file in range(3)}
     for name in (*names, "t/_delta_log/0.json", "tt/other"):
         storage.write(name, b"four", durable=False)
@@ -91,7 +91,7 @@ def test_lists_tell_files_and_folders(storage):
 
 
 def test_a_copy_is_another_name(storage):
-    """The copy stays when the first name goes; it takes the place of a file that was there."""
+    """The copy stays when the first name is deleted. It replaces a file of its name."""
     storage.write("old/a", b"x")
     storage.write("new/b", b"y")
     storage.copy("old/a", "new/b")

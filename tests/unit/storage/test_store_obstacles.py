@@ -1,4 +1,4 @@
-"""A store that cannot serve a warehouse is refused by name, with the way out and without a secret."""
+"""Tests that a store that cannot serve a warehouse is refused by name, with the way out and without a secret."""
 
 import pytest
 
@@ -12,7 +12,7 @@ URL = StoreUrl("s3://lake/w")
 
 
 def test_a_sound_store_has_no_obstacle(store):
-    """And nothing of the look stays in it."""
+    """The check leaves no file in it."""
     assert [] == list(store_obstacles(store, "_tidemark/job"))
     assert [] == list(broken_promises(store, "_tidemark/job"))
     assert [] == list(store.list("", deep=True))
@@ -33,14 +33,14 @@ def test_a_store_that_checks_and_then_puts_is_refused(monkeypatch):
 
 
 def test_a_missing_bucket_is_named(store):
-    """The other sentences come from what stores say; this one moto says itself."""
+    """Moto itself gives this answer. The other tests use answers of real stores."""
     (found,) = store_obstacles(ObjectStore(StoreUrl("s3://nowhere/w")), "_tidemark/job")
     assert "the bucket does not exist" in found.what
     assert "name another one" in found.way_out
 
 
 def test_an_unreachable_endpoint_is_named(store, monkeypatch):
-    """Within a bound; the secret is not repeated."""
+    """It happens within a bound, and the message does not repeat the secret."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(StoreError, match=r"the store cannot be reached: check AWS_ENDPOINT_URL") as raised:
         ObjectStore(StoreUrl("s3://lake/elsewhere")).read("x")
@@ -59,15 +59,15 @@ def test_an_unreachable_endpoint_is_named(store, monkeypatch):
         ("Error performing PUT http://169.254.169.254/latest/api/token: error sending request", "no credentials"),
     ],
 )
-def test_what_a_store_says_becomes_one_sentence(said, cause):
-    """It names the store, what was tried, the cause and the way out."""
+def test_an_answer_of_a_store_becomes_one_sentence(said, cause):
+    """It names the store, the operation, the cause and the way out."""
     error = worded(URL, "write", "probe", said)
     assert cause in error.what
     assert str(error).startswith("s3://lake/w: cannot write probe, because ")
     assert "\n" not in str(error)
 
 
-def test_another_error_is_told_by_its_first_line():
-    """What a client prints for its developers stays away."""
+def test_another_error_is_reported_by_its_first_line():
+    """The lines that a client prints for its developers are left out."""
     error = worded(URL, "list", "", "Generic S3 error: odd\n\nDebug source: secret")
     assert str(error) == "s3://lake/w: cannot list the prefix (Generic S3 error: odd): see what the store says of it, and try again"
