@@ -1,1 +1,1 @@
-"""Spark's plumbing: the session, a Connect server, jars, and the programs that must be there."""
+"""Handles Spark itself: the session, a Connect server, jars, and the programs that Spark needs."""

@@ -1,8 +1,8 @@
-"""Runs a warm Spark Connect server in a process of its own: started once, joined by many short-lived clients.
+"""Runs a warm Spark Connect server in a process of its own, which many short-lived clients join.
 
-A client joins in some three seconds and starts no JVM. If it dies, the server goes on and ends the client's jobs. What
-they still write are orphans. `python -m jobs.spark.connect_server kafka` starts a server whose
-clients can read Kafka.
+A client joins in some three seconds and starts no JVM. If it dies, the server goes on and ends the client's jobs. Files
+that these jobs still write are orphans. `python -m jobs.spark.connect_server kafka` starts a server whose clients can
+read Kafka.
 """
 
 import os
@@ -30,12 +30,15 @@ _MAIN: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 class ConnectServerError(RuntimeError):
-    """The server did not start: says what it printed last, and where the rest is."""
+    """The server did not start. The message has its last output, and says where the rest is."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectServer:
-    """A running server; `url` is what a client's `SparkConfig.connect_url` takes, `log_file` all that it printed."""
+    """A running server.
+
+    `url` is the value for a client's `SparkConfig.connect_url`, and `log_file` has all its output.
+    """
 
     url: str
     log_file: Path
@@ -44,10 +47,10 @@ class ConnectServer:
 
 @contextmanager
 def connect_server(config: SparkConfig, log_file: Path) -> Iterator[ConnectServer]:
-    """Start a server with the settings that a session of this configuration would have; stop it afterwards.
+    """Start a server with the settings of a session of this configuration, and stop it when the block ends.
 
-    It listens on this machine only, on a free port. Raises ConnectServerError if it is not ready in
-    `START_S` seconds or ends before.
+    It listens only on this machine, on a free port. Raises ConnectServerError if it ends early, or is not ready within
+    `START_S` seconds.
     """
     port = _free_port()
     log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +83,7 @@ def _command(config: SparkConfig, port: int) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of Spark's programs, without the variables by which a client finds its server."""
+    """Return the environment for Spark's programs, without the variables by which a client finds its server."""
     clients = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
     return {name: value for name, value in spark_environment().items() if name not in clients}
 
@@ -113,7 +116,7 @@ def _last_words(log_file: Path) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server and the Python workers that it started: they are one process group."""
+    """End the server and its Python workers. They are one process group."""
     _signal_group(process, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         process.wait(STOP_S)
@@ -127,7 +130,7 @@ def _signal_group(process: subprocess.Popen[bytes], what: signal.Signals) -> Non
 
 
 def main(jar_sets: list[str]) -> None:
-    """Keep a server with these sets of jars warm until Ctrl-C, and say how a tick joins it."""
+    """Keep a server with these sets of jars warm until Ctrl-C, and print how a tick joins it."""
     log_file = private_folder() / f"connect-{os.getpid()}.log"
     with connect_server(SparkConfig(jar_sets=tuple(jar_sets)), log_file) as server:
         sys.stdout.write(f"export TIDEMARK_SPARK_CONNECT_URL={server.url}\n")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 class EnvironmentIncompleteError(Exception):
-    """A part of the locked environment is missing: the message names it and the command to type."""
+    """A part of the locked environment is missing. The message names it, and the command to type."""
 
 
 def spark_home() -> Path:
-    """Return the folder of the installed pyspark, which is a whole Spark distribution.
+    """Return the folder of the installed pyspark. It is a whole Spark distribution.
 
     Raises EnvironmentIncompleteError if pyspark is not installed.
     """
@@ -22,10 +22,10 @@ def spark_home() -> Path:
 
 
 def spark_environment() -> dict[str, str]:
-    """Return the present environment, completed for `spark-submit`, `spark-class` and Python workers.
+    """Return this process's environment with all that `spark-submit`, `spark-class` and Python workers need.
 
-    Both Python variables are set, whatever they were. Otherwise Spark takes the machine's own Python if the virtual
-    environment is not activated, and that one lacks the packages.
+    It always sets both Python variables. Otherwise, if the virtual environment is not activated, Spark takes the
+    machine's own Python, which lacks the packages.
     """
     return os.environ | {
         "SPARK_HOME": str(spark_home()),

@@ -1,7 +1,7 @@
-"""The sets of jars that a Spark session may need beyond Spark's own jars, each jar locked by its SHA-256.
+"""Lists the sets of jars that a Spark session may need beyond Spark's own jars. Each jar is locked by its SHA-256.
 
 A set is fetched by its name (`python -m jobs.spark.jars kafka`). A session that needs it names it in
-`SparkConfig.jar_sets`. To add a set, let Ivy resolve its coordinates and write down what came.
+`SparkConfig.jar_sets`. To add a set, let Ivy resolve its coordinates, and record the jars that it brings.
 """
 
 from collections.abc import Mapping
@@ -25,21 +25,24 @@ CARRIED_BY_SPARK: Final = (
     "org.slf4j:*",
     "org.xerial.snappy:*",
 )
-"""What packages name and Spark has too, mostly in newer versions: one version of each is to be on the class path."""
+"""Packages depend on these, and Spark has them too, mostly in newer versions.
+
+The class path must have only one version.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JarSet:
-    """Jars that belong together. `locked` gives the SHA-256 of each: a jar with another one is refused."""
+    """Jars that belong together. `locked` gives the SHA-256 of each. A jar with another SHA-256 is refused."""
 
     name: str
     serves: str
-    """What needs the jars, as messages say it: "Kafka"."""
+    """The name of the system that needs the jars, in messages: "Kafka"."""
     coordinates: tuple[str, ...]
-    """Maven's names of the packages."""
+    """The packages, by their Maven coordinates."""
     locked: Mapping[str, str]
     left_out: tuple[str, ...] = CARRIED_BY_SPARK
-    """The packages that Ivy does not bring."""
+    """The packages that Ivy must leave out."""
 
 
 DELTA: Final = JarSet(
@@ -57,7 +60,7 @@ DELTA: Final = JarSet(
         "jackson-datatype-jdk8-2.13.5.jar": "e58761751fea8a00dc626aae1c5f1be38c5cfd487aeb333d933a4ab5f5a73c55",
     },
 )
-"""A tick needs none of these, since delta-rs publishes its tables. A session with Delta's own SQL does."""
+"""A session with Delta's own SQL needs them. A tick does not, because delta-rs publishes its tables."""
 
 KAFKA: Final = JarSet(
     name="kafka",
@@ -131,7 +134,9 @@ S3A: Final = JarSet(
         "software.amazon.awssdk.crt:*",
     ),
 )
-"""Hadoop's reader of S3, for a tick whose warehouse lies there. Hadoop asks for the whole AWS SDK, 686 MB in one jar;
-these parts of it, 13 MB, are all that it uses."""
+"""Hadoop's reader of S3, for a tick whose warehouse lies there.
+
+Hadoop asks for the whole AWS SDK, 686 MB in one jar. It only uses these parts, 13 MB.
+"""
 
 JAR_SETS: Final[Mapping[str, JarSet]] = {each.name: each for each in (DELTA, KAFKA, S3A)}

@@ -1,7 +1,7 @@
 """Fetches the sets of jars that sessions need beyond Spark's own jars, once, with Ivy, and checks them.
 
-`python -m jobs.spark.jars` fetches Delta's, `python -m jobs.spark.jars kafka` those of another set (`jar_sets`). A tick
-fetches by itself what its sources need.
+`python -m jobs.spark.jars` fetches Delta's set, and `python -m jobs.spark.jars kafka` another one (`jar_sets`). A tick
+itself fetches the sets that its sources need.
 """
 
 import hashlib
@@ -23,11 +23,11 @@ JARS_VARIABLE = "TIDEMARK_JARS"
 
 
 class JarsError(Exception):
-    """The jars are missing, cannot be fetched or are not the locked ones; the message says what to type."""
+    """The jars are missing, cannot be fetched, or are not the locked ones. The message says what to type."""
 
 
 def jars_folder() -> Path:
-    """Return the folder of the jars: what TIDEMARK_JARS names, else `.jars` of the checkout, else of the environment.
+    """Return the folder of the jars: TIDEMARK_JARS, or `.jars` of the checkout, or a folder in the Python environment.
 
     An installed package has no folder of its own, and may not be writable.
     """
@@ -39,7 +39,7 @@ def jars_folder() -> Path:
 
 
 def jar_set(name: str) -> JarSet:
-    """Return the set of that name; raise JarsError listing the sets if there is none."""
+    """Return the set of that name. Raise JarsError with all names if there is none."""
     found = JAR_SETS.get(name)
     if found is None:
         raise JarsError(f"there is no set of jars {name!r}: the sets are {', '.join(sorted(JAR_SETS))}")
@@ -52,9 +52,9 @@ def delta_jars() -> tuple[Path, ...]:
 
 
 def jars_of(jars: JarSet) -> tuple[Path, ...]:
-    """Return the paths of all jars of a set, absolute.
+    """Return the absolute paths of all jars of a set.
 
-    Raises JarsError naming the first one that is missing and the command that fetches it.
+    Raises JarsError with the first missing jar and the command that fetches it.
     """
     for path in _paths(jars):
         if not path.exists():
@@ -68,24 +68,24 @@ def fetch_command(jars: JarSet) -> str:
 
 
 def not_fetched(names: Iterable[str]) -> tuple[JarSet, ...]:
-    """Return the sets of which a jar is missing; raise JarsError for a name of no set."""
+    """Return the sets that lack a jar. Raise JarsError for a name of no set."""
     return tuple(each for each in map(jar_set, names) if not all(path.exists() for path in _paths(each)))
 
 
 def fetch(folder: Path, jars: JarSet = DELTA) -> int:
-    """Fetch what is missing of a set into `folder`. Return how many jars were fetched.
+    """Fetch the missing jars of a set into `folder`. Return how many were fetched.
 
-    Ivy, as Spark has it, resolves them with the user's own Ivy settings (spark-defaults.conf, if any). Raises JarsError
-    with Ivy's last words if it does not succeed.
+    Spark's Ivy resolves them with the user's own Ivy settings (spark-defaults.conf, if there is one). Raises JarsError
+    with Ivy's last output if it does not succeed.
     """
     return fetch_locked(folder, jars.locked, lambda ivy: _resolve(ivy, jars))
 
 
 def fetch_locked(folder: Path, locked: Mapping[str, str], resolve: Callable[[Path], Mapping[str, Path]]) -> int:
-    """Fetch what is missing of these jars into `folder`, and check their SHA-256. Return how many were fetched.
+    """Fetch the missing ones of these jars into `folder`, and check their SHA-256. Return how many were fetched.
 
-    `resolve` brings jars into an empty folder, and returns their paths by name. Each jar appears whole, by a rename.
-    Raises JarsError for a jar that did not come, or that is another one.
+    `resolve` brings jars into an empty folder, and returns their paths by name. A rename puts each whole jar into its
+    place. Raises JarsError for a jar that did not come, or that is another one.
     """
     missing = [name for name in locked if not (folder / name).exists()]
     if not missing:
@@ -106,7 +106,7 @@ def _paths(jars: JarSet) -> tuple[Path, ...]:
 
 
 def _resolve(ivy: Path, jars: JarSet) -> dict[str, Path]:
-    """Let spark-submit resolve the packages into `ivy`; return the jars by their name without the group."""
+    """Let spark-submit resolve the packages into `ivy`. Return the jars by their names without the group."""
     command = [
         str(spark_home() / "bin" / "spark-submit"),
         *("--packages", ",".join(jars.coordinates)),
@@ -133,7 +133,10 @@ def _checked(name: str, fetched: Mapping[str, Path], sha256: str) -> Path:
 
 
 def main(names: list[str]) -> None:
-    """Fetch the named sets, Delta's if none is named, and say how long it took; on failure say why and exit 1."""
+    """Fetch the named sets, or Delta's if none is named, and say how long it took.
+
+    If it fails, say why and exit with 1.
+    """
     console = Console(stderr=True)
     folder = jars_folder()
     try:

@@ -1,8 +1,8 @@
-"""Lets Spark read a warehouse in an object store: which jars it needs, and which settings.
+"""Lets Spark read a warehouse in an object store: it adds the jars and settings.
 
-Spark's own reader of S3 is Hadoop's `s3a`. Its endpoint and region come from the variables that delta-rs reads.
-Credentials are in none of these settings: Hadoop's default chain takes them from the environment of its JVM, or from
-the machine's role. Spark needs a connector of its own for other stores, which the user adds to Spark.
+Spark's own reader of S3 is Hadoop's `s3a`. Its endpoint and region come from the variables that delta-rs reads. None of
+these settings has credentials: Hadoop's default chain takes them from the environment of its JVM, or from the machine's
+role. For other stores Spark needs another connector, which the user adds to Spark.
 """
 
 import os
@@ -17,7 +17,7 @@ _S3A: Final = "spark.hadoop.fs.s3a."
 
 
 def with_store(config: SparkConfig, warehouse: Root) -> SparkConfig:
-    """Return the configuration of a session that reads this warehouse. A setting that the user gave stays."""
+    """Return the configuration of a session that reads this warehouse. Settings that the user gave stay."""
     if not isinstance(warehouse, StoreUrl) or warehouse.scheme != "s3":
         return config
     sets = tuple(dict.fromkeys([*config.jar_sets, "s3a"]))
@@ -25,7 +25,7 @@ def with_store(config: SparkConfig, warehouse: Root) -> SparkConfig:
 
 
 def s3a_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what Hadoop must be told of the store that these variables name; none of it is secret."""
+    """Return Hadoop's settings for the store that these variables name. None of them is secret."""
     endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     settings = {f"{_S3A}endpoint.region": region} if region else {}

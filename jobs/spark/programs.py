@@ -1,6 +1,6 @@
-"""Checks the programs that Spark starts: Java, and the Python of its workers. One that does not fit is refused by name.
+"""Checks the programs that Spark starts: Java, and the Python of its workers. An unfit one is refused by name.
 
-A tick checks before it claims the job, so that an unfit machine changes nothing. The doctor asks the same questions.
+A tick checks them before it claims the job, so that an unfit machine changes nothing. The doctor uses the same checks.
 """
 
 import os
@@ -25,12 +25,12 @@ _ANSWER_S: Final = 60
 
 
 class UnfitProgramError(TickRefusedError):
-    """A program that Spark needs is missing or has the wrong version: names it and the way out."""
+    """A program that Spark needs is missing or has the wrong version. The message names it and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program: what a report shows of it, and what is wrong with it, if anything is."""
+    """A program, as a report shows it, and its problem if it has one."""
 
     shown: str
     problem: str = ""
@@ -38,9 +38,9 @@ class Program:
 
 
 def must_start_spark() -> None:
-    """Raise UnfitProgramError unless Spark can start its JVM and its Python workers here.
+    """Raise UnfitProgramError if Spark cannot start its JVM and its Python workers here.
 
-    Raises UnsafeFolderError unless its log and its temporary files have a private folder.
+    Raises UnsafeFolderError if Spark's log and temporary files have no private folder.
     """
     private_folder()
     for found in (java(), worker_python()):
@@ -49,7 +49,7 @@ def must_start_spark() -> None:
 
 
 def java(*, thorough: bool = False) -> Program:
-    """Return the Java that Spark would start; `thorough` also starts it with the module that Spark needs."""
+    """Return the Java that Spark would start. `thorough` also starts it with the module that Spark needs."""
     home = os.environ.get("JAVA_HOME")
     path = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if path is None or shutil.which(path) is None:
@@ -67,9 +67,9 @@ def java(*, thorough: bool = False) -> Program:
 
 
 def worker_python() -> Program:
-    """Return the Python that Spark's workers run on: this one, unless PYSPARK_PYTHON names another.
+    """Return the Python of Spark's workers: this one, unless PYSPARK_PYTHON names another one.
 
-    Both must be of one version, since functions travel between them as bytecode.
+    Both must have the same version, because functions travel between them as bytecode.
     """
     path = os.environ.get(WORKER_VARIABLE) or sys.executable
     mine = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -87,7 +87,7 @@ def worker_python() -> Program:
 
 
 def _by_release(path: str) -> re.Match[str] | None:
-    """Return the version in a JDK's `release` file, which needs no program to be started."""
+    """Return the version in a JDK's `release` file. No program needs to be started for that."""
     try:
         return _RELEASE.search((Path(path).resolve().parents[1] / "release").read_text(encoding="utf-8"))
     except (OSError, IndexError, UnicodeDecodeError):
@@ -95,7 +95,7 @@ def _by_release(path: str) -> re.Match[str] | None:
 
 
 def _say(program: str, *options: str) -> str:
-    """Return what a program prints; empty if it fails. Without options it is asked for its version."""
+    """Return a program's output, empty if it fails. Without options, ask for its version."""
     asked = options if "-c" in options else (*options, "-version")
     try:
         done = subprocess.run(  # noqa: S603 - the program that Spark would start

@@ -1,6 +1,6 @@
-"""Opens a Spark session: local and in this process by default, on a cluster or a Connect server if configured.
+"""Opens a Spark session: local in this process by default, on a cluster or a Connect server if configured.
 
-The engine only uses what Spark Connect offers too, so it need not know the kind of its session.
+The engine uses only what Spark Connect offers too, so it does not need to know the kind of its session.
 """
 
 import os
@@ -22,20 +22,20 @@ from jobs.spark.temporary import open_log, private_folder, private_path, spark_f
 _log = structlog.get_logger(__name__)
 
 CLASS_ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
-"""Where `jobs.runtime.class_archive` keeps what a JVM of this environment would load: its paths are in it."""
+"""`jobs.runtime.class_archive` keeps the classes of a JVM in this file. It contains paths of this environment."""
 
 TEMPORARY: Final = "spark.local.dir"
-"""Where Spark writes what does not fit into memory, and what it hands between its processes."""
+"""Folders for data that does not fit into memory, and for files that Spark's processes exchange."""
 
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 """A JVM ignores an archive that does not fit, and prints nothing about it."""
 
 _LOCALES: Final = ("LC_ALL", "LC_CTYPE", "LANG")
-"""The variables that decide how names of files are read, the strongest first."""
+"""The variables that decide the encoding of file names, the strongest first."""
 
 _NO_BOUND: Final = 2**31 - 1
-"""The bound in bytes that Spark's writer of Arrow batches takes for no bound (BatchedPythonArrowInput)."""
+"""Spark's writer of Arrow batches takes this number of bytes for no bound (BatchedPythonArrowInput)."""
 
 _LOGGERS_OF_ERRORS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
@@ -55,12 +55,12 @@ def _log_file() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkConfig:
-    """Which Spark session to open.
+    """The Spark session to open.
 
-    With `connect_url` (`sc://host:port`) the session joins a running Connect server, and only `cores` counts besides.
-    Otherwise this process starts or joins `master`. `memory` is the JVM's heap as Spark writes it (`2g`). A delta-spark
-    jar among `jars` switches Delta's SQL on. `jar_sets` are names of `jobs.spark.jar_sets`. What the JVM prints
-    goes to `log_file`, or to stderr if that is None. `settings` overrides any Spark setting.
+    With `connect_url` (`sc://host:port`) the session joins a running Connect server. Then only `cores` counts besides.
+    Otherwise this process starts or joins `master`. `memory` is the JVM's heap in Spark's notation (`2g`). A
+    delta-spark jar among `jars` switches on Delta's SQL. `jar_sets` are names of `jobs.spark.jar_sets`. The JVM's
+    output goes to `log_file`, or to stderr if that is None. `settings` overrides any Spark setting.
     """
 
     cores: int = field(default_factory=_cores)
@@ -74,10 +74,10 @@ class SparkConfig:
 
 
 def open_session(config: SparkConfig) -> SparkSession:
-    """Return a session for this configuration; the caller stops it. A running classic session is used again.
+    """Return a session of this configuration, which the caller stops. A running classic session is used again.
 
-    Raises JarsError if a set of jars was not fetched. PySpark's own log of errors is switched off. It prints each error
-    with its Java stack, even one that is caught.
+    Raises JarsError if a set of jars was not fetched. It switches off PySpark's own log of errors, which prints each
+    error with its Java stack, even a caught one.
     """
     for name in _LOGGERS_OF_ERRORS:
         PySparkLogger.getLogger(name).disabled = True
@@ -99,16 +99,16 @@ def open_session(config: SparkConfig) -> SparkSession:
 
 
 def _quiet_accumulators(session: SparkSession) -> None:
-    """Let PySpark's server of accumulators end without a traceback when the JVM at its other end dies."""
+    """Let PySpark's server of accumulators end without a traceback when its JVM dies."""
     server = session.sparkContext._accumulatorServer  # noqa: SLF001 - PySpark offers no other way
     vars(server)["handle_error"] = lambda *_: _log.info("the JVM hung up on the accumulators")
 
 
 def is_alive(session: SparkSession) -> bool:
-    """Return whether a session still answers: its JVM or server is there and its context is not stopped."""
+    """Return True if a session still answers: its JVM or server lives and its context is not stopped."""
     try:
         return len(session.range(1).collect()) == 1
-    except Exception:  # noqa: BLE001 - a session that cannot count to one is dead, whatever it says
+    except Exception:  # noqa: BLE001 - a session that cannot count to one is dead, whatever the error is
         return False
 
 
@@ -133,11 +133,11 @@ def abandon(session: SparkSession) -> None:
 
 
 def session_settings(cores: int) -> dict[str, str]:
-    """Return the settings that a session may still change, on a Connect server too.
+    """Return the settings that can still change in a running session, also on a Connect server.
 
     Adaptive execution is off, because it would merge the Spark partitions that are subtasks. Spark starts no job to
-    list files, since all are known. Arrow batches have a bound in rows only, Spark's default. For a bound in bytes,
-    Spark adds up the sizes of all columns after each row, which takes an eighth of an epoch.
+    list files, because all files are known. Arrow batches have only a bound in rows, Spark's default. For a bound in
+    bytes, Spark adds up the sizes of all columns after each row, which takes an eighth of an epoch.
     """
     return {
         "spark.sql.shuffle.partitions": str(cores),
@@ -156,7 +156,7 @@ def _is_local(config: SparkConfig) -> bool:
 
 
 def classic_settings(config: SparkConfig) -> dict[str, str]:
-    """Return all settings of a session that this process starts; raise JarsError if a set of jars is missing."""
+    """Return all settings of a session that this process starts. Raise JarsError if a set of jars is missing."""
     jars = dict.fromkeys([*config.jars, *(jar for name in config.jar_sets for jar in jars_of(jar_set(name)))])
     settings = session_settings(config.cores) | {
         "spark.ui.enabled": "false",
@@ -182,7 +182,7 @@ def classic_settings(config: SparkConfig) -> dict[str, str]:
 
 @contextmanager
 def _locale_of_children() -> Iterator[None]:
-    """Let child processes read names of files as UTF-8, also in the C locale, as Python does."""
+    """Let child processes read file names as UTF-8, also in the C locale, as Python does."""
     given = next((value for name in _LOCALES if (value := os.environ.get(name))), "C")
     if given not in {"C", "POSIX"}:
         yield
@@ -200,9 +200,9 @@ def _locale_of_children() -> Iterator[None]:
 
 @contextmanager
 def _stderr_of_children(log_file: Path | None) -> Iterator[None]:
-    """Let child processes append to a file what they print on stderr.
+    """Let child processes append their stderr to a file.
 
-    The JVM announces an incubator module whenever it starts, and no option of it silences that.
+    The JVM announces an incubator module whenever it starts, and no option silences that.
     """
     if log_file is None:
         yield

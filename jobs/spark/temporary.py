@@ -23,23 +23,26 @@ from jobs.storage.place import local
 from jobs.stores.holders import is_alive, this_process
 
 LOG_BYTES_MAX: Final = 10 * 1024 * 1024
-"""A log of Spark that is larger when it is opened is kept beside a new one."""
+"""A log of Spark that is larger when it is opened is renamed, and a new one begins."""
 
 _OWNER_SUFFIX: Final = ".owner.json"
 _OPEN_TO_OTHERS: Final = 0o077
 
 
 class UnsafeFolderError(TickRefusedError):
-    """The private folder is not private: names it and the way out."""
+    """The private folder is not private. The message names it and the way out."""
 
 
 def private_path() -> Path:
-    """Return where this user's private folder lies; nothing is created."""
+    """Return the path of this user's private folder. It creates nothing."""
     return Path(tempfile.gettempdir()) / f"tidemark-{os.getuid()}"
 
 
 def private_folder() -> Path:
-    """Return this user's private folder, creating it; raise UnsafeFolderError if somebody else could use it."""
+    """Return this user's private folder, and create it if it is missing.
+
+    Raise UnsafeFolderError if others could use it.
+    """
     folder = private_path()
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -53,9 +56,9 @@ def private_folder() -> Path:
 
 
 def open_log(path: Path) -> int:
-    """Return a descriptor that appends to a log file; raise OSError for a link, which could lead anywhere.
+    """Return a descriptor that appends to a log file. Raise OSError for a link, which could lead anywhere.
 
-    A log that is too large becomes `<name>.1` first, and replaces an older one.
+    A log that is too large first becomes `<name>.1`, which replaces an older one.
     """
     if path.exists() and path.lstat().st_size > LOG_BYTES_MAX:
         path.replace(path.with_name(f"{path.name}.1"))
@@ -65,7 +68,7 @@ def open_log(path: Path) -> int:
 def spark_folder() -> Path:
     """Return a new folder for the temporary files of a Spark that this process starts.
 
-    Those of dead processes are removed first. Raises UnsafeFolderError.
+    It first removes the folders of dead processes. Raises UnsafeFolderError.
     """
     remove_dead()
     folder = private_folder() / f"spark-{uuid4()}"
@@ -75,7 +78,7 @@ def spark_folder() -> Path:
 
 
 def remove_dead() -> tuple[Path, ...]:
-    """Remove the temporary folders of Spark whose processes are certainly dead, and return them."""
+    """Remove the temporary Spark folders of processes that are certainly dead, and return them."""
     gone = tuple(_dead(private_folder()))
     for folder in gone:
         shutil.rmtree(folder, ignore_errors=True)
@@ -87,10 +90,10 @@ def remove_dead() -> tuple[Path, ...]:
 def _dead(private: Path) -> Iterator[Path]:
     for note in private.glob(f"spark-*{_OWNER_SUFFIX}"):
         owner = read_document(Holder, local(note))
-        if owner is not None and is_alive(owner) is False:  # else nobody can tell whose it is
+        if owner is not None and is_alive(owner) is False:  # otherwise nobody could tell whose folder it is
             yield note.with_name(note.name.removesuffix(_OWNER_SUFFIX))
 
 
 def _owner(folder: Path) -> Path:
-    """Return where the note lies that says whose a folder is."""
+    """Return the path of the note that names a folder's process."""
     return folder.with_name(f"{folder.name}{_OWNER_SUFFIX}")

@@ -1,1 +1,1 @@
-"""The port to a warehouse's files, and what lies behind it: a folder, or an object store (ADR 12)."""
+"""The storage of a warehouse's files: one port, implemented by a folder and by an object store (ADR 12)."""

@@ -14,7 +14,7 @@ _INSTEAD: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az":
 
 
 class InvalidAddressError(ValueError):
-    """A warehouse's URL that is refused: says which part of it, and how to write it."""
+    """A warehouse's URL is refused. The message says which part of it is wrong, and how to write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +29,16 @@ class StoreUrl:
 
     @property
     def scheme(self) -> str:
-        """The kind of the store."""
+        """Return the kind of the store."""
         return self.text.partition("://")[0]
 
 
 Root = Path | StoreUrl
-"""Where a warehouse lies."""
+"""The place of a warehouse."""
 
 
 def parsed(text: str) -> Root:
-    """Return what a warehouse's address names; raise InvalidAddressError for a URL that cannot be one."""
+    """Return the path or the URL of an address. Raise InvalidAddressError for a URL that no warehouse can have."""
     found = _URL.fullmatch(text)
     if found is None:
         return Path(text)
@@ -63,12 +63,12 @@ def parsed(text: str) -> Root:
 
 
 def is_same(one: Root, other: Root) -> bool:
-    """Return whether two addresses name the same place, through links too."""
+    """Return True if two addresses name the same place, also through links."""
     return resolved(one) == resolved(other)
 
 
 def is_inside(one: Root, other: Root) -> bool:
-    """Return whether an address names the other place, or one below it."""
+    """Return True if an address names the other place, or one below it."""
     inner, outer = resolved(one), resolved(other)
     if isinstance(inner, Path) and isinstance(outer, Path):
         return inner.is_relative_to(outer)
@@ -81,7 +81,7 @@ def resolved(root: Root) -> Root:
 
 
 def absolute(root: Root) -> Root:
-    """Return the address as it names the same place from every working directory."""
+    """Return an address that names the same place from every working directory."""
     return root.absolute() if isinstance(root, Path) else root
 
 

@@ -1,4 +1,4 @@
-"""Small JSON files of a warehouse, as pydantic models."""
+"""Reads and writes small JSON files of a warehouse, as pydantic models."""
 
 from typing import Final, TypeVar
 
@@ -12,7 +12,7 @@ Document = TypeVar("Document", bound=BaseModel)
 
 
 def read_document(kind: type[Document], place: StoragePlace, bytes_max: int = DOCUMENT_BYTES_MAX) -> Document | None:
-    """Return the document in a JSON file; None if the file is missing, damaged or of another format."""
+    """Return the document in a JSON file, or None if the file is missing, damaged or of another format."""
     try:
         return kind.model_validate_json(place.read(bytes_max))
     except (OSError, ValidationError):
@@ -20,5 +20,5 @@ def read_document(kind: type[Document], place: StoragePlace, bytes_max: int = DO
 
 
 def document(content: BaseModel) -> bytes:
-    """Return a document as its file holds it."""
+    """Return the content of a document's file."""
     return content.model_dump_json(indent=1).encode()

@@ -1,4 +1,4 @@
-"""Words errors of an object store as one sentence, with the way out and without anything secret."""
+"""Words an error of an object store as one sentence, with the way out and without secrets."""
 
 import re
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ _GONE: Final = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist
 
 
 class StoreError(OSError):
-    """A request to an object store failed: `what` names the store, what was tried and the cause."""
+    """A request to an object store failed. `what` names the store, the operation and the cause."""
 
     def __init__(self, what: str, way_out: str) -> None:
         super().__init__(f"{what}: {way_out}")
@@ -79,7 +79,7 @@ def store_error(url: StoreUrl, tried: str, name: str) -> Iterator[None]:
 
 
 def worded(url: StoreUrl, tried: str, name: str, said: str) -> StoreError:
-    """Return the error for what a client said of a request. Only the first line of an unknown error is told."""
+    """Return the error for a client's answer to a request. Of an unknown error, it has only the first line."""
     what = f"{url}: cannot {tried} {name or 'the prefix'}"
     for words, cause, way_out in _KINDS:
         if re.search(words, said):

@@ -1,8 +1,8 @@
 """A warehouse in a folder: the storage port on a local file system.
 
 A file is written under a temporary name, and then linked or renamed to its own. That is atomic, also for delta-rs and
-Spark, which see the same folder. What must survive a power cut is synced, and so are the folders that hold its name.
-A folder gives some things that an object store does not have. Callers ask for them by `folder_of`.
+Spark, which see the same folder. Files that must survive a power cut are synced, and so are the folders that hold their
+names. A folder can do some things that an object store cannot. Callers get them by `folder_of`.
 """
 
 import fcntl
@@ -28,12 +28,12 @@ class Folder:
     root: Path
 
     def __post_init__(self) -> None:
-        """Keep the same folder if the process changes its working directory."""
+        """Make the root absolute, so that it stays the same folder if the process changes its working directory."""
         object.__setattr__(self, "root", self.root.absolute())
 
     @property
     def look_ms(self) -> int:
-        """Four times a second."""
+        """Return a quarter of a second."""
         return 250
 
     def path(self, name: str) -> Path:
@@ -41,7 +41,7 @@ class Folder:
         return self.root / name
 
     def read(self, name: str, *, start: int = 0, most: int | None = None) -> Content:
-        """Return a file; see the port. It never waits for a writer, as opening a named pipe does otherwise."""
+        """Read a file; see the port. It never waits for a writer, although opening a named pipe would."""
         path = self.root / name
         if most == 0:
             return _described(b"", _regular(path, os.stat(path)))  # noqa: PTH116 - one system call
@@ -84,12 +84,15 @@ class Folder:
         _sync_names(path, made, durable=durable)
 
     def list(self, name: str, *, deep: bool = False) -> Iterator[Listed]:
-        """Yield what lies in a folder; see the port. It looks at no file, and follows no link if it goes deep."""
+        """Yield the entries of a folder; see the port.
+
+        It reads no file's state, and follows no link if it goes deep.
+        """
         for inner, entry in _walked(self.root / name, deep=deep):
             yield _Entry(inner, entry)
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file if it exists."""
         (self.root / name).unlink(missing_ok=True)
 
     def copy(self, source: str, target: str) -> None:
@@ -107,7 +110,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An entry of a listed folder, which looks at its file when it is asked to."""
+    """An entry of a listed folder. It asks for the file's state only when a caller needs it."""
 
     name: str
     entry: "os.DirEntry[str]"
@@ -126,10 +129,11 @@ class _Entry:
 
 
 def link_to(storage: Storage, name: str) -> str | None:
-    """Return the symbolic link inside a table's folder through which a name leads, if one does.
+    """Return the symbolic link inside a table's folder that a name leads through, if there is one.
 
-    The first two parts of a name, a schema and a table, may be links, so that a table can lie on another disk. Below
-    them only Tidemark makes folders, so a link there leads to files that are not the job's. An object store has none.
+    The first two parts of a name, a schema and a table, may be links, so that a table can lie on another disk. Only
+    Tidemark makes folders below them, so a link there leads to files that are not the job's. An object store has no
+    links.
     """
     if not isinstance(storage, Folder):
         return None
@@ -139,12 +143,12 @@ def link_to(storage: Storage, name: str) -> str | None:
 
 
 def is_link(storage: Storage, name: str) -> bool:
-    """Return whether a file of a table is a symbolic link, or lies behind one."""
+    """Return True if a file of a table is a symbolic link, or lies behind one."""
     return link_to(storage, name) is not None or (isinstance(storage, Folder) and storage.path(name).is_symlink())
 
 
 def sync(path: Path) -> None:
-    """Make the bytes of a file durable, or the names in a folder."""
+    """Make a file's bytes durable, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -166,14 +170,14 @@ def _walked(folder: Path, *, deep: bool) -> "Iterator[tuple[str, os.DirEntry[str
 
 
 def _new_folders(path: Path, *, durable: bool) -> list[Path]:
-    """Make the folders above a file; return those whose names must be made durable with it."""
+    """Make the folders above a file. Return those whose names must be made durable with it."""
     new = [folder for folder in path.parents if not folder.exists()] if durable else []
     path.parent.mkdir(parents=True, exist_ok=True)
     return new
 
 
 def _written_beside(path: Path, content: bytes | memoryview, *, durable: bool) -> Path:
-    """Return a new file of this content, under a temporary name in the folder of `path`."""
+    """Return a new file with this content, under a temporary name in the folder of `path`."""
     beside = path.with_name(f".{path.name}.{uuid4()}.tmp")
     try:
         with beside.open("xb") as file:
@@ -194,7 +198,10 @@ def _sync_names(path: Path, new: list[Path], *, durable: bool) -> None:
 
 
 def _replace_unchanged(beside: Path, path: Path, tag: str) -> None:
-    """Rename a file into the place of one that still has this tag; the folder's lock keeps others from between."""
+    """Rename a file into the place of one that still has this tag.
+
+    The folder's lock keeps other processes out meanwhile.
+    """
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,6 +1,6 @@
-"""Finds what in a file system keeps a process from writing into a warehouse's folder.
+"""Finds out why a process cannot write into a warehouse's folder.
 
-Looking leaves nothing behind. A file that never has a name tells whether a folder can be written.
+The check leaves nothing behind: it writes a file that never has a name.
 """
 
 import os
@@ -14,7 +14,7 @@ from jobs.storage.folder import Folder
 from jobs.storage.obstacle import Obstacle
 
 PROBE_BYTES: Final = 64 * 1024
-"""Free space that a folder must have at least: a claim and its log entry are smaller."""
+"""A folder must have at least this much free space. A claim and its log entry are smaller."""
 
 _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
@@ -27,14 +27,14 @@ _KINDS: Final = (
 
 
 def folder_obstacles(folder: Folder, names: Iterable[str]) -> Iterator[Obstacle]:
-    """Yield what keeps a process from writing into a folder and into these folders in it."""
+    """Yield the reasons why a process cannot write into a folder and into these folders in it."""
     root = folder.root
     writable = True
     for each in (_existing(root), *(folder.path(name) for name in names)):
         kind = kind_of(each)
         if kind == "a folder" and writable:
             found = tuple(_unwritable(each))
-            writable = not found  # the folders in it are like it: that is said once
+            writable = not found  # the folders in it have the same obstacle, so one message is enough
             yield from found
         elif kind not in {None, "a folder"}:
             other = ", or name another folder with --warehouse" if each in (root, *root.parents) else ""
@@ -42,7 +42,7 @@ def folder_obstacles(folder: Folder, names: Iterable[str]) -> Iterator[Obstacle]
 
 
 def kind_of(path: Path) -> str | None:
-    """Return what a path leads to, as a message says it; None if it leads to nothing."""
+    """Return the kind of thing at a path in the words of a message, or None if there is nothing."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - one system call
     except (FileNotFoundError, NotADirectoryError):
@@ -64,7 +64,7 @@ def _unwritable(folder: Path) -> Iterator[Obstacle]:
 
 
 def _probe(folder: Path) -> None:
-    """Write a file without a name into a folder, where it is gone at once; raise OSError if that is impossible."""
+    """Write a file without a name into a folder. The file is gone at once. Raise OSError if this is impossible."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600)
     except (AttributeError, IsADirectoryError, OSError) as error:

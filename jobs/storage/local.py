@@ -1,4 +1,7 @@
-"""Files that a process writes bit by bit, such as a trace. No object of a store can be written that way."""
+"""Places files that a process writes bit by bit, such as a trace.
+
+An object store cannot write an object in this way.
+"""
 
 import atexit
 import shutil
@@ -11,16 +14,17 @@ from jobs.storage.place import StoragePlace
 
 
 def local_path(place: StoragePlace) -> Path:
-    """Return where on this machine a file is written: in its place, or, for an object, in a folder of this process.
+    """Return the path on this machine at which a process writes a file bit by bit.
 
-    Who writes such a file puts it into its place now and then (`is_copied`). The folder goes when the process ends.
+    In a folder this is the file's own place. For an object it lies in a temporary folder, which goes when the process
+    ends. The process then copies the file to its place from time to time (`is_copied`).
     """
     folder = place.storage.root if isinstance(place.storage, Folder) else _working_copies()
     return folder / place.name
 
 
 def is_copied(place: StoragePlace) -> bool:
-    """Return whether a file that is written bit by bit must be put into its place."""
+    """Return True if the process must copy the file to its place."""
     return not isinstance(place.storage, Folder)
 
 

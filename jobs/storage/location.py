@@ -1,4 +1,4 @@
-"""Where a warehouse lies, and the storage that its address stands for."""
+"""Finds the storage that a warehouse's address stands for."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -17,10 +17,10 @@ def storage_of(root: Root) -> Storage:
 
 @lru_cache(maxsize=8)
 def storage_at(address: str) -> Storage:
-    """Return the storage of an address, as a task gets it: a warehouse's absolute path or its URL."""
+    """Return the storage of an address. A task gets the address as a warehouse's absolute path or its URL."""
     return storage_of(parsed(address))
 
 
 def place_in(root: Root | str, name: str) -> StoragePlace:
-    """Return a file or folder of the warehouse with that root or address."""
+    """Return the place of a file or folder in the warehouse with that root or address."""
     return StoragePlace(storage_at(str(root)), name)

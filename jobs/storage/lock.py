@@ -1,4 +1,4 @@
-"""Lets one process at a time do something in a warehouse. Nothing that safety depends on asks for it."""
+"""Lets one process at a time do something in a warehouse. Safety never depends on this lock."""
 
 import fcntl
 import time
@@ -12,15 +12,15 @@ from jobs.storage.place import StoragePlace
 from jobs.storage.port import ChangedError
 
 _COUNTS_MS: Final = 30_000
-"""How long a lock in an object store counts: its holder may have died."""
+"""A lock in an object store counts only for this long, because its holder may have died."""
 _LOOK_S: Final = 0.2
 
 
 @contextmanager
 def locked(place: StoragePlace) -> Iterator[None]:
-    """Hold the lock of that name until the block ends; wait for the process that holds it. Raises OSError.
+    """Hold the lock of that name until the block ends. Wait while another process holds it. Raises OSError.
 
-    In an object store a lock counts for 30 s. It is an object that is written if absent.
+    In an object store the lock is an object that is written if absent. It counts for 30 s.
     """
     if isinstance(place.storage, Folder):
         path = place.storage.path(place.name)
@@ -40,7 +40,7 @@ def locked(place: StoragePlace) -> Iterator[None]:
 
 
 def _took(place: StoragePlace, mine: bytes) -> bool:
-    """Take the lock if it is free or its holder's time is over; return whether this process has it now."""
+    """Take the lock if it is free or its holder's time is over. Return True if this process has it now."""
     try:
         place.write(mine)
     except FileExistsError:

@@ -1,8 +1,8 @@
-"""A warehouse in an object store: the storage port by obstore, the Rust library that delta-rs is built on too.
+"""A warehouse in an object store: the storage port by obstore, the Rust library on which delta-rs is built too.
 
-Options and credentials come from the environment and the machine's role, by the names that delta-rs reads. A request
-that gets no answer, or one of the kind 5xx, is repeated a few times. So a put may meet its own earlier self: every new
-object carries a word of its own, by which the put recognizes it.
+Options and credentials come from the environment and the machine's role, under the names that delta-rs reads. A request
+without an answer, or with an answer 5xx, is repeated a few times. A repeated put may find that its first try has
+succeeded. So every new object carries a word of its own, by which the put recognizes it.
 """
 
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
 _WORD: Final = "tidemark-write"
-"""The metadata of an object that tells one put from another."""
+"""The metadata of an object that distinguishes one put from another."""
 _PART_BYTES: Final = 64 * 1024
 _TIMEOUT: Final = timedelta(seconds=30)
 _RETRIES: Final = 6
@@ -41,13 +41,13 @@ class Object(Listed):
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """The objects below a URL. Processes make their own clients, so it can be sent to a task: it holds no secret."""
+    """The objects below a URL. It holds no secret, so it can be sent to a task. Each process makes its own client."""
 
     root: StoreUrl
 
     @property
     def look_ms(self) -> int:
-        """Every two seconds: a LIST has a price."""
+        """Return two seconds, because a LIST costs money."""
         return 2_000
 
     def read(self, name: str, *, start: int = 0, most: int | None = None) -> Content:
@@ -64,7 +64,7 @@ class ObjectStore:
             return _described(bytes(found.bytes())[:most], found.meta)
 
     def write(self, name: str, content: bytes | memoryview, *, durable: bool = True) -> None:
-        """Write a new object by a put that asks for its absence; see the port."""
+        """Write a new object by a conditional put; see the port."""
         import obstore  # noqa: PLC0415 - an extra
         from obstore.exceptions import AlreadyExistsError, NotModifiedError, PreconditionError  # noqa: PLC0415
 
@@ -111,7 +111,7 @@ class ObjectStore:
         yield from (_object(each, inside) for each in found["objects"])
 
     def delete(self, name: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object if it exists."""
         import obstore  # noqa: PLC0415 - an extra
 
         try:
@@ -147,7 +147,7 @@ def _client_of(url: str) -> "Client":
 
 
 def _allows_http() -> bool:
-    """Return what the environment says; obstore does not look there once it is given other options."""
+    """Return the setting from the environment. obstore does not look there once it gets other options."""
     return any(os.environ.get(f"{kind}_ALLOW_HTTP", "").lower() in {"1", "true"} for kind in ("AWS", "AZURE", "GOOGLE"))
 
 

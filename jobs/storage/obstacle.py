@@ -1,11 +1,11 @@
-"""Something that keeps a process from using a warehouse."""
+"""Describes a reason why a process cannot use a warehouse."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Something in the way of a tick, and how to remove it."""
+    """A reason why a tick cannot use the warehouse, and the way out."""
 
     what: str
     way_out: str

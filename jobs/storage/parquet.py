@@ -1,4 +1,4 @@
-"""Hands Parquet files of a warehouse to Arrow: a path, of which Arrow reads what it needs, or a whole object's bytes."""
+"""Gives Arrow Parquet files of a warehouse: as a path, of which Arrow reads what it needs, or as an object's bytes."""
 
 import pyarrow as pa
 
@@ -7,5 +7,5 @@ from jobs.storage.place import StoragePlace
 
 
 def parquet_of(place: StoragePlace) -> "str | pa.BufferReader":
-    """Return what Arrow opens to read a file: its path, or its bytes. Raises OSError for a missing object."""
+    """Return the file in a form that Arrow can open: its path, or its bytes. Raises OSError for a missing object."""
     return str(place) if isinstance(place.storage, Folder) else pa.BufferReader(place.read())

@@ -1,4 +1,4 @@
-"""A file or folder of a warehouse: a name in its storage."""
+"""Names a file or folder of a warehouse: its storage, and its name there."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StoragePlace:
-    """A file or folder, which need not exist. Its text is what other libraries open it by: a path or a URL."""
+    """A file or folder, which need not exist. Its text is the path or URL by which other libraries open it."""
 
     storage: Storage
     name: str = ""
@@ -25,16 +25,16 @@ class StoragePlace:
         return f"{self.storage.root}/{self.name}" if self.name else str(self.storage.root)
 
     def __truediv__(self, part: str) -> "StoragePlace":
-        """Return the place of that name below this one."""
+        """Return the place with that name below this one."""
         return StoragePlace(self.storage, f"{self.name}/{part}" if self.name else part)
 
     @property
     def last(self) -> str:
-        """The last part of the name."""
+        """Return the last part of the name."""
         return self.name.rpartition("/")[2]
 
     def read(self, most: int | None = None) -> bytes:
-        """Return the file's bytes, `most` at most; raises OSError as the port says."""
+        """Read at most `most` bytes of the file. Raises OSError as the port says."""
         return self.storage.read(self.name, most=most).bytes
 
     def chunks(self) -> Iterator[bytes]:
@@ -48,14 +48,14 @@ class StoragePlace:
             yield part.bytes
 
     def size(self) -> int | None:
-        """Return the file's bytes; None if there is no file, but nothing, a folder or a named pipe."""
+        """Return the size of the file in bytes, or None if a folder, a named pipe or nothing lies there."""
         try:
             return self.storage.read(self.name, most=0).size
         except (FileNotFoundError, NotADirectoryError, NotARegularFileError):
             return None
 
     def exists(self) -> bool:
-        """Return whether anything has this name."""
+        """Return True if a file or folder has this name."""
         try:
             self.storage.read(self.name, most=0)
         except NotARegularFileError:
@@ -69,29 +69,29 @@ class StoragePlace:
         return self.storage.read(self.name, most=0)
 
     def write(self, content: bytes | memoryview, *, durable: bool = True) -> None:
-        """Write a new file; raises FileExistsError."""
+        """Write a new file. Raises FileExistsError if there is one."""
         self.storage.write(self.name, content, durable=durable)
 
     def replace(self, content: bytes | memoryview, *, durable: bool = True) -> None:
-        """Write the file in one step, in place of the one that is there."""
+        """Write the file in one step. It replaces an existing file."""
         self.storage.replace(self.name, content, durable=durable)
 
     def delete(self) -> None:
-        """Delete the file, if it is there."""
+        """Delete the file if it exists."""
         self.storage.delete(self.name)
 
     def entries(self, *, deep: bool = False) -> Iterator[Listed]:
-        """Yield what lies in this folder."""
+        """Yield the entries of this folder."""
         return self.storage.list(self.name, deep=deep)
 
     def is_folder(self) -> bool:
-        """Return whether a folder lies there."""
+        """Return True if this is an existing folder."""
         if isinstance(self.storage, Folder):
             return self.storage.path(self.name).is_dir()
         return any(True for _ in self.entries())
 
     def folders(self) -> list["StoragePlace"]:
-        """Return the folders in this one, by name."""
+        """Return the folders in this folder, ordered by name."""
         return [self / name for name in sorted(each.name for each in self.entries() if each.is_folder)]
 
 
@@ -110,14 +110,14 @@ def delete_folder(folder: StoragePlace) -> None:
 
 
 def drop_if_empty(folder: StoragePlace) -> None:
-    """Delete a folder without files. An object store has no such folders."""
+    """Delete a folder if it is empty. An object store has no such folders."""
     if isinstance(folder.storage, Folder):
         with suppress(OSError):  # not empty, or deleted already
             folder.storage.path(folder.name).rmdir()
 
 
 def drop_unfinished(folder: StoragePlace, *, before_ms: int) -> None:
-    """Delete the files that dead processes had not yet put in their place, if they are older than `before_ms`."""
+    """Delete unfinished files of dead processes that are older than `before_ms`."""
     for each in folder.entries():
         if each.name.startswith(".") and each.name.endswith(".tmp"):
             with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Finds what keeps a process from using a warehouse in an object store, and a store that breaks its promise.
+"""Finds out why a process cannot use a warehouse in an object store, and whether the store breaks its promise.
 
-A look writes a probe object, reads, lists and deletes it. A race has several writers write one object at the same
-moment. If two of them succeed, two ticks could both commit one version of `checkpoints`, and rows would be lost.
+A check writes, reads, lists and deletes a probe object. A race lets several writers write one object at the same time.
+If two of them succeed, two ticks could both commit one version of `checkpoints`, and rows would be lost.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,17 @@ from jobs.storage.place import StoragePlace
 WRITERS: Final = 8
 RACES: Final = 12
 RACE_BYTES: Final = 64 * 1024
-"""A store that checks first and puts later is slower between the two with more bytes, and so is found out sooner."""
+"""With more bytes, a store that checks first and puts later takes longer between the two.
+
+So the race finds it sooner.
+"""
 
 
 def store_obstacles(store: ObjectStore, folder: str) -> Iterator[Obstacle]:
-    """Yield what keeps a process from using a store: it writes, reads, lists and deletes one object in `folder`."""
+    """Yield the reasons why a process cannot use a store.
+
+    It writes, reads, lists and deletes one object in `folder`.
+    """
     probe = StoragePlace(store, f"{folder}/probe-{uuid4().hex}")
     try:
         probe.write(b"probe")
@@ -38,7 +44,7 @@ def store_obstacles(store: ObjectStore, folder: str) -> Iterator[Obstacle]:
 
 
 def broken_promises(store: ObjectStore, folder: str) -> Iterator[Obstacle]:
-    """Yield whether several writers of one object all succeed. Nothing stays in `folder`."""
+    """Yield an obstacle if several writers of one object succeed. Nothing stays in `folder`."""
     winners = max(_race(StoragePlace(store, f"{folder}/race-{uuid4().hex}")) for _ in range(RACES))
     if winners != 1:
         yield Obstacle(

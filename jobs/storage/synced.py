@@ -1,7 +1,7 @@
-"""Makes files of a folder durable that others wrote into it.
+"""Makes files of a folder durable that other programs wrote into it.
 
-Several threads sync at a time, because the file system then writes its journal once for many files. A name is durable
-once its folder is synced.
+Several threads sync at the same time, because the file system then writes its journal once for many files. A name is
+durable once its folder is synced.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,15 +18,15 @@ THREADS: Final = 8
 
 
 class SyncedNames:
-    """Syncs files, and remembers which folders' own names are durable. Does nothing for an object store."""
+    """Syncs files, and remembers the folders whose names are durable. It does nothing for an object store."""
 
     def __init__(self, storage: Storage) -> None:
-        """Nothing is known to be durable."""
+        """Begin without a durable name."""
         self._folder = storage if isinstance(storage, Folder) else None
         self._named: set[Path] = set()
 
     def sync(self, names: Collection[str]) -> None:
-        """Make these files durable, and the names that lead to them. A missing file is passed over."""
+        """Make these files durable, and the names that lead to them. Ignore a missing file."""
         if self._folder is None or not names:
             return
         root, paths = self._folder.root, [self._folder.path(name) for name in names]
@@ -39,7 +39,7 @@ class SyncedNames:
 
 
 def sync_files(places: Iterable[StoragePlace]) -> None:
-    """Make files of one folder and their names durable, one after the other."""
+    """Make files of one folder and their names durable, one after another."""
     above: set[Path] = set()
     for place in places:
         if isinstance(place.storage, Folder):
@@ -50,7 +50,7 @@ def sync_files(places: Iterable[StoragePlace]) -> None:
 
 
 def new_folders(folder: StoragePlace) -> tuple[Path, ...]:
-    """Return this folder, those above it that do not exist, and the first that does: their names are not durable."""
+    """Return this folder, the missing folders above it, and the first existing one. Their names are not durable yet."""
     if not isinstance(folder.storage, Folder):
         return ()
     path = folder.storage.path(folder.name)
@@ -59,7 +59,7 @@ def new_folders(folder: StoragePlace) -> tuple[Path, ...]:
 
 
 def sync_above(storage: Storage, names: Iterable[str]) -> None:
-    """Make durable the names of files that were just written, from the root of their storage down."""
+    """Make the names of files that were just written durable, from the root of their storage down."""
     if isinstance(storage, Folder):
         root = storage.root
         for folder in {above for name in names for above in storage.path(name).parents if above.is_relative_to(root)}:
@@ -67,7 +67,7 @@ def sync_above(storage: Storage, names: Iterable[str]) -> None:
 
 
 def sync_folders(folders: Iterable[Path]) -> None:
-    """Make the names in these folders durable, which now exist."""
+    """Make the names in these folders durable. The folders exist now."""
     for folder in folders:
         sync(folder)
 

@@ -1,4 +1,4 @@
-"""Copies one file from a storage to another, and says what it read."""
+"""Copies one file from a storage to another, and returns the size and checksum of the copy."""
 
 import os
 import zlib
@@ -12,10 +12,10 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 
 def transferred(source: StoragePlace, target: StoragePlace, *, link: bool = False) -> tuple[int, int]:
-    """Copy a file durably in place of the target, and return the size and the checksum of what was read.
+    """Copy a file durably, replace the target, and return the size and the checksum of the bytes that were read.
 
-    With `link` the file is linked where both lie on one file system. The name of the target is not durable yet in a
-    folder (`synced.sync_above`). Raises FileNotFoundError, and OSError.
+    With `link`, the file is linked if both places lie on one file system. In a folder, the name of the target is not
+    durable yet (`synced.sync_above`). Raises FileNotFoundError, and OSError.
     """
     if isinstance(source.storage, Folder) and isinstance(target.storage, Folder):
         here, there = source.storage.path(source.name), target.storage.path(target.name)

@@ -1,7 +1,7 @@
 """Makes a savepoint's copy whole or not at all, and deletes one.
 
-A folder is made beside its place, and renamed into it when everything in it is durable. In an object store nothing can
-be renamed. There the copy is made in place, and a note in it says who makes it until it is whole.
+A folder is made beside its place, and renamed into it when everything in it is durable. An object store cannot rename.
+There the copy is made in place, and until it is whole a note in it names the process that makes it.
 """
 
 import shutil
@@ -21,19 +21,19 @@ from jobs.storage.port import Storage
 _MAKER: Final = "maker.json"
 
 IsDead = Callable[[StoragePlace], bool]
-"""Says of the note of a process that makes a copy whether the process is certainly dead."""
+"""Takes the note of a process that makes a copy. Returns True if the process is certainly dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A copy that is being made. `durable` are names of files that need no sync any more."""
+    """An unfinished copy. `durable` has the names of files that need no further sync."""
 
     root: Root
     durable: set[str] = field(default_factory=set)
 
     @property
     def storage(self) -> Storage:
-        """The storage that the copy is written into."""
+        """Return the storage into which the copy is written."""
         return storage_of(self.root)
 
 
@@ -41,7 +41,7 @@ class Unfinished:
 def made_whole(to: Root, maker: bytes) -> Iterator[Unfinished]:
     """Lend an empty storage that becomes `to` when the block ends. `maker` says which process writes it.
 
-    If the block raises, nothing is left. Raises OSError.
+    If the block raises, no file is left. Raises OSError.
     """
     made = Unfinished(to.with_name(f".{to.name}.{uuid4()}.partial") if isinstance(to, Path) else to)
     try:
@@ -59,7 +59,7 @@ def made_whole(to: Root, maker: bytes) -> Iterator[Unfinished]:
 
 
 def drop_unfinished_copies(to: Root, is_dead: IsDead) -> None:
-    """Delete what killed processes left at `to` or beside it; `is_dead` is asked about each process."""
+    """Delete the unfinished copies of killed processes, at `to` and beside it. `is_dead` decides about each process."""
     others = to.parent.glob(f".{to.name}.*.partial") if isinstance(to, Path) else (to,)
     for each in others:
         if is_dead(place_in(each, _MAKER)):
@@ -67,7 +67,7 @@ def drop_unfinished_copies(to: Root, is_dead: IsDead) -> None:
 
 
 def is_free(to: Root, is_dead: IsDead) -> bool:
-    """Return whether nothing lies there, or only what a killed process left."""
+    """Return True if nothing lies there, or only the unfinished copy of a killed process."""
     if isinstance(to, Path):
         return not to.exists() or (to.is_dir() and not any(to.iterdir()))
     return not place_in(to, "").is_folder() or is_dead(place_in(to, _MAKER))
@@ -84,7 +84,7 @@ def delete_at_once(root: Root) -> None:
 
 
 def free_bytes(root: Root) -> int | None:
-    """Return the free space of the disk on which a folder lies, or would lie; None for an object store."""
+    """Return the free space of the disk on which a folder lies or would lie. An object store has None."""
     if not isinstance(root, Path):
         return None
     there = root.absolute()
