@@ -8,10 +8,10 @@ from jobs.sources.port import Source, layers
 
 @runtime_checkable
 class KnowsItsJob(Protocol):
-    """Optional for a source that another system knows by the name of its job."""
+    """Optional for a source that tells another system the name of its job."""
 
     def belongs_to(self, job: JobName, source: VertexId) -> None:
-        """Take the names. A pipeline calls it when the source is declared."""
+        """Take the names. A pipeline calls this when the source is declared."""
         ...
 
 

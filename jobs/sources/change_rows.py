@@ -1,4 +1,4 @@
-"""The columns that every change of a table has, whatever database it comes from, and the kinds of changes."""
+"""Lists the columns that every change of a table has, from any database, and the kinds of changes."""
 
 from typing import Final
 
@@ -18,5 +18,7 @@ HEAD: Final = (
     .add(COMMITTED_AT, TimestampType())
     .add(UNCHANGED, ArrayType(StringType()))
 )
-"""`_lsn` is the place of the transaction's commit record, the same for all its rows. `_unchanged` names columns whose
-value an update left alone, and which the server therefore did not send."""
+"""`_lsn` is the place of the transaction's commit record, the same for all its rows.
+
+`_unchanged` lists columns that an update left alone. The server did not send their values.
+"""

@@ -1,4 +1,4 @@
-"""Closes the sources of a pipeline at the end of a tick, or of a command that asked them something."""
+"""Closes the sources of a pipeline at the end of a tick, or of a command that used them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ _log = structlog.get_logger(__name__)
 
 @contextmanager
 def closing(sources: Mapping[VertexId, Source]) -> Iterator[None]:
-    """Close the sources at the end of the block, also if it raises."""
+    """Close the sources at the end of the block, also if the block raises."""
     try:
         yield
     finally:
@@ -21,7 +21,7 @@ def closing(sources: Mapping[VertexId, Source]) -> Iterator[None]:
 
 
 def close_all(sources: Mapping[VertexId, Source]) -> None:
-    """Close every source that holds something open. An error is logged, and the other sources are closed too."""
+    """Close every source that can be closed. An error is logged, and the other sources are closed too."""
     for name, source in sources.items():
         for layer in layers(source):
             if isinstance(layer, Closes):

@@ -19,14 +19,14 @@ from jobs.storage.place import local
 
 
 class Committed(BaseModel):
-    """The content of the file: all rows before these positions are in the tables since that checkpoint."""
+    """The content of the file. All rows before these positions are in the tables since that checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     checkpoint: CheckpointId
     positions: dict[SplitId, str]
-    """By split, as the source itself writes a position."""
+    """The positions by split, in the source's own notation."""
 
 
 class CommitsToFile(WrappedSource):
@@ -52,7 +52,7 @@ class CommitsToFile(WrappedSource):
 
 
 def committed_in(file: Path) -> Committed | None:
-    """Return the committed positions, None if there are none yet; raise SourceError for another kind of file."""
+    """Return the committed positions, or None before the first ones. Raise SourceError for another kind of file."""
     try:
         return Committed.model_validate_json(file.read_bytes())
     except FileNotFoundError:

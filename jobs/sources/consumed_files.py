@@ -1,8 +1,9 @@
-"""Removes the files that a job has read, if its source is told to: never before a completed checkpoint has their rows.
+"""Removes files that a job has read, if its source asks for it, and only after a completed checkpoint has their rows.
 
-The invariant: no position is read on from which lies before a removed file, since its rows would be missing silently.
-So each folder has a ledger, `_consumed.json`, which says up to which position files were removed. It is written before
-a file goes. A poll from an earlier position is refused: after a rollback, and by another job that begins at the start.
+The invariant: no job reads on from a position before a removed file, since the file's rows would be missing silently.
+So each folder has a ledger, `_consumed.json`. It says up to which position files were removed. It is written before a
+file is removed. A poll from an earlier position is refused. This happens after a rollback, and to another job that
+begins at the start.
 """
 
 import shutil
@@ -25,7 +26,7 @@ LEDGER: Final = "_consumed.json"
 
 
 class AfterReading(Enum):
-    """What becomes of a file when a completed checkpoint has all its rows."""
+    """Says what the source does with a file when a completed checkpoint has all its rows."""
 
     KEEP = "keep"
     ARCHIVE = "archive"
@@ -33,7 +34,10 @@ class AfterReading(Enum):
 
 
 class Ledger(BaseModel):
-    """Up to which position of a split files were removed, after which checkpoint; `archive` is where they went."""
+    """The position of a split up to which files were removed, and the checkpoint.
+
+    `archive` is the folder that has them now.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -45,7 +49,7 @@ class Ledger(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumedFiles:
-    """Removes the files of one source that were read. `archive` is the folder for them, absolute."""
+    """Removes files of one source that were read. `archive` is the absolute path of the folder for them."""
 
     after: AfterReading
     archive: Path | None = None
@@ -60,7 +64,7 @@ class ConsumedFiles:
     ) -> None:
         """Remove the files before `position`, the position of a completed checkpoint.
 
-        `found` are the files that are there now. One that is not as it was read stays. Raises SourceError.
+        `found` are the files that exist now. A file that changed since it was read stays. Raises SourceError.
         """
         whole = [
             file for file in _consumed(position) if (now := found.get(file.name)) is not None and _is_as_read(file, now)
@@ -87,7 +91,7 @@ class ConsumedFiles:
 
 
 def must_be_behind_removed(folder: Path, position: FilePosition) -> None:
-    """Raise SourceError if files were removed from the folder that a job at `position` has not read."""
+    """Raise SourceError if the folder lost files that a job at `position` has not read."""
     path = folder / LEDGER
     try:
         ledger = Ledger.model_validate_json(path.read_bytes())

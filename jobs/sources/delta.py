@@ -1,8 +1,8 @@
-"""A source of a Delta table's rows: the table as it is, then what each later version appended or changed.
+"""A source of a Delta table's rows: first the present table, then the rows that each later version added or changed.
 
 The table has one split. Polling reads the log and no row, without Spark. A slice names files and rows, and Spark reads
-only these. `delta_contents` says what each kind of commit brings. Files that were compacted away before they were read
-are read nonetheless, since they stay in the table's folder until VACUUM deletes them.
+only these. `delta_contents` decides which rows each kind of commit brings. A file that was compacted away before it was
+read stays in the table's folder until VACUUM deletes it. Until then the source still reads it.
 """
 
 import re
@@ -37,10 +37,10 @@ from jobs.sources.port import (
 from jobs.sources.position_words import END
 
 SPLIT: Final = SplitId("table")
-"""The one split of a Delta source."""
+"""The single split of a Delta source."""
 
 LATEST: Final = "latest"
-"""Begin behind the newest version."""
+"""Begin after the newest version."""
 
 _ALL: Final = 1_000_000_000_000
 _NOBODY: Final = VertexId("lag")
@@ -68,7 +68,7 @@ class DeltaSource:
         new_columns: Literal["fail", "ignore"] = "fail",
         skip_change_commits: bool = False,
     ) -> None:
-        """Read nothing yet; raise SourceError for options that do not fit together, ValueError for a time."""
+        """Read nothing yet. Raise SourceError for options that contradict each other, ValueError for a time."""
         self._history = DeltaHistory(Path(path).absolute())
         if changes and skip_change_commits:
             raise SourceError(f"{path}: changes=True reads all changes: leave skip_change_commits out")
@@ -81,7 +81,7 @@ class DeltaSource:
         self._origin: DeltaPosition | None = None
 
     def schema(self) -> StructType:
-        """Return the columns that are read; raise SourceError if the table is to tell them and cannot be read."""
+        """Return the columns that are read. Raise SourceError if they come from the table and it cannot be read."""
         columns = self._reading().columns
         if not self._changes:
             return columns
@@ -89,13 +89,13 @@ class DeltaSource:
         return feed.add(CHANGE_TYPE, StringType()).add(COMMIT_VERSION, LongType())
 
     def splits(self) -> tuple[SplitId, ...]:
-        """Return the one split; see `port.Source.splits`."""
+        """Return the single split; see `port.Source.splits`."""
         return (SPLIT,)
 
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows of the table's history; see `port.Source.poll`.
 
-        Raises SourceError, naming the version, for what cannot be read.
+        Raises SourceError for a version that cannot be read, and names it.
         """
         if request.split != SPLIT:
             raise SourceError(f"there is no split {request.split!r}: a Delta table has the one split {SPLIT!r}")
@@ -139,13 +139,16 @@ class DeltaSource:
         return str(DeltaPosition.parse(position))
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
-        """Return the rows between two positions; see `port.CountsRows`. A reset to another version hides some."""
+        """Return the rows between two positions; see `port.CountsRows`.
+
+        It cannot count rows that a reset to a version skips.
+        """
         del split
         first, last = (0 if text is None else DeltaPosition.parse(text).before for text in (start, end))
         return last - first
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
-        """Return the position before a version's rows; see `port.SeeksPositions`. Rows keep on being counted."""
+        """Return the position before a version's rows; see `port.SeeksPositions`. Ordinals go on."""
         del split
         newest = self._newest()
         number = f"version {newest.version + 1}" if words == END else words
@@ -156,11 +159,11 @@ class DeltaSource:
         return DeltaPosition(table=newest.columns.id, version=int(version[1]), before=before).text()
 
     def described(self) -> SourceDescription:
-        """Return that this is a Delta table, and where; see `port.DescribesItself`."""
+        """Return the kind of source, and the table's place; see `port.DescribesItself`."""
         return SourceDescription("delta", str(self._history.folder))
 
     def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
-        """Return how many rows are unread, and the age of the oldest version that has one; see `port.KnowsLag`."""
+        """Return the number of unread rows, and the age of the oldest version with one; see `port.KnowsLag`."""
         found = self.poll(PollSource(_NOBODY, SPLIT, positions.get(SPLIT), _ALL))
         ranges = DeltaSlice.parse(found.detail).ranges if found is not None else ()
         if not ranges:
@@ -187,7 +190,7 @@ class DeltaSource:
         return self._reader
 
     def _newest(self) -> NewestVersion:
-        """Return the newest version; raise SourceError if the table has no feed and is read by changes."""
+        """Return the newest version. Raise SourceError if changes are read and the table has no feed."""
         newest = self._history.newest()
         if self._changes and not newest.columns.has_feed:
             raise SourceError(
@@ -197,7 +200,10 @@ class DeltaSource:
         return newest
 
     def _first(self, newest: NewestVersion) -> DeltaPosition:
-        """Return the position of the first row. It stays for this object's life, as a position names the same rows."""
+        """Return the position of the first row.
+
+        This object keeps it, because a position names the same rows for ever.
+        """
         if self._origin is None or self._origin.table != newest.columns.id:
             version = self._first_version(newest)
             snapshot = self._start is None
@@ -220,7 +226,7 @@ class DeltaSource:
                 )
 
     def _first_since(self, moment: datetime, newest: int) -> int:
-        """Return the first version that was committed at or after a time; the next one if there is none yet."""
+        """Return the first version that was committed at or after a time, or the next version if there is none yet."""
         at_ms = int(moment.astimezone(UTC).timestamp() * 1_000)
         oldest = self._history.oldest()
         low, high = oldest, newest + 1
@@ -251,9 +257,9 @@ class DeltaSource:
     def _walk(
         self, start: DeltaPosition, newest: NewestVersion, rows_max: int
     ) -> tuple[DeltaPosition, list[DeltaRange]]:
-        """Return the position after at most `rows_max` more rows, and the ranges on the way.
+        """Return the position after at most `rows_max` more rows, and the ranges up to it.
 
-        A file that fits into `rows_max` is not split: it waits for the next slice if this one has rows already.
+        A file that fits into `rows_max` is not split. It waits for the next slice if this one has rows already.
         """
         place, ranges, left = start, list[DeltaRange](), rows_max
         reading = self._reading()
@@ -285,7 +291,7 @@ class DeltaSource:
         return _footer(path, file.size).rows if file.rows is None else file.rows
 
     def _like(self, part: DeltaRange) -> Like:
-        """Return how a file is read; raise SourceError unless it is there as its log says."""
+        """Return how a file is read. Raise SourceError if the file is not there as its log says."""
         path = self._history.file(part.path)
         footer = _footer(path, part.size)
         if footer.rows != part.rows:
@@ -296,7 +302,7 @@ class DeltaSource:
 
 @lru_cache(maxsize=4_096)
 def _footer(path: Path, size: int) -> Footer:
-    """Return the footer of a file from a cache, so that it is opened once; a file of a table never changes."""
+    """Return the footer of a file from a cache. Each file is opened once, because files of a table never change."""
     del size
     return read_footer(path)
 
@@ -316,7 +322,7 @@ def _range(file: DataFile, change: ChangeType, place: DeltaPosition, rows: int, 
 
 
 def _go_on(request: PollSource, version: int | None) -> str:
-    """Return the command that skips what cannot be read."""
+    """Return the command that skips rows that cannot be read."""
     command = f"tidemark reset PIPELINE {request.source} --split {request.split} --to"
     if version is None:
         return f"To read all of the present table: {command} start"

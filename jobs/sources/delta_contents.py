@@ -25,16 +25,19 @@ _ANEW = "Or begin anew with a source of another id"
 
 
 class NewColumns(Enum):
-    """What becomes of a column that the table has and the source's schema does not."""
+    """Says what the source does with a column that the table has and the source's schema lacks."""
 
     FAIL = "fail"
     IGNORE = "ignore"
     NEXT_TICK = "next tick"
-    """No schema was declared: the next tick takes the table's columns."""
+    """No schema was declared. The next tick takes the table's columns."""
 
 
 class VersionUnreadableError(Exception):
-    """Rows of the history that cannot be read. `go_on_at` is the first version after them; None: read all anew."""
+    """Rows of the history cannot be read.
+
+    `go_on_at` is the first version after them. If it is None, the user must read the table anew.
+    """
 
     def __init__(self, message: str, go_on_at: int | None) -> None:
         super().__init__(message)
@@ -43,7 +46,7 @@ class VersionUnreadableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HistoryReader:
-    """How a source reads a table's history: the columns that it wants, by appends or by changes."""
+    """Says how a source reads a table's history: its columns, and whether it reads appends or changes."""
 
     history: DeltaHistory
     columns: StructType
@@ -56,7 +59,10 @@ class HistoryReader:
         return self._snapshot(place.version) if place.snapshot else self._committed(place)
 
     def must_fit(self, columns: DeltaColumns, version: int, *, newest: bool = False) -> None:
-        """Raise SourceError unless the columns of a version are those that are read; old versions may lack some."""
+        """Raise SourceError if the columns of a version are not those that the source reads.
+
+        Old versions may lack some.
+        """
         where = f"{self.history.folder}, version {version}"
         if columns.mapped:
             raise SourceError(

@@ -1,7 +1,7 @@
 """Reads the history of a Delta table without Spark: its newest version, one commit, the files of a snapshot.
 
-Log entries never change, and neither do the files that they name. Files that OPTIMIZE or a delete took out of the
-table stay in its folder until VACUUM, so an older version can still be read.
+Log entries never change, and neither do the files that they name. A file that OPTIMIZE or a delete removed from the
+table stays in its folder until VACUUM, so an older version can still be read.
 """
 
 import json
@@ -26,7 +26,7 @@ from jobs.stores.log_entries import entry_place, log_versions
 _READ_FEATURES: Final = frozenset(
     {"timestampNtz", "deletionVectors", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"}
 )
-"""Features of Delta's protocol that do not change how the files here are read, or whose use is looked for."""
+"""Features of Delta's protocol that do not change how the files are read here, or whose use this module looks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,18 @@ class DeltaColumns:
 
     @property
     def mapped(self) -> bool:
-        """Whether files name the columns otherwise than the table (column mapping)."""
+        """Return True if files have other column names than the table (column mapping)."""
         return self.configuration.get("delta.columnMapping.mode", "none") != "none"
 
     @property
     def has_feed(self) -> bool:
-        """Whether commits write the change data feed."""
+        """Return True if commits write the change data feed."""
         return self.configuration.get("delta.enableChangeDataFeed", "").lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedVersion:
-    """What one version's entry in the log says. Files that a commit only rearranges are left out (OPTIMIZE)."""
+    """The content of one version's log entry. Files that a commit only rearranges are left out (OPTIMIZE)."""
 
     version: int
     operation: str
@@ -72,12 +72,12 @@ class CommittedVersion:
     changes: tuple[DataFile, ...]
     """Files of the change data feed."""
     columns: DeltaColumns | None
-    """The table's columns from this version on, if the commit says them."""
+    """The table's columns from this version on, if the commit lists them."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewestVersion:
-    """The newest version and its columns; `entry` tells its entry in the log from that of a table made anew."""
+    """The newest version and its columns. `entry` differs from the entry of a recreated table."""
 
     version: int
     columns: DeltaColumns
@@ -88,12 +88,12 @@ class DeltaHistory:
     """The history of one table."""
 
     def __init__(self, folder: Path) -> None:
-        """Name the table's folder; nothing is read yet."""
+        """Name the table's folder. It reads nothing yet."""
         self.folder = folder
         self._newest: NewestVersion | None = None
 
     def newest(self) -> NewestVersion:
-        """Return the newest version; raise SourceError if the table cannot be read by delta-rs and Spark alike."""
+        """Return the newest version. Raise SourceError if delta-rs or Spark cannot read the table."""
         known = self._newest
         if known is not None and self._entry(known.version) == known.entry and not self.has_entry(known.version + 1):
             return known
@@ -107,34 +107,37 @@ class DeltaHistory:
         return self._newest
 
     def has_entry(self, version: int) -> bool:
-        """Return whether the log still has the entry of a version."""
+        """Return True if the log still has the entry of a version."""
         return _entry_path(self.folder, version).exists()
 
     def oldest(self) -> int:
-        """Return the oldest version that the log still has an entry of."""
+        """Return the oldest version whose entry the log still has."""
         return min(log_versions(local(self.folder)), default=0)
 
     def commit(self, version: int) -> CommittedVersion:
-        """Return what a version's entry says; raise SourceError if it is gone or unreadable."""
+        """Return the content of a version's entry. Raise SourceError if it is gone or unreadable."""
         entry = self._entry(version)
         if entry is None:
             raise SourceError(f"{self.folder}: the log has no entry of version {version}")
         return _commit(self.folder, version, entry)
 
     def committed_at_ms(self, version: int) -> int | None:
-        """Return when a version was committed; None if its entry is gone."""
+        """Return the time of a version's commit, or None if its entry is gone."""
         return self.commit(version).at_ms if self.has_entry(version) else None
 
     def columns_at(self, version: int) -> DeltaColumns:
-        """Return the table's columns at a version; raise SourceError if the log cannot tell any more."""
+        """Return the table's columns at a version. Raise SourceError if the log no longer has them."""
         return _columns_of(self.opened(version))
 
     def files_at(self, version: int) -> tuple[DataFile, ...]:
-        """Return the files of the whole table at a version, oldest first; raise SourceError if the log cannot tell."""
+        """Return the files of the whole table at a version, oldest first.
+
+        Raise SourceError if the log no longer has them.
+        """
         return _snapshot(self, version, self.newest().columns.id)
 
     def file(self, path: str) -> Path:
-        """Return where a file lies; raise SourceError for a file of another table (a shallow clone)."""
+        """Return a file's place. Raise SourceError for a file of another table (a shallow clone)."""
         if path.startswith(("/", "file:")) or "://" in path:
             raise SourceError(
                 f"{self.folder}: {path} belongs to another table, of which this one is a shallow clone. "
@@ -143,7 +146,7 @@ class DeltaHistory:
         return self.folder / path
 
     def opened(self, version: int | None = None) -> DeltaTable:
-        """Return the table at a version, by default the newest; raise SourceError if it cannot be read."""
+        """Return the table at a version, by default the newest. Raise SourceError if it cannot be read."""
         try:
             if not DeltaTable.is_deltatable(str(self.folder)):
                 raise SourceError(f"{self.folder} is not a Delta table: write it first, or correct the source's path")
@@ -190,7 +193,7 @@ def _columns(
 
 @lru_cache(maxsize=64)
 def _commit(folder: Path, version: int, entry: tuple[int, int]) -> CommittedVersion:
-    """Return a parsed entry; `entry` tells it from the one of a table that was made anew in that folder."""
+    """Return a parsed entry. `entry` distinguishes it from the entry of a recreated table in that folder."""
     try:
         text = _entry_path(folder, version).read_text(encoding="utf-8")
         actions = [json.loads(line) for line in text.splitlines() if line.strip()]
@@ -218,7 +221,7 @@ def _said(said: dict[str, Any]) -> DeltaColumns:
 
 
 def _files(actions: list[dict[str, Any]], kind: str) -> tuple[DataFile, ...]:
-    """Return the files of that kind of action; adds and removes only if they change what the table holds."""
+    """Return the files of that kind of action. Of adds and removes, only those count that change the table's rows."""
     found = (each[kind] for each in actions if kind in each)
     return tuple(_file(each) for each in found if kind == "cdc" or each.get("dataChange", True))
 
@@ -234,7 +237,7 @@ def _file(action: dict[str, Any]) -> DataFile:
 @lru_cache(maxsize=4)
 def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataFile, ...]:
     """Return the files of a snapshot in the order in which they were written, by name if at the same time."""
-    del table_id  # tells the snapshot from the one of a table that was made anew in that folder
+    del table_id  # `entry` distinguishes the snapshot from that of a recreated table in the folder
     table = history.opened(version)
     vectors = paths_with_deletion_vectors(table)
     adds = pa.table(table.get_add_actions()).to_pylist()
@@ -252,7 +255,7 @@ def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataF
 
 
 def _text(value: object) -> str | None:
-    """Return a value of a partition column as Delta's log writes it."""
+    """Return a value of a partition column in the notation of Delta's log."""
     if value is None or isinstance(value, str):
         return value or None
     if isinstance(value, bool):

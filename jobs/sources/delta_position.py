@@ -1,8 +1,8 @@
-"""The position of a Delta source in a table's history, and the rows that a slice of it describes.
+"""The position of a Delta source in a table's history, and the rows of a slice.
 
-A position is the next row to read: a version, a file of that version, and a row of that file. At first its files are
-those of the whole table at that version (`snapshot`), later those that the version's commit brought. Both lists have a
-fixed order. So a position names the same rows for as long as the log has the version's entry.
+A position is the next row to read: a version, a file of that version, and a row of that file. At first these are the
+files of the whole table at that version (`snapshot`). Later they are the files that the version's commit added. Both
+lists have a fixed order. So a position names the same rows for as long as the log has the version's entry.
 """
 
 from enum import Enum
@@ -14,12 +14,12 @@ from jobs.sources.port import SourceError
 
 
 class ChangeType(Enum):
-    """What a commit did to the rows of a file, as the change data feed words it."""
+    """Says what a commit did to the rows of a file, in the words of the change data feed."""
 
     INSERT = "insert"
     DELETE = "delete"
     SAID_IN_FILE = "in the file"
-    """The file has a column that says it for each row."""
+    """A column of the file says it for each row."""
 
 
 class _Persisted(BaseModel):
@@ -27,9 +27,9 @@ class _Persisted(BaseModel):
 
 
 class DeltaPosition(_Persisted):
-    """The next row to read: row `row` of file `file` of a version, both from 0; `before` rows were read so far.
+    """The next row to read: row `row` of file `file` of a version, both from 0. So far, `before` rows were read.
 
-    `table` is the id that the table was created with.
+    `table` is the id that the table got when it was created.
     """
 
     format: Literal[1] = 1
@@ -42,7 +42,7 @@ class DeltaPosition(_Persisted):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the position of that canonical JSON text; raise SourceError if no Delta source has written it."""
+        """Return the position of that canonical JSON text. Raise SourceError if no Delta source has written it."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -52,11 +52,11 @@ class DeltaPosition(_Persisted):
             ) from error
 
     def text(self) -> str:
-        """Return the canonical JSON text: the same position always gives the same text."""
+        """Return the canonical JSON text. The same position always has the same text."""
         return self.model_dump_json()
 
     def after(self, rows: int, *, ends_file: bool) -> Self:
-        """Return the position behind so many more rows of the file, or behind the file."""
+        """Return the position after so many more rows of the file, or after the file."""
         place = {"file": self.file + 1, "row": 0} if ends_file else {"row": self.row + rows}
         return self.model_copy(update=place | {"before": self.before + rows})
 
@@ -65,7 +65,7 @@ class DeltaPosition(_Persisted):
         return self.model_copy(update={"version": self.version + 1, "snapshot": False, "file": 0, "row": 0})
 
     def __str__(self) -> str:
-        """Return the position in words; files and rows count from 1 there, as people count."""
+        """Return the position in words. There files and rows count from 1, as people count."""
         if self.snapshot or self.file or self.row:
             of = "table at version" if self.snapshot else "version"
             return f"{of} {self.version}, file {self.file + 1}, row {self.row + 1:,}"
@@ -73,9 +73,10 @@ class DeltaPosition(_Persisted):
 
 
 class DeltaRange(_Persisted):
-    """Rows `first` to `end` (exclusive) of a Parquet file of the table; `before` rows of the split precede its row 0.
+    """Rows `first` to `end` (exclusive) of a Parquet file of the table. `before` rows of the split precede its row 0.
 
-    `path` is as the log has it, decoded. `before` may be negative: a range need not begin at the file's first row.
+    `path` is the decoded path from the log. `before` may be negative, because a range need not begin at the file's
+    first row.
     """
 
     path: str
@@ -96,12 +97,12 @@ class DeltaRange(_Persisted):
 
     @property
     def bytes(self) -> int:
-        """The range's share of the file, an estimate."""
+        """Return the range's estimated share of the file."""
         return self.size * (self.end - self.first) // self.rows
 
 
 class DeltaSlice(_Persisted):
-    """What a slice's reader needs: ranges of files, in order."""
+    """All that a slice's reader needs: ranges of files, in order."""
 
     ranges: tuple[DeltaRange, ...]
 

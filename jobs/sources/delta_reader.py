@@ -1,8 +1,8 @@
 """Reads ranges of a Delta table's files as one DataFrame, without Delta: by Spark's Parquet reader.
 
-Delta itself reads whole versions. A slice is replayable because it names files and rows, whatever became of the table
-since. What a file does not hold, such as the values of partition columns, comes from the slice by maps, which Spark
-passes to its generated code (see `file_reader`).
+Delta itself reads whole versions. A slice is replayable because it names files and rows, whatever happens to the table
+afterwards. Values that a file does not hold, such as those of partition columns, come from the slice by maps, which
+Spark passes to its generated code (see `file_reader`).
 """
 
 import re
@@ -23,16 +23,16 @@ from jobs.sources.file_reader import converted, stored_field
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 
 CHANGE_TYPE: Final = "_change_type"
-"""Name of the column that says what became of the row: insert, update_preimage, update_postimage or delete."""
+"""The column with the change that a row underwent: insert, update_preimage, update_postimage or delete."""
 COMMIT_VERSION: Final = "_commit_version"
-"""Name of the column with the version that brought the row; bigint."""
+"""The column with the version that brought the row; bigint."""
 
 _ZONE: Final = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """What files must have in common to be read by one scan."""
+    """The properties that files must share to be read by one scan."""
 
     conversions: Conversions
     says_change: bool
@@ -53,7 +53,7 @@ def joined(ranges: Iterable[DeltaRange]) -> list[DeltaRange]:
 
 
 def layers(ranges: Iterable[DeltaRange]) -> list[list[DeltaRange]]:
-    """Return the ranges in as few lists as possible, so that no list has two ranges of one file."""
+    """Return the ranges in as few lists as possible. No list has two ranges of one file."""
     by_path: dict[str, list[DeltaRange]] = {}
     for part in ranges:
         by_path.setdefault(part.path, []).append(part)
@@ -95,7 +95,7 @@ class _Places:
         self._path = f"substring_index(_metadata.file_path, '/', -{depth})"
 
     def numbers(self, values: Iterable[int]) -> str:
-        """Return the expression of a bigint; every file that is read must have one."""
+        """Return the expression of a bigint. Every file that is read must have a value."""
         unknown = f"raise_error(concat('read rows of a file that was not asked for: ', {self._path}))"
         return f"coalesce({self._of(f'{value}L' for value in values)}, cast({unknown} AS bigint))"
 
@@ -121,7 +121,7 @@ def _given(field: StructField, at: _Places, ranges: Sequence[DeltaRange]) -> Col
 
 
 def _with_zone(value: str | None) -> str | None:
-    """Return the text of a moment with its zone; without one it is in UTC, as delta-rs writes it."""
+    """Return the text of a moment with its zone. Without one it is in UTC, as delta-rs writes it."""
     return value if value is None or _ZONE.search(value) else f"{value}Z"
 
 

@@ -25,7 +25,7 @@ from jobs.sources.port import SourceError
 
 
 class OnMisfit(Enum):
-    """What a source does with a file whose columns are not those of its schema."""
+    """Says what a source does with a file whose columns differ from its schema."""
 
     FAIL = "fail"
     IGNORE = "ignore"
@@ -35,7 +35,7 @@ class OnMisfit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A column is read with its own type, and cast to that of the schema."""
+    """Read a column with its own type, and cast it to the type of the schema."""
 
     type: DataType
 
@@ -56,14 +56,14 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The columns that files must have. `found` are those that were found in files, and that others may lack."""
+    """The columns that files must have. `found` are columns that were found in some files and that others may lack."""
 
     schema: StructType
     on_misfit: OnMisfit
     found: frozenset[str] = frozenset()
 
     def fit(self, path: Path, footer: Footer) -> Fit:
-        """Return how the file is read; raise SourceError if it must not be.
+        """Return how the file is read. Raise SourceError if it must not be read.
 
         Columns may be in any order.
         """
@@ -81,7 +81,7 @@ class Contract:
         return Fit(tuple((name, how) for name, how in read if how is not None), names, None, unknown)
 
     def _misfit(self, columns: Mapping[str, Column], field: StructField) -> str | None:
-        """Return what is wrong with a column of the file; None if it fits."""
+        """Return what is wrong with a column of the file, or None if it fits."""
         column = columns.get(field.name)
         if column is None:
             return None if field.name in self.found else f" has no column {field.name!r} (it has {', '.join(columns)})"

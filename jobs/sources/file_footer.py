@@ -21,18 +21,18 @@ from jobs.sources.arrow_types import Conversion, conversion_of, spark_type
 from jobs.sources.port import SourceError
 
 _TAIL: Final = 8
-"""Bytes behind the footer: its length in four, little-endian, and the magic word."""
+"""The bytes at the end of a file: the footer's length in four little-endian bytes, and the magic word."""
 _DIGEST_BYTES: Final = 6
 
 Conversions = tuple[tuple[str, Conversion], ...]
-"""Columns that are converted, in the order of the schema."""
+"""The columns that are converted, in the order of the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a file: its name, its type as the file says, the type as which it is read, and its conversion.
+    """A column of a file: its name, its type in the file, the type as which it is read, and its conversion.
 
-    `said` is None if the file does not say it, `type` is None if it cannot be read or is not known.
+    `said` is None if the file does not name the type. `type` is None if it cannot be read or is not known.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Column:
     conversion: Conversion | None = None
 
     def fits(self, wanted: DataType) -> bool:
-        """Return whether the column can be read as this type. A column that never has a value fits any type."""
+        """Return True if the column can be read as this type. A column that never has a value fits any type."""
         if self.said is None or isinstance(self.type, NullType):
             return True
         return self.type is not None and self.type.simpleString() == wanted.simpleString()
@@ -63,7 +63,10 @@ class Footer:
 
 
 def read_footer(path: Path) -> Footer:
-    """Return the footer of a Parquet file; no row is read. Raises SourceError if it is unreadable or truncated."""
+    """Return the footer of a Parquet file. It reads no row.
+
+    Raise SourceError if the file is unreadable or truncated.
+    """
     try:
         with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             return Footer(int(file.metadata.num_rows), _digest_of_footer(opened), tuple(_columns(file)))
@@ -72,14 +75,14 @@ def read_footer(path: Path) -> Footer:
 
 
 def conversions_of(footer: Footer, names: Iterable[str]) -> Conversions:
-    """Return how those of the columns are converted that Spark cannot read by itself; a missing column is left out."""
+    """Return the conversion of each of these columns that Spark cannot read by itself. Skip missing columns."""
     by_name = {column.name: column for column in footer.columns or ()}
     found = ((name, by_name[name].conversion) for name in names if name in by_name)
     return tuple((name, conversion) for name, conversion in found if conversion is not None)
 
 
 def unreadable(path: Path, title: str, error: Exception) -> SourceError:
-    """Return the error for a file that is not of its format, or not whole."""
+    """Return the error for a file that has another format or is not whole."""
     return SourceError(
         f"{path} cannot be read as {title} ({first_line(error)}): write it anew, or remove it. A file that is "
         f"still being written needs a temporary name: a leading dot or underscore, or .tmp at the end"
@@ -87,12 +90,12 @@ def unreadable(path: Path, title: str, error: Exception) -> SourceError:
 
 
 def digest(contents: bytes) -> str:
-    """Return bytes in short, as a position holds them."""
+    """Return a short digest of bytes, for a position."""
     return urlsafe_b64encode(blake2b(contents, digest_size=_DIGEST_BYTES).digest()).decode()
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, or its class."""
+    """Return the first line of an error's text, or the name of its class."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

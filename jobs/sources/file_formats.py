@@ -28,14 +28,17 @@ from jobs.sources.file_position import PLACES
 from jobs.sources.port import SourceError
 
 Options = Mapping[str, str]
-"""Options of Spark's reader for the format, all as text."""
+"""The options of Spark's reader for the format, all as text."""
 
 _COMPRESSED: Final = ("", ".gz", ".bz2")
 
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """A format under Spark's name for it. `bytes_per_row` is a guess, if nobody counts the rows before reading."""
+    """A format under Spark's name for it.
+
+    `bytes_per_row` is a guess, for a file whose rows nobody counts before reading.
+    """
 
     name: str
     title: str
@@ -45,12 +48,12 @@ class FileFormat:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether each file is read whole."""
+        """Return True if each file is read whole."""
         return self.bytes_per_row is not None
 
     @property
     def is_text(self) -> bool:
-        """Return whether single records of a file may be unreadable."""
+        """Return True if single records of a file may be unreadable."""
         return self.name in {"csv", "json"}
 
     def rows_in(self, size: int) -> int:
@@ -59,14 +62,14 @@ class FileFormat:
 
 
 def format_named(name: str) -> FileFormat:
-    """Return the format of that name; raise SourceError naming all of them."""
+    """Return the format of that name. Raise SourceError with all names if there is none."""
     if name not in _FORMATS:
         raise SourceError(f"there is no format {name!r} of input files: write one of {', '.join(sorted(_FORMATS))}")
     return _FORMATS[name]
 
 
 def csv_header(path: Path, options: Options) -> tuple[str, ...]:
-    """Return the names in the first line of a CSV file; raise SourceError if it cannot be read."""
+    """Return the names in the first line of a CSV file. Raise SourceError if it cannot be read."""
     try:
         with _opened(path) as opened:
             encoding = options.get("encoding", options.get("charset", "utf-8"))
@@ -112,7 +115,7 @@ def _of_orc(path: Path, _: Options) -> Footer:
 
 
 def _orc_column(field: pa.Field) -> Column:
-    """Return a column. Both of ORC's kinds of timestamps fit both of Spark's."""
+    """Return a column. Both of ORC's kinds of timestamps fit both of Spark's kinds."""
     found = column(field.name, field.type)
     return Column(field.name, None, found.type) if pa.types.is_timestamp(field.type) else found
 
@@ -128,9 +131,9 @@ def _of_json(path: Path, _: Options) -> Footer:
 
 
 def _whole(path: Path, columns: tuple[Column, ...] | None) -> Footer:
-    """Return what is known of a file that is read whole; raise SourceError if it cannot be read.
+    """Return the footer of a file that is read whole. Raise SourceError if it cannot be read.
 
-    Its contents are compared in full, since such a file has no footer that its writer writes anew each time.
+    Its contents are compared in full, because such a file has no footer that its writer writes anew each time.
     """
     try:
         with path.open("rb") as opened:

@@ -29,12 +29,12 @@ class FoundFile:
 
 
 Footers = Callable[[str], Footer | None]
-"""Returns the present footer of the file of that name; None if it cannot be read as Parquet."""
+"""Returns the present footer of the file of that name, or None if it cannot be read as Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """The position with the present names and times of its files, and the unknown names, in order."""
+    """The position with the present names and times of its files, and the names of new files, in order."""
 
     position: FilePosition
     unseen: tuple[str, ...]
@@ -50,9 +50,9 @@ class FileChangedError(Exception):
 
 
 def matched(position: FilePosition, found: Mapping[str, FoundFile], footers: Footers) -> Matched:
-    """Match the files with the position; raise FileChangedError.
+    """Match the files with the position. Raise FileChangedError.
 
-    If none of the last file's rows were read, that file may have changed: it counts as not seen.
+    A last file of which no row was read may have changed. It then counts as new.
     """
     known = {file.name for file in position.files}
     differing = {file.name for file in position.files if file.name in found and not _as_it_was(file, found[file.name])}
@@ -64,7 +64,7 @@ def matched(position: FilePosition, found: Mapping[str, FoundFile], footers: Foo
     for file in position.files:
         now = found.get(renamed.get(file.name, file.name))
         if file.name in taken and file.name not in renamed and file is not position.files[-1]:
-            skipped += file.skipped + file.rows  # overwritten by the renamed one: nothing is left to recognize
+            skipped += file.skipped + file.rows  # a renamed file replaced it, so nothing is left to recognize
             continue
         if now is not None and file.name not in renamed and file.name in differing and not is_same(file, now, footers):
             if file is position.files[-1] and not position.consumed:
@@ -76,7 +76,7 @@ def matched(position: FilePosition, found: Mapping[str, FoundFile], footers: Foo
 
 
 def is_same(read: SeenFile, now: FoundFile, footers: Footers) -> bool:
-    """Return whether a file has the contents that were read. Format 1 knows only size and number of rows."""
+    """Return True if a file has the contents that were read. Format 1 only knows size and number of rows."""
     if read.size != now.size:
         return False
     footer = footers(now.name)
@@ -110,7 +110,7 @@ def _as_it_was(read: SeenFile, now: FoundFile) -> bool:
 
 
 def _as_now(read: SeenFile, now: FoundFile | None, skipped: int) -> SeenFile:
-    """Return a file with its present name and time, unchanged if the file is gone."""
+    """Return a file with its present name and time. A missing file stays unchanged."""
     update: dict[str, object] = {"skipped": read.skipped + skipped} if skipped else {}
     if now is not None and (read.name, read.modified_ns) != (now.name, now.modified_ns):
         update |= {"name": now.name, "modified_ns": now.modified_ns}
@@ -120,7 +120,10 @@ def _as_now(read: SeenFile, now: FoundFile | None, skipped: int) -> SeenFile:
 def _matched_without_last(
     position: FilePosition, files: tuple[SeenFile, ...], found: Mapping[str, FoundFile]
 ) -> Matched:
-    """Match the files without the last one, of which no row was read. It is discovered again as it is now."""
+    """Match the files without the last one, of which no row was read.
+
+    It is discovered again with its present contents.
+    """
     consumed = files[-1].rows if files else 0
     then = {"files": files, "consumed": consumed, "before": position.before - consumed}
     return _matched(position.model_copy(update=then), found)

@@ -24,10 +24,10 @@ from pydantic import (
 from jobs.sources.port import SourceError
 
 GONE_KEPT: Final = 1_000
-"""How many removed files a position remembers. If one of them comes back, it is not read again."""
+"""A position remembers this many removed files. If one of them comes back, it is not read again."""
 
 PLACES: Final = 2**40
-"""How many positions a file takes whose rows nobody has counted: more than a file has rows."""
+"""More than the rows of any file. A file whose rows nobody has counted gets this many places."""
 _SHOWN_MAX: Final = 200
 
 
@@ -36,10 +36,10 @@ class _Persisted(BaseModel):
 
 
 class SeenFile(_Persisted):
-    """A file as it was when it was discovered; `name` is its path below the split's folder, times in ns.
+    """A file as it was when it was discovered. `name` is its path below the split's folder, and times are in ns.
 
-    `contents` is the digest of its footer, empty in positions of format 1. `skipped` counts rows of forgotten files
-    that were discovered between the file before it in the position and this file.
+    `contents` is the digest of its footer, and is empty in positions of format 1. `skipped` counts rows of forgotten
+    files that were discovered between the previous file of the position and this one.
     """
 
     name: str
@@ -52,7 +52,7 @@ class SeenFile(_Persisted):
     @field_validator("name")
     @classmethod
     def _of_its_folder(cls, name: str) -> str:
-        """Refuse a name that leads out of the split's folder: a position may come from another warehouse."""
+        """Refuse a name that leads out of the split's folder. A position may come from another warehouse."""
         if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise ValueError("must be the path of a file below the split's folder")
         return name
@@ -62,7 +62,7 @@ _FIELDS: Final = tuple(SeenFile.model_fields)
 
 
 class FileRange(_Persisted):
-    """The rows `first` to `end` (exclusive) of one file; `before` rows of the split lie before the file's row 0."""
+    """The rows `first` to `end` (exclusive) of one file. `before` rows of the split lie before the file's row 0."""
 
     file: SeenFile
     first: NonNegativeInt
@@ -77,17 +77,17 @@ class FileRange(_Persisted):
 
     @property
     def rows(self) -> int:
-        """How many rows the range has."""
+        """Return how many rows the range has."""
         return self.end - self.first
 
     @property
     def bytes(self) -> int:
-        """The range's share of the file, an estimate."""
+        """Return the range's estimated share of the file."""
         return self.file.size * self.rows // self.file.rows
 
 
 class SliceDetail(_Persisted):
-    """What a slice's reader needs: ranges of one or more files, in order."""
+    """All that a slice's reader needs: ranges of one or more files, in order."""
 
     ranges: tuple[FileRange, ...]
 
@@ -101,10 +101,10 @@ class SliceDetail(_Persisted):
 
 
 class FilePosition(_Persisted):
-    """A position in a split: all files except the last are consumed whole.
+    """A position in a split. All files except the last are read whole.
 
-    `consumed` counts rows of the last file, and `before` the rows of all other files. So a row's ordinal in the split
-    needs no sum over the files. Format 1 wrote files as objects and without their contents.
+    `consumed` counts read rows of the last file, and `before` the rows of all other files. So a row's ordinal in the
+    split needs no sum over the files. Format 1 wrote files as objects and without their contents.
     """
 
     format: Literal[1, 2] = 2
@@ -137,7 +137,7 @@ class FilePosition(_Persisted):
     @field_validator("files", mode="before")
     @classmethod
     def _from_arrays(cls, files: object) -> object:
-        """Read files written as arrays of fields, a form that is shorter and faster to read than objects."""
+        """Read files from arrays of fields. This form is shorter and faster to read than objects."""
         if not isinstance(files, list):
             return files
         return [dict(zip(_FIELDS, file, strict=False)) if isinstance(file, list) else file for file in files]
@@ -147,11 +147,11 @@ class FilePosition(_Persisted):
         return [_array(file) for file in files]
 
     def text(self) -> str:
-        """Return the canonical JSON text: the same position always gives the same text."""
+        """Return the canonical JSON text. The same position always has the same text."""
         return self.model_copy(update={"format": 2}).model_dump_json()
 
     def places(self) -> Iterator[tuple[SeenFile, int]]:
-        """Yield each file with the rows that lie before its first."""
+        """Yield each file with the number of rows before its first."""
         before = 0
         for file in self.files:
             before += file.skipped
@@ -160,14 +160,14 @@ class FilePosition(_Persisted):
 
     @property
     def rest(self) -> FileRange | None:
-        """The unread rest of the last file, if it was read in part."""
+        """Return the unread rest of the last file if it was read in part."""
         if not self.files or self.consumed == self.files[-1].rows:
             return None
         last = self.files[-1]
         return FileRange(file=last, first=self.consumed, end=last.rows, before=self.before)
 
     def remembering(self, present: Container[str]) -> "FilePosition":
-        """Return the same position, without the files that were removed long ago."""
+        """Return the same position without the files that were removed long ago."""
         gone = [place for place, file in enumerate(self.files[:-1]) if file.name not in present]
         forgotten = frozenset(gone[:-GONE_KEPT])
         if not forgotten:
@@ -184,13 +184,13 @@ class FilePosition(_Persisted):
 
 
 def _first(error: ValidationError) -> str:
-    """Return the first thing that is wrong, and where."""
+    """Return the first error of a validation, and its place."""
     problem = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".removeprefix(": ")
 
 
 def _short(text: str) -> str:
-    """Return the beginning of an untrusted text, as a message shows it."""
+    """Return the beginning of an untrusted text, for a message."""
     return repr(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}...")
 
 
@@ -205,13 +205,12 @@ def advance(
     rows_max: int,
     estimate: Callable[[SeenFile], int] | None = None,
 ) -> tuple[FilePosition, tuple[FileRange, ...]]:
-    """Return the position after at most `rows_max` more rows, and the ranges read on the way.
+    """Return the position after at most `rows_max` more rows, and the ranges up to it.
 
-    It takes the rest of the last file first, then unseen files in the order given. A file that fits into
-    `rows_max` is never split: it waits for the next slice if this one has rows already. Files without
-    rows are skipped, and remembered only if rows follow. No more of `unseen` is iterated than needed.
-
-    With `estimate`, which says how many rows a file probably has, no file is ever split.
+    It takes the rest of the last file first, then unseen files in the given order. A file that fits into `rows_max` is
+    never split. It waits for the next slice if this one has rows already. Files without rows are skipped, and
+    remembered only if rows follow. It takes no more of `unseen` than it needs. With `estimate`, which gives a file's
+    probable number of rows, no file is ever split.
     """
     rest = position.rest
     if rest is not None and rest.rows > rows_max:

@@ -28,7 +28,7 @@ from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 _WHOLE: Final = (0, 2**63 - 1)
 _NOTHING: Final = (0, 0)
 _HELP: Final = "_tidemark_"
-"""Begins the names of the columns that number the rows of a file, so that no column of a file has such a name."""
+"""The beginning of the names of the columns that number the rows of a file. No column of a file has such a name."""
 _BLOCK, _ORDER, _PLACE, _ROW = (f"{_HELP}{name}" for name in ("block", "order", "place", "row"))
 
 Ranges = Sequence[tuple[SplitId, FileRange]]
@@ -45,9 +45,9 @@ class FileReader:
     corrupt: str | None
 
     def read(self, spark: SparkSession, ranges: Ranges, fit: Fit) -> DataFrame:
-        """Return the rows of `ranges`, at least one, with split and position; ranges do not overlap.
+        """Return the rows of `ranges`, at least one, with split and position. Ranges do not overlap.
 
-        The columns of all files are read alike, as `fit` says.
+        All files have the same columns, which are read as `fit` says.
         """
         ranges = joined(ranges)
         paths = list(dict.fromkeys(str(self.files.folder(split) / part.file.name) for split, part in ranges))
@@ -73,7 +73,7 @@ class FileReader:
         return {**(mode if self.format.is_text else {}), **self.options, **spark_options(paths)}
 
     def _stored(self, fit: Fit) -> StructType:
-        """Return the columns as Spark reads them from the files."""
+        """Return the columns in the form in which Spark reads them from the files."""
         known = {field.name: field for field in self.schema}
         if fit.names is not None:
             fields = [
@@ -108,7 +108,7 @@ class FileReader:
         return f"substring(_metadata.file_path, locate({root}, _metadata.file_path) + length({root}))"
 
     def _numbered(self, files: DataFrame) -> DataFrame:
-        """Return the rows with file and number in the file."""
+        """Return the rows with their file, and their number in it."""
         ordered = files.select(
             "*",
             F.expr(self._place()).alias(_PLACE),
@@ -119,7 +119,7 @@ class FileReader:
         return ordered.select("*", F.expr(number).alias(_ROW))
 
     def _of_ranges(self, files: DataFrame, ranges: Ranges) -> DataFrame:
-        """Return the rows without those of partial files outside their ranges.
+        """Return the rows, without those outside the ranges of partly read files.
 
         The bounds are in maps, which Spark passes to its generated code. Numbers in the text would be compiled into the
         code, and compiled again for each micro-batch (Spark's Literal, CodeGenerator).
@@ -128,7 +128,7 @@ class FileReader:
         for split, part in ranges:
             if part.rows < part.file.rows:
                 partial.setdefault(self._place_of(split, part), []).append(part)
-        # A file's ranges rarely are several: one term has the first of each file, the next what is left of some.
+        # Most files have one range: the first term has the first range of each file, the next further ranges.
         terms = [dict(zip(partial, layer, strict=True)) for layer in zip_longest(*partial.values())]
         others = chain([_WHOLE], repeat(_NOTHING))
         place = self._place()
@@ -143,25 +143,25 @@ class FileReader:
         return f"coalesce(element_at(map({entries}), {place}), cast({unknown} AS bigint))"
 
     def _place_of(self, split: SplitId, part: FileRange) -> str:
-        """Return what `_place` gives for a file, as an SQL literal: the end of its URI."""
+        """Return the value of `_place` for a file, as an SQL literal: the end of its URI."""
         return _literal(part.file.name if self.files.one_split else f"{split}/{part.file.name}")
 
 
 def parquet_reader(root: Path, schema: StructType) -> FileReader:
-    """Return a reader of Parquet files in the folders of splits under `root`, all with the columns of `schema`."""
+    """Return a reader of Parquet files in the split folders under `root`. All files have the columns of `schema`."""
     parquet = format_named("parquet")
     return FileReader(InputFiles(root, parquet.title, parquet.suffixes), parquet, {}, schema, None)
 
 
 def _literal(path: str) -> str:
     """Return the end of a URI as an SQL literal, quoted as Spark quotes it in a query."""
-    return "'" + spark_uri_part(path).replace("'", "\\'") + "'"  # a backslash cannot be in it: it is quoted
+    return "'" + spark_uri_part(path).replace("'", "\\'") + "'"  # it has no backslash, because that is quoted
 
 
 def _of_all_columns(corrupt: str, own: Sequence[str]) -> Column:
     """Return the corrupt column in a form for which Spark reads all columns.
 
-    Spark parses only the columns that a query uses. So a record would be corrupt or not, depending on the query.
+    Spark parses only the columns that a query uses. Otherwise the query would decide which records are corrupt.
     """
     rest = F.xxhash64(*map(_named, own)).cast(StringType())
     return F.substring(F.concat(_named(corrupt), rest), F.lit(1), F.length(_named(corrupt)))
@@ -172,7 +172,7 @@ def _named(name: str) -> Column:
 
 
 def stored_field(field: StructField, conversion: Conversion | Cast | None) -> StructField | None:
-    """Return a column as it is read from the files; None if it is not read."""
+    """Return a column in the form in which it is read from the files, or None if it is not read."""
     match conversion:
         case None:
             return field
@@ -187,7 +187,7 @@ def stored_field(field: StructField, conversion: Conversion | Cast | None) -> St
 
 
 def converted(field: StructField, conversion: Conversion | Cast | None) -> Column:
-    """Return a column of the schema, made of the stored one."""
+    """Return a column of the schema, made from the stored one."""
     name = f"`{field.name.replace('`', '``')}`"
     micros = f"({name} div 1000L - if({name} < 0 AND {name} % 1000L <> 0, 1L, 0L))"
     match conversion:
@@ -224,7 +224,10 @@ def _follows(earlier: FileRange, later: FileRange) -> bool:
 
 
 def _inside(parts: Mapping[str, FileRange | None], place: str, other: tuple[int, int]) -> str:
-    """Return the condition that a row is in the range of its file; `other` are the bounds for files not named."""
+    """Return the condition that a row is in the range of its file.
+
+    `other` are the bounds for files without a range here.
+    """
     known = {where: (part.first, part.end) for where, part in parts.items() if part is not None}
     first, end = (
         f"coalesce(element_at(map({', '.join(f'{where}, {bounds[side]}L' for where, bounds in known.items())}),"

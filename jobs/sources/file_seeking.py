@@ -1,6 +1,7 @@
-"""Words for the positions of a file source: the last file and its rows that were read, `2013-01-07.parquet:842`.
+"""Turns the positions of a file source into words and back: the last read file and its rows, `2013-01-07.parquet:842`.
 
-A file that is read whole needs no rows: `2013-01-07.csv` is the position behind it, `2013-01-07.csv:0` the one before.
+A file that is read whole needs no rows. `2013-01-07.csv` is the position after it, and `2013-01-07.csv:0` the one
+before.
 """
 
 from jobs.sources.file_position import PLACES, FilePosition, SeenFile
@@ -8,7 +9,7 @@ from jobs.sources.port import NoSuchPositionError
 
 
 def written(position: FilePosition) -> str:
-    """Return the position as `tidemark reset --to` takes it."""
+    """Return the words that `tidemark reset --to` takes for the position."""
     if not position.files:
         return "start"
     last = position.files[-1]
@@ -16,17 +17,17 @@ def written(position: FilePosition) -> str:
 
 
 def rows_before(position: FilePosition) -> int:
-    """Return the rows of the split that lie before the position."""
+    """Return the number of the split's rows before the position."""
     return position.before + position.consumed
 
 
 def names_file(position: FilePosition, words: str) -> bool:
-    """Return whether the words name one of the position's files."""
+    """Return True if the words name one of the position's files."""
     return any(_rows(file, words) is not None for file in position.files)
 
 
 def in_file(position: FilePosition, words: str) -> FilePosition:
-    """Return the position that the words name, in one of the position's files; raise NoSuchPositionError."""
+    """Return the position that the words name in one of the position's files. Raise NoSuchPositionError."""
     if not position.files:
         raise NoSuchPositionError("the split is empty so far: only 'start' is there")
     for index, (file, before) in enumerate(position.places()):
@@ -46,7 +47,7 @@ def in_file(position: FilePosition, words: str) -> FilePosition:
 
 
 def _rows(file: SeenFile, words: str) -> str | None:
-    """Return what the words say of the file's rows; None if they do not name it."""
+    """Return the number of the file's rows in the words, or None if they do not name the file."""
     if words == file.name and file.rows == PLACES:
         return str(PLACES)
     name, colon, rows = words.rpartition(":")

@@ -5,10 +5,10 @@
 - A new file is read next, whatever its name. A new folder is a new split of the next tick.
 - A file that was read may be deleted, touched or renamed (`file_matching`), but not changed. If it was changed, the
   tables hold rows that the file no longer has. Polling then stops with an error that names the file and the way out.
-- A hidden file, or one that is still being written, is ignored.
-- Everything else is passed over, counted and named (`folder_look`).
+- A hidden file, or one that is still being written, is ignored silently.
+- The source ignores all other files, but counts and names them (`folder_look`).
 
-`file_formats` says what is known of a file before it is read, `file_columns` which columns it must have, and
+`file_formats` says what is known of a file before it is read. `file_columns` says which columns it must have, and
 `arrow_types` how the types of other writers are read.
 """
 
@@ -42,7 +42,7 @@ from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, SourceDescript
 from jobs.sources.position_words import END
 
 _ASKED: Final = VertexId("SOURCE")
-"""How messages name a source that does not know its own name."""
+"""The name of a source in messages, if it does not know its own."""
 _log = structlog.get_logger(__name__)
 
 
@@ -75,7 +75,7 @@ class FileSource:
         after_reading: str = "keep",
         archive: Path | str | None = None,
     ) -> None:
-        """Raise SourceError for a setting that is none, or a name of a column that is taken."""
+        """Raise SourceError for a setting with an unknown value, or for a column name that is taken."""
         self._format = format_named(format)
         self._options = dict(options or {})
         self._files = InputFiles(Path(root).absolute(), self._format.title, self._format.suffixes, glob, one_split)
@@ -92,11 +92,11 @@ class FileSource:
 
     @property
     def root(self) -> Path:
-        """The folder of the files, absolute."""
+        """Return the absolute path of the files' folder."""
         return self._files.root
 
     def look(self) -> FolderLook:
-        """Return which files lie under the root, and which are passed over; see `port.LiesInFolder`."""
+        """Return which files lie under the root, and which of them are ignored; see `port.LiesInFolder`."""
         return self._files.look()
 
     def schema(self) -> StructType:
@@ -112,12 +112,12 @@ class FileSource:
         return SourceDescription(self._format.name, str(self.root))
 
     def named(self, split: SplitId, position: str) -> str:
-        """Return the last file and its rows that were read; see `port.NamesPositions`."""
+        """Return the last read file and the number of its read rows; see `port.NamesPositions`."""
         del split
         return written(FilePosition.parse(position))
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
-        """Return the rows between two positions, None for files that are read whole; see `port.CountsRows`."""
+        """Return the rows between two positions, or None for files that are read whole; see `port.CountsRows`."""
         del split
         if self._format.is_whole:
             return None
@@ -126,8 +126,8 @@ class FileSource:
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
         """Return the position that `end`, `FILE:ROWS` or `FILE` names; see `port.SeeksPositions`.
 
-        A file that was read already needs no look at the folder. So a reset can go back even if a file of the folder
-        has changed or is lost.
+        For a file that was read already, it does not look at the folder. So a reset can go back even if a file of the
+        folder has changed or is lost.
         """
         now = FilePosition.parse(position)
         if words != END and names_file(now, words):
@@ -150,7 +150,7 @@ class FileSource:
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows of a split; see `port.Source.poll`.
 
-        Raises SourceError too if a consumed file changed.
+        It also raises SourceError if a read file has changed.
         """
         must_be_behind_removed(self._files.folder(request.split), FilePosition.parse(request.position))
         end, ranges = self._rest(request)
@@ -177,7 +177,7 @@ class FileSource:
         return reduce(DataFrame.unionAll, [reader.read(spark, parts, how) for how, parts in alike.items()])
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
-        """Remove the files that were read, if the source is told to; see `port.CommitsPositions`."""
+        """Remove the files that were read, if the source was told to; see `port.CommitsPositions`."""
         if self._consumed.after is AfterReading.KEEP:
             return
         for split, position in positions.items():
@@ -185,7 +185,7 @@ class FileSource:
             self._consumed.remove(self._files.folder(split), split, FilePosition.parse(position), found, checkpoint)
 
     def _rest(self, request: PollSource) -> tuple[FilePosition, tuple[FileRange, ...]]:
-        """Return the position after at most so many more rows, and the ranges read on the way."""
+        """Return the position after at most so many more rows, and the ranges up to it."""
         found = self._files.listed(request.split)
         known = self._matched(request, FilePosition.parse(request.position), found)
         unseen = self._discovered(request.split, (found[name] for name in known.unseen))
@@ -203,7 +203,7 @@ class FileSource:
         return self._contract.fit(path, self._footer(split, file))
 
     def _discovered(self, split: SplitId, files: Iterable[FoundFile]) -> Iterator[SeenFile]:
-        """Yield the files up to one whose columns only the next tick's schema has; raise SourceError."""
+        """Yield the files up to the first with a column that only the next tick's schema has. Raise SourceError."""
         for file in files:
             footer, unknown = self._footer(split, file), self._fit(split, file).unknown
             if unknown and self._contract.on_misfit is OnMisfit.EVOLVE:
@@ -225,7 +225,7 @@ class FileSource:
             return None
 
     def _matched(self, request: PollSource, position: FilePosition, found: Mapping[str, FoundFile]) -> Matched:
-        """Match the files with the position; raise SourceError if one changed, or was removed half read."""
+        """Match the files with the position. Raise SourceError if a file changed, or was removed when half read."""
         try:
             known = matched(position, found, lambda name: self._footer_if_any(request.split, found[name]))
         except FileChangedError as error:
@@ -236,7 +236,7 @@ class FileSource:
         return known
 
     def _check_present(self, split: SplitId, part: FileRange) -> FoundFile:
-        """Return the present file; raise SourceError unless it has the contents that were polled."""
+        """Return the present file. Raise SourceError if its contents are not those that were polled."""
         path = self._files.folder(split) / part.file.name
         try:
             status = path.stat()
@@ -272,7 +272,7 @@ class FileSource:
 
 @lru_cache(maxsize=4_096)
 def _footer(kind: str, options: tuple[tuple[str, str], ...], folder: Path, file: FoundFile) -> Footer:
-    """Return the footer of a file from a cache, so that it is opened once."""
+    """Return the footer of a file from a cache. The file is opened once."""
     return format_named(kind).footer(folder / file.name, dict(options))
 
 

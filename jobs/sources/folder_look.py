@@ -1,7 +1,7 @@
-"""Counts the files of a folder that a file source reads, and counts and names those that it passes over.
+"""Counts the files of a folder that a file source reads, and counts and names those that it ignores.
 
-Hidden files and files that are still being written are ignored silently (`input_files`). Any other file that is not
-read may be input that somebody misses.
+Hidden files and unfinished files are ignored silently (`input_files`). Any other ignored file may be input that
+somebody misses.
 """
 
 import os
@@ -17,7 +17,7 @@ _NAMED_AT_MOST: Final = 3
 
 
 class Why(Enum):
-    """Why a file is passed over, worded to follow the number of files in a message, and what to do about it."""
+    """Says why a file is ignored, in words that fit its number in a message, and what to do."""
 
     SUFFIX = ("whose names do not end in {suffix}", "write those as {format}, or rename them")
     NESTED = ("in folders inside a split's folder", "move those up into the split's folder")
@@ -31,28 +31,28 @@ class Why(Enum):
 
 @dataclass(slots=True)
 class FolderLook:
-    """The files under a source's root: how many the source reads, and the names of those that it passes over."""
+    """The files under a source's root: the number that it reads, and the names of those that it ignores."""
 
     root: Path
     pattern: str
     """The paths of the files that the source reads."""
     files_are: tuple[str, str]
-    """How the names of the source's files end, and what they are called."""
+    """The endings of the names of the source's files, and the name of their format."""
     splits: int = 0
     files: int = 0
     passed_over: dict[Why, list[str]] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
-        """How many files are passed over."""
+        """Return how many files are ignored."""
         return sum(len(names) for names in self.passed_over.values())
 
     def pass_over(self, why: Why, name: str) -> None:
-        """Count and remember a file that the source does not read."""
+        """Count and remember a file that the source ignores."""
         self.passed_over.setdefault(why, []).append(name)
 
     def told(self) -> tuple[str, str] | None:
-        """Return a message about the files that are passed over, and what to do; None if there is none."""
+        """Return a message about the ignored files, with the way out, or None if there are none."""
         if not self.count:
             return None
         kinds = {why: sorted(self.passed_over[why]) for why in Why if why in self.passed_over}
@@ -66,18 +66,18 @@ class FolderLook:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder of that name is ignored silently."""
+    """Return True if a file or folder of that name is ignored silently."""
     return name.startswith(_HIDDEN) or name.endswith(_IN_THE_MAKING)
 
 
 def entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    """Return what lies in a folder, without hidden names; raises OSError if it cannot be listed."""
+    """Return the entries of a folder, without hidden names. Raise OSError if it cannot be listed."""
     with os.scandir(folder) as found:
         return [entry for entry in found if not is_hidden(entry.name)]
 
 
 def files_below(folder: str) -> Iterator[str]:
-    """Yield the files below a folder, hidden ones left out; links to folders are not followed."""
+    """Yield the files below a folder, without hidden ones. Do not follow links to folders."""
     for where, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not is_hidden(name)]
         yield from (f"{where}/{name}" for name in files if not is_hidden(name))

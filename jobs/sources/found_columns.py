@@ -1,7 +1,7 @@
-"""Remembers the columns that a source of files found in them and that its declared schema does not have.
+"""Remembers columns that a file source found in its files, and that its declared schema lacks.
 
-They are in a hidden file in the source's folder, `_columns.json`. A column that was found once stays, also when the
-files that had it are gone: a table never loses a column because of its input.
+They are in a hidden file in the source's folder, `_columns.json`. A column that was found once stays, also when its
+files are gone. So a table never loses a column because of its input.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ FOUND: Final = "_columns.json"
 
 
 class FoundColumns(BaseModel):
-    """The content of the file: the columns in the order in which they were found, as Spark writes a schema as JSON."""
+    """The content of the file: the columns in the order in which they were found, in Spark's JSON for schemas."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -29,7 +29,7 @@ class FoundColumns(BaseModel):
 
 
 def found_columns(root: Path) -> StructType:
-    """Return the columns that were found so far; raise SourceError if the file that says so cannot be read."""
+    """Return the columns that were found so far. Raise SourceError if their file cannot be read."""
     path = root / FOUND
     try:
         said = FoundColumns.model_validate_json(path.read_bytes())
@@ -45,7 +45,7 @@ def found_columns(root: Path) -> StructType:
 
 
 def remember(root: Path, file: Path, columns: Iterable[Column]) -> None:
-    """Add columns that were found in a file; raise SourceError if one has a type that cannot be read."""
+    """Add columns that were found in a file. Raise SourceError if the type of one cannot be read."""
     known = found_columns(root)
     new = [StructField(each.name, _type(file, each)) for each in columns if each.name not in known.names]
     try:

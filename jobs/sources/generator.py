@@ -15,12 +15,12 @@ from jobs.sources.sequence import SequenceSource, row_at
 
 
 class GeneratorSource(SequenceSource):
-    """Rows (`split`, `n`, `key`, `value`) that a hash of seed, split and n makes up (see `port.Source`).
+    """Rows (`split`, `n`, `key`, `value`) made from a hash of seed, split and n (see `port.Source`).
 
-    n = 0, 1, 2, ... in each split. `key` lies below `keys`, and `value` below 1,000. `rows` are those of all splits
-    together; None: there is no end. `rate` is how many rows a second come in all splits together, counted from the
-    first poll of this object, behind the position that it asks for; None: as many as are asked for. So a tick that is
-    to end when it has caught up ends at once with a rate: give it a duration.
+    n = 0, 1, 2, ... in each split. `key` lies below `keys`, and `value` below 1,000. `rows` is the number of rows of
+    all splits together. None means without end. `rate` is the number of rows a second in all splits together. It counts
+    from this object's first poll, and from the position of that poll. None means no limit. With a rate, a tick that
+    ends when it has caught up ends at once, so give it a duration.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class GeneratorSource(SequenceSource):
         splits: int = 1,
         keys: int = 100,
     ) -> None:
-        """Raise ValueError for a number that is not positive; `rows` may be 0."""
+        """Raise ValueError for a number that is not positive. `rows` may be 0."""
         for name, number in (("splits", splits), ("rate", rate), ("rows", None if rows is None else rows + 1)):
             if number is not None and number <= 0:
                 raise ValueError(f"{name} of a generator must be positive: write another number")
@@ -43,7 +43,7 @@ class GeneratorSource(SequenceSource):
         self._seed = seed
         self._rate = None if rate is None else rate / splits
         self._begun: dict[SplitId, tuple[int, float]] = {}
-        """The first row that was asked for of each split, and when."""
+        """The first row that a poll asked for in each split, and the time of that poll."""
 
     def described(self) -> SourceDescription:
         """Return the seed and the rate; see `port.DescribesItself`."""
@@ -51,7 +51,7 @@ class GeneratorSource(SequenceSource):
         return SourceDescription("generator", f"made up from seed {self._seed}{rate}")
 
     def poll(self, request: PollSource) -> SourceSlice | None:
-        """Return the next rows of a split, as far as they have come; see `port.Source.poll`."""
+        """Return the rows of a split that have come by now; see `port.Source.poll`."""
         if self._rate is None:
             return super().poll(request)
         start = row_at(request.position)
@@ -60,7 +60,10 @@ class GeneratorSource(SequenceSource):
         return super().poll(replace(request, max_rows=min(request.max_rows, come))) if come > 0 else None
 
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
-        """Return the rows that are left; unknown with a rate, since it depends on the time. See `port.KnowsLag`."""
+        """Return the number of remaining rows. With a rate it depends on the time, and is unknown.
+
+        See `port.KnowsLag`.
+        """
         left = super().lag(positions)
         return left if self._rate is None else {split: Lag(None if lag.rows else 0) for split, lag in left.items()}
 

@@ -29,7 +29,7 @@ ALL: Final = SplitId("all")
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """Which files under `root` (absolute) a source reads; `title` and `suffixes` are those of its format."""
+    """The files under `root` (absolute) that a source reads. `title` and `suffixes` are those of its format."""
 
     root: Path
     title: str
@@ -44,7 +44,7 @@ class InputFiles:
 
     @property
     def pattern(self) -> str:
-        """The paths of the files, as a message shows them."""
+        """Return the pattern of the files' paths, for a message."""
         parts = [str(self.root), *([] if self.one_split else ["SPLIT"]), self.glob or f"*{self.suffixes[0]}"]
         return "/".join(parts)
 
@@ -60,7 +60,7 @@ class InputFiles:
         return tuple(sorted(self._folders()))
 
     def listed(self, split: SplitId) -> dict[str, FoundFile]:
-        """Return the split's finished files by name, in order of their names; raise SourceError."""
+        """Return the split's finished files, ordered by name. Raise SourceError."""
         folder = self.folder(split)
         found = {}
         for name in sorted(self._names(folder)):
@@ -71,7 +71,7 @@ class InputFiles:
         return found
 
     def look(self) -> FolderLook:
-        """Return how many files the source reads, and which it passes over; raise SourceError."""
+        """Return how many files the source reads, and which ones it ignores. Raise SourceError."""
         found = FolderLook(self.root, self.pattern, (self.suffixes[0], self.title))
         if self.one_split:
             found.splits = 1
@@ -109,7 +109,7 @@ class InputFiles:
         return entry.name.endswith(self.suffixes) and entry.is_file()
 
     def _look_into(self, folder: Path, shown: str, found: FolderLook) -> None:
-        if self.glob is not None:  # the user has said which files are meant
+        if self.glob is not None:  # with a glob, the user has chosen the files
             found.files += sum(1 for _ in self._names(folder))
             return
         for entry in self._entries(folder):

@@ -1,4 +1,4 @@
-"""Which jars a source's reading needs, so that the tick's Spark session has them from its start."""
+"""Collects the jars that the sources need, so that the tick's Spark session has them from its start."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,11 +10,11 @@ from jobs.spark.session import SparkConfig
 
 @runtime_checkable
 class NeedsJars(Protocol):
-    """Optional for a source that is read with jars which Spark does not bring."""
+    """Optional for a source that needs jars beyond those of Spark."""
 
     @property
     def jar_sets(self) -> tuple[str, ...]:
-        """The names of the sets, as `jobs.spark.jar_sets` has them."""
+        """Return the names of the sets in `jobs.spark.jar_sets`."""
         ...
 
 

@@ -1,9 +1,9 @@
-"""The port of a source: the methods that a source must have, and the two columns that every source adds.
+"""Defines the port of a source: the methods that a source must have, and the two columns that every source adds.
 
-A source is replayable. Its splits are lists of rows in a fixed order, and a position in a split names the same rows
-for ever. So a checkpoint only needs to store positions (Flink: `SplitEnumerator` and `SourceReader`, with
-`SourceSlice` instead of a fetched batch). Polling needs no Spark. Reading builds a lazy DataFrame and only uses
-what Spark Connect offers too.
+A source is replayable. Its splits are lists of rows in a fixed order, and a position in a split names the same rows for
+ever. So a checkpoint only needs to store positions (Flink: `SplitEnumerator` and `SourceReader`, with `SourceSlice`
+instead of a fetched batch). Polling needs no Spark. Reading builds a lazy DataFrame, and uses only what Spark Connect
+offers too.
 """
 
 import re
@@ -21,18 +21,18 @@ from checkpointing.messages import PollSource
 from jobs.sources.folder_look import FolderLook
 
 SPLIT_COLUMN = "_split"
-"""Name of the split a row comes from; string, never null."""
+"""The column with the name of a row's split; string, never null."""
 
 POSITION_COLUMN = "_position"
-"""The row's place in its split; bigint, never null. It is unique in the split and rises with the split's order.
+"""The column with the row's place in its split; bigint, never null.
 
-Numbers may be left out: two rows that follow each other may have the places 7 and 12. So the difference of two places
-is no number of rows.
+It is unique in the split and rises with the split's order. It may have gaps: two rows that follow each other may have
+the places 7 and 12. So the difference of two places is not a number of rows.
 """
 
 
 class SourceError(Exception):
-    """A source that cannot be read: the message names file or split, what is wrong, and the way out."""
+    """A source cannot be read. The message names file or split, the problem, and the way out."""
 
 
 class NoSuchPositionError(SourceError):
@@ -59,10 +59,12 @@ class Source(Protocol):
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows of `request.split` after `request.position` (None: from the start).
 
-        The slice starts exactly at that position, and its `end` is the position to ask for next. None: nothing to read
-        just now. The slice holds between 1 and `max_rows` rows. It may hold more only where a split may not be cut, as
-        inside a transaction. A source that cannot know how many rows there are sets `rows_estimated`; then `rows`, 1 or
-        more, is its best guess, and the slice may turn out to be empty. May block; reads no rows.
+        The slice starts exactly at that position, and its `end` is the position for the next poll. None means that
+        there is nothing to read just now. The slice holds between 1 and `max_rows` rows. It may hold more only where a
+        split may not be cut, as inside a transaction. If a source cannot know the number of rows, it sets
+        `rows_estimated`. Then `rows`, 1 or more, is its best guess, and the slice may turn out to be empty. A poll may
+        block, and reads no rows.
+
         Raises SourceError if the split cannot be read.
         """
         ...
@@ -70,8 +72,8 @@ class Source(Protocol):
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return one lazy DataFrame of all rows of `slices`, in no particular order.
 
-        Its columns are `read_schema(self)`. The slices are this source's own, at least one, and
-        disjoint. Raises SourceError if what a slice describes is no longer what was polled.
+        Its columns are `read_schema(self)`. The slices are this source's own, at least one, and disjoint. Raises
+        SourceError if the rows of a slice are no longer those that were polled.
         """
         ...
 
@@ -81,7 +83,7 @@ class CommitsPositions(Protocol):
     """Optional for a source: commits its positions to another system, which then sees how far the job has read (F2).
 
     In Flink, a `SourceReader` does this as a `CheckpointListener`. Other programs read these positions. A restore takes
-    the positions of the checkpoint, never these.
+    the positions of the checkpoint instead.
     """
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
@@ -103,7 +105,7 @@ class NamesPositions(Protocol):
     """Optional for a source: says in words where a position lies. Commands, messages and Dagster show the words."""
 
     def named(self, split: SplitId, position: str) -> str:
-        """Return the position in words, such as `partition 3, offset 1,204,551`. Opens nothing."""
+        """Return the position in words, such as `partition 3, offset 1,204,551`. It opens nothing."""
         ...
 
 
@@ -112,22 +114,22 @@ class CountsRows(Protocol):
     """Optional for a source: says how many rows lie between two positions, for the plans of rollbacks and resets."""
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
-        """Return the rows after `start` (None: the split's start) up to `end`; None if the positions do not say.
+        """Return the rows after `start` (None: the split's start) up to `end`, or None if the positions do not tell.
 
-        The number is negative if `end` lies before `start`. Opens nothing.
+        The number is negative if `end` lies before `start`. It opens nothing.
         """
         ...
 
 
 @runtime_checkable
 class SeeksPositions(Protocol):
-    """Optional for a source: turns what a user types at `tidemark reset --to` into a position."""
+    """Optional for a source: turns the words that a user types at `tidemark reset --to` into a position."""
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
-        """Return the position that the words name in this split, which stands at `position`; None for its start.
+        """Return the position that the words name in this split, which stands at `position`. None is its start.
 
-        The word `start` never comes here, since it has one meaning for every source. `end` does. Raises
-        NoSuchPositionError for other words; its message says what can be written, the caller adds split and source.
+        The word `start` never comes here, because it has one meaning for every source. `end` does. Raises
+        NoSuchPositionError for other words. Its message lists the right words, and the caller adds split and source.
         Raises SourceError if the split cannot be read.
         """
         ...
@@ -142,16 +144,17 @@ _KIND: Final = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 
 @dataclass(frozen=True, slots=True)
 class SourceDescription:
-    """What a source is, for people: its kind in one small word (`kafka`), and the place that it reads.
+    """Describes a source for people: its kind in one small word (`kafka`), and the place that it reads.
 
-    The user info of a URL and the values of passwords are left out of `place`. ValueError for any other kind.
+    `place` never has the user info of a URL or the values of passwords. Raises ValueError for a kind that Dagster
+    cannot show.
     """
 
     kind: str
     place: str
 
     def __post_init__(self) -> None:
-        """Leave secrets out; raise ValueError for a kind that Dagster cannot show."""
+        """Remove secrets. Raise ValueError for a kind that Dagster cannot show."""
         if not _KIND.fullmatch(self.kind):
             raise ValueError(f"{self.kind!r} is no kind of a source: write one small word, like 'kafka'")
         place = self.place
@@ -162,10 +165,10 @@ class SourceDescription:
 
 @runtime_checkable
 class DescribesItself(Protocol):
-    """Optional for a source: says what it is. `doctor` and Dagster's asset of the source show it."""
+    """Optional for a source: describes itself. `doctor` and Dagster's asset of the source show it."""
 
     def described(self) -> SourceDescription:
-        """Return kind and place. Opens nothing."""
+        """Return kind and place. It opens nothing."""
         ...
 
 
@@ -173,8 +176,8 @@ class DescribesItself(Protocol):
 class Lag:
     """How far a position is behind the end of its split.
 
-    `rows` may be an estimate, and is None if it is not known. `seconds` is the age of the oldest unread row, 0 if there
-    is none, None if it is not known.
+    `rows` may be an estimate, and is None if it is not known. `seconds` is the age of the oldest unread row. It is 0 if
+    there is no unread row, and None if it is not known.
     """
 
     rows: int | None
@@ -185,8 +188,8 @@ class Lag:
 class KnowsLag(Protocol):
     """Optional for a source: says how far a job is behind, without Spark and without reading rows.
 
-    Dagster plots it, `doctor` shows it, and the sensor for new data starts a tick because of it. Without this protocol
-    they poll each split once.
+    Dagster plots it, `doctor` shows it, and the sensor for new data starts a tick because of it. For a source without
+    this protocol, they poll each split once.
     """
 
     def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
@@ -199,25 +202,25 @@ class KnowsLag(Protocol):
 
 @runtime_checkable
 class ReportsHealth(Protocol):
-    """Optional for a source: says what `doctor` should show besides, such as what its server keeps for the job."""
+    """Optional for a source: gives `doctor` a further fact to show, such as what its server keeps for the job."""
 
     def health(self) -> str:
-        """Return it in a few words, such as `slot bank keeps 12 MiB of the server's log`.
+        """Return the fact in a few words, such as `slot bank keeps 12 MiB of the server's log`.
 
-        Raises SourceError if the source cannot be looked at.
+        Raises SourceError if the source cannot be asked.
         """
         ...
 
 
 @runtime_checkable
 class Closes(Protocol):
-    """Optional for a source: closes what it holds open, such as connections."""
+    """Optional for a source: closes its connections and other open things."""
 
     def close(self) -> None:
-        """Close everything. A later call of another method opens it again; a second `close` changes nothing.
+        """Close everything. A later call of another method opens it again. A second `close` changes nothing.
 
-        Tidemark calls it at the end of each tick, also of a failed one, and at the end of a command that asked the
-        source something.
+        Tidemark calls it at the end of each tick, also of a failed one, and at the end of a command that used the
+        source.
         """
         ...
 
@@ -228,11 +231,11 @@ class LiesInFolder(Protocol):
 
     @property
     def root(self) -> Path:
-        """The folder of the files, absolute."""
+        """Return the absolute path of the files' folder."""
         ...
 
     def look(self) -> FolderLook:
-        """Return how many files the source reads, and which it passes over; raise SourceError."""
+        """Return how many files the source reads, and which ones it ignores. Raise SourceError."""
         ...
 
 
@@ -242,14 +245,14 @@ class ReadsFrom(Protocol):
 
     @property
     def source(self) -> Source:
-        """The wrapped source."""
+        """Return the wrapped source."""
         ...
 
 
 class WrappedSource:
-    """A source that wraps another one, and does what that one does. A subclass changes what it does otherwise.
+    """A source that wraps another one and behaves like it. A subclass changes some of the behaviour.
 
-    What else the wrapped source can do, such as naming positions, it is asked for directly (see `layers`).
+    Tidemark asks the wrapped source directly for its other abilities, such as naming positions (see `layers`).
     """
 
     def __init__(self, source: Source) -> None:
@@ -274,7 +277,7 @@ class WrappedSource:
 
 
 def layers(source: Source) -> Iterator[Source]:
-    """Yield the source, and then the sources that wrap each other inside it, from the outside in."""
+    """Yield the source, and then the sources inside it, from the outside in."""
     yield source
     while isinstance(source, ReadsFrom):
         source = source.source
@@ -284,6 +287,6 @@ def layers(source: Source) -> Iterator[Source]:
 def read_schema(source: Source) -> StructType:
     """Return the columns of `source.read`: its own, then `_split` and `_position`.
 
-    The two are never null, but Spark can't know that: they are declared as it infers them.
+    The last two are never null. Spark can't know that, so they are declared as Spark infers them.
     """
     return StructType(list(source.schema().fields)).add(SPLIT_COLUMN, StringType()).add(POSITION_COLUMN, LongType())

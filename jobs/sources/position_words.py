@@ -1,7 +1,7 @@
 """Shows positions in the words of their sources, and counts the rows between two positions.
 
-Only a source knows what its positions mean (`port.NamesPositions`, `port.CountsRows`). The position of a source that
-is not known, or that has no words for it, is shown as it is written.
+Only a source knows the meaning of its positions (`port.NamesPositions`, `port.CountsRows`). If a source is unknown or
+has no words, its position is shown as it is written.
 """
 
 import json
@@ -28,14 +28,14 @@ def positions_of(record: CheckpointRecord | None) -> dict[tuple[VertexId, SplitI
 
 
 class PositionWords:
-    """Asks the sources of a pipeline for the words for their positions. A source that fails to answer has none."""
+    """Asks the sources of a pipeline for the words of their positions. A source that fails to answer has none."""
 
     def __init__(self, sources: Mapping[VertexId, Source]) -> None:
-        """Ask these sources, which may be none: a job may outlive its pipeline's code."""
+        """Ask these sources. There may be none, because a job may outlive its pipeline's code."""
         self._sources = sources
 
     def named(self, source: VertexId, split: SplitId, position: str | None) -> str:
-        """Return a position in words; `start` for None."""
+        """Return a position in words, or `start` for None."""
         if position is None:
             return START
         known = self._sources.get(source)
@@ -46,7 +46,10 @@ class PositionWords:
             return _as_written(position)
 
     def rows_between(self, source: VertexId, split: SplitId, start: str | None, end: str | None) -> int | None:
-        """Return the rows between two positions, negative if `end` lies before `start`; None if it is not known."""
+        """Return the rows between two positions, or None if unknown.
+
+        The number is negative if `end` lies before `start`.
+        """
         if start == end:
             return 0
         known = self._sources.get(source)
@@ -58,7 +61,7 @@ class PositionWords:
 
 
 def _as_written(position: str) -> str:
-    """Return a text that nobody explains in short: numbers and texts as they are, and of a list its length."""
+    """Return a short form of a text that no source explains: numbers and texts as they are, of a list its length."""
     try:
         found = json.loads(position)
     except ValueError:

@@ -1,7 +1,7 @@
 """Turns a place in a split that a user names, such as `end`, into the source's own position.
 
-A source with `port.SeeksPositions` understands words of its own. In any other source only `start` and `end` can be
-named. Polling the split to its end finds out where that is; a poll reads no row.
+A source with `port.SeeksPositions` understands words of its own. For any other source, a user can only name `start` and
+`end`. Polling the split to its end finds the position of the end. A poll reads no row.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from jobs.sources.port import NoSuchPositionError, SeeksPositions, Source, layer
 from jobs.sources.position_words import END, START
 
 _ALL: Final = 1_000_000_000_000
-"""How many rows to poll for. A split that offers as many has no end."""
+"""The number of rows to poll for. A split that offers so many has no end."""
 _POLLS_MAX: Final = 10_000
 
 
@@ -51,7 +51,7 @@ def _sought(source: Source, place: Place, words: str) -> str | None:
 
 
 def _end_of(source: Source, place: Place) -> str | None:
-    """Return where the split ends now; raise NoSuchPositionError for a split without an end."""
+    """Return the present end of the split. Raise NoSuchPositionError for a split without an end."""
     position, left = place.position, _ALL
     for _ in range(_POLLS_MAX):
         found = source.poll(PollSource(place.source, place.split, position, left))

@@ -1,7 +1,7 @@
 """A source of numbers, computed by a formula, with nothing on disk.
 
-For tests and examples. A split may be endless, may answer polls slowly, and may give few rows for each poll. With few
-rows for each poll, its channel holds more slices, so that barriers come through it later than through others.
+Tests and examples use it. A split may be endless, may answer polls slowly, and may give few rows for each poll. A
+channel with few rows in each slice holds more slices, so barriers come through it later than through others.
 """
 
 import json
@@ -33,7 +33,7 @@ ROW_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SequenceSplit:
-    """One split: how many rows it has (None: no end), how long it takes to answer a poll, how many it gives at most."""
+    """One split: its number of rows (None: no end), the delay of each poll, and the most rows that a poll gives."""
 
     rows: int | None
     poll_delay_ms: int = 0
@@ -49,7 +49,7 @@ class SequenceSource:
     def __init__(
         self, splits: Mapping[str, int | SequenceSplit | None], *, keys: int = 1, step: int = 1, offset: int = 0
     ) -> None:
-        """Raise InvalidNameError for a name that no split may have, ValueError if `keys` is not positive."""
+        """Raise InvalidNameError for a name that no split may have, and ValueError if `keys` is not positive."""
         if keys < 1:
             raise ValueError(f"keys is {keys}: a sequence needs at least one key")
         self._splits = {split_id(name): _as_split(split) for name, split in splits.items()}
@@ -67,7 +67,7 @@ class SequenceSource:
         return tuple(sorted(self._splits))
 
     def described(self) -> SourceDescription:
-        """Return that these are numbers; see `port.DescribesItself`."""
+        """Return the kind of source; see `port.DescribesItself`."""
         return SourceDescription("sequence", "computed by a formula, nothing is stored")
 
     def named(self, split: SplitId, position: str) -> str:
@@ -76,7 +76,7 @@ class SequenceSource:
         return str(row_at(position))
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int:
-        """Return the numbers between two positions; see `port.CountsRows`."""
+        """Return the number of rows between two positions; see `port.CountsRows`."""
         del split
         return row_at(end) - row_at(start)
 
@@ -93,7 +93,7 @@ class SequenceSource:
         return str(int(words))
 
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
-        """Return the numbers that are left; unknown for a split without an end. See `port.KnowsLag`."""
+        """Return the number of remaining rows, unknown for a split without an end; see `port.KnowsLag`."""
         return {
             name: Lag(None if split.rows is None else max(split.rows - row_at(positions.get(name)), 0))
             for name, split in self._splits.items()
@@ -151,7 +151,7 @@ def _as_split(split: int | SequenceSplit | None) -> SequenceSplit:
 
 
 def row_at(position: str | None) -> int:
-    """Return the number of the row behind a position; raise SourceError for a position of another source."""
+    """Return the number of the row after a position. Raise SourceError for a position of another source."""
     if position is None:
         return 0
     if not position.isdecimal():

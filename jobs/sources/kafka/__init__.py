@@ -1,1 +1,1 @@
-"""A source of Kafka topics. Only this package uses Kafka's client, which the extra `kafka` installs."""
+"""Reads Kafka topics. Only this package uses Kafka's client, which the extra `kafka` installs."""

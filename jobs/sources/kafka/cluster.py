@@ -1,8 +1,8 @@
 """Asks a Kafka cluster for topics and offsets, and commits offsets, without Spark.
 
-A broker that restarts is waited for, once it has answered in this process. The first question is answered or refused
-within seconds, so that a wrong address is told before the job is claimed. If no broker answered it, the next question
-within seconds gets the same answer at once, so that a user with a wrong address waits once.
+After a broker has answered once in this process, the cluster waits for it while it restarts. The first question is
+answered or refused within seconds, so that a user hears of a wrong address before the job is claimed. If no broker
+answers it, further questions within seconds get the same refusal at once. So a user with a wrong address waits once.
 """
 
 import logging
@@ -41,7 +41,7 @@ _REFUSED_S: Final = 5.0
 _RECORD_S: Final = 5.0
 
 _QUICK: Final = {"reconnect.backoff.max.ms": "1000", "socket.connection.setup.timeout.ms": "5000"}
-"""A broker that comes back is found soon; librdkafka would wait up to ten seconds."""
+"""A returning broker is found soon. librdkafka itself would wait up to ten seconds."""
 
 _LOOKING: Final = {
     "group.id": "tidemark-lag",
@@ -59,9 +59,9 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a partition holds: the offsets from `first` to before `end`, in the topic of this id.
+    """The content of a Kafka partition: the offsets from `first` to before `end`, in the topic of this id.
 
-    Records of transactions that are still open come after `end`.
+    Records of open transactions come after `end`.
     """
 
     topic_id: str
@@ -71,13 +71,13 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """What the partitions of some topics held at one moment, by `time.monotonic`."""
+    """The content of the Kafka partitions of some topics at one moment, by `time.monotonic`."""
 
     topics: frozenset[str]
     partitions: Mapping[TopicPartition, Extent]
     at: float
     told_idle: set[TopicPartition] = field(default_factory=set)
-    """The partitions of which this look has already said that there is nothing to read."""
+    """The Kafka partitions whose poll was told by this look that there is nothing to read."""
 
 
 class Cluster:
@@ -100,9 +100,9 @@ class Cluster:
     def partitions(
         self, topics: Iterable[str], *, missing_ok: bool = False, patience_s: float = PATIENCE_S
     ) -> dict[TopicPartition, str]:
-        """Return the partitions of these topics, with the id of each topic.
+        """Return the Kafka partitions of these topics, with the id of each topic.
 
-        With `missing_ok`, a topic that is gone has none. Otherwise raises NoSuchTopicError.
+        With `missing_ok`, a missing topic has none. Otherwise raises NoSuchTopicError.
         """
         found = {}
         for topic in topics:  # one by one, so that an error names its topic
@@ -117,7 +117,7 @@ class Cluster:
         return found
 
     def look(self, topics: Iterable[str], *, missing_ok: bool = False) -> ClusterLook:
-        """Return what the partitions of these topics hold. With `missing_ok`, a topic that is gone has none."""
+        """Return the content of the Kafka partitions of these topics. With `missing_ok`, a missing topic has none."""
         asked = tuple(topics)
         ids = self.partitions(asked, missing_ok=missing_ok)
         at = time.monotonic()
@@ -125,11 +125,11 @@ class Cluster:
         return ClusterLook(frozenset(asked), {place: Extent(ids[place], first[place], end[place]) for place in ids}, at)
 
     def offsets_at(self, places: Iterable[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
-        """Return the first offset whose record is not older; -1 if a partition has no such record."""
+        """Return the first offset whose record is not older, or -1 if a Kafka partition has no such record."""
         return self.offsets(dict.fromkeys(places, OffsetSpec.for_timestamp(timestamp_ms)))
 
     def offsets(self, wanted: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
-        """Return the offset that each partition has for its question."""
+        """Return the offset that answers the question of each Kafka partition."""
         if not wanted:
             return {}
         asked = {Asked(*place): spec for place, spec in wanted.items()}
@@ -138,13 +138,13 @@ class Cluster:
         return {TopicPartition(each.topic, each.partition): offset for each, offset in answers.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], note: str) -> None:
-        """Commit the offsets of a group, with a note; raise SourceError, also if no broker answers within seconds."""
+        """Commit the offsets of a group, with a note. Raise SourceError, also if no broker answers within seconds."""
         listed = [Asked(*place, offset, note) for place, offset in offsets.items()]
         asked = [ConsumerGroupTopicPartitions(group, listed)]
         self._asked(f"group {group}", lambda client, s: _committed(client, asked, s), FIRST_ANSWER_S)
 
     def timestamp_at(self, place: TopicPartition, offset: int) -> int | None:
-        """Return when the next record from this offset on was written, in ms; None if there is none."""
+        """Return the time of the next record from this offset on, in ms, or None if there is no record."""
         consumer = Consumer({**self._settings.for_librdkafka(), **_LOOKING}, logger=_silent)
         try:
             consumer.assign([Asked(*place, offset)])
@@ -163,7 +163,7 @@ class Cluster:
     def _asked(
         self, what: str, question: Callable[[AdminClient, float], _Answer], patience_s: float = PATIENCE_S
     ) -> _Answer:
-        """Return the answer to a question. A broker that has answered before is asked for `patience_s` seconds."""
+        """Return the answer to a question. If a broker has answered before, ask for `patience_s` seconds."""
         if self._refused is not None and time.monotonic() < self._refused[1]:
             raise BrokerAwayError(self._refused[0])
         limit = time.monotonic() + (patience_s if self._answered else FIRST_ANSWER_S)
@@ -185,12 +185,15 @@ class Cluster:
     def _failure(self, error: KafkaException, what: str) -> Exception:
         said: KafkaError = error.args[0]
         if self._client is not None and said.name() in {"_TIMED_OUT", "_TRANSPORT"}:
-            self._client.poll(0)  # the reason is told to `_hear` alone
+            self._client.poll(0)  # only `_hear` gets the reason
             said = self._last or said
         return failure(said, self._settings.servers, what, self._settings.without_secrets(said.str()))
 
     def _hear(self, error: KafkaError) -> None:
-        """Note an error of the connection. Brokers that refuse a log-in are called down too, which says less."""
+        """Record an error of the connection.
+
+        A broker that refuses a log-in is also reported as down, which says less.
+        """
         if self._last is None or not is_refused_login(self._last):
             self._last = error
 

@@ -1,7 +1,7 @@
-"""Reads ranges of offsets with Spark's Kafka connector, as a batch: one task for each partition of a topic.
+"""Reads ranges of offsets with Spark's Kafka connector, as a batch: one task for each Kafka partition.
 
-The connector fails if a record of a range is gone (`failOnDataLoss`). It passes over offsets that hold no record for
-readers of committed records: markers of transactions, aborted records, and what compaction removed.
+The connector fails if a record of a range is gone (`failOnDataLoss`). It skips offsets that hold no committed record:
+markers of transactions, aborted records, and records that compaction removed.
 """
 
 import json
@@ -24,11 +24,11 @@ FORMAT: Final = "kafka"
 
 
 def records(spark: SparkSession, ranges: Sequence[PlacedRange], options: Mapping[str, str]) -> DataFrame:
-    """Return the connector's records of these ranges, at least one. Ranges of one partition do not overlap."""
+    """Return the connector's records of these ranges, at least one. Ranges of one Kafka partition do not overlap."""
     by_place: dict[TopicPartition, list[PlacedRange]] = defaultdict(list)
     for one in ranges:
         by_place[one.place].append(one)
-    # One read has one range of a partition. A partition rarely has several that do not adjoin.
+    # One read has one range of a Kafka partition, which rarely has several that do not adjoin.
     reads = [[one for one in layer if one is not None] for layer in zip_longest(*by_place.values())]
     return reduce(DataFrame.unionAll, [_read(spark, layer, options) for layer in reads])
 
@@ -63,7 +63,7 @@ def _read(spark: SparkSession, ranges: Sequence[PlacedRange], options: Mapping[s
 
 
 def split_column(topics: Sequence[str]) -> Column:
-    """Return the name of the split that a record of one of these topics comes from."""
+    """Return the expression of the split's name of a record from one of these topics."""
     begins = {topic: str(split_of(TopicPartition(topic, 0))).removesuffix("0") for topic in sorted(topics)}
     prefix: Column = F.lit(None).cast("string")
     for topic, text in begins.items():

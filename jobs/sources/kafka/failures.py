@@ -1,4 +1,4 @@
-"""Words what Kafka's client says as one sentence that names the thing and the way out."""
+"""Words an error of Kafka's client as one sentence that names the thing and the way out."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +27,7 @@ _PASSING: Final = frozenset(
         "UNKNOWN_LEADER_EPOCH",
     }
 )
-"""Errors of a broker that starts, stops or hands a partition over: the same question may be answered soon."""
+"""Errors of a broker that starts, stops or hands over a Kafka partition. It may soon answer the same question."""
 
 _LOGIN: Final = frozenset({"_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL"})
 
@@ -41,12 +41,12 @@ class NoSuchTopicError(SourceError):
 
 
 def is_refused_login(error: "KafkaError") -> bool:
-    """Return whether a broker refused name, password or certificate."""
+    """Return True if a broker refused name, password or certificate."""
     return error.name() in _LOGIN
 
 
 def failure(error: "KafkaError", servers: str, what: str, said: str) -> SourceError:
-    """Return the error for what a client answered when it was asked for `what`; `said` is its text."""
+    """Return the error for a client's answer to the question for `what`. `said` is the text of the answer."""
     name = error.name()
     if is_refused_login(error):
         return SourceError(

@@ -1,4 +1,4 @@
-"""Finds out that records which were not read yet are gone, and says which, and what can be done."""
+"""Finds unread records that are gone, and says which ones, and what the user can do."""
 
 from checkpointing.identifiers import VertexId
 from jobs.sources.kafka.cluster import ClusterLook, Extent
@@ -7,7 +7,7 @@ from jobs.sources.port import SourceError
 
 
 def held(look: ClusterLook, place: TopicPartition, position: KafkaPosition | None, source: VertexId) -> Extent:
-    """Return what a partition holds; raise SourceError unless all records from the position on are in it."""
+    """Return the content of a Kafka partition. Raise SourceError if a record from the position on is missing."""
     extent = look.partitions.get(place)
     if extent is None:
         read = "" if position is None else f", and the job has read it up to offset {position.offset:,}"
@@ -41,5 +41,5 @@ def held(look: ClusterLook, place: TopicPartition, position: KafkaPosition | Non
 
 
 def reset_command(source: VertexId, place: TopicPartition, words: str = "earliest") -> str:
-    """Return the command that moves the split of a partition."""
+    """Return the command that moves the split of a Kafka partition."""
     return f"tidemark reset PIPELINE {source} --split {split_of(place)} --to {words}"

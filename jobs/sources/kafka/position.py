@@ -1,7 +1,7 @@
-"""Names a partition as a split, and writes the positions in it.
+"""Names a Kafka partition as a split, and writes the positions in it.
 
-A position is the offset to read next, and the id that the broker gave to the topic. Kafka's offsets begin at 0 in a
-topic that was deleted and made again, so the offset alone could name other records.
+A position is the next offset to read, and the id that the broker gave to the topic. In a topic that was deleted and
+made again, offsets begin at 0. So the offset alone could name other records.
 """
 
 import re
@@ -14,13 +14,16 @@ from checkpointing.identifiers import InvalidNameError, SplitId, split_id
 from jobs.sources.port import SourceError
 
 _ODD_BEGINNING: Final = "t="
-"""Stands before a topic that begins as no split may. No topic has `=` in its name, so no other split looks so."""
+"""Begins the split of a topic whose name no split may begin with.
+
+No topic has `=` in its name, so the split is unique.
+"""
 
 _SPLIT: Final = re.compile(r"(?:t=)?(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+)")
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic."""
+    """A Kafka partition: a topic and a number."""
 
     topic: str
     partition: int
@@ -31,7 +34,7 @@ class TopicPartition(NamedTuple):
 
 
 def split_of(place: TopicPartition) -> SplitId:
-    """Return the split of a partition: `orders-3`, or `t=_orders-3` for a topic that begins with `.`, `_` or `-`.
+    """Return the split of a Kafka partition: `orders-3`, or `t=_orders-3` for a topic that begins with `.`, `_` or `-`.
 
     Raises SourceError if the topic's name is too long for a split.
     """
@@ -46,7 +49,7 @@ def split_of(place: TopicPartition) -> SplitId:
 
 
 def place_of(split: SplitId) -> TopicPartition:
-    """Return the partition of a split; raise SourceError if no partition has this split."""
+    """Return the Kafka partition of a split. Raise SourceError if no Kafka partition has this split."""
     found = _SPLIT.fullmatch(split)
     if found is None:
         raise SourceError(f"{split!r} is no partition of a topic: give the new source an id of its own")
@@ -54,7 +57,7 @@ def place_of(split: SplitId) -> TopicPartition:
 
 
 class KafkaPosition(BaseModel):
-    """The offset to read next in a partition of the topic that has this id."""
+    """The next offset to read in a Kafka partition, and the id of its topic."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,12 +65,12 @@ class KafkaPosition(BaseModel):
     topic_id: str
 
     def text(self) -> str:
-        """Return the position as the checkpoint stores it."""
+        """Return the text of the position in a checkpoint."""
         return self.model_dump_json()
 
     @classmethod
     def parse(cls, text: str) -> "KafkaPosition":
-        """Return the stored position; raise SourceError if it is one of another source."""
+        """Return the position of that text. Raise SourceError if another source has written it."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -75,7 +78,7 @@ class KafkaPosition(BaseModel):
 
 
 class OffsetRange(BaseModel):
-    """What a slice describes: the offsets from `first` to before `end` of one partition."""
+    """The content of a slice: the offsets from `first` to before `end` of one Kafka partition."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -86,14 +89,14 @@ class OffsetRange(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PlacedRange:
-    """A range of offsets in its partition."""
+    """A range of offsets, with its Kafka partition."""
 
     place: TopicPartition
     range: OffsetRange
 
 
 def joined(ranges: list[PlacedRange]) -> list[PlacedRange]:
-    """Return the ranges that are not empty, sorted, with adjoining ranges of a partition merged into one."""
+    """Return the ranges that are not empty, sorted. Adjoining ranges of a Kafka partition are merged into one."""
     result: list[PlacedRange] = []
     for one in sorted(ranges, key=lambda each: (each.place, each.range.first)):
         before = result[-1] if result else None

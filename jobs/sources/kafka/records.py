@@ -16,10 +16,10 @@ from jobs.quality.expectation import Expectation
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
 
 UNDECODED_COLUMN: Final = "_undecoded"
-"""The bytes of a record's value that did not decode; null for all other rows."""
+"""The bytes of a record's value that did not decode. It is null in all other rows."""
 
 DECODED: Final = Expectation("expect_column_values_to_be_null", {"column": UNDECODED_COLUMN})
-"""The row rule that a record decodes: `check_rows(DECODED, quarantine="quarantine/orders")`."""
+"""The row rule for decoded records: `check_rows(DECODED, quarantine="quarantine/orders")`."""
 
 Format = Literal["json", "raw"]
 
@@ -30,7 +30,7 @@ METADATA: Final = {
     "headers": StructField("_headers", _HEADERS),
     "topic": StructField("_topic", StringType()),
 }
-"""What can be asked for besides the value, and the column that it becomes."""
+"""The fields that a user can ask for besides the value, and the column of each."""
 
 _PARSED: Final = "_parsed"
 _CORRUPT: Final = "_corrupt"
@@ -38,11 +38,11 @@ _CORRUPT: Final = "_corrupt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordForm:
-    """How a record becomes a row: the columns of its value, then those that were asked for."""
+    """Says how a record becomes a row: the columns of its value, then the requested fields."""
 
     format: Format
     value: StructType
-    """The value's columns; for `raw`, the value itself."""
+    """The value's columns. With `raw`, this is the value itself."""
     metadata: tuple[str, ...] = ()
 
     def schema(self) -> StructType:
@@ -53,7 +53,7 @@ class RecordForm:
 
     @property
     def reads_headers(self) -> bool:
-        """Whether the connector is to bring the headers."""
+        """Return True if the connector must bring the headers."""
         return "headers" in self.metadata
 
     def rows(self, records: DataFrame, split: Column) -> DataFrame:
@@ -68,14 +68,14 @@ class RecordForm:
         return parsed.select(*fields, F.when(bad, F.col("value")).alias(UNDECODED_COLUMN), *own, *place)
 
     def _parsed(self) -> Column:
-        """Return the value's columns and, last, the text of a record that is no such JSON."""
+        """Return the value's columns, and last the text of a record that is not JSON of this schema."""
         value = self.schema().fields[: len(self.value.fields)]
         told = StructType([*value, StructField(_CORRUPT, StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         return F.from_json(F.col("value").cast("string"), told, options)
 
     def _bad(self) -> Column:
-        """Return whether a record has a value that did not decode; never null."""
+        """Return the expression that is true for a record with a value that did not decode. It is never null."""
         no_text = ~F.coalesce(F.is_valid_utf8(F.col("value").cast("string")), F.lit(False))  # noqa: FBT003
         return F.col("value").isNotNull() & (
             F.col(_PARSED).isNull() | F.col(_PARSED).getField(_CORRUPT).isNotNull() | no_text
@@ -83,7 +83,7 @@ class RecordForm:
 
 
 def record_form(form: Format, schema: StructType | None, metadata: tuple[str, ...]) -> RecordForm:
-    """Return how records become rows; raise SourceError for what does not fit together."""
+    """Return how records become rows. Raise SourceError for arguments that contradict each other."""
     unknown = [name for name in metadata if name not in METADATA]
     if unknown:
         raise SourceError(f"a KafkaSource has no metadata {unknown[0]!r}: write some of {', '.join(METADATA)}")

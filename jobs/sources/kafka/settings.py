@@ -1,8 +1,8 @@
-"""The settings of Kafka's clients. Offsets are asked for by librdkafka, and records are read by Kafka's Java client.
+"""Prepares the settings of Kafka's clients. librdkafka asks for offsets, and Kafka's Java client reads records.
 
-A user gives librdkafka's names (`sasl.username`, `ssl.ca.location`). Java's client gets what they mean in its own.
-Secrets are looked up when a client is made, from environment variables or by the user's function. They are in no row,
-message or description.
+A user gives librdkafka's names (`sasl.username`, `ssl.ca.location`). This module translates them for Java's client.
+Secrets are looked up when a client is made, from environment variables or by the user's function. No entry, message or
+description has them.
 """
 
 import os
@@ -14,22 +14,22 @@ from typing import Final
 from jobs.sources.port import SourceError
 
 Secrets = Mapping[str, str] | Callable[[], Mapping[str, str]]
-"""For each setting the environment variable that has its value; or a function that returns the values."""
+"""For each setting, the environment variable with its value. Or a function that returns the values."""
 
 _SECRET: Final = re.compile(r"password|secret|token|jaas|ssl\.key\.pem|keystore\.key", re.IGNORECASE)
-"""Settings whose values are secret. They may not be given openly."""
+"""Settings whose values are secret. A user may not give them as plain text."""
 
 _OURS: Final = ("bootstrap.servers", "group.id", "isolation.level", "enable.auto.commit", "auto.offset.reset")
 _FOR_SPARK: Final = "kafka."
 
 
 class WithheldSettings(Mapping[str, str]):
-    """Settings that no log and no traceback shows, even one that shows local variables."""
+    """Settings that no log and no traceback shows, even if it shows local variables."""
 
     __slots__ = ("_settings",)
 
     def __init__(self, *parts: Mapping[str, str]) -> None:
-        """Hold the settings of all parts; a later part wins."""
+        """Hold the settings of all parts. A later part wins."""
         self._settings = {name: value for part in parts for name, value in part.items()}
 
     def __getitem__(self, name: str) -> str:
@@ -45,15 +45,15 @@ class WithheldSettings(Mapping[str, str]):
         return len(self._settings)
 
     def __repr__(self) -> str:
-        """Return their number alone."""
+        """Return only their number."""
         return f"<{len(self)} settings of Kafka's client>"
 
 
 class ClientSettings:
-    """What both of Kafka's clients are told."""
+    """The settings of both Kafka clients."""
 
     def __init__(self, servers: str, options: Mapping[str, str], secrets: Secrets | None) -> None:
-        """Raise SourceError for a setting that is the source's own, and for a secret that is given openly."""
+        """Raise SourceError for a setting that the source itself makes, and for a secret in plain text."""
         for name in options:
             if name.removeprefix(_FOR_SPARK) in _OURS:
                 raise SourceError(f"options of a KafkaSource cannot set {name!r}: the source sets it itself")
@@ -67,15 +67,15 @@ class ClientSettings:
         self._secrets = secrets
 
     def for_librdkafka(self) -> WithheldSettings:
-        """Return the configuration of librdkafka's clients, with secrets; raise SourceError if one cannot be had."""
+        """Return librdkafka's configuration, with secrets. Raise SourceError if a secret is missing."""
         given = self._options | self._looked_up()
         own = {name: value for name, value in given.items() if not name.startswith(_FOR_SPARK)}
         return WithheldSettings(own, {"bootstrap.servers": self.servers})
 
     def for_spark(self) -> WithheldSettings:
-        """Return the same settings as options of Spark's connector, with secrets; raise SourceError if one is missing.
+        """Return the same settings as options of Spark's connector, with secrets. Raise SourceError if one is missing.
 
-        A setting whose name begins with `kafka.` is for Spark's connector alone.
+        A setting whose name begins with `kafka.` is only for Spark's connector.
         """
         given = self._options | self._looked_up()
         own = {name: value for name, value in given.items() if name.startswith(_FOR_SPARK)}
@@ -84,7 +84,7 @@ class ClientSettings:
         return WithheldSettings(java, own, {f"{_FOR_SPARK}bootstrap.servers": self.servers})
 
     def without_secrets(self, text: str) -> str:
-        """Return a message of a client without any secret that it may repeat."""
+        """Return a client's message without the secrets that it may repeat."""
         for value in sorted(self._looked_up().values(), key=len, reverse=True):
             text = text.replace(value, "***") if value else text
         return text
@@ -105,7 +105,7 @@ def _of_environment(name: str, variable: str) -> str:
 
 
 def _for_java(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield librdkafka's settings as Kafka's Java client names them."""
+    """Yield librdkafka's settings under the names of Kafka's Java client."""
     yield from _jaas(given)
     yield from _stores(given)
     for name, value in given.items():
@@ -123,7 +123,7 @@ def _for_java(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _jaas(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the log-in by name and password, which Java's client wants as one text."""
+    """Yield the log-in by name and password. Java's client takes it as one text."""
     user, password = given.get("sasl.username"), given.get("sasl.password")
     if user is None or password is None:
         return
@@ -138,7 +138,7 @@ def _quoted(text: str) -> str:
 
 
 def _stores(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield certificates and keys, which Java's client takes as PEM texts."""
+    """Yield certificates and keys. Java's client takes them as PEM texts."""
     names = {
         "ssl.ca": ("truststore", "ssl.truststore.certificates"),
         "ssl.certificate": ("keystore", "ssl.keystore.certificate.chain"),

@@ -1,17 +1,17 @@
-"""A source of Kafka topics: each partition is a split, and the position in it is an offset.
+"""A source of Kafka topics: each Kafka partition is a split, and a position in it is an offset.
 
 Spark's connector reads the records. Asking for offsets needs no Spark (`cluster`). These things may happen to a topic
 between two looks:
 
-- It gets partitions. They are new splits of the next tick, and are read from their first offset.
-- Transactions are aborted, or records compacted. Their offsets are passed over. So the rows of a slice are an estimate:
+- It gets further Kafka partitions. They are new splits of the next tick, and are read from their first offset.
+- Transactions are aborted, or records compacted. Their offsets are skipped. So the rows of a slice are an estimate:
   a slice may have fewer rows than offsets, or none.
-- Records that were not read are deleted, the topic is deleted or made again, or its end moves back. Polling then stops
-  with an error that names the partition, what is lost, and the ways out. Nothing is passed over silently.
+- Unread records are deleted, the topic is deleted or made again, or its end moves back. Polling then stops with an
+  error that names the Kafka partition, the lost records and the ways out. No record is skipped silently.
 
 The topic's id is compared at every poll, and again before a micro-batch is built. Kafka's consumers cannot compare it.
-So if a topic is deleted, made again and filled up to the same offsets within the seconds of one micro-batch, this
-micro-batch reads other records, and the next poll says so.
+Suppose that a topic is deleted, made again and filled up to the same offsets within the seconds of one micro-batch.
+Then this micro-batch reads other records, and the next poll reports it.
 """
 
 import threading
@@ -48,10 +48,10 @@ ROW_BYTES: Final = 128
 """The estimated bytes of a record."""
 
 FRESH_S: Final = 1.0
-"""How old a look at the cluster may be from which a poll is given records."""
+"""A poll gets records from a look at the cluster that is at most this old."""
 
 ROUND_S: Final = 0.05
-"""How old a look may be from which a poll is told that there is nothing to read: the splits are polled in turn."""
+"""A poll is told that there is nothing to read from a look that is at most this old. The splits are polled in turn."""
 
 
 class KafkaSource:
@@ -94,7 +94,7 @@ class KafkaSource:
         secrets: Secrets | None = None,
         spark_options: Mapping[str, str] | None = None,
     ) -> None:
-        """Connect to nothing yet. Raises SourceError for parameters that do not fit together."""
+        """Connect to nothing yet. Raises SourceError for arguments that contradict each other."""
         self._topics = tuple(dict.fromkeys([topics] if isinstance(topics, str) else topics))
         if bool(self._topics) == (pattern is not None):
             raise SourceError("a KafkaSource reads either topics or the topics of a pattern: write one of the two")
@@ -109,9 +109,9 @@ class KafkaSource:
         self._lock = threading.Lock()
         self._look: ClusterLook | None = None
         self._starts: dict[TopicPartition, KafkaPosition] = {}
-        """Where partitions begin that had no position when this process first asked."""
+        """The begin of each Kafka partition that had no position when this process first asked."""
         self._reads_on = False
-        """Whether a partition had a position: then the job is not new, and neither are its topics."""
+        """True if a Kafka partition had a position. Then the job is not new, and neither are its topics."""
         self._committed = NO_CHECKPOINT
 
     def belongs_to(self, job: JobName, source: VertexId) -> None:
@@ -119,17 +119,17 @@ class KafkaSource:
         self._group = self._group or f"tidemark-{job}-{source}"
 
     def schema(self) -> StructType:
-        """Return the value's columns and those that were asked for."""
+        """Return the value's columns, and the requested metadata."""
         return self._form.schema()
 
     def splits(self) -> tuple[SplitId, ...]:
-        """Return the partitions that the topics have now; see `port.Source.splits`."""
+        """Return the present Kafka partitions of the topics; see `port.Source.splits`."""
         with self._lock:
             self._look = None
             return tuple(sorted(split_of(place) for place in self._cluster.partitions(self._names())))
 
     def poll(self, request: PollSource) -> SourceSlice | None:
-        """Return the next offsets of a partition; see `port.Source.poll`. Its rows are an estimate."""
+        """Return the next offsets of a Kafka partition; see `port.Source.poll`. The number of rows is an estimate."""
         place = place_of(request.split)
         with self._lock:
             position = None if request.position is None else KafkaPosition.parse(request.position)
@@ -142,7 +142,7 @@ class KafkaSource:
                 look.told_idle.add(place)
                 return None
         detail = OffsetRange(topic_id=begin.topic_id, first=begin.offset, end=max(end, begin.offset))
-        rows = max(detail.end - detail.first, 1)  # the end of a new partition is a slice of no record
+        rows = max(detail.end - detail.first, 1)  # a slice without records keeps the end of a new Kafka partition
         return SourceSlice(
             source=request.source,
             split=request.split,
@@ -171,12 +171,12 @@ class KafkaSource:
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
         """Commit the offsets to the consumer group; see `port.CommitsPositions`.
 
-        The offset of a topic that was made again since is not committed: it would name other records.
+        If a topic was made again meanwhile, its offset is not committed. It would name other records.
         """
         if not self._commits or self._group is None or checkpoint <= self._committed:
             return
         known = {place_of(split): KafkaPosition.parse(text) for split, text in positions.items()}
-        # A notice that fails is made up for by the next one, so a broker that is away does not hold up the tick's end.
+        # The next notice repairs a failed one, so a missing broker does not delay the tick's end.
         topics = {place.topic for place in known}
         present = self._cluster.partitions(topics, missing_ok=True, patience_s=FIRST_ANSWER_S)
         offsets = {place: each.offset for place, each in known.items() if present.get(place) == each.topic_id}
@@ -201,12 +201,12 @@ class KafkaSource:
         return KafkaPosition(offset=offset, topic_id=extent.topic_id).text()
 
     def described(self) -> SourceDescription:
-        """Return the brokers and the topics; see `port.DescribesItself`."""
+        """Return the kind of source, the brokers and the topics; see `port.DescribesItself`."""
         what = ", ".join(self._topics) if self._pattern is None else f"topics like {self._pattern}"
         return SourceDescription("kafka", f"{self._settings.servers}, {what}")
 
     def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
-        """Return the offsets that are not read, and the age of the oldest of their records; see `port.KnowsLag`."""
+        """Return the number of unread offsets, and the age of the oldest unread record; see `port.KnowsLag`."""
         look = self._cluster.look(self._names())
         extents = {split_of(place): (place, extent) for place, extent in look.partitions.items()}
         return {split: self._lag(place, extent, positions.get(split)) for split, (place, extent) in extents.items()}
@@ -218,7 +218,7 @@ class KafkaSource:
             self._cluster.close()
 
     def _lag(self, place: TopicPartition, extent: Extent, given: str | None) -> Lag:
-        """Return a partition's lag. It is unknown where a poll has more to say: what is lost, or where to begin."""
+        """Return the lag of a Kafka partition. It is unknown if a poll must first report a loss or find the begin."""
         if given is None and self._start == LATEST:
             return Lag(None)
         if given is None:
@@ -245,7 +245,7 @@ class KafkaSource:
         return found
 
     def _looked(self, place: TopicPartition, position: KafkaPosition | None) -> ClusterLook:
-        """Return a look at all partitions that is fresh, and that has not told this partition yet that it is idle."""
+        """Return a fresh look at all Kafka partitions. It has not told this one yet that there is nothing to read."""
         look = self._look
         if look is None or place in look.told_idle or time.monotonic() - look.at > _fresh_s(look, place, position):
             known = {place.topic, *(look.topics if look is not None else self._topics)}
@@ -255,7 +255,7 @@ class KafkaSource:
     def _begin(
         self, place: TopicPartition, position: KafkaPosition | None, look: ClusterLook, source: VertexId
     ) -> KafkaPosition:
-        """Return the position to read from: the job's, or where a partition without one begins."""
+        """Return the position to read from: the job's own, or the begin of a Kafka partition that has none."""
         if position is not None:
             self._reads_on = self._reads_on or place not in self._starts
             return position
@@ -267,13 +267,13 @@ class KafkaSource:
         return begin
 
     def _first(self, place: TopicPartition, extent: Extent) -> int:
-        """Return where a partition without a position begins."""
+        """Return the begin of a Kafka partition without a position."""
         start = EARLIEST if self._reads_on and self._start == LATEST else self._start
         return offset_of(self._cluster, place, extent, start)
 
 
 def _fresh_s(look: ClusterLook, place: TopicPartition, position: KafkaPosition | None) -> float:
-    """Return how old the look may be if it is to answer a poll at this position."""
+    """Return the highest age of a look that may answer a poll at this position."""
     extent = look.partitions.get(place)
     has_more = extent is not None and (position is None or position.offset < extent.end)
     return FRESH_S if has_more else ROUND_S

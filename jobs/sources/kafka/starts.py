@@ -1,4 +1,4 @@
-"""Where a KafkaSource begins to read a partition, and the places in one that a user can name."""
+"""Decides where a KafkaSource begins in a Kafka partition, and which places there a user can name."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -17,7 +17,10 @@ _MOMENT: Final = "a moment such as 2026-01-31T12:00:00Z"
 
 
 def start_of(words: str | datetime) -> str | datetime:
-    """Return where to begin, a moment with its time zone (UTC if it has none); raise SourceError for other words."""
+    """Return a start as the source uses it. A moment without a time zone is in UTC.
+
+    Raise SourceError for other words.
+    """
     found = words if words in {EARLIEST, LATEST} else _moment(words)
     if found is None:
         raise SourceError(f"a KafkaSource cannot start at {words!r}: write {_WORDS} or {_MOMENT}")
@@ -25,7 +28,7 @@ def start_of(words: str | datetime) -> str | datetime:
 
 
 def offset_of(cluster: Cluster, place: TopicPartition, extent: Extent, start: str | datetime) -> int:
-    """Return the offset of a start in a partition. A moment after the last record means the partition's end."""
+    """Return the offset of a start in a Kafka partition. A moment after the last record means the end."""
     if isinstance(start, datetime):
         found = cluster.offsets_at([place], round(start.timestamp() * 1000))[place]
         return extent.end if found == _NONE_SO_NEW else min(found, extent.end)
@@ -33,7 +36,7 @@ def offset_of(cluster: Cluster, place: TopicPartition, extent: Extent, start: st
 
 
 def offset_named(cluster: Cluster, place: TopicPartition, extent: Extent, words: str) -> int:
-    """Return the offset that a user's words name; raise NoSuchPositionError listing what may be named."""
+    """Return the offset that a user's words name. Raise NoSuchPositionError with the words that are allowed."""
     if words.isdecimal() and extent.first <= int(words) <= extent.end:
         return int(words)
     start = {EARLIEST: EARLIEST, LATEST: LATEST, END: LATEST}.get(words) or _moment(words)

@@ -13,8 +13,10 @@ from jobs.sources.postgres.pgoutput import Unchanged, Values
 from jobs.sources.postgres.texts import UnfitValueError, converted
 
 END: Final = "_end_lsn"
-"""A staged file has this column too, and offers it to nobody: the place behind the commit record in the last row of
-each transaction, null in the others."""
+"""A column of staged files that no slice offers.
+
+The last row of each transaction has the place after its commit record. The column is null in the other rows.
+"""
 
 _HEAD_ARROW: Final = pa.schema(
     [
@@ -30,7 +32,7 @@ _HEAD_ARROW: Final = pa.schema(
 
 
 class ChangeBatch:
-    """Rows of one staged file that are not written yet, in order."""
+    """The rows of one staged file that are not written yet, in order."""
 
     def __init__(self, tables: Sequence[SourceTable], *, nulls_for_unfit: bool) -> None:
         """Begin without rows."""
@@ -45,13 +47,13 @@ class ChangeBatch:
         self._places: list[list[int]] = [[] for _ in self._tables]
 
     def __len__(self) -> int:
-        """Return how many rows wait to be taken."""
+        """Return how many rows wait."""
         return len(self._head[0])
 
     def add(
         self, kind: str, table: int, values: Values | None, lsn: int, xid: int | None, committed_us: int | None
     ) -> None:
-        """Add a row of one table; None for a row without values (truncate)."""
+        """Add a row of one table. None is a row without values (truncate)."""
         columns = self._tables[table].columns
         kinds, tables, lsns, xids, times, unchanged, ends = self._head
         missing = None
@@ -76,7 +78,7 @@ class ChangeBatch:
         self._head[-1][-1] = end_lsn
 
     def take(self) -> pa.RecordBatch:
-        """Return the rows and begin anew; raise SourceError for a value that its column's type cannot hold."""
+        """Return the rows and begin anew. Raise SourceError for a value that its column's type cannot hold."""
         count = len(self)
         head = [pa.array(values, field.type) for values, field in zip(self._head, _HEAD_ARROW, strict=True)]
         tables = [_spread(self._struct(number), places, count) for number, places in enumerate(self._places)]
@@ -106,7 +108,7 @@ class ChangeBatch:
 
 
 def _spread(rows: pa.StructArray, places: list[int], count: int) -> pa.Array:
-    """Return `count` rows with the given ones in their places, and null elsewhere."""
+    """Return `count` rows: the given ones at their places, and nulls elsewhere."""
     if len(places) == count:
         return rows
     if not places:

@@ -1,4 +1,4 @@
-"""Reads from the catalog what a publication publishes, and refuses a server that cannot give all its changes."""
+"""Reads the content of a publication from the catalog, and refuses a server that cannot give all its changes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from jobs.sources.postgres.connection import Connection
 from jobs.sources.postgres.position import ANEW
 
 _VERSION_MIN: Final = 150_000
-"""Version 15 shows the published columns and rows of each table (`pg_publication_tables`)."""
+"""Since version 15, the server shows the published columns and rows of each table (`pg_publication_tables`)."""
 
 _TABLES: Final = """
 SELECT c.oid::bigint, p.schemaname::text, p.tablename::text, p.attnames::text[], p.rowfilter, c.relreplident::text,
@@ -52,14 +52,14 @@ ORDER BY array_position(i.indkey, a.attnum)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A table of a publication, and the condition that its published rows meet (None: all rows)."""
+    """A table of a publication, and the condition of its published rows (None: all rows)."""
 
     table: SourceTable
     row_filter: str | None
 
 
 def must_decode(connection: Connection) -> None:
-    """Raise SourceError for a server that is too old, or that does not write what logical decoding needs."""
+    """Raise SourceError for a server that is too old, or that does not write the log for logical decoding."""
     if connection.info.server_version < _VERSION_MIN:
         shown = connection.info.parameter_status("server_version")
         raise SourceError(f"the server is PostgreSQL {shown}: PostgresChanges needs version 15 or newer")
@@ -77,7 +77,7 @@ def system_of(connection: Connection) -> str:
 
 
 def published(connection: Connection, publication: str, wanted: Sequence[str] | None) -> tuple[Published, ...]:
-    """Return the wanted tables of a publication, by default all; raise SourceError for one that is not in it."""
+    """Return the wanted tables of a publication, by default all. Raise SourceError for a table that is not in it."""
     if not connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone():
         tables = ", ".join(wanted or ["TABLE, ..."])
         raise SourceError(
@@ -97,7 +97,7 @@ def published(connection: Connection, publication: str, wanted: Sequence[str] | 
 
 
 def must_be_published(connection: Connection, publication: str, tables: Sequence[str]) -> None:
-    """Raise SourceError if a table was taken out of the publication, so that its changes would be missing."""
+    """Raise SourceError if a table was removed from the publication, because its changes would be missing."""
     query = "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s"
     found = {name for (name,) in connection.execute(query, [publication]).fetchall()}
     for name in tables:

@@ -1,8 +1,8 @@
 """The source of a PostgreSQL publication's changes (ADR 13).
 
-The changes are first written down as immutable files, and a slice names rows of such files. So every position can be
-read again as long as the files are there, whatever the server has forgotten since. The slot moves on after a checkpoint
-has completed. All tables come in one split, and a slice ends where a transaction ends. So in the default mode no cut
+It first writes the changes to immutable files, and a slice names rows of such files. So every position can be read
+again for as long as the files exist, even if the server has forgotten the changes. The slot moves on after a checkpoint
+has completed. All tables are in one split, and a slice ends where a transaction ends. So in the default mode no cut
 shows a part of a transaction.
 """
 
@@ -37,10 +37,10 @@ from jobs.sources.postgres.staging import Reading, SnapshotMode, Staging
 from jobs.sources.postgres.transactions import NewColumns
 
 _CHANGES_MIN: Final = 50_000
-"""How many changes are asked for at once, at least."""
+"""The source asks for at least this many changes at once."""
 _MIB: Final = 1024 * 1024
 _ROWS_MAX: Final = 1_000_000
-"""How many rows a poll writes down before it answers, if it is asked for more."""
+"""If a poll asks for more rows than this, it answers after this many have been written to files."""
 
 
 class PostgresChanges:
@@ -61,11 +61,11 @@ class PostgresChanges:
     ) -> None:
         """Read these tables of a publication (`schema.table`; None: all of them) through a slot.
 
-        `url` is a URL, libpq's `key=value` pairs such as `service=bank`, or `env:NAME` of an environment variable.
-        The slot is made if it is missing, and must serve this source alone. `staged` is a folder for the files of
-        changes, which all processes of the job reach. `snapshot` says whether the rows that the tables have at first
-        come in one cut, in parts, or not at all. `new_columns` says what becomes of a column that a table gets later,
-        `unfit` what becomes of a value that Spark's type cannot hold. `keep` is how long files stay that were read;
+        `url` is a URL, libpq's `key=value` pairs such as `service=bank`, or `env:NAME` of an environment variable. The
+        slot is made if it is missing, and must serve only this source. `staged` is a folder for the files of changes,
+        which all processes of the job reach. `snapshot` says whether the first rows of the tables come in one cut, in
+        parts, or not at all. `new_columns` says what happens to a column that a table gets later, and `unfit` what
+        happens to a value that Spark's type cannot hold. `keep` says how long the source keeps files that were read.
         None means for ever. A rollback to an older checkpoint needs its files. Raises SourceError for a bad name.
         """
         self._log = StagedLog(staged.absolute())
@@ -92,18 +92,18 @@ class PostgresChanges:
         """Refuse to be pickled: the URL may hold a password."""
         raise TypeError("PostgresChanges stays in its process: its URL may hold a password")
 
-    # -------------------------------------------------------------- what a pipeline uses
+    # -------------------------------------------------------------- for pipelines
 
     def schema(self) -> StructType:
         """Return the columns of a change, then one column for each table, with the table's columns in it.
 
-        They are those of the staged files. Only if nothing was written down yet, the server is asked.
+        They are those of the staged files. The source asks the server only if there are no staged files yet.
         """
         fields = [StructField(table.column, table.fields()) for table in self.tables()]
         return StructType([*HEAD.fields, *fields])
 
     def tables(self) -> tuple[SourceTable, ...]:
-        """Return the tables that are read; raise SourceError if they are unknown or cannot be read."""
+        """Return the tables that the source reads. Raise SourceError if they are unknown or cannot be read."""
         with self._lock:
             return self._known_tables()
 
@@ -129,13 +129,13 @@ class PostgresChanges:
     # -------------------------------------------------------------- port.Source
 
     def splits(self) -> tuple[SplitId, ...]:
-        """Return the only split: all tables are in it, so that one position is a cut through all of them."""
+        """Return the only split. It has all tables, so that one position is a cut through all of them."""
         return (split_id(SPLIT),)
 
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next transactions; see `port.Source.poll`.
 
-        It writes down what the server has, if too little of it is written down yet. A transaction of more than
+        If the staged files have too few rows, it first writes what the server has. A transaction of more than
         `max_rows` rows is a slice of its own, and so is the first snapshot.
         """
         start = ChangesPosition.parse(request.position)
@@ -166,9 +166,9 @@ class PostgresChanges:
         return parquet_reader(self._log.root, self.schema()).read(spark, ranges, Fit())
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:  # noqa: ARG002
-        """Let the server forget what the checkpoint has, and delete files that `keep` no longer asks for (F2).
+        """Let the server forget the checkpoint's changes, and delete files that `keep` no longer protects (F2).
 
-        It never moves the slot behind a position that is not complete, and never behind what is written down.
+        It never moves the slot past a position that is not complete, nor past the end of the staged files.
         """
         position = ChangesPosition.parse(positions.get(split_id(SPLIT)))
         if not position.lsn:
@@ -180,10 +180,10 @@ class PostgresChanges:
             if self._keep is not None:
                 self._log.remove_before(position.row, time.time_ns() - int(self._keep.total_seconds() * 1e9))
 
-    # -------------------------------------------------------------- what people and Dagster are shown
+    # -------------------------------------------------------------- for people and Dagster
 
     def described(self) -> SourceDescription:
-        """Return server, database and publication; see `port.DescribesItself`."""
+        """Return the kind of source, server, database and publication; see `port.DescribesItself`."""
         reading = self._reading
         return SourceDescription("postgres", f"publication {reading.publication} of {reading.server.place}")
 
@@ -198,9 +198,9 @@ class PostgresChanges:
         return ChangesPosition.parse(end).row - ChangesPosition.parse(start).row
 
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
-        """Return how many changes are unread, and the age of the oldest commit; see `port.KnowsLag`.
+        """Return the number of unread changes, and the age of the oldest unread commit; see `port.KnowsLag`.
 
-        The changes are written down for that, at most a million. Rows of a snapshot have no commit.
+        To count the changes, it writes at most a million of them to files. Rows of a snapshot have no commit.
         """
         split = split_id(SPLIT)
         start = ChangesPosition.parse(positions.get(split))
@@ -211,7 +211,7 @@ class PostgresChanges:
         return {split: Lag(rows, 0.0 if not rows else None if at is None else max(time.time() - at.timestamp(), 0.0))}
 
     def health(self) -> str:
-        """Return how much of its log the server keeps for the slot; see `port.ReportsHealth`."""
+        """Return how many bytes of its log the server keeps for the slot; see `port.ReportsHealth`."""
         slot, server = self._reading.slot, self._reading.server
         try:
             with server.connect() as connection:
@@ -227,7 +227,7 @@ class PostgresChanges:
         with self._lock:
             self._staging.close()
 
-    # -------------------------------------------------------------- leaves
+    # -------------------------------------------------------------- details
 
     def _known_tables(self) -> tuple[SourceTable, ...]:
         if self._tables:
@@ -243,7 +243,7 @@ class PostgresChanges:
         return found
 
     def _must_be_of(self, origin: Origin) -> None:
-        """Raise SourceError if the staged files are of another slot, publication or of other tables."""
+        """Raise SourceError if the staged files belong to another slot, to another publication or to other tables."""
         reading, folder = self._reading, self._log.folder
         now = origin.model_copy(update={"slot": reading.slot, "publication": reading.publication})
         origin.must_be(now, folder)
@@ -263,7 +263,7 @@ class PostgresChanges:
             raise SourceError(f"the tables of {server.place} cannot be read ({server.told(error)})") from None
 
     def _fill(self, start: ChangesPosition, rows: int) -> None:
-        """Write down changes until so many rows follow the position, or no more are there."""
+        """Write changes to files until so many rows follow the position, or the server has no more."""
         log, tables = self._log.look(), self._known_tables()
         must_hold(log, start)
         if log.last is None and not start.lsn:
@@ -275,12 +275,12 @@ class PostgresChanges:
                 more = self._staging.append(tables, start, max(rows, _CHANGES_MIN))
             except SourceError:
                 if unread > 0:
-                    return  # what is written down can be read although the server is away
+                    return  # the staged files can be read although the server is away
                 raise
         self._rest(start)
 
     def _rest(self, start: ChangesPosition) -> None:
-        """Look again once nothing more is there to be written."""
+        """Check the log and the slot when the server has no more changes."""
         must_hold(self._log, start)
         last = self._log.last
         if last is not None and start.row > last.after:
@@ -289,11 +289,14 @@ class PostgresChanges:
                 "put its newer files back from a backup"
             )
         if last is not None and not last.rows and self._completed.row >= last.after:
-            with suppress(SourceError):  # it costs the server only room
+            with suppress(SourceError):  # a failure only costs the server space
                 self._move_slot()
 
     def _move_slot(self) -> None:
-        """Move the slot up to the completed position, or up to the end of the log if that has no more rows."""
+        """Move the slot to the completed position.
+
+        If the log has no rows after it, move the slot to the end of the log.
+        """
         last, position = self._log.last, self._completed
         at_end = last is not None and position.row >= last.after
         horizon = last.note.end if last is not None and at_end else position.lsn
@@ -312,7 +315,7 @@ def _after(log: StagedLog, start: ChangesPosition) -> int:
 
 
 def _must_be_distinct(tables: Sequence[SourceTable]) -> None:
-    """Raise SourceError if two tables or two columns would have one name in Spark, which ignores case."""
+    """Raise SourceError if two tables or two columns had one name in Spark, which ignores case."""
     for what, names in [
         ("the tables", [table.column for table in tables]),
         *((table.full_name, [column.name for column in table.columns]) for table in tables),

@@ -50,7 +50,7 @@ _BY_OID: Final[dict[int, str]] = {
     1114: "timestamp_ntz",
     1184: "timestamp",
 }
-"""Object ids of PostgreSQL's own types never change (`pg_type.dat`)."""
+"""The object ids of PostgreSQL's own types. They never change (`pg_type.dat`)."""
 _NUMERIC: Final = 1700
 _DECIMAL_DIGITS_MAX: Final = 38
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -83,7 +83,7 @@ class SourceColumn(BaseModel):
 
 
 class SourceTable(BaseModel):
-    """A published table as this source reads it; `keys` are the columns of its replica identity.
+    """A published table in the form in which this source reads it. `keys` are the columns of its replica identity.
 
     `oid` is the server's number of the table. A table that is dropped and created again gets another one.
     """
@@ -98,25 +98,25 @@ class SourceTable(BaseModel):
 
     @property
     def full_name(self) -> str:
-        """Its name with its schema, as in `public.accounts`."""
+        """Return its name with its schema, such as `public.accounts`."""
         return f"{self.schema_}.{self.name}"
 
     @property
     def column(self) -> str:
-        """The column of the source that holds this table's rows, as in `public_accounts`."""
+        """Return the source's column for this table's rows, such as `public_accounts`."""
         return f"{self.schema_}_{self.name}"
 
     def fields(self) -> StructType:
-        """Return the table's columns as Spark gets them."""
+        """Return the table's columns with their Spark types."""
         return StructType([StructField(each.name, _types(each.type)[0]) for each in self.columns])
 
     def arrow(self) -> pa.StructType:
-        """Return the same for Arrow."""
+        """Return the table's columns with their Arrow types."""
         return pa.struct([pa.field(each.name, arrow_type(each.type)) for each in self.columns])
 
 
 def spark_type(base: int, typmod: int, element: int) -> str:
-    """Return the name of the Spark type; `element` is the type of an array's elements, 0 for other types."""
+    """Return the name of the Spark type. `element` is the type of an array's elements, and 0 for other types."""
     if element:
         return f"array<{spark_type(element, typmod, 0)}>"
     if base == _NUMERIC and typmod >= 0:
@@ -132,7 +132,7 @@ def arrow_type(name: str) -> pa.DataType:
 
 
 def element_of(name: str) -> str | None:
-    """Return the type of an array's elements; None for a type that is no array."""
+    """Return the type of an array's elements, or None for a type that is no array."""
     array = _ARRAY.fullmatch(name)
     return None if array is None else array[1]
 

@@ -1,4 +1,4 @@
-"""Connects to a server, and keeps the password to itself: no message, log or representation has it."""
+"""Connects to a server, and keeps the password to itself. No message, log or representation has it."""
 
 import os
 import time
@@ -15,10 +15,10 @@ Connection = psycopg.Connection[TupleRow]
 
 _ENVIRONMENT: Final = "env:"
 _PATIENCE_S: Final = 30.0
-"""How long a tick waits for a server that it has reached before."""
+"""A tick waits this long for a server that it has reached before."""
 _PAUSE_S: Final = 0.5
 _HOPELESS: Final = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
-"""What a server says that waiting does not change."""
+"""Answers of a server that do not change if the tick waits."""
 
 _SESSION: Final = (
     "SET DateStyle = 'ISO, YMD'",
@@ -30,14 +30,14 @@ _SESSION: Final = (
     "SET row_security = off",
     "SET statement_timeout = 0",
 )
-"""Values are read as text, so the session decides in which form. Without row_security a hidden row is an error."""
+"""Values are read as text, so the session sets their form. Without row_security, a hidden row is an error."""
 
 
 class Server:
-    """Where the server is, and how to log in. It cannot be pickled, so it reaches no other process."""
+    """The place of the server, and the log-in. It cannot be pickled, so it reaches no other process."""
 
     def __init__(self, url: str) -> None:
-        """Take a URL, libpq's `key=value` pairs (`service=bank` too), or `env:NAME`: an environment variable has it."""
+        """Take a URL, libpq's `key=value` pairs (`service=bank`), or `env:NAME` of an environment variable."""
         self._url = url
         self._reached = False
 
@@ -51,7 +51,7 @@ class Server:
 
     @property
     def place(self) -> str:
-        """The host, port and database, without user and password."""
+        """Return host, port and database, without user and password."""
         try:
             known = self._parameters()
         except SourceError:
@@ -63,9 +63,9 @@ class Server:
         return f"{host}:{port}/{known.get('dbname') or os.environ.get('PGDATABASE') or ''}"
 
     def connect(self, *, replication: bool = False) -> Connection:
-        """Return a connection in autocommit; raise SourceError.
+        """Return a connection in autocommit. Raise SourceError.
 
-        A server that this process has reached before is waited for: it may just be restarting.
+        If this process has reached the server before, it waits, because the server may just be restarting.
         """
         deadline = time.monotonic() + (_PATIENCE_S if self._reached else 0)
         while True:
@@ -84,7 +84,7 @@ class Server:
                 return connection
 
     def told(self, error: Exception) -> str:
-        """Return what the server or its client said, in one line, without the password."""
+        """Return the message of the server or its client in one line, without the password."""
         text = " ".join(str(error).split()) or type(error).__name__
         with suppress(SourceError):
             password = self._parameters().get("password")

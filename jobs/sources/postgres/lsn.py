@@ -1,6 +1,6 @@
-"""Places in PostgreSQL's write-ahead log, as the server writes them (`0/16B3748`) and as numbers.
+"""Places in PostgreSQL's write-ahead log, in the server's notation (`0/16B3748`) and as numbers.
 
-A **horizon** is such a place: it stands for all transactions whose commit record begins before it.
+A **horizon** is such a place. It stands for all transactions whose commit record begins before it.
 """
 
 from typing import Final
@@ -9,11 +9,11 @@ _HALF: Final = 32
 
 
 def written(lsn: int) -> str:
-    """Return a place as the server writes it."""
+    """Return a place in the server's notation."""
     return f"{lsn >> _HALF:X}/{lsn & (1 << _HALF) - 1:X}"
 
 
 def parsed(text: str) -> int:
-    """Return the number of a place; raise ValueError for another text."""
+    """Return the number of a place. Raise ValueError for another text."""
     high, _, low = text.partition("/")
     return (int(high, 16) << _HALF) + int(low, 16)

@@ -14,9 +14,9 @@ from jobs.sources.postgres.staged_log import ChangeFile, StagedLog, ends_of
 
 
 def next_ranges(log: StagedLog, row: int, rows_max: int, *, snapshot_in_parts: bool) -> tuple[FileRange, ...]:
-    """Return the next rows from `row` on, at most `rows_max`, or one whole transaction if it has more.
+    """Return the next rows from `row` on: at most `rows_max`, or one whole transaction if it has more.
 
-    No slice ends within a transaction. So no checkpoint can show a part of one. The snapshot counts as a transaction,
+    No slice ends within a transaction. So no checkpoint can show a part of one. The snapshot counts as one transaction,
     unless it may be read in parts.
     """
     ranges: list[FileRange] = []
@@ -41,7 +41,7 @@ def next_ranges(log: StagedLog, row: int, rows_max: int, *, snapshot_in_parts: b
 
 
 def position_after(log: StagedLog, row: int) -> ChangesPosition:
-    """Return the position before that row, of which the log has the row before."""
+    """Return the position before that row. The log must have the row before it."""
     place = log.at(row - 1)
     if place is None:
         raise SourceError(f"{log.folder} does not have row {row - 1:,}")
@@ -56,7 +56,7 @@ def position_after(log: StagedLog, row: int) -> ChangesPosition:
 
 
 def committed_at(log: StagedLog, row: int) -> datetime | None:
-    """Return when the row's transaction was committed; None if the log has no such row, or it is of the snapshot."""
+    """Return the time of the row's commit. It is None if the log has no such row, or if the row is of the snapshot."""
     place = log.at(row)
     if place is None:
         return None
@@ -93,7 +93,10 @@ def must_hold(log: StagedLog, position: ChangesPosition) -> None:
 
 
 def _boundary(file: ChangeFile, first: int, left: int, *, at_least_one: bool) -> int:
-    """Return where the last transaction ends that fits, `first` if none does; or where the first ends, if one must."""
+    """Return the end of the last transaction that fits, or `first` if none does.
+
+    If one must be returned, return the end of the first transaction.
+    """
     rows = ends_of(file.path).rows
     last = int(np.searchsorted(rows, first + left, side="right")) - 1
     if last >= 0 and rows[last] > first:

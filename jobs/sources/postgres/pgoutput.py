@@ -1,7 +1,7 @@
 """Decodes the messages of PostgreSQL's own logical decoding plugin, pgoutput, protocol version 1.
 
-The form is that of PostgreSQL's manual, "Logical Replication Message Formats". Values come as the text that the server
-writes. Nothing here knows types or tables.
+Their form is described in PostgreSQL's manual, "Logical Replication Message Formats". Values are the texts that the
+server writes. This module knows neither types nor tables.
 """
 
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ _BEGIN: Final = Struct(">qqi")
 _COMMIT: Final = Struct(">qqq")
 _RELATION_COLUMN: Final = Struct(">ii")
 _EPOCH_US: Final = 946_684_800_000_000
-"""PostgreSQL counts microseconds from 2000-01-01, everybody else from 1970-01-01."""
+"""PostgreSQL counts microseconds from 2000-01-01, and Unix time begins at 1970-01-01."""
 
 
 class Unchanged(Enum):
-    """Stands for a large value that an update left alone. The server does not send it (unchanged TOAST)."""
+    """Stands for a large value that an update did not change. The server does not send it (unchanged TOAST)."""
 
     VALUE = "unchanged"
 
@@ -29,7 +29,7 @@ Values = list[Value]
 
 
 class NotPgoutputError(ValueError):
-    """Bytes that no pgoutput of version 1 writes."""
+    """These bytes are no message of pgoutput version 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TransactionEnd:
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """A column as the server describes it before a table's first change."""
+    """A column in the form in which the server describes it before a table's first change."""
 
     name: str
     oid: int
@@ -71,8 +71,8 @@ class Relation:
 class RowChange:
     """A row was inserted (`new`), updated (`new`, and `old` if the server sends it) or deleted (`old`).
 
-    `old` is the whole row before with REPLICA IDENTITY FULL. Else it has the key columns only, the others are None, and
-    an update has it only if its key changed.
+    With REPLICA IDENTITY FULL, `old` is the whole old row. Otherwise `old` has only the key columns, and the others are
+    None. An update then has `old` only if its key changed.
     """
 
     relation: int
@@ -92,7 +92,7 @@ Message = TransactionBegin | TransactionEnd | Relation | RowChange | TablesTrunc
 
 
 def decoded(data: bytes) -> Message | None:
-    """Return the message; None for one that carries no change: an origin or a type's name.
+    """Return the message, or None for a message without a change: an origin or a type's name.
 
     Raises NotPgoutputError.
     """
@@ -149,7 +149,7 @@ def _update(data: bytes) -> RowChange:
 
 
 def _tuple(data: bytes, at: int) -> tuple[Values, int]:
-    """Return the values that begin there, and where they end."""
+    """Return the values that begin there, and the place of their end."""
     count = data[at] << 8 | data[at + 1]
     at += 2
     values: Values = [None] * count

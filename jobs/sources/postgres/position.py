@@ -8,7 +8,7 @@ from jobs.sources.port import SourceError
 from jobs.sources.postgres.lsn import parsed, written
 
 ANEW: Final = "read the tables anew, with another slot, an empty folder of staged files and another id of the source"
-"""The last way out of every refusal: a new line of changes, which begins with a new snapshot."""
+"""The last way out of every refusal: begin a new line of changes, with a new snapshot."""
 
 
 def _number(text: object) -> object:
@@ -16,11 +16,11 @@ def _number(text: object) -> object:
 
 
 Lsn = Annotated[NonNegativeInt, BeforeValidator(_number), PlainSerializer(written)]
-"""A place in the write-ahead log; the server's own writing as JSON."""
+"""A place in the write-ahead log. In JSON it has the server's notation."""
 
 
 class ChangesPosition(BaseModel):
-    """All transactions before the horizon `lsn` are read, and they had `row` rows, the snapshot's included.
+    """All transactions before the horizon `lsn` are read, with `row` rows in them and in the snapshot.
 
     Within a snapshot that is read in parts, `lsn` is 0.
     """
@@ -33,7 +33,7 @@ class ChangesPosition(BaseModel):
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Return the position of that JSON text, None is the start; raise SourceError for a text of another source."""
+        """Return the position of that JSON text. None is the start. Raise SourceError for a text of another source."""
         if text is None:
             return cls()
         try:

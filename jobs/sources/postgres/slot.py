@@ -1,8 +1,8 @@
-"""Reads changes from a replication slot, without consuming any, and moves the slot on when a checkpoint allows it.
+"""Reads changes from a replication slot without consuming any, and moves the slot when a checkpoint allows it.
 
-The changes come from a temporary copy of the slot, which belongs to one connection. The copy consumes what it returns,
-so the server decodes each transaction once, while the slot itself stays. If the connection ends, the copy is gone, and
-the next one begins at the slot again.
+The changes come from a temporary copy of the slot, which belongs to one connection. The copy consumes the changes that
+it returns, so the server decodes each transaction once, while the slot itself stays. If the connection ends, the copy
+is gone, and the next copy begins at the slot again.
 """
 
 import re
@@ -34,21 +34,21 @@ FROM pg_replication_slots WHERE slot_name = %s
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """How far a slot was moved, and how many bytes of the log the server keeps for it."""
+    """The horizon to which a slot was moved, and the bytes of the log that the server keeps for it."""
 
     confirmed: int
     retained_bytes: int
 
 
 def slot_name(text: str) -> str:
-    """Return a slot's name; raise SourceError for one that PostgreSQL or its copies cannot have."""
+    """Return a slot's name. Raise SourceError for a name that PostgreSQL or the slot's copies cannot have."""
     if not _NAME.fullmatch(text):
         raise SourceError(f"slot {text!r}: a name has 1 to 50 lower-case letters, digits and underscores")
     return text
 
 
 def state_of(connection: Connection, slot: str) -> SlotState | None:
-    """Return a slot's state, None if there is no such slot; raise SourceError for one of another kind."""
+    """Return a slot's state, or None if there is no such slot. Raise SourceError for a slot of another kind."""
     row = connection.execute(_STATE, [slot]).fetchone()
     if row is None:
         return None
@@ -72,12 +72,12 @@ def state_of(connection: Connection, slot: str) -> SlotState | None:
 
 
 def create(connection: Connection, slot: str) -> None:
-    """Make the slot. It waits for the transactions that run."""
+    """Make the slot. The server waits for running transactions."""
     connection.execute("SELECT pg_create_logical_replication_slot(%s, %s)", [slot, PLUGIN])
 
 
 def advance(server: Server, slot: str, horizon: int) -> None:
-    """Let the server forget all transactions before the horizon; an older horizon changes nothing."""
+    """Let the server forget all transactions before the horizon. An older horizon changes nothing."""
     with server.connect() as connection:
         state = state_of(connection, slot)
         if state is not None and state.confirmed < horizon:
@@ -97,7 +97,7 @@ class SlotCopy:
         """The next read returns the transactions after this horizon."""
 
     def connection(self, start: int) -> Connection:
-        """Return the connection of a copy that will read what comes after this horizon; raise SourceError."""
+        """Return the connection of a copy that will read the transactions after this horizon. Raise SourceError."""
         if self._connection is not None and (self._connection.closed or self._start != start):
             self.close()
         if self._connection is None:
@@ -106,7 +106,7 @@ class SlotCopy:
         return self._connection
 
     def read(self, start: int, changes: int) -> Iterator[bytes]:
-        """Yield the messages of whole transactions, until they are at least so many or no more are committed."""
+        """Yield the messages of whole transactions: at least so many, or all that are committed."""
         connection = self.connection(start)
         self._start = -1
         with connection.cursor() as cursor:
@@ -115,7 +115,7 @@ class SlotCopy:
                 yield data
 
     def reached(self) -> int:
-        """Return the horizon up to which everything was read."""
+        """Return the horizon up to which the copy has read everything."""
         if self._connection is None:
             raise SourceError(f"slot {self._slot} was not read")
         state = state_of(self._connection, self._name)
@@ -124,7 +124,10 @@ class SlotCopy:
         return state.confirmed
 
     def go_on(self, start: int) -> None:
-        """Let the next read return what comes after `start`, which the last one has found to be all that is new."""
+        """Let the next read return the transactions after `start`.
+
+        The last read must have found no others before it.
+        """
         self._start = start
 
     def close(self) -> None:

@@ -1,9 +1,11 @@
-"""Reads all rows of the tables as of one moment, which is exactly the moment at which the changes begin.
+"""Reads all rows of the tables at one moment, which is exactly the moment at which the changes begin.
 
-A slot that is made over a replication connection exports a snapshot. It sees the transactions before the slot's
-consistent point and no others. A snapshot of our own would not do: a transaction may wait between its commit record and
-the moment at which snapshots see it, for example for a synchronous standby. It would then be in neither of the two.
-The slot is a temporary one. So the slot that the changes come from may have been made before, also by somebody else.
+A slot that is made over a replication connection exports a snapshot. It sees exactly the transactions before the slot's
+consistent point. A snapshot of our own would not do. A transaction may wait between its commit record and the moment at
+which snapshots see it, for example for a synchronous standby. It would then be neither in the snapshot nor in the
+changes.
+
+The slot is a temporary one. So the slot that the changes come from may be older, and somebody else may have made it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +26,7 @@ from jobs.sources.postgres.slot import PLUGIN
 
 @contextmanager
 def snapshot(server: Server, slot: str) -> Iterator[tuple[Connection, int]]:
-    """Yield a connection that sees the database as of a horizon, and the horizon. Raises SourceError."""
+    """Yield a connection that sees the database at a horizon, and the horizon. Raises SourceError."""
     with server.connect(replication=True) as exporter:
         horizon, name = _exported(server, exporter, slot)
         with server.connect() as reader:
@@ -53,7 +55,7 @@ def _exported(server: Server, exporter: Connection, slot: str) -> tuple[int, str
     """Make the temporary slot, and return its horizon and the name of its snapshot."""
     name = f"{slot}_{exporter.info.backend_pid}"
     command = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL {PLUGIN} (SNAPSHOT 'export')"
-    result = exporter.pgconn.exec_(command.encode())  # the simple protocol, the only one for such a command
+    result = exporter.pgconn.exec_(command.encode())  # such a command needs the simple protocol
     if result.status != ExecStatus.TUPLES_OK:
         said = server.told(psycopg.OperationalError(result.error_message.decode(errors="replace")))
         raise SourceError(

@@ -1,9 +1,9 @@
-"""The changes that were written down: immutable Parquet files in one folder, each beginning where another one ends.
+"""Keeps the changes in immutable Parquet files in one folder. Each file begins where another one ends.
 
-A file is named after the horizon at which it begins, and its footer says at which one it ends. It is written beside
-the folder and linked into it, so of two processes that read the same slot one wins, and the other drops its copy. The
-first file has the snapshot and begins at 0. Rows are numbered through all files. A file is durable before any of its
-rows is offered.
+A file's name has the horizon at which it begins, and its footer the horizon at which it ends. It is written beside the
+folder and linked into it. So if two processes read the same slot, one wins, and the other one drops its copy. The first
+file has the snapshot and begins at 0. Rows are numbered through all files. A file is durable before a slice offers any
+of its rows.
 """
 
 import json
@@ -37,7 +37,7 @@ _ROWS_PER_GROUP: Final = 128 * 1024
 
 
 class Origin(BaseModel):
-    """What the rows of a file come from. A file of another origin cannot follow it."""
+    """The origin of the rows of a file. A file of another origin cannot follow it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,7 +49,7 @@ class Origin(BaseModel):
     tables: tuple[SourceTable, ...]
 
     def must_be(self, now: "Origin", folder: Path) -> None:
-        """Raise SourceError unless changes of `now` may follow those in the folder."""
+        """Raise SourceError if changes of `now` may not follow those in the folder."""
         for what in ("system", "database", "slot", "publication"):
             before, after = getattr(self, what), getattr(now, what)
             if before != after:
@@ -60,7 +60,7 @@ class Origin(BaseModel):
 
 
 class Note(BaseModel):
-    """What a file's footer says: the horizons of its first and last transaction, and the rows of files before it."""
+    """The content of a file's footer: the horizons of its first and last transaction, and the rows before it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -75,19 +75,19 @@ class ChangeFile:
     """One file of the log."""
 
     def __init__(self, path: Path, note: Note, rows: int) -> None:
-        """Describe a file as it lies there; raise OSError if it is gone."""
+        """Describe an existing file. Raise OSError if it is gone."""
         status = path.stat()
         self.path, self.note, self.rows = path, note, rows
         self.seen = SeenFile(name=path.name, size=status.st_size, modified_ns=status.st_mtime_ns, rows=rows)
 
     @property
     def after(self) -> int:
-        """How many rows the log has up to this file's end."""
+        """Return how many rows the log has up to this file's end."""
         return self.note.before + self.rows
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether it has the rows of the first snapshot."""
+        """Return True if it has the rows of the first snapshot."""
         return self.note.start == 0
 
 
@@ -95,23 +95,23 @@ class StagedLog:
     """All files of the folder, in order."""
 
     def __init__(self, root: Path) -> None:
-        """Name the folder; it may not exist yet."""
+        """Name the folder, which may not exist yet."""
         self.root = root
         self.folder = root / SPLIT
         self._files: list[ChangeFile] = []
 
     @property
     def files(self) -> list[ChangeFile]:
-        """The files that are known since the last look."""
+        """Return the files that the last look found."""
         return self._files
 
     @property
     def last(self) -> ChangeFile | None:
-        """The newest file, None if nothing was written yet."""
+        """Return the newest file, or None if there is none."""
         return self._files[-1] if self._files else None
 
     def look(self) -> "StagedLog":
-        """Take in the files that were added; return the log. Raises SourceError for a folder with a gap."""
+        """Read which files were added, and return the log. Raise SourceError for a folder with a gap."""
         known = {file.path.name for file in self._files}
         names = sorted(path.name for path in self.folder.glob("[0-9A-F]*.parquet"))
         self._files = [file for file in self._files if file.path.name in set(names)]
@@ -130,9 +130,9 @@ class StagedLog:
         self._files.append(file)
 
     def at(self, row: int) -> int | None:
-        """Return the place of the file that has this row; None if no file has it."""
+        """Return the place of the file that has this row, or None if no file has it."""
         place = bisect_right(self._files, row, key=lambda file: file.note.before) - 1
-        while place >= 0 and self._files[place].rows == 0:  # an empty file has the number of the next row too
+        while place >= 0 and self._files[place].rows == 0:  # an empty file also has the number of the next row
             place -= 1
         if place < 0 or row >= self._files[place].after:
             return None
@@ -151,7 +151,10 @@ class StagedLog:
             beside.unlink(missing_ok=True)
 
     def remove_before(self, row: int, modified_ns: int) -> None:
-        """Delete files whose rows all lie before `row` and that were written before that time; the newest one stays."""
+        """Delete files that were written before that time and whose rows all lie before `row`.
+
+        The newest file stays.
+        """
         while len(self._files) > 1 and self._files[0].after <= row and self._files[0].seen.modified_ns < modified_ns:
             self._files[0].path.unlink(missing_ok=True)
             del self._files[0]
@@ -173,7 +176,7 @@ class UnfinishedFile:
             self.rows += batch.num_rows
 
     def publish(self, end: int) -> bool:
-        """Make the file durable and a part of the log; return False if another process has put its own there."""
+        """Make the file durable and a part of the log. Return False if another process has put its own file there."""
         if self._writer is None:
             return False
         note = self._note.model_copy(update={"end": end})
@@ -191,7 +194,7 @@ class UnfinishedFile:
         return True
 
     def close(self) -> None:
-        """Close the file; once is enough."""
+        """Close the file. A second call changes nothing."""
         if self._writer is not None:
             with suppress(pa.ArrowException):
                 self._writer.close()
@@ -212,7 +215,7 @@ def _opened(path: Path) -> ChangeFile:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where the transactions of a file end: the numbers of rows up to there, and the places behind their commits."""
+    """The ends of a file's transactions: the row number after each, and the place after its commit record."""
 
     rows: npt.NDArray[np.int64]
     lsns: npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Writes down what a server has: the snapshot first, then its transactions, one file of the log after the other."""
+"""Writes the server's rows to files: first the snapshot, then its transactions, one file of the log after the other."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,12 +24,15 @@ SnapshotMode = Literal["whole", "parts", "none"]
 _ATTEMPTS: Final = 3
 _ROWS_PER_BATCH: Final = 50_000
 _QUIET_BYTES: Final = 16 * 1024 * 1024
-"""After so many bytes of log without a change of the tables, an empty file is written, so that the slot can move."""
+"""If the server has written so many bytes of log without a change of the tables, an empty file is staged.
+
+Then the slot can move.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is read, and how."""
+    """Says what to read, and how."""
 
     server: Server
     slot: str
@@ -40,13 +43,13 @@ class Reading:
     nulls_for_unfit: bool
 
     def published(self, connection: Connection) -> tuple[Published, ...]:
-        """Return the tables; raise SourceError if the server cannot give their changes."""
+        """Return the tables. Raise SourceError if the server cannot give their changes."""
         must_decode(connection)
         return published(connection, self.publication, self.tables)
 
 
 class Staging:
-    """Appends to a log. After an error nothing is half written, and the next call begins anew."""
+    """Appends to a log. After an error no file is half written, and the next call begins anew."""
 
     def __init__(self, reading: Reading, log: StagedLog) -> None:
         """Connect to nothing yet."""
@@ -56,7 +59,7 @@ class Staging:
         self._connection: Connection | None = None
 
     def begin(self, tables: Sequence[SourceTable]) -> None:
-        """Write the first file: the snapshot, or an empty one if none is wanted. Raises SourceError."""
+        """Write the first file: the snapshot, or an empty file without one. Raises SourceError."""
         with self._guarded(), self._reading.server.connect() as connection:
             found = self._reading.published(connection)
             if [each.table for each in found] != list(tables):
@@ -70,9 +73,9 @@ class Staging:
                 self._snapshot(found, note)
 
     def append(self, tables: Sequence[SourceTable], position: ChangesPosition, changes: int) -> bool:
-        """Write the next transactions, at least so many changes if they are there; return whether there may be more.
+        """Write the next transactions, at least so many changes if they exist. Return True if there may be more.
 
-        An empty log begins at the position. A connection that breaks is made anew, and the server waited for.
+        An empty log begins at the position. If a connection breaks, this waits for the server and connects again.
         Raises SourceError.
         """
         with self._guarded():
@@ -124,7 +127,7 @@ class Staging:
         return ChangeBatch(tables, nulls_for_unfit=self._reading.nulls_for_unfit)
 
     def _confirmed(self, connection: Connection) -> int:
-        """Return the horizon of the slot, which is made if it is missing."""
+        """Return the horizon of the slot. Make the slot if it is missing."""
         slot = self._reading.slot
         state = state_of(connection, slot)
         if state is None:
@@ -144,7 +147,7 @@ class Staging:
         )
 
     def _checked(self, connection: Connection, tables: Sequence[SourceTable]) -> Origin:
-        """Return the origin of the changes; raise SourceError if it is not that of the log, or lacks a table."""
+        """Return the origin of the changes. Raise SourceError if the log has another one, or if a table is missing."""
         if self._origin is None or self._connection is not connection:
             must_decode(connection)
             self._connection, self._origin = connection, self._origin_at(connection, tables)
@@ -155,7 +158,7 @@ class Staging:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Turn the server's errors and those of writing into SourceErrors."""
+        """Turn errors of the server and of writing into SourceErrors."""
         try:
             yield
         except SourceError:

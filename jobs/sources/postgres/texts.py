@@ -1,4 +1,4 @@
-"""Turns the texts that PostgreSQL writes for values into Arrow arrays of the columns' types."""
+"""Turns PostgreSQL's texts of values into Arrow arrays of the columns' types."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -25,7 +25,7 @@ Texts = Sequence[bytes | str | None]
 def converted(texts: Texts, name: str, *, nulls_for_unfit: bool) -> pa.Array:
     """Return the values of a column of this Spark type.
 
-    Raises UnfitValueError for a value that does not fit, unless it is to become null.
+    Raises UnfitValueError for a value that does not fit, unless such a value becomes null.
     """
     try:
         return _converted(texts, name)
@@ -81,7 +81,7 @@ def _arrays(texts: Texts, name: str, element: str) -> pa.Array:
 
 
 def _elements(text: str) -> list[str | None]:
-    """Return the elements of an array of one dimension; raise ValueError for one of several (`{{1,2},{3,4}}`)."""
+    """Return the elements of an array of one dimension. Raise ValueError for an array of several (`{{1,2},{3,4}}`)."""
     if text == "{}":
         return []
     if not (text.startswith("{") and text.endswith("}")) or text.startswith("{{"):

@@ -1,4 +1,4 @@
-"""Turns decoded messages into change rows, and compares what the server says of a table with what is read of it."""
+"""Turns decoded messages into change rows, and compares the server's description of a table with the columns read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ from jobs.sources.postgres.position import ANEW
 
 Flush = Callable[[], None]
 NewColumns = Literal["fail", "ignore"]
-"""What becomes of a column that a table got after it was first read."""
+"""Says what happens to a column that a table got after it was first read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A table that is read: its number, and where each of its columns stands in the server's rows (None: as it is)."""
+    """A table that the source reads: its number, and each column's place in the server's rows (None: unchanged)."""
 
     number: int
     order: tuple[int, ...] | None
@@ -41,14 +41,14 @@ class Transactions:
     def __init__(
         self, tables: tuple[SourceTable, ...], batch: ChangeBatch, flush: Flush, new_columns: NewColumns
     ) -> None:
-        """Begin before the first transaction; `flush` is called before each row."""
+        """Begin before the first transaction. `flush` is called before each row."""
         self._tables, self._batch, self._new_columns = tables, batch, new_columns
         self._flush = flush
         self._known: dict[int, Known | None] = {}
         self._begin, self._has_rows = TransactionBegin(0, 0, 0), False
 
     def take(self, data: bytes) -> None:
-        """Take the next message; raise SourceError for one that does not fit what is read."""
+        """Take the next message. Raise SourceError for a message that does not fit the tables."""
         try:
             message = decoded(data)
         except NotPgoutputError as error:
@@ -78,7 +78,7 @@ class Transactions:
     def _change(self, change: RowChange) -> None:
         known = self._known.get(change.relation)
         if known is None:
-            return  # a table of the publication that is not read
+            return  # the source does not read this table of the publication
         if change.new is None:
             self._add(DELETE, known, change.old)
             return
@@ -95,7 +95,7 @@ class Transactions:
         self._batch.add(kind, known.number, values, begin.commit_lsn, begin.xid, begin.committed_us)
 
     def _checked(self, found: Relation) -> Known | None:
-        """Return how a table's rows are read, None if they are not; raise SourceError if the table was changed."""
+        """Return how a table's rows are read, or None if they are not. Raise SourceError if the table was changed."""
         number = next((each for each, table in enumerate(self._tables) if table.oid == found.relation), None)
         name = f"{found.schema}.{found.name}"
         if number is None:
