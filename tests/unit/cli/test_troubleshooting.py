@@ -1,28 +1,58 @@
-"""The guide to what can go wrong speaks of messages and exit codes that exist."""
+"""Tests that the guide on errors quotes messages and exit codes that exist, and has the important ones."""
 
 import ast
 import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from jobs.cli.errors import ExitCode
+from jobs.storage import failures
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "docs/guides/troubleshooting.md").read_text(encoding="utf-8")
 
 
+# Modules whose errors end a tick that ran before: a user meets them in the middle of a job's life.
+LATE = ("storage/failures", "sources/kafka/failures", "sources/kafka/loss", "sources/postgres/slot")
+
+
+@cache
+def tree(path):
+    """Return a module's syntax tree without its docstrings, which no user reads."""
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(module):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value = ast.Constant(None)
+    return module
+
+
+def texts_in(node):
+    """Return every text below a node, also the parts of f-strings."""
+    return [part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+
+
 @cache
 def texts():
-    """Return every text that the code holds, those inside f-strings too."""
+    """Return every text of the code."""
     files = (path for folder in ("jobs", "checkpointing", "tidemark") for path in (ROOT / folder).rglob("*.py"))
-    nodes = (node for path in files for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [text for path in files for text in texts_in(tree(path))]
 
 
-def messages():
+def parts():
+    """Return the parts of the quoted messages. Between them stand names or numbers."""
     rows = GUIDE.partition("## Messages")[2].splitlines()
-    first = (row.split("|")[1] for row in rows if row.startswith("| `"))
-    return [message for cell in first for message in re.findall(r"`([^`]+)`", cell)]
+    first = (row.split(" | ")[0] for row in rows if row.startswith("| `"))
+    quoted = [message for cell in first for message in re.findall(r"`([^`]+)`", cell)]
+    return [part.strip(" ") for message in quoted for part in message.split("…") if part.strip(" :")]
+
+
+def errors_of(module):
+    """Return the message of each error that a module makes, as the list of its texts."""
+    calls = (node for node in ast.walk(tree(ROOT / f"jobs/{module}.py")) if isinstance(node, ast.Call))
+    named = (call for call in calls if isinstance(call.func, ast.Name) and call.func.id.endswith("Error"))
+    return [found for call in named if (found := texts_in(call)) and max(map(len, found)) > 20]
 
 
 def test_every_exit_code_is_documented_with_its_name():
@@ -33,6 +63,18 @@ def test_every_exit_code_is_documented_with_its_name():
 
 def test_every_message_of_the_guide_is_one_of_the_code():
     """Each message that the guide quotes is still a message in the code."""
-    parts = [part.strip(" ") for message in messages() for part in message.split("…") if part.strip(" :")]
-    assert len(parts) > 20
-    assert [] == [part for part in parts if not any(part in text for text in texts())]
+    assert len(parts()) > 90
+    assert [] == [part for part in parts() if not any(part in text for text in texts())]
+
+
+@pytest.mark.parametrize("module", LATE)
+def test_the_guide_has_every_error_that_ends_a_running_job(module):
+    """The guide quotes a part of each message of the module."""
+    found = errors_of(module)
+    assert found
+    assert [] == [texts for texts in found if not any(part in text for part in parts() for text in texts)]
+
+
+def test_the_guide_has_every_cause_of_a_stores_error():
+    """A store's answers become these sentences."""
+    assert [] == [cause for _, cause, _ in failures._KINDS if not any(part in cause for part in parts())]
