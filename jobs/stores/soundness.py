@@ -3,11 +3,20 @@
 import base64
 import zlib
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Final
 
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
+from jobs.storage.checksums import measured
+from jobs.storage.folder import Folder
 from jobs.storage.place import StoragePlace
 from jobs.storage.port import Storage
+from jobs.storage.sizes import sizes_of
+from jobs.storage.together import AT_A_TIME, in_threads
+
+THREADS: Final = 4
+"""Files of a folder that are read at a time: reading and the checksum leave Python to other threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +35,21 @@ def damages(storage: Storage, files: Iterable[FileHandle], *, checksums: bool) -
     """Yield what is wrong with these files, each looked at once, in order.
 
     Without `checksums` no file is read: only its existence and its size are compared. A file whose content is in its
-    handle needs no place on disk.
+    handle needs no place on disk. Files that are read are read several at a time.
     """
-    for path, file in {file.path: file for file in files}.items():
-        found = _damage(StoragePlace(storage, path), file, checksums=checksums)
-        if found:
-            yield Damage(path, found)
+    looked_at = {file.path: file for file in files}
+    read = {path for path, file in looked_at.items() if checksums and file.crc32 != UNKNOWN_CRC32}
+    listed = {} if isinstance(storage, Folder) else _sizes(storage, looked_at.values(), read)
+
+    def damage(file: FileHandle) -> str:
+        if file.path in listed:
+            return misfit(file, listed[file.path])
+        return _damage(StoragePlace(storage, file.path), file, checksums=checksums)
+
+    threads = min(AT_A_TIME, 1 if not read else THREADS if isinstance(storage, Folder) else len(looked_at))
+    for path, what in zip(looked_at, in_threads(threads, damage, looked_at.values()), strict=True):
+        if what:
+            yield Damage(path, what)
 
 
 def misfit(file: FileHandle, size: int | None, crc32: int = UNKNOWN_CRC32) -> str:
@@ -48,12 +66,8 @@ def misfit(file: FileHandle, size: int | None, crc32: int = UNKNOWN_CRC32) -> st
     return f"is damaged: its checksum is {crc32:#010x}, not {file.crc32:#010x}"
 
 
-def measured(chunks: Iterable[bytes]) -> tuple[int, int]:
-    """Return the size and the checksum of a file that is read in parts."""
-    size, crc32 = 0, 0
-    for chunk in chunks:
-        size, crc32 = size + len(chunk), zlib.crc32(chunk, crc32)
-    return size, crc32
+def _sizes(storage: Storage, files: Iterable[FileHandle], read: AbstractSet[str]) -> dict[str, int | None]:
+    return sizes_of(storage, [file.path for file in files if not file.inline and file.path not in read])
 
 
 def _damage(place: StoragePlace, file: FileHandle, *, checksums: bool) -> str:
@@ -64,6 +78,6 @@ def _damage(place: StoragePlace, file: FileHandle, *, checksums: bool) -> str:
     if size != file.bytes or not checksums or file.crc32 == UNKNOWN_CRC32:
         return misfit(file, size)
     try:
-        return misfit(file, *measured(place.chunks()))
+        return misfit(file, *measured(place))
     except OSError as error:
         return f"cannot be read ({error.strerror})"

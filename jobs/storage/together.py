@@ -1,0 +1,57 @@
+"""Asks a storage several things that do not depend on each other.
+
+In an object store each question takes as long as its way there and back, so they are asked at the same time. In a
+folder an answer takes microseconds, less than a thread, so they are asked one after the other.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar, cast
+
+from jobs.storage.folder import Folder
+from jobs.storage.port import Storage
+
+AT_A_TIME: Final = 32
+"""As many as a store lets one client ask at a time without a refusal."""
+
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
+
+
+def together(
+    storage: Storage, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]
+) -> list[_Answer]:
+    """Return the answers of `call` in the order of what is asked; raise the first error, once no call runs any more.
+
+    Each call may run in another thread.
+    """
+    each = list(asked)
+    return list(in_threads(1 if isinstance(storage, Folder) else len(each), call, each))
+
+
+def in_threads(
+    threads: int, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]
+) -> Iterator[_Answer]:
+    """Yield the answers of `call` in the order of what is asked, by so many threads, `AT_A_TIME` at most.
+
+    Raises the first error. Then, or if the caller wants no further answer, no further call begins, and those that
+    have begun come to their end.
+    """
+    if threads <= 1:
+        yield from map(call, asked)
+        return
+    pool = ThreadPoolExecutor(min(AT_A_TIME, threads), thread_name_prefix="storage")
+    try:
+        for future in [pool.submit(call, each) for each in asked]:
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def both(
+    storage: Storage, one: Callable[[], _Asked], other: Callable[[], _Answer]
+) -> tuple[_Asked, _Answer]:
+    """Return the answers of two calls, made in order in a folder; raise the first error."""
+    calls: tuple[Callable[[], object], ...] = (one, other)
+    first, second = together(storage, lambda call: call(), calls)
+    return cast("tuple[_Asked, _Answer]", (first, second))
