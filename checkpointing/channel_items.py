@@ -13,7 +13,8 @@ class SourceSlice:
 
     `start` and `end` are positions as canonical JSON. Only the source can interpret them. `detail` is JSON for the
     source's reader. `bytes` is an estimate that is used for credit only. `rows` is the number of rows,
-    or an estimate of it if `rows_estimated` is set.
+    or an estimate of it if `rows_estimated` is set. A source that reads another job's cuts (A10) says which `cut` the
+    slice leads to, and whether its end is `at_cut`. Such a slice may have no rows.
     """
 
     source: VertexId
@@ -24,6 +25,8 @@ class SourceSlice:
     rows: int
     bytes: int
     rows_estimated: bool = False
+    cut: str | None = None
+    at_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,12 +279,16 @@ Fact = (
 
 @dataclass(frozen=True, slots=True)
 class PollSource:
-    """Read a slice of at most `max_rows` rows after `position` (None: from the start)."""
+    """Read a slice of at most `max_rows` rows after `position` (None: from the start).
+
+    A source that reads another job's cuts reads no further than `cut`. None lets it choose the newest one (A10).
+    """
 
     source: VertexId
     split: SplitId
     position: str | None
     max_rows: int
+    cut: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from spec.at_one_cut import Announced
 from spec.credit import Credit
 from spec.failing_splits import FailingSplits
 from spec.history import History
@@ -20,6 +21,7 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "not-too-early": TooEarly,
     "not-too-late": TooLate,
     "measured": Measured,
+    "cut-announced": Announced,
 }
 """The judge of each invariant, by the invariant's id."""
 

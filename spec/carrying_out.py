@@ -8,6 +8,7 @@ from typing import assert_never
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
+from checkpointing.graph import JobGraph
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, VertexId
 from checkpointing.messages import (
     AppendRow,
@@ -47,6 +48,7 @@ from checkpointing.messages import (
 from spec.faults import Faults
 from spec.micro_batches import MicroBatches
 from spec.pipeline import ESTIMATED, ROW_BYTES, SEQUENCE, position_before, rows_before
+from spec.upstream import PUBLISHES, Upstreams
 from spec.world import FileGoneError, World
 
 QUALITY_MESSAGE = "a row was bad: repair it"
@@ -63,7 +65,27 @@ class Hands:
         self.readable: dict[SplitId, int] = {}
         self.transaction_rows = 1
         """How many rows a transaction of a source has."""
+        self.upstreams: Upstreams | None = None
+        """The jobs whose cuts the sources read, if they read any."""
         self._retained: dict[tuple[Generation, CheckpointId], frozenset[CheckpointId]] = {}
+
+    def cut_groups(self, graph: JobGraph) -> dict[VertexId, str]:
+        """Return the upstream job of each source that reads cuts."""
+        return {} if self.upstreams is None else self.upstreams.groups(graph)
+
+    def offered(self, graph: JobGraph, *, still: bool) -> tuple[tuple[SplitId, int], ...]:
+        """Return how many rows of each split its source offers now; unknown if another job may publish at any time."""
+        splits = [split for source in graph.sources() for split in source.splits]
+        known = [split for split in splits if still or not self._reads_cuts(split)]
+        return tuple((split, self._offers(split)) for split in known)
+
+    def _reads_cuts(self, split: SplitId) -> bool:
+        return self.upstreams is not None and self.upstreams.has(split)
+
+    def _offers(self, split: SplitId) -> int:
+        if self.upstreams is None or not self.upstreams.has(split):
+            return self.readable[split]
+        return self.upstreams.place(self.upstreams.newest(split), split)
 
     def begin(self, effect: Effect, generation: Generation) -> None:
         """Read what is needed to carry the effect out later, before other processes have their turns."""
@@ -115,6 +137,8 @@ class Hands:
         if self._strikes(faults.poll_fails):
             return PollFailed(effect.source, effect.split, f"a file of split {effect.split} is damaged")
         start = rows_before(effect.position)
+        if self.upstreams is not None and self.upstreams.has(effect.split):
+            return self._poll_cut(effect, start, self.upstreams)
         rows = min(effect.max_rows, readable.get(effect.split, 0) - start)
         if rows <= 0:
             return SourceIdle(effect.source, effect.split)
@@ -124,6 +148,30 @@ class Hands:
         rows, estimated = end - start, effect.split == ESTIMATED
         size = rows * ROW_BYTES
         return SliceOffered(SourceSlice(effect.source, effect.split, *ends, "", rows, size, rows_estimated=estimated))
+
+    def _poll_cut(self, effect: PollSource, start: int, upstreams: Upstreams) -> Fact:
+        """Answer with rows up to the wanted cut of another job, by default its newest; none if they were all read."""
+        if effect.cut is None and self._strikes(PUBLISHES):
+            upstreams.publish(effect.split)
+        number = upstreams.newest(effect.split) if effect.cut is None else int(effect.cut)
+        place = upstreams.place(number, effect.split)
+        if effect.cut is None and start == place:
+            return SourceIdle(effect.source, effect.split)
+        end = min(start + effect.max_rows, place)
+        size = (end - start) * ROW_BYTES
+        return SliceOffered(
+            SourceSlice(
+                effect.source,
+                effect.split,
+                effect.position or position_before(0),
+                position_before(end),
+                "",
+                end - start,
+                size,
+                cut=str(number),
+                at_cut=end == place,
+            )
+        )
 
     def _run(self, effect: RunMicroBatch, faults: Faults) -> Fact:
         failed = MicroBatchFailed(effect.vertex, effect.micro_batch, "a task died")

@@ -43,7 +43,7 @@ class ChannelBytes:
     def offered(self, offered: SliceOffered) -> None:
         """Put a slice into the channels of its split."""
         segment = offered.slice
-        if isinstance(segment, SourceSlice):
+        if isinstance(segment, SourceSlice) and segment.rows:
             self._sent(segment.source, self.subtask(segment.source, segment.split), segment)
 
     def began(self, effect: RunMicroBatch) -> None:

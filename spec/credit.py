@@ -9,7 +9,7 @@ class Credit(DoorJudge):
     """Judges polls and micro-batches: no vertex sends into a full channel, and credit comes back (C2).
 
     A vertex that could not write its rows holds credit until a barrier reaches it. The vertices may then send without
-    it.
+    it. A source of another job's cuts reads on to its cut without credit if a barrier waits for it.
     """
 
     def __init__(self, door: Watched) -> None:
@@ -21,7 +21,7 @@ class Credit(DoorJudge):
         """Judge the sources and vertices that the door lets send more."""
         channels = self.door.channels
         match effect:
-            case PollSource():
+            case PollSource() if effect.source not in self.door.setup.cut_groups:
                 full = channels.full(effect.source, channels.subtask(effect.source, effect.split))
                 if full is not None:
                     self.wrong(f"split {effect.split} of {effect.source} is read, although {full} is full")
@@ -49,6 +49,6 @@ def _without_quota(door: Watched) -> dict[Split, int]:
     found: dict[Split, int] = {}
     for source in setup.graph.sources():
         shares = setup.config.every_rows is not None and (not counted or source.id in counted)
-        if not shares and source.id not in setup.rows_per_epoch:
+        if not shares and source.id not in setup.rows_per_epoch and source.id not in setup.cut_groups:
             found |= {(source.id, split): index for index, split in enumerate(source.splits)}
     return found

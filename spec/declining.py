@@ -13,14 +13,13 @@ from spec.history import (
     CheckpointEnded,
     CheckpointTriggered,
     History,
-    JudgementBroke,
-    JudgementTold,
     SavepointAsked,
     SegmentsRun,
     SegmentsTakenBack,
     TablesLookedAt,
     TickOver,
 )
+from spec.judgement_events import JudgementBroke, JudgementTold
 
 FLINKS_LIST = frozenset(
     {

@@ -1,7 +1,8 @@
 """Splits that cannot be read, on any run: a tick asks them again, and ends by name once they have failed too often.
 
 Before it ends, it commits what it has read of the others. Of a tick that has a limit, or was asked to stop, less is
-said.
+said. The same holds for a tick that reads another job's cuts: no barrier is sent while one of its tables cannot be read
+up to a cut (A10).
 
 `not-too-early` says when they are asked again, `credit` that the others are read meanwhile.
 """
@@ -41,9 +42,9 @@ class FailingSplits(DoorJudge):
             self._sent = {split: end for split, end in self._sent.items() if shown.get(split) != end}
         if not isinstance(effect, EndTick):
             return
-        limits = self.door.setup.limits
+        setup, limits = self.door.setup, self.door.setup.limits
         limited = limits.checkpoints is not None or limits.duration_ms is not None or self.door.is_stopping
-        if effect.message in self._beyond and self._sent and not limited:
+        if effect.message in self._beyond and self._sent and not (limited or setup.cut_groups):
             self.wrong(f"the tick ends because of {effect.message!r}, and has not committed {sorted(self._sent)}")
         if effect.outcome is TickOutcome.CAUGHT_UP and self.door.failed:
             self.wrong(f"the tick has caught up, and {sorted(self.door.failed)} could not be read")

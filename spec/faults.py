@@ -230,6 +230,11 @@ def paced(scenario: Scenario, pause_ms: int, orders_max: int | None) -> Scenario
     return replace(scenario, config=scenario.config | pause, rows_per_epoch=scenario.rows_per_epoch | quota)
 
 
+def of_cuts(scenario: Scenario) -> Scenario:
+    """Return the scenario without quotas of rows: a cut of another job is read whole."""
+    return replace(scenario, rows_per_epoch={})
+
+
 def limited(scenario: Scenario, random: Random) -> Scenario:
     """Return the scenario with other expiries and limits, which are rare otherwise."""
     drawn = {"timeout_ms": random.choice([LONGEST_MS, 80, 400]), "tolerable_failures": random.choice([0, 1, 2, 100])}

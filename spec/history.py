@@ -4,7 +4,7 @@ A simulation writes the history as it goes. It can also be made from a real run'
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from checkpointing.channel_items import Segment
@@ -18,11 +18,13 @@ from checkpointing.metadata.record import CheckpointRecord, Claim, Release
 from checkpointing.snapshots import TaskWork
 from spec.attempt_events import AttemptEvent
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
+from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCancelled, JudgementTold
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.model import Contents
 from spec.politeness import UnseenLeft
 from spec.rest_events import CameToRest, ReservedGone
 from spec.steps import Begun, Step
+from spec.upstream import CutReached
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,45 +178,7 @@ class DoorStarted:
     generation: Generation
     graph: JobGraph
     restored: CheckpointRecord | None
-
-
-@dataclass(frozen=True, slots=True)
-class JudgementBegun:
-    """A generation asked for the verdict on the rows that a vertex has staged for a checkpoint."""
-
-    generation: Generation
-    vertex: VertexId
-    checkpoint: CheckpointId
-    files: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class JudgementCancelled:
-    """A generation no longer waits for this verdict."""
-
-    generation: Generation
-    vertex: VertexId
-    checkpoint: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class JudgementTold:
-    """The verdict came."""
-
-    generation: Generation
-    vertex: VertexId
-    checkpoint: CheckpointId
-    passed: bool
-    report: str
-
-
-@dataclass(frozen=True, slots=True)
-class JudgementBroke:
-    """No verdict came: the judge failed."""
-
-    generation: Generation
-    vertex: VertexId
-    checkpoint: CheckpointId
+    cut_groups: Mapping[VertexId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +308,7 @@ Event = (
     | TablesLookedAt
     | CheckBegun
     | SegmentSent
+    | CutReached
     | SegmentsRun
     | SegmentsTakenBack
     | WorkMeasured

@@ -14,6 +14,7 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, T
 from spec import hooks, model
 from spec.alignment import misaligned
 from spec.at_doors import DOOR_JUDGES, badly_driven
+from spec.at_one_cut import mixed_cuts
 from spec.attempts import wrongly_repeated
 from spec.channel_order import disordered
 from spec.columns import wrongly_said, wrongly_shown
@@ -151,6 +152,12 @@ def fifo(history: History) -> Iterator[str]:
     for event in _of(history, OrderBroken):
         yield f"{event.vertex}: {event.what}"
     yield from disordered(history)
+
+
+@_named("at-one-cut")
+def at_one_cut(history: History) -> Iterator[str]:
+    """At every entry, all splits that read tables of one upstream job stand at one and the same cut of it (A10)."""
+    yield from mixed_cuts(history)
 
 
 INVARIANTS |= {name: partial(badly_driven, name=name) for name in DOOR_JUDGES}

@@ -8,13 +8,10 @@ from spec.history import (
     CheckpointEnded,
     CheckpointTriggered,
     History,
-    JudgementBegun,
-    JudgementBroke,
-    JudgementCancelled,
-    JudgementTold,
     RowCommitted,
     TickOver,
 )
+from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCancelled, JudgementTold
 
 _Judged = dict[VertexId, JudgementTold | JudgementBroke | JudgementCancelled | None]
 """The judgements of one checkpoint by vertex, with the result of each first one. None: it is in progress."""

@@ -10,12 +10,11 @@ from spec.history import (
     CheckBegun,
     DoorStarted,
     History,
-    JudgementBegun,
-    JudgementTold,
     RowCommitted,
     SegmentSent,
     TablesLookedAt,
 )
+from spec.judgement_events import JudgementBegun, JudgementTold
 from spec.rollback import at_rest
 
 _Of = tuple[Generation, CheckpointId]

@@ -64,7 +64,7 @@ class Measured(DoorJudge):
 
     def _judge(self, record: CheckpointRecord) -> None:
         begun, given = record.statistics.triggered_ms, self._given_ms.get(record.checkpoint)
-        late = bool(self.door.setup.graph.hooks)
+        late = bool(self.door.setup.graph.hooks or self.door.setup.cut_groups)
         if given is not None and not (given <= begun if late else given == begun):
             self.wrong(f"checkpoint {record.checkpoint} was triggered at {given}, not at {begun}")
         if record.checkpoint <= self._newest:

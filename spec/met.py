@@ -17,13 +17,13 @@ from spec.history import (
     CheckpointEnded,
     CutsCorrected,
     Event,
-    JudgementBroke,
     RowCommitted,
     SavepointAnswered,
     SavepointDisposed,
     TableChanged,
     TablesLookedAt,
 )
+from spec.judgement_events import JudgementBroke
 from spec.mishap_events import PowerLost
 from spec.moves import Moves, drawn
 from spec.readers import NOTHING_FOUND, RAN_OUT

@@ -62,6 +62,8 @@ class Moves:
     """True if time passes between ticks, so that leases run out."""
     polls_fail: bool = False
     """True if splits often cannot be read."""
+    cuts: bool = False
+    """True if the sources read cuts of another job. Each of these asks for a checkpoint."""
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
@@ -81,6 +83,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     later = Random(f"later moves of {seed}")  # noqa: S311 - as above
     polls = Random(f"unreadable splits of {seed}")  # noqa: S311 - as above
     transactions = Random(f"transactions of {seed}")  # noqa: S311 - as above
+    upstream = Random(f"cuts of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
         rollbacks_max=random.choice([0, 0, 0, 1, 2]),
@@ -107,5 +110,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         pause_ms=random.choice([0, 0, 40, 150]),
         transaction_rows=transactions.choice([1, 1, 1, 1, 3, 5]),
         orders_max=random.choice([None, None, None, 6]),
+        cuts=upstream.random() < SELDOM,
     )
-    return replace(moves, **forced)
+    moves = replace(moves, **forced)
+    return replace(moves, resets_max=0, orders_max=None) if moves.cuts else moves  # a cut is read whole, by all

@@ -81,14 +81,18 @@ class Pacing(DoorJudge):
                 self.wrong(f"{name}: {now - self._before[name]} rows since {self._newest}, {limit} are its epoch's")
 
     def _triggered(self, checkpoint: CheckpointId) -> None:
-        """A slice triggers a checkpoint only if the counted sources have sent enough rows since the last barrier."""
+        """A slice triggers a checkpoint only if the counted sources have sent enough rows since the last barrier.
+
+        A source of another job's cuts asks for checkpoints itself (A10).
+        """
         every = self.door.setup.config.every_rows
         read: Counter[VertexId] = Counter()
         for (source, _), rows in self._read.items():
             read[source] += rows
         counted = self._of(ALL, read)
         since = counted - max(self._counted_at.values())
-        if self._by_slice and (every is None or since < every):
+        announced = bool(self.door.setup.cut_groups)
+        if self._by_slice and not announced and (every is None or since < every):
             self.wrong(f"checkpoint {checkpoint} is triggered after {since} rows, it is due after {every}")
         self._counted_at[checkpoint] = counted
 
@@ -148,9 +152,11 @@ def _counted(door: Watched) -> list[VertexId]:
 
 
 def _limits(door: Watched) -> dict[VertexId, int]:
-    every, known = door.setup.config.every_rows, {source.id for source in door.setup.graph.sources()}
+    """Return the limits that bind: a source of another job's cuts reads on to its cut whatever they say (A10)."""
+    of_cuts = set(door.setup.cut_groups)
+    every, known = door.setup.config.every_rows, {source.id for source in door.setup.graph.sources()} - of_cuts
     limits = {source: rows for source, rows in door.setup.rows_per_epoch.items() if source in known}
-    return limits if every is None else {**limits, ALL: every}
+    return limits if every is None or not of_cuts.isdisjoint(_counted(door)) else {**limits, ALL: every}
 
 
 def _splits(door: Watched) -> Iterator[Split]:

@@ -18,15 +18,17 @@ from checkpointing.metadata.record import Claim
 from spec.at_the_door import LEASE_MS, Eyes
 from spec.carrying_out import Hands
 from spec.clocks import Jump
-from spec.faults import EVENLY, NONE, Scenario, declining, draw, hooked, limited, paced, strict, unreadable
+from spec.faults import EVENLY, NONE, Scenario
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.mishaps import Chance
 from spec.moves import Moves, drawn
 from spec.older_formats import as_stored
 from spec.pipeline import LATER, MAX_PARALLELISM, ORDERS, RELEASES, SPLITS, graph
+from spec.scenarios import scenario_of
 from spec.tick import Narrate, Tick
 from spec.tick_plan import TickPlan
+from spec.upstream import drawn_upstreams
 from spec.visits import Visit, Visits
 from spec.world import World
 
@@ -78,12 +80,7 @@ class Simulation:
         self._restarts = Random(f"restarts of {seed}")  # noqa: S311 - as above
         self._shapes = Random(f"shapes of {seed}")  # noqa: S311 - as above
         self._rests = Random(f"rests of {seed}")  # noqa: S311 - as above
-        scenario = paced(draw(self._random), self.moves.pause_ms, self.moves.orders_max)
-        scenario = limited(scenario, self._shapes) if self.moves.limits else scenario
-        scenario = hooked(scenario, seed) if self.moves.hooks else scenario
-        scenario = declining(scenario, seed) if self.moves.declines else scenario
-        scenario = strict(scenario, rejects=self.moves.rejects, held_bytes_max=self.moves.held_bytes_max)
-        self.scenario = unreadable(scenario, seed) if self.moves.polls_fail else scenario
+        self.scenario = scenario_of(seed, self.moves, self._random, self._shapes)
         self.world = World(self._new_history)
         if self.moves.older_formats:
             self.world.as_stored = as_stored(self._shapes)
@@ -93,6 +90,8 @@ class Simulation:
         self._hands.transaction_rows = self.moves.transaction_rows
         self._rows = {**self.scenario.rows, LATER: self._shapes.choice([0, 5, 12])}
         self._hands.readable = dict.fromkeys(self._rows, 0)
+        if self.moves.cuts:
+            self._hands.upstreams = drawn_upstreams(seed, self._rows, self._hands.readable)
         self._visiting = Random(f"visits of {seed}")  # noqa: S311 - as above
         self._visits = Visits(self.world, self.moves, self._visiting, self._hands.readable)
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []

@@ -33,10 +33,6 @@ from spec.history import (
     CheckBegun,
     CheckpointEnded,
     Event,
-    JudgementBegun,
-    JudgementBroke,
-    JudgementCancelled,
-    JudgementTold,
     SavepointAnswered,
     SavepointAsked,
     SegmentSent,
@@ -46,13 +42,15 @@ from spec.history import (
     WorkMeasured,
 )
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
+from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCancelled, JudgementTold
+from spec.upstream import CutReached
 
 
 def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:  # noqa: PLR0912 - one line a fact
     """Yield the events of a fact: which segments were sent, and who asked for what."""
     match fact:
         case SliceOffered(SourceSlice() as sent):
-            yield SegmentSent(generation, sent.source, 0, sent)
+            yield from _sent(generation, sent)
         case MicroBatchFinished():
             for output in fact.outputs:
                 yield SegmentSent(generation, fact.vertex, fact.micro_batch, StagedSegment(output.emitted))
@@ -78,6 +76,14 @@ def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:  # no
             yield HookTold(generation, fact.hook, fact.checkpoint, None, good=False)
         case _:
             pass
+
+
+def _sent(generation: Generation, sent: SourceSlice) -> Iterator[Event]:
+    """Yield the rows of a slice, if it has any, and the cut of another job that it reaches."""
+    if sent.rows or sent.cut is None:
+        yield SegmentSent(generation, sent.source, 0, sent)
+    if sent.cut is not None and sent.at_cut:
+        yield CutReached(generation, sent.source, sent.split, sent.end, sent.cut)
 
 
 def events_of_effect(generation: Generation, effect: Effect) -> Iterator[Event]:

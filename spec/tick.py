@@ -237,6 +237,7 @@ class Tick:
             versions=self.world.cuts[restored.checkpoint] if restored else {},
             renamed=renamed,
             rows_per_epoch=self.scenario.rows_per_epoch,
+            cut_groups=self.hands.cut_groups(self.graph),
             limits=work.limits,
             seed=self.plan.number,
             idle_poll_ms=self.scenario.idle_poll_ms,
@@ -258,7 +259,7 @@ class Tick:
 
     def _run(self, setup: JobSetup) -> Turns:
         door = JobDoor(setup)
-        self.world.history.add(DoorStarted(self.generation, setup.graph, setup.restored))
+        self.world.history.add(DoorStarted(self.generation, setup.graph, setup.restored, setup.cut_groups))
         self.world.see_cuts(self.generation, standing(self.world).cuts)
         if self._asking is None:
             stop_ms = None if self.plan.stop is None else self.world.now_ms + self.plan.stop_after_ms
@@ -370,8 +371,7 @@ class Tick:
 
     def _ended(self, effect: EndTick) -> None:
         self.end = effect
-        splits = [split for source in self.graph.sources() for split in source.splits]
-        readable = tuple((split, self.hands.readable[split]) for split in splits)
+        readable = self.hands.offered(self.graph, still=self.plan.patient)
         newest = newest_checkpoint(self.world.rows())
         self.world.history.add(TickOver(self.generation, effect, readable, newest))
 

@@ -46,7 +46,7 @@ class TooEarly(DoorJudge):
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
         """Judge a trigger that can only be periodic."""
         door, config = self.door, self.door.setup.config
-        asks_itself = bool(door.held_back) or config.every_rows is not None
+        asks_itself = bool(door.held_back or door.setup.cut_groups) or config.every_rows is not None
         self._is_sure &= door.is_busy and not door.requests and not asks_itself
         for checkpoint in given:
             self._given_ms[checkpoint] = door.now_ms
@@ -102,7 +102,7 @@ class TooLate(DoorJudge):
         match fact:
             case Begun():
                 self._waits_ms = {vertex.id: fact.now_ms for vertex in fact.setup.graph.operators()}
-            case SliceOffered(SourceSlice() as offered):
+            case SliceOffered(SourceSlice() as offered) if offered.rows:
                 self._sent(offered.source, 1)
             case MicroBatchFinished():
                 self._sent(fact.vertex, sum(bool(output.emitted) for output in fact.outputs))

@@ -101,7 +101,9 @@ class Replay:
         self._next_id = started.setup.claim.first_id
         self._asked = Asked()
         self._world = _world(started.setup)
-        self._history.add(DoorStarted(self._generation, started.setup.graph, started.setup.restored))
+        self._history.add(
+            DoorStarted(self._generation, started.setup.graph, started.setup.restored, started.setup.cut_groups)
+        )
         begun = Begun(started.setup, started.now_ms)
         self._history.stepped(self._generation, begun, tuple(self._due), self._door.next_id)
 

@@ -118,6 +118,7 @@ class Watched:
                 self.polls.pop((offered.source, offered.split), None)
                 self.idle_since.pop((offered.source, offered.split), None)
                 self.failed.pop((offered.source, offered.split), None)
+                self._found(offered)
                 self.channels.offered(fact)
             case SourceIdle():
                 self.polls.pop((fact.source, fact.split), None)
@@ -203,6 +204,17 @@ class Watched:
         self.idle_since[split] = self.now_ms
         self.failed[split] = self.failed.get(split, 0) + 1
         self.is_troubled |= self.failed[split] > self.setup.config.tolerable_poll_failures
+
+    def _found(self, offered: SourceSlice) -> None:
+        """A slice leads to a cut of another job: all who read that job may be asked for it at once (A10)."""
+        groups = self.setup.cut_groups
+        if offered.cut is not None:
+            others = {source for source in groups if groups[source] == groups.get(offered.source)}
+            self.idle_since = {
+                split: since
+                for split, since in self.idle_since.items()
+                if split[0] not in others or split in self.failed
+            }
 
     def _ended(self, checkpoint: CheckpointId) -> None:
         self.pending.discard(checkpoint)

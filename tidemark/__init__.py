@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from jobs.reading.operator_state import OperatorState
     from jobs.sources.committed_positions import CommitsToFile
+    from jobs.sources.cuts import CutSource
     from jobs.sources.delta import DeltaSource
     from jobs.sources.files import FileSource
     from jobs.sources.generator import GeneratorSource
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         Lag,
         NamesPositions,
         NoSuchPositionError,
+        ReadsCuts,
         SeeksPositions,
         Source,
         SourceDescription,
@@ -85,6 +87,7 @@ __all__ = [
     "CountsRows",
     "Cut",
     "CutGoneError",
+    "CutSource",
     "CutUnreadableError",
     "Cuts",
     "DeltaSource",
@@ -116,6 +119,7 @@ __all__ = [
     "PostgresChanges",
     "Processed",
     "ReadingError",
+    "ReadsCuts",
     "RestartStrategyKind",
     "SeeksPositions",
     "SequenceSource",
@@ -171,6 +175,7 @@ _MODULES: Final = {
         "ReadingError",
     ),
     "jobs.sources.committed_positions": ("CommitsToFile",),
+    "jobs.sources.cuts": ("CutSource",),
     "jobs.sources.delta": ("DeltaSource",),
     "jobs.sources.files": ("FileSource",),
     "jobs.sources.generator": ("GeneratorSource",),
@@ -187,6 +192,7 @@ _MODULES: Final = {
         "Lag",
         "NamesPositions",
         "NoSuchPositionError",
+        "ReadsCuts",
         "SeeksPositions",
         "Source",
         "SourceDescription",

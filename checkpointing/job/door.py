@@ -180,16 +180,21 @@ class JobDoor:
         sender = self._job.readers.offered(fact.slice)
         if sender is not None:
             self._job.ending.uncommitted = True
-            self._job.epochs.read(sender, fact.slice)
-            self._job.broadcast(sender, fact.slice)
+            if fact.slice.rows:
+                self._job.epochs.read(sender, fact.slice)
+                self._job.broadcast(sender, fact.slice)
+            self._job.release_barriers()
 
     def _not_polled(self, fact: PollFailed) -> None:
-        """Count the failure. Behind the barrier of a stop it does not count: the next tick will meet it."""
+        """Count the failure. Behind the barrier of a stop it does not count: the next tick will meet it.
+
+        A split that holds every barrier leaves no last checkpoint to take: then the tick fails at once (A10).
+        """
         job = self._job
         if job.readers.ended:
             job.readers.found_idle(fact.source, fact.split, job.now_ms)
         elif job.readers.failed(fact.source, fact.split, job.now_ms):
-            job.ending.split_failed(fact.error)
+            job.ending.split_failed(fact.error, at_once=job.readers.cuts.is_behind((fact.source, fact.split)))
 
     def _asked(self, fact: SavepointRequested) -> None:
         """Pass a request for a savepoint on. For a stop, first stop periodic triggering, as Flink does."""
@@ -269,6 +274,8 @@ class JobDoor:
         due = decision is Next.CHECKPOINT or (decision is Next.GO_ON and self._barrier_wanted())
         if due and not self._job.ending.requested and self._job.pause.is_over(self._job.now_ms):
             self._request_checkpoint()
+            if self._job.barrier_waits:
+                self._poll_sources()
             self._run_vertices()
         self._tell_wake()
 
@@ -286,16 +293,19 @@ class JobDoor:
             self._job.settle()
 
     def _barrier_wanted(self) -> bool:
-        """True if a vertex waits for a barrier, none is on its way, and there is no interval that brings one."""
+        """True if a vertex or a cut waits for a barrier, none is on its way, and there is no interval that brings one.
+
+        A cut waits here if its own checkpoint failed before the barrier was sent (A10).
+        """
         asked_for = self._setup.config.interval_ms is not None or self._job.coordinator.pending
-        return self._vertex_waits() and not asked_for
+        return (self._vertex_waits() or self._job.readers.cuts.barrier_due) and not asked_for
 
     def _vertex_waits(self) -> bool:
         return any(run.waits_for_barrier for run in self._job.runs.values())
 
     def _poll_sources(self) -> None:
         job = self._job
-        job.effects.extend(job.readers.polls(job.now_ms, job.credit.has))
+        job.effects.extend(job.readers.polls(job.now_ms, job.credit.has, barrier_waits=job.barrier_waits))
 
     def _turn(self, run: OperatorRun) -> bool:
         """Poll the vertex's gate once, or start its micro-batch. Return whether there may be more to do."""

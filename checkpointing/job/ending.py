@@ -145,9 +145,9 @@ class Ending:
         if self.told(Cause.FAILURE):
             self._end = EndTick(TickOutcome.FAILED, reason, message)
 
-    def split_failed(self, message: str) -> None:
-        """A split has failed too often: commit what was read, and end as failed."""
-        if self.told(Cause.SPLIT_FAILED):
+    def split_failed(self, message: str, *, at_once: bool) -> None:
+        """A split has failed too often: commit what was read, and end as failed; or end `at_once`."""
+        if self.told(Cause.FAILURE if at_once else Cause.SPLIT_FAILED):
             self._end = EndTick(TickOutcome.FAILED, Reason.TASK_FAILURE, message)
 
     def completed(self, *, uncommitted: bool) -> None:

@@ -2,15 +2,17 @@
 
 Back-pressure reaches the sources here: a split without credit is not polled. Pacing (A11) works here too. With
 `every_rows` the counted sources share exactly that many rows in an epoch. A source may also have a cap of its own, so
-that two sources of unequal size advance together.
+that two sources of unequal size advance together. A split on its way to a cut of another job has no such limits, since
+no barrier can be sent before it arrives (A10).
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.graph import Vertex
 from checkpointing.identifiers import SplitId, SubtaskId, VertexId
+from checkpointing.job.cut_groups import CutGroups
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import PollSource
 
@@ -44,6 +46,7 @@ class Pacing:
     caps: Mapping[VertexId, int]
     idle_poll_ms: int
     failures_max: int
+    cut_groups: Mapping[VertexId, str] = field(default_factory=dict)
 
 
 class UnknownSplitError(ValueError):
@@ -61,6 +64,7 @@ class SourceReaders:
             for source in sources
             for index, name in enumerate(source.splits)
         }
+        self.cuts = CutGroups(pacing.cut_groups, {key: split.position for key, split in self._splits.items()})
         self._rows = dict.fromkeys((source.id for source in sources), 0)
         self._granted = dict.fromkeys(self._rows, 0)
         """How many rows are being read, by source."""
@@ -112,13 +116,17 @@ class SourceReaders:
     def quota_spent(self) -> bool:
         """True if some split can read more only in the next epoch."""
         waiting = (split for split in self._splits.values() if not split.idle)
-        return any(self._budget(split.subtask.vertex) <= 0 for split in waiting)
+        return any(self._room(split) <= 0 for split in waiting)
 
     @property
     def barrier_due(self) -> bool:
-        """True if the epoch has as many rows as a checkpoint needs (A11), and no checkpoint was asked for yet."""
+        """True if a checkpoint is due, and was not asked for yet.
+
+        It is due after so many rows of the epoch (A11), and when a source announces its barrier (A10).
+        """
         every = self._pacing.every_rows
-        return every is not None and not self._asked and self._counted_rows() >= every
+        has_rows = every is not None and self._counted_rows() >= every
+        return not self._asked and (has_rows or self.cuts.barrier_due)
 
     # -------------------------------------------------------------- facts
 
@@ -128,6 +136,9 @@ class SourceReaders:
         if self.ended:
             self._put(replace(split, granted=0))
             return None
+        for key in self.cuts.offered(_key(split), slice_):
+            if not self._splits[key].failures:
+                self._put(replace(self._splits[key], idle=False, idle_until_ms=0))
         self._rows[slice_.source] += slice_.rows
         self._put(replace(split, position=slice_.end, granted=0, idle=False, failures=0, idle_until_ms=0))
         return split.subtask
@@ -153,33 +164,54 @@ class SourceReaders:
         self.ended = self.ended or last
         self.stopped = self.stopped or last
         self._asked = False
+        self.cuts.barrier_sent()
         self._before_barrier += self.rows
         self._rows = dict.fromkeys(self._rows, 0)
 
     # -------------------------------------------------------------- decisions
 
-    def polls(self, now_ms: int, has_credit: Callable[[SubtaskId], bool]) -> Iterator[PollSource]:
-        """Yield the polls to make now. A split that was idle or has failed is asked again when its time has come."""
-        if self.stopped:
-            return
-        ready = [split for split in self._in_turn() if _is_ready(split, now_ms) and has_credit(split.subtask)]
+    def polls(
+        self, now_ms: int, has_credit: Callable[[SubtaskId], bool], *, barrier_waits: bool = False
+    ) -> Iterator[PollSource]:
+        """Yield the polls to make now. A split that was idle or has failed is asked again when its time has come.
+
+        A split for which a barrier waits needs no credit: a vertex that waits for that barrier would never give any.
+        """
+        ready = [
+            split
+            for split in self._in_turn()
+            if self._may_read(split) and _is_ready(split, now_ms)
+            if has_credit(split.subtask) or (barrier_waits and self.cuts.is_behind(_key(split)))
+        ]
         self._turn += 1
         for place, split in enumerate(ready):
-            budget = self._budget(split.subtask.vertex)
-            if budget > 0:
+            budget = self._room(split)
+            if budget > 0 and not self.cuts.seeks(_key(split), self._outstanding()):
                 sharers = sum(self._shares(split, other) for other in ready[place:])
                 rows = min(self._pacing.slice_rows_max, -(-budget // sharers))
                 self._put(replace(split, granted=rows))
-                yield PollSource(split.subtask.vertex, split.name, split.position, rows)
+                yield PollSource(split.subtask.vertex, split.name, split.position, rows, self.cuts.cut_for(_key(split)))
+
+    def _may_read(self, split: Split) -> bool:
+        """Return whether a split reads on. In a tick that is to end, one on its way to a cut still does."""
+        return not self.ended and (not self.stopped or self.cuts.is_behind(_key(split)))
+
+    def _outstanding(self) -> Iterator[tuple[VertexId, SplitId]]:
+        return (key for key, split in self._splits.items() if split.granted)
 
     def next_poll_ms(self, now_ms: int) -> int | None:
         """Return when to ask a waiting split again. One whose time has come waits for credit, not for time."""
-        if self.stopped:
-            return None
-        waiting = (split.idle_until_ms for split in self._splits.values() if not split.granted)
+        reads = (split for split in self._splits.values() if self._may_read(split))
+        waiting = (split.idle_until_ms for split in reads if not split.granted)
         return min((at for at in waiting if at > now_ms), default=None)
 
     # -------------------------------------------------------------- leaves
+
+    def _room(self, split: Split) -> int:
+        """Return how many more rows the split may be granted in this epoch."""
+        if self.cuts.is_behind(_key(split)):
+            return _UNBOUNDED
+        return 0 if self.cuts.waits_at_cut(_key(split)) else self._budget(split.subtask.vertex)
 
     def _budget(self, source: VertexId) -> int:
         """Return how many more rows the source may be granted in this epoch."""
@@ -225,6 +257,10 @@ class SourceReaders:
 _UNBOUNDED = 2**62
 
 
+def _key(split: Split) -> tuple[VertexId, SplitId]:
+    return split.subtask.vertex, split.name
+
+
 def _is_ready(split: Split, now_ms: int) -> bool:
     return not split.granted and now_ms >= split.idle_until_ms
 
@@ -238,4 +274,5 @@ def pacing_of(setup: JobSetup) -> Pacing:
         caps=setup.rows_per_epoch,
         idle_poll_ms=setup.idle_poll_ms,
         failures_max=setup.config.tolerable_poll_failures,
+        cut_groups=setup.cut_groups,
     )

@@ -28,8 +28,9 @@ class JobSetup:
 
     `restored` is the newest checkpoint among them, under the graph's names; None to begin at the start. `versions` are
     the tables' Delta versions at that cut. `renamed` are the tables that no entry has published under their names yet.
-    `rows_per_epoch` caps what a source sends between two barriers; sources that are left out have no cap. `seed`
-    decides the delay of the first periodic trigger.
+    `rows_per_epoch` caps what a source sends between two barriers; sources that are left out have no cap. `cut_groups`
+    names the upstream job of each source that reads another job's cuts. All tables of that job are read at one cut
+    (A10). `seed` decides the delay of the first periodic trigger.
     """
 
     graph: JobGraph
@@ -42,6 +43,7 @@ class JobSetup:
     versions: Mapping[TableName, int] = field(default_factory=dict)
     renamed: Mapping[TableName, Renamed] = field(default_factory=dict)
     rows_per_epoch: Mapping[VertexId, int] = field(default_factory=dict)
+    cut_groups: Mapping[VertexId, str] = field(default_factory=dict)
     limits: TickLimits = TickLimits()
     allow_non_restored_state: bool = False
     """True to leave behind state of the cut for which the graph has no vertex (G2)."""

@@ -87,6 +87,8 @@ class Wiring:
         self.judging = Judgements()
         self.savepoints = Savepoints(setup.retained, unaligned=config.unaligned)
         self.drafts = Drafts(graph)
+        self._held: list[told.TriggerTask] = []
+        """Sources that were told of a checkpoint, and whose barriers wait for a cut of another job (A10)."""
         self.hooks = MasterHooks(graph.hooks)
 
     # -------------------------------------------------------------- channels
@@ -142,7 +144,8 @@ class Wiring:
                 self.hooks.told(effect, self.now_ms)
                 self.effects.append(effect)
             case told.TriggerTask():
-                self._trigger(effect)
+                self._held.append(effect)
+                self.release_barriers()
             case told.CommitCheckpoint():
                 draft = self.drafts.compose(effect, self.epochs.ended(effect.checkpoint, self.coordinator.statistics))
                 self.from_commit(self.commit.offer(draft, self.now_ms))
@@ -179,6 +182,16 @@ class Wiring:
         else:
             self.from_commit(self.commit.reserve(self.ids.further(self.now_ms)))
 
+    @property
+    def barrier_waits(self) -> bool:
+        """Whether a barrier was asked for, and waits for a cut of another job (A10)."""
+        return bool(self._held)
+
+    def release_barriers(self) -> None:
+        """Send the barriers that are due, unless splits stand at different cuts of another job (A10)."""
+        while self._held and not self.readers.cuts.hold_barrier:
+            self._trigger(self._held.pop(0))
+
     def _trigger(self, effect: told.TriggerTask) -> None:
         """Trigger a subtask of a source.
 
@@ -193,6 +206,7 @@ class Wiring:
         self.to_subtask(subtask, snapshot_for(effect, self.setup.config, self.now_ms))
 
     def _aborted(self, effect: told.NotifyCheckpointAborted) -> None:
+        self._held = [held for held in self._held if held.checkpoint != effect.checkpoint]
         self.effects.extend(self.drafts.aborted(effect.checkpoint, self.coordinator.statistics))
         self._forget(effect.checkpoint)
         latest = effect.latest_completed or NO_CHECKPOINT

@@ -156,14 +156,20 @@ def rollback(
     pipeline: Pipeline = None,
     number: Target = None,
     *,
+    follow: Annotated[bool, typer.Option("--follow", help="To where the upstream job was rolled back.")] = False,
     dry_run: DryRun = False,
     warehouse: Warehouse = None,
+    data: Data = None,
 ) -> ExitCode:
     """Take all tables, state and positions back to a checkpoint, in one commit."""
+    from jobs.cli.rollback import checkpoint_to_follow  # noqa: PLC0415 - imports delta-rs
     from jobs.cli.rollback import rollback as go_back  # noqa: PLC0415 - imports delta-rs
 
     name, checkpoint = pipeline_and_number(pipeline, number)
-    return go_back(name, checkpoint, layer({"warehouse": warehouse}), console(), dry_run=dry_run)
+    given = layer({"warehouse": warehouse, "data": data})
+    if follow:
+        checkpoint = checkpoint_to_follow(name, checkpoint, given)
+    return go_back(name, checkpoint, given, console(), dry_run=dry_run)
 
 
 def reset(

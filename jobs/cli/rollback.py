@@ -3,13 +3,18 @@
 from rich.console import Console
 from rich.text import Text
 
+from checkpointing.commit.fencing import newest_checkpoint
 from jobs.at_rest.rollback import RolledBack, preview_rollback, roll_back
 from jobs.cli.errors import CommandError, ExitCode, needing_rest
 from jobs.cli.naming import position_words, warehouse_of
-from jobs.recovery.rollback_plan import RollbackPlan
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_state import must_have_run
+from jobs.holding.job_stores import JobStores
+from jobs.recovery.rollback_plan import RollbackPlan, records_of
 from jobs.settings import Layer
 from jobs.showing.quantities import count, plural
 from jobs.showing.rollback import render_rollback, rows_again
+from jobs.sources.cuts import newest_that_stands, taken_back
 from jobs.sources.position_words import PositionWords
 
 
@@ -33,6 +38,31 @@ def rollback(pipeline: str, checkpoint: int | None, given: Layer, out: Console, 
         out.print(note, soft_wrap=True)
     out.print(f"go on with: tidemark run {pipeline}", soft_wrap=True)
     return ExitCode.DONE
+
+
+def checkpoint_to_follow(pipeline: str, checkpoint: int | None, given: Layer) -> int:
+    """Return the newest checkpoint that rests on upstream cuts that still exist (A10).
+
+    Raises CommandError if a checkpoint is named too, or if there is nothing to follow or nowhere to go.
+    """
+    if checkpoint is not None:
+        raise CommandError("--follow finds the checkpoint itself: leave the number out", ExitCode.USAGE)
+    warehouse = warehouse_of(pipeline, given)
+    must_have_run(warehouse)
+    records = records_of(JobStores(warehouse, cross_freely).observe())
+    newest = newest_checkpoint(records)
+    if newest is None or not taken_back(newest):
+        raise CommandError(
+            f"{pipeline} has no upstream job to follow: none was rolled back behind a cut that it has read",
+            ExitCode.FAILED,
+        )
+    found = newest_that_stands(records)
+    if found is None:
+        raise CommandError(
+            f"no checkpoint of {pipeline} that is retained rests on cuts that still exist: begin in an empty warehouse",
+            ExitCode.FAILED,
+        )
+    return found.checkpoint
 
 
 def _done(done: RolledBack, words: PositionWords) -> Text:

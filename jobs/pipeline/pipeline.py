@@ -9,7 +9,7 @@ from jobs.pipeline.former_names import former_id
 from jobs.pipeline.ports import DEFAULT_TIMEOUT_S, CheckpointListener, DeclaredHook, MasterHook, Report, declared_hook
 from jobs.pipeline.streams import Stream
 from jobs.sources.belonging import introduce
-from jobs.sources.port import Source, read_schema
+from jobs.sources.port import Source, read_schema, source_of_cuts
 
 
 class Pipeline:
@@ -49,6 +49,10 @@ class Pipeline:
         name = vertex_id(id)
         if rows_per_epoch is not None and rows_per_epoch < 1:
             raise InvalidPipelineError(f"source {id}: rows_per_epoch is {rows_per_epoch}, it must be at least 1")
+        if rows_per_epoch is not None and source_of_cuts(source) is not None:
+            raise InvalidPipelineError(
+                f"source {id}: it reads whole cuts of another job, which no rows_per_epoch can cap: leave that out"
+            )
         rows = read_schema(source)
         require_unique(f"source {id}", rows.names)
         self._declarations.add(SourceVertex(name, source, rows, rows_per_epoch, former_id(renamed_from)))

@@ -13,7 +13,7 @@ from jobs.operators.spec import VertexPlan
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.ports import CheckpointListener, MasterHook, Report
 from jobs.quality.expectation import Suite
-from jobs.sources.port import Source
+from jobs.sources.port import Source, source_of_cuts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,12 @@ class JobPlan:
     def modes(self) -> dict[TableName, TableMode]:
         """How each table follows its stream."""
         return {table.name: table.mode for table in self.graph.tables()}
+
+    @property
+    def cut_groups(self) -> dict[VertexId, str]:
+        """The upstream job of each source that reads another job's cuts."""
+        found = {name: source_of_cuts(source) for name, source in self.sources.items()}
+        return {name: source.upstream for name, source in found.items() if source is not None}
 
     def with_discovered_splits(self, restored: CheckpointRecord | None = None) -> "JobPlan":
         """Return the plan with the splits of the restored cut, in its order, then the new ones.

@@ -5,7 +5,7 @@ from typing import assert_never
 
 import pyarrow as pa
 
-from checkpointing.config import CheckpointConfig, StateBackendKind
+from checkpointing.config import CheckpointConfig, CheckpointingMode, StateBackendKind
 from checkpointing.graph import Hook, JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, JobName, TableName, VertexId
 from checkpointing.metadata.paths import table_of_state
@@ -19,6 +19,7 @@ from jobs.planner.job_plan import JobPlan
 from jobs.planner.staging import stage_shared_sources
 from jobs.planner.vertices import Around, vertex_plan
 from jobs.quality.expectation import Suite
+from jobs.sources.port import source_of_cuts
 from jobs.state.backend import state_file_schema
 from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend, StateBackend
 
@@ -33,6 +34,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
     vertices = stage_shared_sources(pipeline.vertices())
     _require_all_read(pipeline.name, vertices)
     _require_counted_sources(vertices, used)
+    _require_whole_cuts(vertices, used)
     around = Around(
         vertices={vertex.id: vertex for vertex in vertices},
         read=frozenset(reads.origin for vertex in vertices for reads in inputs_of(vertex)),
@@ -94,6 +96,18 @@ def _require_counted_sources(vertices: Sequence[Declared], config: CheckpointCon
     unknown = [name for name in config.rows_of if name not in sources]
     if unknown:
         raise InvalidPipelineError(f"rows_of: there is no source {unknown[0]!r}, only {', '.join(sources)}")
+
+
+def _require_whole_cuts(vertices: Sequence[Declared], config: CheckpointConfig) -> None:
+    """Raise InvalidPipelineError if a table could show a part of another job's cut (A10)."""
+    sources = [vertex for vertex in vertices if isinstance(vertex, SourceVertex)]
+    of_cuts = [vertex.id for vertex in sources if source_of_cuts(vertex.source) is not None]
+    if of_cuts and (config.unaligned or config.mode is not CheckpointingMode.EXACTLY_ONCE):
+        mode = "unaligned" if config.unaligned else f"mode {config.mode.value}"
+        raise InvalidPipelineError(
+            f"source {of_cuts[0]}: it reads whole cuts of another job, and with {mode} your tables would show parts of "
+            "a cut: leave that setting out"
+        )
 
 
 def _graph_vertex(

@@ -21,6 +21,7 @@ from jobs.storage.place import StoragePlace
 from jobs.stores.cuts import RecordedCut
 from jobs.stores.delta_log import active_paths
 from jobs.stores.log_entries import log_versions, published_by
+from jobs.stores.upstream_cuts import UpstreamCut, rests_on
 from jobs.stores.warehouse import Warehouse
 from jobs.suggestions import there_are
 
@@ -91,6 +92,11 @@ class Cut:
         """The operators whose state can be read."""
         states = f"{self._warehouse.paths.states}/"
         return tuple(name.removeprefix(states) for name in self.versions if name.startswith(states))
+
+    @property
+    def rests_on(self) -> tuple[UpstreamCut, ...]:
+        """The cuts of other jobs whose rows this cut holds; none if its pipeline reads no other job's cuts."""
+        return rests_on(self._row or self._source.past_row(self._recorded.checkpoint))
 
     def version(self, table: str) -> int:
         """Return a table's Delta version at this cut; raise NoSuchTableError listing the tables."""

@@ -16,6 +16,8 @@ from jobs.recovery.restore_damage import must_be_sound, observe_sound
 from jobs.recovery.state_migration import plan_with_migrations
 from jobs.recovery.tables_ahead import must_not_be_ahead
 from jobs.recovery.tables_behind import must_be_repairable
+from jobs.sources.cuts import newest_that_stands, taken_back
+from jobs.sources.port import SourceError
 
 
 @dataclass(slots=True)
@@ -47,6 +49,8 @@ class Beginning:
                 self.renaming = find_renaming(self.plan.graph, plan.restore)
                 must_be_sound(stores.warehouse, plan)
             case Question.FITS:
+                if self.plan.cut_groups and self.renaming.record is not None:
+                    _must_stand(self.renaming.record, seen)
                 self.plan = self._fitting(self.renaming.record, stores)
             case Question.REPAIRABLE:
                 must_be_repairable(stores, seen.rows, self.tables())
@@ -63,3 +67,20 @@ class Beginning:
         allowed = self.allow_non_restored_state
         check_fits(plan.graph, restored, plan.config.max_parallelism, allow_non_restored_state=allowed)
         return plan_with_migrations(plan, restored, stores.warehouse.root)
+
+
+def _must_stand(restored: CheckpointRecord, seen: Observed) -> None:
+    """Raise SourceError if an upstream job was rolled back behind a cut that the restored checkpoint rests on (A10)."""
+    lost = taken_back(restored)
+    if not lost:
+        return
+    older = newest_that_stands(row for row in seen.rows if isinstance(row, CheckpointRecord))
+    job = restored.job
+    if older is None:
+        raise SourceError(
+            f"{lost}. No checkpoint of {job} that is retained rests on a cut from before: begin in an empty warehouse"
+        )
+    raise SourceError(
+        f"{lost}. Take {job} back to checkpoint {older.checkpoint}, which rests on a cut that still exists: "
+        f"'tidemark rollback {job} --follow'"
+    )

@@ -54,6 +54,7 @@ class JobRun:
             versions=(self.stores.read_cut(restored.checkpoint) or {}) if restored else {},
             renamed=self.linked.renamed,
             rows_per_epoch=dict(plan.rows_per_epoch),
+            cut_groups=plan.cut_groups,
             limits=work.limits,
             allow_non_restored_state=self.allow_non_restored_state,
             seed=seed_of(work.claim),

@@ -14,7 +14,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from jobs.engine_paths import polars_reads, spark_address, typed
-from jobs.reading import Cut
+from jobs.holding.failures import NeverRunError
+from jobs.reading import Cut, Cuts, ReadingError
 from jobs.reading.moments import shown
 from jobs.storage.address import Root, absolute
 
@@ -33,8 +34,26 @@ def render_cut(cut: Cut, root: Root) -> RenderableType:
     heading = Text.assemble(
         (f"cut {cut.checkpoint}", "bold"), f" of {cut.job}: every table as of one moment, published at {published}"
     )
+    chain = [Text(f"{'  ' * depth}rests on {each}") for depth, each in upstream_chain(cut)]
     found = [*recipes(cut), *([state_recipe(root, cut)] if cut.operators else [])]
-    return Group(heading, _versions(cut), *_recipes(found))
+    return Group(heading, *chain, _versions(cut), *_recipes(found))
+
+
+def upstream_chain(cut: Cut, depth: int = 1) -> Iterator[tuple[int, str]]:
+    """Yield the cuts of other jobs that a cut rests on, those that these rest on, and so on, each with its depth.
+
+    A cut that its own job has dropped since is named, and what it rested on is not known any more.
+    """
+    for each in cut.rests_on:
+        try:
+            found = Cuts(each.warehouse, each.job).at(each.checkpoint)
+        except ReadingError:
+            yield depth, f"{each}, which is no longer retained"
+        except NeverRunError:
+            yield depth, f"{each}, which is not there"
+        else:
+            yield depth, str(each)
+            yield from upstream_chain(found, depth + 1)
 
 
 def _versions(cut: Cut) -> Grid:

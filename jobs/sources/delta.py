@@ -7,10 +7,12 @@ read stays in the table's folder until VACUUM deletes it. Until then the source 
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -45,6 +47,7 @@ LATEST: Final = "latest"
 _ALL: Final = 1_000_000_000_000
 _NOBODY: Final = VertexId("lag")
 
+_NOTHING: Final = MappingProxyType[str, int]({})
 _TAKEN: Final = (SPLIT_COLUMN, POSITION_COLUMN, "_metadata")
 
 
@@ -176,16 +179,19 @@ class DeltaSource:
 
     def _reading(self) -> HistoryReader:
         if self._reader is None:
-            columns = self._declared or self._history.newest().columns.schema
-            taken = [*_TAKEN, *((CHANGE_TYPE, COMMIT_VERSION) if self._changes else ())]
-            for name in taken:
-                if name in columns.names:
-                    raise SourceError(
-                        f"{self._history.folder}: the table has a column {name!r}, a name that is taken: declare a "
-                        'schema without it, and pass new_columns="ignore"'
-                    )
+            taken = {*_TAKEN, *((CHANGE_TYPE, COMMIT_VERSION) if self._changes else ())}
+            columns = self._declared or _without(self._history.newest().columns.schema, taken)
+            wrong = next((name for name in columns.names if name in taken), None)
+            if wrong is not None:
+                raise SourceError(f"{self._history.folder}: the source adds a column {wrong!r} itself: leave it out")
             self._reader = HistoryReader(
-                self._history, columns, self._new_columns, self._changes, self._skip_change_commits
+                history=self._history,
+                columns=columns,
+                left_out=frozenset(taken),
+                new_columns=self._new_columns,
+                changes=self._changes,
+                skip_change_commits=self._skip_change_commits,
+                taken_back=_NOTHING,
             )
         return self._reader
 
@@ -255,14 +261,14 @@ class DeltaSource:
     # -------------------------------------------------------------- going through the history
 
     def _walk(
-        self, start: DeltaPosition, newest: NewestVersion, rows_max: int
+        self, start: DeltaPosition, newest: NewestVersion, rows_max: int, taken_back: Mapping[str, int] = _NOTHING
     ) -> tuple[DeltaPosition, list[DeltaRange]]:
         """Return the position after at most `rows_max` more rows, and the ranges up to it.
 
         A file that fits into `rows_max` is not split. It waits for the next slice if this one has rows already.
         """
         place, ranges, left = start, list[DeltaRange](), rows_max
-        reading = self._reading()
+        reading = replace(self._reading(), taken_back=taken_back)
         while place.version <= newest.version:
             contents = reading.contents(place)
             while place.file < len(contents):
@@ -298,6 +304,11 @@ class DeltaSource:
             raise SourceError(f"{path} has {footer.rows} rows, and its log says {part.rows}: write the table anew")
         conversions = conversions_of(footer, self._reading().columns.names)
         return Like(conversions, part.change is ChangeType.SAID_IN_FILE, tuple(sorted(part.partition)))
+
+
+def _without(schema: StructType, names: Collection[str]) -> StructType:
+    """Return the columns that have none of these names: the source adds those itself, as the table's writer did."""
+    return StructType([field for field in schema.fields if field.name not in names])
 
 
 @lru_cache(maxsize=4_096)

@@ -10,6 +10,7 @@
 | changes rows by a deletion vector        | is refused or skipped     | is refused                                 |
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -50,9 +51,13 @@ class HistoryReader:
 
     history: DeltaHistory
     columns: StructType
+    left_out: frozenset[str]
+    """Names of columns that the source adds itself, so that a table's own are not read."""
     new_columns: NewColumns
     changes: bool
     skip_change_commits: bool
+    taken_back: Mapping[str, int]
+    """Files whose rows are passed over, since a later version has taken them back, and that version."""
 
     def contents(self, place: DeltaPosition) -> Contents:
         """Return the files of a position's version with rows to read, in order; raise VersionUnreadableError."""
@@ -81,7 +86,7 @@ class HistoryReader:
                     f"{where}: column {field.name!r} is {found.dataType.simpleString()}, but is read as "
                     f"{field.dataType.simpleString()}: correct the source's schema. {_ANEW}"
                 )
-        extra = [name for name in there if name not in self.columns.names]
+        extra = [name for name in there if name not in self.columns.names and name not in self.left_out]
         if extra and self.new_columns is not NewColumns.IGNORE:
             raise SourceError(self._has_more(where, ", ".join(map(repr, extra))))
 
@@ -132,8 +137,9 @@ class HistoryReader:
 
     def _appends_of(self, commit: CommittedVersion) -> Contents:
         vector = any(file.deletion_vector for file in commit.adds)
-        if not commit.removes and not vector:
-            return tuple((file, ChangeType.INSERT) for file in commit.adds)
+        if not vector and all(file.path in self.taken_back for file in commit.removes):
+            stay = (file for file in commit.adds if self.taken_back.get(file.path, -1) < commit.version)
+            return tuple((file, ChangeType.INSERT) for file in stay)
         if self.skip_change_commits:
             return ()
         raise VersionUnreadableError(

@@ -213,6 +213,20 @@ class ReportsHealth(Protocol):
 
 
 @runtime_checkable
+class ReadsCuts(Protocol):
+    """Optional for a source: reads a table of another job from cut to cut (A10).
+
+    Its slices say `cut` and `at_cut`, and it reads no further than `PollSource.cut`. It answers a poll for a cut that
+    it stands at, or that has no new rows, by a slice without rows.
+    """
+
+    @property
+    def upstream(self) -> str:
+        """The upstream job and its warehouse. All sources with the same text are read at the same cut."""
+        ...
+
+
+@runtime_checkable
 class Closes(Protocol):
     """Optional for a source: closes its connections and other open things."""
 
@@ -282,6 +296,11 @@ def layers(source: Source) -> Iterator[Source]:
     while isinstance(source, ReadsFrom):
         source = source.source
         yield source
+
+
+def source_of_cuts(source: Source) -> ReadsCuts | None:
+    """Return the source itself, or the one that it wraps, if that reads another job's cuts."""
+    return next((each for each in layers(source) if isinstance(each, ReadsCuts)), None)
 
 
 def read_schema(source: Source) -> StructType:

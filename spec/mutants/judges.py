@@ -93,6 +93,11 @@ TRANSACTIONS = Judge("simulator with transactions", partial(_simulated, savepoin
 RESTARTS = Judge("simulator with restarts", partial(_simulated, savepoints_max=1, restarts=True), 400)
 DECLINES = Judge("simulator with declines", partial(_simulated, declines=True), 400)
 UNREADABLE = Judge("simulator with splits that cannot be read", partial(_simulated, polls_fail=True), 400)
+UPSTREAM = Judge(
+    "simulator with cuts of another job",
+    partial(_simulated, savepoints_max=3, rollbacks_max=1, splits=True, declines=True, cuts=True),
+    400,
+)
 MISHAPS = Judge(
     "simulator with mishaps",
     partial(_simulated, savepoints_max=1, rollbacks_max=1, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),

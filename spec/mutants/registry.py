@@ -38,6 +38,7 @@ from spec.mutants import (
     stops,
     transactions,
     unreadable,
+    upstream,
 )
 from spec.mutants.planting import Mutant
 
@@ -77,6 +78,7 @@ _ROOMS = (
     needing,
     nonces,
     unreadable,
+    upstream,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.messages import MicroBatchFinished, PollFailed, RunMicroBatch, SourceIdle
+from checkpointing.messages import MicroBatchFinished, PollFailed, RunMicroBatch, SliceOffered, SourceIdle
 from spec.history import History
+from spec.pipeline import ORDERS, PAYMENTS
 
 
 def _built_from(history: History, **changes) -> History:
@@ -61,8 +62,11 @@ def let_a_tick_catch_up_with_a_split_that_failed(history):
 
 
 def run_slices_from_a_row_later(history):
+    def later(segment):
+        return replace(segment, start=f"{segment.start}1") if isinstance(segment, SourceSlice) else segment
+
     def effects(step):
-        return tuple(_later(each) if isinstance(each, RunMicroBatch) else each for each in step.effects)
+        return tuple(_run_otherwise(each, later) for each in step.effects)
 
     steps = {
         generation: [replace(step, effects=effects(step)) for step in taken]
@@ -71,17 +75,32 @@ def run_slices_from_a_row_later(history):
     return replace(history, steps=steps)
 
 
-def _later(effect):
-    """Return a micro-batch whose slices begin elsewhere than they were offered."""
-    inputs = [replace(entry, segments=tuple(_moved(segment) for segment in entry.segments)) for entry in effect.inputs]
+def _run_otherwise(effect, changed):
+    """Return a micro-batch over other segments than were sent."""
+    if not isinstance(effect, RunMicroBatch):
+        return effect
+    inputs = [replace(entry, segments=tuple(changed(segment) for segment in entry.segments)) for entry in effect.inputs]
     return replace(effect, inputs=tuple(inputs))
 
 
-def _moved(segment):
-    return replace(segment, start=f"{segment.start}1") if isinstance(segment, SourceSlice) else segment
+def let_every_slice_reach_a_cut(history):
+    """Where slices are offered, and where micro-batches run them."""
+
+    def at_cut(segment):
+        return replace(segment, cut="1", at_cut=True) if isinstance(segment, SourceSlice) else segment
+
+    def reached(step):
+        told = step.told
+        told = replace(told, slice=at_cut(told.slice)) if isinstance(told, SliceOffered) else told
+        return replace(step, told=told, effects=tuple(_run_otherwise(each, at_cut) for each in step.effects))
+
+    grouped = _built_from(history, cut_groups={ORDERS: "shop", PAYMENTS: "shop"})
+    steps = {generation: [reached(step) for step in taken] for generation, taken in grouped.steps.items()}
+    return replace(grouped, steps=steps)
 
 
 FALSIFIED_AT_DOORS = {
+    "cut-announced": let_every_slice_reach_a_cut,
     "credit": let_a_byte_fill_a_channel,
     "splits-fail-alone": let_a_tick_catch_up_with_a_split_that_failed,
     "paced": let_a_slice_have_no_row,

@@ -5,8 +5,17 @@ from dataclasses import replace
 from checkpointing.identifiers import ChannelId, EdgeId
 from checkpointing.metadata.record import RowKind
 from checkpointing.snapshots import ChannelState
-from spec.history import CheckBegun, CheckpointEnded, CutWritten, JudgementBegun, RowCommitted, TableChanged
-from spec.pipeline import position_before, rows_before
+from spec.history import (
+    CheckBegun,
+    CheckpointEnded,
+    CutsDropped,
+    CutWritten,
+    DoorStarted,
+    RowCommitted,
+    TableChanged,
+)
+from spec.judgement_events import JudgementBegun
+from spec.pipeline import ORDERS, position_before, rows_before
 
 
 def _first(events, kind, holds=lambda event: True):
@@ -118,3 +127,14 @@ def measure_a_subtask_too_long(events):
         for vertex in statistics.vertices
     ]
     return _amended(events, place, statistics=statistics.model_copy(update={"vertices": tuple(vertices)}))
+
+
+def drop_a_cut_of_an_entry(events):
+    cut = next(event for event in events if isinstance(event, CutWritten))
+    return [*events, CutsDropped((cut.checkpoint,), (cut.checkpoint,))]
+
+
+def say_that_orders_are_cuts(events):
+    """No slice has reached one."""
+    cuts = {ORDERS: "shop"}
+    return [replace(event, cut_groups=cuts) if isinstance(event, DoorStarted) else event for event in events]

@@ -13,14 +13,12 @@ from checkpointing.metadata.record import Holder, HookState, RowKind
 from spec.history import (
     CheckpointEnded,
     CheckpointTriggered,
-    CutsDropped,
     CutWritten,
     DoorBroke,
     DoorStarted,
     FileMissed,
     FilesDiscarded,
     JobReleased,
-    JudgementCancelled,
     LeftoversGone,
     OrderBroken,
     ResetAsked,
@@ -34,6 +32,7 @@ from spec.history import (
 )
 from spec.hook_events import HookRestoring
 from spec.invariants import INVARIANTS, violations
+from spec.judgement_events import JudgementCancelled
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.moves import Moves
 from spec.pipeline import position_before
@@ -53,11 +52,13 @@ from tests.spec.entries_falsified import (
     build_on_another_version,
     check_a_table_less,
     count_a_row_more,
+    drop_a_cut_of_an_entry,
     judge_other_files,
     lose_state,
     mark_the_newest,
     measure_a_subtask_too_long,
     pin_what_holds_rows_in_flight,
+    say_that_orders_are_cuts,
     take_a_nonce_again,
     tell_a_split_too_far,
 )
@@ -298,12 +299,8 @@ def skip_a_micro_batch(events):
     return without(events, place)
 
 
-def drop_a_cut_of_an_entry(events):
-    cut = events[first(events, CutWritten)]
-    return [*events, CutsDropped((cut.checkpoint,), (cut.checkpoint,))]
-
-
 FALSIFIED = {
+    "at-one-cut": say_that_orders_are_cuts,
     "tables-follow": build_on_another_version,
     "marks": mark_the_newest,
     "epochs-are-counted": count_a_row_more,

@@ -10,6 +10,7 @@ from checkpointing.channel_items import AlignmentType, StagedSegment
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, TableName, VertexId, job_name
 from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord, Statistics
 from checkpointing.snapshots import ChannelState
 from jobs.pipeline import Pipeline
 from jobs.planner import plan
@@ -136,7 +137,18 @@ def test_the_list_shows_what_is_published_and_who_holds_the_job(shown, record):
 def cut_in(root, versions):
     """Return a cut of these versions, as it would be found in a warehouse."""
     recorded = RecordedCut(CheckpointId(7), 1_700_000_000_000, versions)
-    return Cut(Warehouse(root, ProtocolPaths(job_name("flights"))), recorded, None, Cuts(root, "flights"))
+    entry = CheckpointRecord(
+        job="flights",
+        checkpoint=7,
+        parent=0,
+        generation=1,
+        nonce="nonce",
+        max_parallelism=8,
+        vertices=(),
+        tables=(),
+        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+    )
+    return Cut(Warehouse(root, ProtocolPaths(job_name("flights"))), recorded, entry, Cuts(root, "flights"))
 
 
 def test_a_cut_shows_output_tables_before_states(shown):

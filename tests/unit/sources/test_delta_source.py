@@ -314,10 +314,8 @@ def test_a_column_of_another_type_or_name_is_refused(table):
         poll(DeltaSource(table, schema=StructType().add("id", StringType()), new_columns="ignore"))
     with pytest.raises(SourceError, match=r"has no column 'nr'"):
         poll(DeltaSource(table, schema=StructType().add("nr", StringType()), new_columns="ignore"))
-    append(table.with_name("taken"), 1)
-    delta(table.with_name("taken")).alter.add_columns([Field("_split", PrimitiveType("string"))])
-    with pytest.raises(SourceError, match=r"'_split', a name that is taken"):
-        DeltaSource(table.with_name("taken")).schema()
+    with pytest.raises(SourceError, match="adds a column '_split' itself"):
+        DeltaSource(table, schema=StructType().add("_split", StringType())).schema()
 
 
 def test_the_source_begins_with_a_version_or_a_time(table):

@@ -1,0 +1,121 @@
+"""Which cut of another job its readers are at, and whether a barrier may follow what they have sent (A10).
+
+Splits that read tables of one upstream job form a group. The invariant: at every barrier all splits of a group stand
+at one cut of that job. So a source of cuts announces its barrier itself: the group reads on to one cut, and stops
+there until a barrier has been sent. A barrier that is asked for meanwhile waits for the group.
+
+| the group is                                     | it is polled                       | a barrier     |
+|--------------------------------------------------|------------------------------------|---------------|
+| at a cut, and knows no newer one                 | one split at a time, for any cut   | may be sent   |
+| on its way to a cut that a split has found       | every split behind, up to that cut | waits         |
+| at that cut, with every split                    | not                                | is asked for  |
+| of an old and a new split, which stands nowhere  | one split at a time, for any cut   | waits         |
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import SplitId, VertexId
+
+SplitKey = tuple[VertexId, SplitId]
+
+
+class MixedCutsError(ValueError):
+    """A source of cuts answered a poll with rows of another cut than it was asked for: nothing was changed."""
+
+
+@dataclass(slots=True)
+class CutGroup:
+    """The splits of one group, and the cut that they read on to."""
+
+    splits: frozenset[SplitKey]
+    uneven: bool
+    """Some splits stand at a cut, and others at no place yet."""
+    target: str | None = None
+    arrived: set[SplitKey] = field(default_factory=set)
+
+    @property
+    def is_at_cut(self) -> bool:
+        """Whether every split has reached the cut that was read on to, and no barrier has followed yet."""
+        return self.target is not None and self.arrived == self.splits
+
+    @property
+    def holds_barrier(self) -> bool:
+        """Whether a barrier would find splits at different cuts."""
+        return self.uneven if self.target is None else not self.is_at_cut
+
+    def offered(self, split: SplitKey, slice_: SourceSlice) -> None:
+        """Take a slice; the first one after a barrier names the cut. Raises MixedCutsError."""
+        if slice_.cut is None or self.target not in (None, slice_.cut) or split in self.arrived:
+            raise MixedCutsError(f"split {split[1]} of {split[0]} offered rows of cut {slice_.cut}, not {self.target}")
+        self.target = slice_.cut
+        if slice_.at_cut:
+            self.arrived.add(split)
+        self.uneven = self.uneven and not self.is_at_cut
+
+    def barrier_sent(self) -> None:
+        """A barrier follows the cut: the group may read on to another one."""
+        self.target = None
+        self.arrived.clear()
+
+
+class CutGroups:
+    """The groups of a job; a split of another kind of source is in none."""
+
+    def __init__(self, groups: Mapping[VertexId, str], positions: Mapping[SplitKey, str | None]) -> None:
+        """Begin at these positions, which are at a cut of each group, or at no place yet."""
+        by_name: dict[str, set[SplitKey]] = {}
+        for split in positions:
+            if split[0] in groups:
+                by_name.setdefault(groups[split[0]], set()).add(split)
+        self._groups = tuple(CutGroup(frozenset(splits), _are_uneven(splits, positions)) for splits in by_name.values())
+        self._of = {split: group for group in self._groups for split in group.splits}
+
+    @property
+    def hold_barrier(self) -> bool:
+        """Whether a barrier must wait until a group has reached its cut."""
+        return any(group.holds_barrier for group in self._groups)
+
+    @property
+    def barrier_due(self) -> bool:
+        """Whether a group has reached a cut: its barrier is to be asked for."""
+        return any(group.is_at_cut for group in self._groups)
+
+    def offered(self, split: SplitKey, slice_: SourceSlice) -> frozenset[SplitKey]:
+        """Take a slice; return the splits that have to read on to its cut too. Raises MixedCutsError."""
+        group = self._of.get(split)
+        if group is None:
+            return frozenset()
+        begins = group.target is None
+        group.offered(split, slice_)
+        return group.splits - {split} if begins else frozenset()
+
+    def barrier_sent(self) -> None:
+        """A barrier was sent, behind all that the splits have read."""
+        for group in self._groups:
+            group.barrier_sent()
+
+    def is_behind(self, split: SplitKey) -> bool:
+        """Return whether a barrier waits, or would wait, for rows of this split."""
+        group = self._of.get(split)
+        return group is not None and group.holds_barrier and split not in group.arrived
+
+    def waits_at_cut(self, split: SplitKey) -> bool:
+        """Return whether the split has reached its group's cut, and reads on behind the next barrier only."""
+        group = self._of.get(split)
+        return group is not None and split in group.arrived
+
+    def cut_for(self, split: SplitKey) -> str | None:
+        """Return the cut that a poll of this split may read on to, None for any."""
+        group = self._of.get(split)
+        return None if group is None else group.target
+
+    def seeks(self, split: SplitKey, polled: Iterable[SplitKey]) -> bool:
+        """Return whether another split of the group is being asked for a cut: two might find different ones."""
+        group = self._of.get(split)
+        return group is not None and group.target is None and not group.splits.isdisjoint(polled)
+
+
+def _are_uneven(splits: Iterable[SplitKey], positions: Mapping[SplitKey, str | None]) -> bool:
+    return len({positions[split] is None for split in splits}) > 1

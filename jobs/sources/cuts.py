@@ -1,0 +1,287 @@
+"""A source of a table of another Tidemark job, which reads on from cut to cut (A10).
+
+All tables that a pipeline reads of one upstream job are read at the same cut, and each cut asks for a checkpoint of the
+pipeline that reads it. `checkpointing.job.cut_groups` sees to that. This module finds the upstream job's newest cut,
+and describes a table's rows between two cuts. If the pipeline is behind, it takes several cuts as one.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from pyspark.sql.types import StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.commit.net import keyed_tables
+from checkpointing.identifiers import SplitId, TableName, VertexId, job_name, table_name
+from checkpointing.messages import PollSource
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord, RowKind
+from jobs.holding.job_state import has_run
+from jobs.sources.cut_position import CutPosition
+from jobs.sources.delta import SPLIT, DeltaSource
+from jobs.sources.delta_contents import VersionUnreadableError
+from jobs.sources.delta_position import DeltaPosition, DeltaSlice
+from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError
+from jobs.storage.address import StoreUrl, parsed
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.cuts import CutStore, RecordedCut
+from jobs.stores.upstream_cuts import UpstreamCut, rests_on
+from jobs.stores.warehouse import Warehouse
+
+_ALL: Final = 1_000_000_000_000
+_NOBODY: Final = VertexId("lag")
+_FOUND_MAX: Final = 16
+"""How many cuts are known by name: the tables of one job are asked for one cut at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCut:
+    """An upstream cut, and the Delta version of each of its tables."""
+
+    cut: UpstreamCut
+    recorded: RecordedCut
+
+    @property
+    def name(self) -> str:
+        """The name under which the job door knows the cut."""
+        return f"{self.cut.checkpoint}.{self.cut.nonce}"
+
+
+class Upstream:
+    """The upstream job: its newest cut, and those that were found. All sources of one job in a process share it."""
+
+    def __init__(self, warehouse: Path, job: str) -> None:
+        """Name the job; nothing is read yet."""
+        self._warehouse = Warehouse(warehouse, ProtocolPaths(job_name(job)))
+        self._found: dict[str, FoundCut] = {}
+        self._stores: tuple[CutStore, CheckpointStore] | None = None
+        self._lock = Lock()
+
+    def newest(self) -> FoundCut | None:
+        """Return the newest published cut, None if there is none yet; raise SourceError for a job that never ran."""
+        with self._lock:
+            recorded = self._opened()[0].entries()
+            if not recorded:
+                return None
+            newest = recorded[max(recorded)]
+            nonce = next((row.nonce for row in self._records() if row.checkpoint == newest.checkpoint), "")
+            job = self._warehouse.paths.job
+            found = FoundCut(UpstreamCut(str(self._warehouse.root), job, newest.checkpoint, nonce), newest)
+            self._found[found.name] = found
+            for old in list(self._found)[:-_FOUND_MAX]:
+                del self._found[old]
+            return found
+
+    def named(self, name: str) -> FoundCut:
+        """Return a cut that a source of this process found; raise SourceError for another one."""
+        found = self._found.get(name)
+        if found is None:
+            raise SourceError(f"cut {name} of {self._warehouse.paths.job} is not known any more: run the tick again")
+        return found
+
+    def keyed_tables(self) -> frozenset[TableName]:
+        """Return the tables that have one row per key, operators' states too, as the newest entry says."""
+        job = self._warehouse.paths.job
+        return frozenset(name for record in self._records()[-1:] for name, _ in keyed_tables(record, job))
+
+    def must_stand(self, cut: UpstreamCut) -> None:
+        """Raise SourceError if the upstream job was rolled back behind a cut, or is not the one that had it."""
+        records = self._records()
+        there = next((row for row in records if row.checkpoint == cut.checkpoint), None)
+        gone = there is not None and (there.abandoned or cut.nonce not in ("", there.nonce))
+        back = any(row.parent < cut.checkpoint < row.checkpoint for row in records if row.kind is RowKind.ROLLBACK)
+        if gone or (back and there is None) or (records and records[-1].checkpoint < cut.checkpoint):
+            raise SourceError(f"{cut} was read, and does not exist any more: {cut.job} was rolled back behind it")
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the job is in its warehouse."""
+        return has_run(self._warehouse)
+
+    def _records(self) -> tuple[CheckpointRecord, ...]:
+        rows = self._opened()[1].observe()[1]
+        found = (row for row in rows if isinstance(row, CheckpointRecord))
+        return tuple(sorted(found, key=lambda row: row.checkpoint))
+
+    def _opened(self) -> tuple[CutStore, CheckpointStore]:
+        if self._stores is None:
+            self._must_have_run()  # a store would create what is missing
+            self._stores = CutStore(self._warehouse), CheckpointStore(self._warehouse)
+        return self._stores
+
+    def _must_have_run(self) -> None:
+        if not self.has_run:
+            root, job = self._warehouse.root, self._warehouse.paths.job
+            raise SourceError(f"{job} has never run in {root}: run it first, or correct the source's warehouse or job")
+
+
+@cache
+def upstream_job(warehouse: Path, job: str) -> Upstream:
+    """Return the job of that name; the same object for all sources of a process."""
+    return Upstream(warehouse, job)
+
+
+def newest_that_stands(records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
+    """Return the newest of a job's own checkpoints that rests on upstream cuts that still exist; None if none does."""
+    older = sorted((each for each in records if not each.abandoned), key=lambda each: each.checkpoint, reverse=True)
+    return next((record for record in older if not taken_back(record)), None)
+
+
+def taken_back(record: CheckpointRecord) -> str:
+    """Return which upstream cut of a checkpoint does not exist any more; an empty text if all of them do.
+
+    Nothing is said of a warehouse that was moved: the source looks where it is now, when it is polled.
+    """
+    for cut in rests_on(record):
+        upstream = upstream_job(Path(cut.warehouse), cut.job)
+        try:
+            if upstream.has_run:
+                upstream.must_stand(cut)
+        except SourceError as error:
+            return str(error)
+    return ""
+
+
+class CutSource(DeltaSource):
+    """The rows of an append table of another job, from cut to cut (see `port.Source`)."""
+
+    def __init__(self, warehouse: str | Path, job: str, table: str, *, schema: StructType | None = None) -> None:
+        """Read nothing yet; raise InvalidNameError for a name that no job or table may have.
+
+        Raises SourceError for the URL of an object store: a source of cuts reads a warehouse in a folder.
+        """
+        if isinstance(parsed(str(warehouse)), StoreUrl):
+            raise SourceError(f"{warehouse} lies in an object store: a source of cuts reads a warehouse in a folder")
+        self._root, self._job, self._table = Path(warehouse).absolute(), job_name(job), table_name(table)
+        super().__init__(self._root / self._table, schema=schema)
+        self._upstream = upstream_job(self._root, self._job)
+        self._walked: tuple[int, Mapping[str, int]] | None = None
+        """Up to which version the log was last searched for files that were taken back, and these files."""
+
+    @property
+    def upstream(self) -> str:
+        """The upstream job; see `port.ReadsCuts`."""
+        return f"{self._job} in {self._root}"
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the next rows up to a cut of the upstream job; see `port.Source.poll`.
+
+        The cut is `request.cut`, or by default the newest one. None: there is no newer one. A cut that has no new rows
+        of this table is reached by a slice without rows.
+        """
+        start = None if request.position is None else self._parsed(request.position)
+        found = self._upstream.newest() if request.cut is None else self._upstream.named(request.cut)
+        if found is None or (request.cut is None and start is not None and _is_at(start, found.cut)):
+            return None
+        self._must_be_readable(found)
+        newest = self._newest()
+        version = found.recorded.versions[self._table]
+        begin = DeltaPosition(table=newest.columns.id, version=version, snapshot=True)
+        place = start.at if start is not None else begin
+        try:
+            self._must_be_of(newest, place)
+            gone = self._taken_back(place, version, begins=start is not None and start.at_cut)
+            end, ranges = self._walk(place, replace(newest, version=version), request.max_rows, gone)
+        except VersionUnreadableError as error:
+            raise SourceError(
+                f"{self._table} of {found.cut} cannot be read on from where it was read: {error}"
+            ) from error
+        at_cut = end.version > version
+        return SourceSlice(
+            source=request.source,
+            split=request.split,
+            start=request.position or self._position(found.cut, place, at_cut=False).text(),
+            end=self._position(found.cut, end, at_cut=at_cut).text(),
+            detail=DeltaSlice(ranges=tuple(ranges)).model_dump_json(),
+            rows=sum(part.end - part.first for part in ranges),
+            bytes=sum(part.bytes for part in ranges),
+            cut=found.name,
+            at_cut=at_cut,
+        )
+
+    def named(self, split: SplitId, position: str) -> str:
+        """Return a position in words, such as `cut 28 of shop`; see `port.NamesPositions`."""
+        del split
+        known = CutPosition.parse(position)
+        return f"cut {known.cut} of {known.job}" if known.at_cut else f"on the way to cut {known.cut}, {known.at}"
+
+    def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
+        """Return the rows between two positions; see `port.CountsRows`."""
+        del split
+        first, last = (0 if text is None else CutPosition.parse(text).at.before for text in (start, end))
+        return last - first
+
+    def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
+        """Refuse every word: all tables of a job move together; see `port.SeeksPositions`."""
+        del split, position, words
+        raise NoSuchPositionError(
+            f"all tables of {self._job} are read at one cut. Write 'start' to read this table anew, or go back to an "
+            "older checkpoint with 'tidemark rollback'"
+        )
+
+    def described(self) -> SourceDescription:
+        """Return that these are cuts, and of which job; see `port.DescribesItself`."""
+        return SourceDescription("cuts", f"{self._table} of {self.upstream}")
+
+    def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
+        """Return how many rows of the newest cut are unread, and the age of that cut; see `port.KnowsLag`."""
+        found = self.poll(PollSource(_NOBODY, SPLIT, positions.get(SPLIT), _ALL))
+        if found is None:
+            return {SPLIT: Lag(0, 0.0)}
+        published_ms = self._upstream.named(found.cut or "").recorded.published_at_ms
+        return {SPLIT: Lag(found.rows, max(0.0, time.time() - published_ms / 1_000))}
+
+    def _parsed(self, text: str) -> CutPosition:
+        """Return the position; raise SourceError if its cut is of another job, or was taken back."""
+        position = CutPosition.parse(text)
+        if position.job != self._job:
+            raise SourceError(
+                f"the position is at a cut of {position.job}, and this source reads {self._job}: give the source an id "
+                "of its own"
+            )
+        try:
+            self._upstream.must_stand(replace(position.upstream, warehouse=str(self._root)))
+        except SourceError as error:
+            raise SourceError(f"{error}. Type 'tidemark rollback PIPELINE --follow'") from error
+        return position
+
+    def _taken_back(self, place: DeltaPosition, last: int, *, begins: bool) -> Mapping[str, int]:
+        """Return the files that a rollback of the upstream job has taken out of the table up to version `last`.
+
+        `begins`: nothing was read beyond the previous cut yet. Only then can it be told that no file of that cut is
+        among them; such a file is left out of the answer, and its version is refused.
+        """
+        if self._walked is None or begins or self._walked[0] != last:
+            added, gone = set[str](), dict[str, int]()
+            versions = range(place.version, last + 1) if not place.snapshot else ()
+            for commit in (self._history.commit(each) for each in versions if self._history.has_entry(each)):
+                gone |= {file.path: commit.version for file in commit.removes if not begins or file.path in added}
+                added |= {file.path for file in commit.adds}
+            self._walked = last, gone
+        return self._walked[1]
+
+    def _position(self, cut: UpstreamCut, at: DeltaPosition, *, at_cut: bool) -> CutPosition:
+        return CutPosition(
+            warehouse=cut.warehouse, job=cut.job, cut=cut.checkpoint, nonce=cut.nonce, at_cut=at_cut, at=at
+        )
+
+    def _must_be_readable(self, found: FoundCut) -> None:
+        keyed = self._upstream.keyed_tables()
+        if self._table in found.recorded.versions and self._table not in keyed:
+            return
+        others = ", ".join(sorted(name for name in found.recorded.versions if name not in keyed)) or "none yet"
+        if self._table in keyed:
+            raise SourceError(
+                f"{self._table} of {self._job} has one row per key, and a source of cuts reads tables to which rows "
+                f"are appended: {others}. Read one of them, or read {self._table} whole by Cuts(...).latest()"
+            )
+        raise SourceError(f"{found.cut} has no table {self._table!r}, only {others}: correct the source's table")
+
+
+def _is_at(position: CutPosition, cut: UpstreamCut) -> bool:
+    return position.at_cut and (position.cut, position.nonce) == (cut.checkpoint, cut.nonce)

@@ -1,0 +1,97 @@
+"""Mutants of sources that read cuts of another job: where their barriers are, and who asks for them (A10)."""
+
+from collections.abc import Callable, Iterator
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import SubtaskId
+from checkpointing.job import cut_groups
+from checkpointing.job.cut_groups import CutGroup, CutGroups, SplitKey
+from checkpointing.job.door import JobDoor
+from checkpointing.job.readers import SourceReaders
+from checkpointing.messages import PollSource, SliceOffered
+from spec.mutants.judges import UPSTREAM
+from spec.mutants.planting import Patch, mutant
+
+
+@mutant("at-one-cut", UPSTREAM)
+def a_barrier_does_not_wait_for_a_cut(patch: Patch) -> None:
+    patch.put(CutGroups, "hold_barrier", property(lambda _: False))
+
+
+@mutant("at-one-cut", UPSTREAM)
+def a_barrier_waits_for_the_first_split_at_a_cut_only(patch: Patch) -> None:
+    patch.put(CutGroup, "is_at_cut", property(lambda group: bool(group.arrived)))
+
+
+@mutant("at-one-cut", UPSTREAM)
+def a_barrier_waits_for_the_cut_of_one_upstream_job_only(patch: Patch) -> None:
+    patch.put(CutGroups, "hold_barrier", property(lambda self: all(group.holds_barrier for group in self._groups)))
+
+
+@mutant("at-one-cut", UPSTREAM)
+def a_barrier_is_sent_beside_a_split_that_is_at_no_cut_yet(patch: Patch) -> None:
+    patch.put(cut_groups, "_are_uneven", lambda splits, positions: False)
+
+
+@mutant("at-one-cut", UPSTREAM)
+def a_slice_ends_the_way_to_a_cut(patch: Patch) -> None:
+    real = CutGroup.offered
+
+    def offered(self: CutGroup, split: SplitKey, slice_: SourceSlice) -> None:
+        real(self, split, slice_)
+        self.arrived.add(split)
+
+    patch.put(CutGroup, "offered", offered)
+
+
+@mutant("cut-announced", UPSTREAM)
+def a_cut_asks_for_no_checkpoint(patch: Patch) -> None:
+    patch.put(CutGroups, "barrier_due", property(lambda _: False))
+
+
+@mutant("no-deadlock", UPSTREAM)
+def a_split_is_not_told_of_the_cut_that_another_found(patch: Patch) -> None:
+    patch.put(CutGroups, "cut_for", lambda self, split: None)
+
+
+@mutant("no-deadlock", UPSTREAM)
+def a_barrier_that_waits_is_never_sent(patch: Patch) -> None:
+    real = JobDoor._offered
+
+    def offered(self: JobDoor, fact: SliceOffered) -> None:
+        held, self._job._held = self._job._held, []
+        real(self, fact)
+        self._job._held = held + self._job._held
+
+    patch.put(JobDoor, "_offered", offered)
+
+
+@mutant("cut-announced", UPSTREAM)
+def a_barrier_that_waits_for_a_cut_waits_for_credit(patch: Patch) -> None:
+    real = SourceReaders.polls
+
+    def polls(
+        self: SourceReaders, now_ms: int, has_credit: Callable[[SubtaskId], bool], *, barrier_waits: bool = False
+    ) -> Iterator[PollSource]:
+        return real(self, now_ms, has_credit)
+
+    patch.put(SourceReaders, "polls", polls)
+
+
+@mutant("cut-announced", UPSTREAM)
+def a_split_reads_beyond_the_cut_before_its_barrier(patch: Patch) -> None:
+    patch.put(CutGroups, "waits_at_cut", lambda self, split: False)
+
+
+@mutant("alignment", UPSTREAM)
+def a_cut_without_rows_is_sent_as_a_segment(patch: Patch) -> None:
+    def offered(self: JobDoor, fact: SliceOffered) -> None:
+        assert isinstance(fact.slice, SourceSlice)  # noqa: S101 - a seeded bug
+        sender = self._job.readers.offered(fact.slice)
+        if sender is not None:
+            self._job.ending.uncommitted = True
+            self._job.epochs.read(sender, fact.slice)
+            self._job.broadcast(sender, fact.slice)
+            self._job.release_barriers()
+
+    patch.put(JobDoor, "_offered", offered)

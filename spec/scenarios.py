@@ -1,0 +1,17 @@
+"""Draws the scenario of a seed: the faults, and what the run's moves change in them."""
+
+from random import Random
+
+from spec.faults import Scenario, declining, draw, hooked, limited, of_cuts, paced, strict, unreadable
+from spec.moves import Moves
+
+
+def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scenario:
+    """Return the scenario of a run with these moves; draws from both random numbers."""
+    scenario = paced(draw(random), moves.pause_ms, moves.orders_max)
+    scenario = limited(scenario, shapes) if moves.limits else scenario
+    scenario = hooked(scenario, seed) if moves.hooks else scenario
+    scenario = declining(scenario, seed) if moves.declines else scenario
+    scenario = strict(scenario, rejects=moves.rejects, held_bytes_max=moves.held_bytes_max)
+    scenario = unreadable(scenario, seed) if moves.polls_fail else scenario
+    return of_cuts(scenario) if moves.cuts else scenario

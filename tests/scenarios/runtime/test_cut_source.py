@@ -1,0 +1,156 @@
+"""A source of another job's cuts, polled without Spark: real cuts of a real job, and its rollback."""
+
+from dataclasses import replace
+
+import pytest
+from pyspark.sql.types import LongType, StructType
+
+from checkpointing.config import CheckpointConfig, CheckpointingMode
+from checkpointing.identifiers import VertexId
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import PollSource
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.at_rest.resetting import Reset, reset
+from jobs.at_rest.rollback import roll_back
+from jobs.planner import plan
+from jobs.sources.cuts import CutSource, newest_that_stands, taken_back
+from jobs.sources.delta import SPLIT
+from jobs.sources.delta_history import DeltaHistory
+from jobs.sources.delta_position import DeltaSlice
+from jobs.sources.port import NoSuchPositionError, SourceError
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.warehouse import Warehouse
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, build
+from tidemark import Cuts, InvalidPipelineError, Pipeline
+
+ONE = TickLimits(checkpoints=1)
+
+
+def poll(source, position=None, cut=None, rows_max=1_000):
+    return source.poll(PollSource(VertexId("numbers"), SPLIT, position, rows_max, cut))
+
+
+def to_the_cut(source, position=None, cut=None, rows_max=1_000):
+    """Every slice up to the newest cut."""
+    while (piece := poll(source, position, cut, rows_max)) is not None:
+        yield piece
+        position, cut = piece.end, piece.cut
+        if piece.at_cut:
+            return
+
+
+@pytest.fixture
+def source(tmp_path):
+    return CutSource(tmp_path, JOB, BRONZE)
+
+
+def test_it_reads_from_cut_to_cut(tick, tmp_path, source):
+    """However slices are cut; a cut that adds no rows to a table is reached by a slice without rows."""
+    tick(limits=ONE)
+    assert ["split", "n", "key", "value"] == source.schema().names
+    first = list(to_the_cut(source, rows_max=30))
+    newest = Cuts(tmp_path, JOB).latest()
+    assert newest.polars(str(BRONZE)).collect().height == sum(piece.rows for piece in first)
+    assert [False] * (len(first) - 1) + [True] == [piece.at_cut for piece in first]
+    assert f"cut {newest.checkpoint} of {JOB}" == source.named(SPLIT, first[-1].end)
+    assert poll(source, first[-1].end) is None
+    tick()
+    later = list(to_the_cut(source, first[-1].end))
+    assert 300 == sum(piece.rows for piece in (*first, *later))
+    assert source.rows_between(SPLIT, None, later[-1].end) == 300
+    (again,) = to_the_cut(source, later[-1].end, later[-1].cut)
+    assert (0, True, later[-1].cut) == (again.rows, again.at_cut, again.cut)
+    assert () == DeltaSlice.parse(again.detail).ranges
+    assert 0 == source.lag({SPLIT: later[-1].end})[SPLIT].rows
+
+
+def test_what_cannot_be_read_is_named(tick, tmp_path, source):
+    """A job that never ran, a table that is none of its tables or has one row per key, words for one table alone."""
+    with pytest.raises(SourceError, match="has never run in"):
+        poll(source)
+    tick()
+    upserted = r"gold/by_key of numbers has one row per key.*: bronze/numbers\."
+    with pytest.raises(SourceError, match=upserted):
+        poll(CutSource(tmp_path, JOB, GOLD))
+    reset(Warehouse(tmp_path, ProtocolPaths(JOB)), build().sources, Reset("numbers", "start"))
+    with pytest.raises(SourceError, match=upserted):  # an entry that changes no table says it too
+        poll(CutSource(tmp_path, JOB, GOLD))
+    with pytest.raises(SourceError, match=r"has no table 'bronze/other', only bronze/numbers:"):
+        poll(CutSource(tmp_path, JOB, "bronze/other", schema=source.schema()))
+    with pytest.raises(SourceError, match="is not a position of a source of cuts"):
+        poll(source, "150")
+    with pytest.raises(NoSuchPositionError, match="all tables of numbers are read at one cut"):
+        source.seek(SPLIT, None, "end")
+    with pytest.raises(InvalidPipelineError, match="no rows_per_epoch can cap"):
+        Pipeline("other").source("numbers", source, rows_per_epoch=5)
+
+
+@pytest.mark.parametrize("changed", [{"unaligned": True}, {"mode": CheckpointingMode.AT_LEAST_ONCE}])
+def test_cuts_are_shown_whole_or_not_read(changed, tmp_path):
+    """In both modes a table may show a part of the rows before a barrier."""
+    pipeline = Pipeline("other", config=CheckpointConfig(**changed))
+    source = CutSource(tmp_path, "shop", "silver/orders", schema=StructType().add("n", LongType()))
+    pipeline.source("orders", source).table("bronze/orders", id="kept")
+    with pytest.raises(InvalidPipelineError, match="source orders: it reads whole cuts of another job, and with"):
+        plan(pipeline)
+
+
+def test_a_rollback_of_the_upstream_job_is_seen(tick, tmp_path, source):
+    """The cut that it went back to stands, and those that it left do not, also after further checkpoints."""
+    warehouse = Warehouse(tmp_path, ProtocolPaths(JOB))
+    tick(limits=ONE)
+    old = list(to_the_cut(source))[-1]
+    tick(limits=ONE)
+    new = list(to_the_cut(source, old.end))[-1]
+    any_entry = next(row for row in CheckpointStore(warehouse).observe()[1] if isinstance(row, CheckpointRecord))
+
+    def resting_on(piece):
+        """An entry of a downstream job whose one split stands there."""
+        vertex = next(each for each in any_entry.vertices if each.splits)
+        stands = (replace(vertex.subtasks[0], position=piece.end),)
+        return any_entry.model_copy(
+            update={"vertices": (vertex.model_copy(update={"subtasks": stands, "splits": ("table",)}),)}
+        )
+
+    assert ["", ""] == [taken_back(resting_on(piece)) for piece in (old, new)]
+    roll_back(warehouse, int(old.cut.partition(".")[0]))
+    for _ in range(2):
+        assert "" == taken_back(resting_on(old))
+        lost = taken_back(resting_on(new))
+        assert lost.startswith(f"cut {new.cut.partition('.')[0]} of {JOB} in {tmp_path} was read")
+        assert "was rolled back behind it" in lost
+        assert resting_on(old) == newest_that_stands([resting_on(new), resting_on(old)])
+        tick(limits=ONE)
+    with pytest.raises(SourceError, match="cannot be read on from where it was read"):
+        list(to_the_cut(CutSource(tmp_path, JOB, BRONZE), new.end))
+    with pytest.raises(SourceError, match=f"at a cut of {JOB}, and this source reads other"):
+        poll(CutSource(tmp_path, "other", BRONZE), new.end)
+
+
+@pytest.mark.parametrize("rows_max", [30, 70])
+def test_rows_that_a_rollback_took_back_are_not_read(tick, tmp_path, rows_max):
+    """A reader that stands at an older cut passes over them, also in a process that begins on the way."""
+    tick(limits=ONE)
+    first = list(to_the_cut(CutSource(tmp_path, JOB, BRONZE)))
+    tick(limits=ONE)
+    roll_back(Warehouse(tmp_path, ProtocolPaths(JOB)), int(first[-1].cut.partition(".")[0]))
+    tick()
+    source = CutSource(tmp_path, JOB, BRONZE)
+    later = list(to_the_cut(source, first[-1].end, rows_max=rows_max))
+    paths = [part.path for piece in (*first, *later) for part in DeltaSlice.parse(piece.detail).ranges]
+    shown = [file.path for file in DeltaHistory(tmp_path / BRONZE).files_at(source._newest().version)]
+    assert set(shown) == set(paths)
+    assert 300 == sum(piece.rows for piece in (*first, *later))
+    elsewhere = CutSource(tmp_path, JOB, BRONZE)
+    elsewhere._upstream.newest()
+    assert later[1:] == list(to_the_cut(elsewhere, later[0].end, later[0].cut, rows_max))
+
+
+def test_a_warehouse_may_be_moved(tick, tmp_path, source):
+    """The position names the place where it was; the source looks where it is now."""
+    tick(limits=ONE)
+    end = list(to_the_cut(source))[-1].end
+    tick()
+    moved = tmp_path.rename(tmp_path.with_name(f"{tmp_path.name}-moved"))
+    assert 0 < sum(piece.rows for piece in to_the_cut(CutSource(moved, JOB, BRONZE), end))

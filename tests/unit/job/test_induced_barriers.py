@@ -1,0 +1,67 @@
+"""Sources of another job's cuts in a whole job: whose barrier waits for whom, and what if a cut is never reached."""
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.messages import PollFailed, PollSource, SliceOffered, TickOutcome
+
+TWO_JOBS = {"left": "shop", "right": "bank"}
+ONE_JOB = {"left": "shop", "right": "shop"}
+
+
+def reads(story, source, end, *, at_cut=True):
+    """Answer the source's poll with the rows up to a position, which is a cut or lies on the way to one."""
+    poll = story.take(PollSource, lambda poll: poll.source == source)
+    start = int(poll.position or 0)
+    rows = end - start
+    cut = poll.cut or f"cut of {source}"
+    story.tell(
+        SliceOffered(SourceSlice(source, poll.split, str(start), str(end), "", rows, rows, cut=cut, at_cut=at_cut))
+    )
+
+
+def is_polled(story, source):
+    return any(poll.source == source for poll in story.all(PollSource))
+
+
+def positions(entry):
+    return [vertex.subtasks[0].position for vertex in entry.vertices if vertex.splits]
+
+
+def test_a_cut_of_one_job_waits_for_that_of_another(job):
+    """It asks for its checkpoint at once. The barrier is sent when both jobs' tables are at a cut."""
+    story = job.story(job.two_sources(), linger_ms=0, cut_groups=TWO_JOBS)
+    reads(story, "right", 3, at_cut=False)
+    reads(story, "left", 4)
+    assert 2 == story.door.next_id
+    assert (False, True) == (is_polled(story, "left"), is_polled(story, "right"))
+    reads(story, "right", 6)
+    assert (True, True) == (is_polled(story, "left"), is_polled(story, "right"))
+    story.finishes()
+    story.finishes()
+    assert ["4", "6"] == positions(story.commits())
+
+
+def test_a_cut_asks_again_if_its_checkpoint_fails_before_the_barrier(job):
+    """After the pause that follows a failure, though another source is still read and nothing is quiet."""
+    story = job.story(
+        job.two_sources(), {"timeout_ms": 1_000, "tolerable_failures": 1}, linger_ms=0, cut_groups=TWO_JOBS
+    )
+    reads(story, "right", 3, at_cut=False)
+    reads(story, "left", 4)
+    story.passes(1_000)
+    assert () == story.door.pending
+    story.passes(1_000)
+    assert (2,) == story.door.pending
+    reads(story, "right", 6)
+    story.finishes()
+    story.finishes()
+    assert ["4", "6"] == positions(story.commits())
+
+
+def test_a_table_that_cannot_be_read_up_to_the_cut_fails_the_tick_at_once(job):
+    """No barrier can be sent beside it, so there is no last checkpoint to wait for."""
+    story = job.story(job.two_sources(), {"tolerable_poll_failures": 0}, linger_ms=0, cut_groups=ONE_JOB)
+    reads(story, "left", 4)
+    story.tell(PollFailed("right", story.take(PollSource).split, "a file of right is damaged"))
+    assert (TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE) == (story.end.outcome, story.end.reason)
+    assert "a file of right is damaged" == story.end.message
