@@ -82,6 +82,8 @@ class CleanUpLook:
 
 RESERVATION_MS_MAX = 86_400_000
 """A reservation lasts at most a day. A reader that works longer renews it."""
+JOB_RESERVATION_MS_MAX = 30 * RESERVATION_MS_MAX
+"""That of another job lasts at most 30 days: so long may the job stand still (A10)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +91,20 @@ class Reservation:
     """A reader's note that it reads a cut: these versions, from `given_ms` until `lapses_ms` (ms since the epoch).
 
     `files` are the paths that the cut's entry names, because the reader may also read the operators' state at the cut.
+    `by_job`: the reader is another job, which reads on from this cut.
     """
 
     versions: Mapping[TableName, int]
     given_ms: int
     lapses_ms: int
     files: frozenset[str] = frozenset()
+    by_job: bool = False
 
     @property
     def ends_ms(self) -> int:
         """When it ends although nobody takes it back. So a reader that was killed does not keep files for ever."""
-        return min(self.lapses_ms, self.given_ms + RESERVATION_MS_MAX)
+        longest_ms = JOB_RESERVATION_MS_MAX if self.by_job else RESERVATION_MS_MAX
+        return min(self.lapses_ms, self.given_ms + longest_ms)
 
 
 def standing(reservations: Iterable[Reservation], now_ms: int) -> tuple[Reservation, ...]:

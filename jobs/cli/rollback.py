@@ -14,8 +14,8 @@ from jobs.recovery.rollback_plan import RollbackPlan, records_of
 from jobs.settings import Layer
 from jobs.showing.quantities import count, plural
 from jobs.showing.rollback import render_rollback, rows_again
-from jobs.sources.cuts import newest_that_stands, taken_back
 from jobs.sources.position_words import PositionWords
+from jobs.sources.upstream_job import newest_that_stands, taken_back
 
 
 def rollback(pipeline: str, checkpoint: int | None, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:

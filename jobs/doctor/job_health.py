@@ -8,9 +8,11 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.doctor.findings import Finding, Section, command
 from jobs.holding.job_state import Activity, JobState
+from jobs.reading.moments import shown
 from jobs.stores.cuts import Cut
 from jobs.stores.holders import is_alive
 from jobs.stores.requests import RequestFolder, Unreadable
+from jobs.stores.reservations import ReservationStore
 from jobs.stores.warehouse import Warehouse
 
 UNANSWERED_MS: Final = 60_000
@@ -34,6 +36,7 @@ def job_section(
         ("last cut", _cut(warehouse, newest)),
         ("retained", retained or "none"),
         ("generation", f"{state.generation}: {state.why}"),
+        *_readers(warehouse),
     )
     findings = (
         *_of_holder(warehouse, state),
@@ -57,6 +60,14 @@ def _cut(warehouse: Warehouse, newest: CheckpointRecord | None) -> str:
         return "none"
     when = age(warehouse.now_ms() - newest.statistics.committed_ms)
     return f"{newest.kind.value} {newest.checkpoint}, committed {when} by generation {newest.generation}"
+
+
+def _readers(warehouse: Warehouse) -> Iterator[tuple[str, str]]:
+    """Yield the jobs that read this one's cuts, and how long the cut from which each reads on is kept (A10)."""
+    for file in ReservationStore(warehouse).by_jobs():
+        until = file.reservation(None).ends_ms
+        kept = "is kept" if warehouse.now_ms() < until else "was kept"
+        yield "read by", f"{file.reader}, from cut {file.checkpoint}, which {kept} for it until {shown(until)}"
 
 
 def _of_holder(warehouse: Warehouse, state: JobState) -> Iterator[Finding]:

@@ -16,8 +16,8 @@ from jobs.recovery.restore_damage import must_be_sound, observe_sound
 from jobs.recovery.state_migration import plan_with_migrations
 from jobs.recovery.tables_ahead import must_not_be_ahead
 from jobs.recovery.tables_behind import must_be_repairable
-from jobs.sources.cuts import newest_that_stands, taken_back
 from jobs.sources.port import SourceError
+from jobs.sources.upstream_job import newest_that_stands, taken_back
 
 
 @dataclass(slots=True)

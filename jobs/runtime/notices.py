@@ -4,7 +4,7 @@ If one raises, the error is logged and shown, and the others and the tick go on.
 order of the checkpoints, so a slow listener delays only later notices.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import structlog
@@ -14,6 +14,7 @@ from checkpointing.messages import NotifyAborted, NotifyComplete
 from jobs.pipeline.ports import CheckpointListener
 from jobs.runtime.listener import NoticeFailed, TickListener
 from jobs.sources.port import CommitsPositions, Source, layers
+from jobs.sources.upstream_job import UpstreamHolds
 from jobs.user_code import message_of
 
 _log = structlog.get_logger(__name__)
@@ -27,8 +28,10 @@ class Notices:
         sources: Mapping[VertexId, Source],
         listeners: tuple[CheckpointListener, ...],
         shown_to: TickListener,
+        upstream: UpstreamHolds,
     ) -> None:
         """Notify the sources that commit positions, and these listeners; report errors to `shown_to`."""
+        self._upstream = upstream
         self._sources = [
             (name, layer)
             for name, source in sources.items()
@@ -41,11 +44,16 @@ class Notices:
     def complete(self, effect: NotifyComplete) -> None:
         """Notify that a checkpoint is complete and published. Each source gets the positions of its splits."""
         checkpoint = effect.checkpoint
+        self.stands(checkpoint, [position for _, _, position in effect.positions])
         for name, source in self._sources:
             call = partial(source.notify_checkpoint_complete, checkpoint, _of_source(effect, name))
             self._guarded(f"source {name}", checkpoint, call)
         for listener in self._listeners:
             self._guarded(_name(listener), checkpoint, partial(listener.notify_checkpoint_complete, checkpoint))
+
+    def stands(self, checkpoint: CheckpointId, positions: Collection[str | None]) -> None:
+        """Hold the cuts of other jobs at the positions of a checkpoint (A10)."""
+        self._guarded("the upstream job", checkpoint, partial(self._upstream.rest_on, positions))
 
     def aborted(self, effect: NotifyAborted) -> None:
         """Notify the listeners that a checkpoint failed."""

@@ -56,6 +56,8 @@ from jobs.runtime.request_watcher import RequestWatcher
 from jobs.runtime.settings import RuntimeSettings
 from jobs.sources.closing import close_all
 from jobs.sources.port import SourceError
+from jobs.sources.position_words import positions_of
+from jobs.sources.upstream_job import UpstreamHolds
 from jobs.storage.address import absolute
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.holders import this_process
@@ -78,7 +80,7 @@ class TickCarrier(Carrier):
     | `examine`   | refuses a start from damaged files, or with a pipeline that does not fit               |
     | `begins`    | the claim is in; from here on the tick hears requests                                  |
     | `ensure`    | creates missing tables; then the door repairs, publishes and deletes what is left over |
-    | `recovered` | shortens the logs, and tells the listener what was recovered                           |
+    | `recovered` | shortens the logs, holds other jobs' cuts, and tells the listener what was recovered   |
     | `work`      | runs the job until it ends                                                             |
     | `clean_up`  | deletes unneeded files; then the door releases the job                                 |
     | `wait`      | waits until the next attempt is due                                                    |
@@ -98,7 +100,9 @@ class TickCarrier(Carrier):
         self._clock = Clock(settings.clock)
         self.requests = RequestWatcher(self.warehouse, inbox.put)
         self._narrator = Narrator(listener, self.requests.answer)
-        self._notices = Notices(plan.sources, plan.listeners, listener)
+        self._notices = Notices(
+            plan.sources, plan.listeners, listener, UpstreamHolds(f"{plan.job} in {warehouse.root}")
+        )
         self._engine: Engine
         self._claim: Claim | None = None
         """The newest claim that this tick has appended."""
@@ -192,9 +196,11 @@ class TickCarrier(Carrier):
                 self._listener.progress(Restarting(effect.restart, end.reason, end.message, effect.delay_ms))
 
     def recovered(self, done: Recovered, repaired: tuple[str, ...]) -> None:
-        """Shorten the logs while no checkpoint waits, and tell the listener."""
+        """Shorten the logs while no checkpoint waits, hold the cuts of other jobs, and tell the listener."""
         self.stores.maintain((table.name for table in self.plan.graph.tables()), self._keeping())
         restored, pending = done.plan.restore, done.plan.roll_forward
+        if restored is not None:
+            self._notices.stands(restored.checkpoint, tuple(positions_of(restored).values()))
         self._listener.recovered(
             Recovery(
                 restored.checkpoint if restored else None,

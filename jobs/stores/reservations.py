@@ -40,7 +40,8 @@ class InvalidReservationError(ValueError):
 class ReservationFile(BaseModel):
     """The content of a reservation's file. Times in ms since the epoch, on the reader's clock.
 
-    `kept` says that the reader found the cut still recorded after it had reserved it.
+    `kept` says that the reader found the cut still recorded after it had reserved it. `reader` names the job that reads
+    on from the cut, with its warehouse; it is empty for any other reader.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,6 +53,7 @@ class ReservationFile(BaseModel):
     given_ms: int
     lapses_ms: int
     kept: bool = False
+    reader: str = ""
 
     @property
     def recorded(self) -> RecordedCut:
@@ -62,7 +64,7 @@ class ReservationFile(BaseModel):
     def reservation(self, row: CheckpointRecord | None) -> Reservation:
         """Return what a clean-up needs of it; `row` is the cut's entry."""
         files = frozenset[str]() if row is None else files_of(row)
-        return Reservation(self.recorded.versions, self.given_ms, self.lapses_ms, files)
+        return Reservation(self.recorded.versions, self.given_ms, self.lapses_ms, files, by_job=bool(self.reader))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class ReservationStore:
         else:
             self._entry(name).replace(encode(row, writer=self._warehouse.writer).encode())
 
-    def reserve(self, name: str, cut: RecordedCut, lease_ms: int, *, kept: bool) -> None:
+    def reserve(self, name: str, cut: RecordedCut, lease_ms: int, *, kept: bool, reader: str = "") -> None:
         """Write a reservation of that cut, from now on for `lease_ms`; it is durable on return."""
         now_ms = self._warehouse.now_ms()
         content = ReservationFile(
@@ -116,6 +118,7 @@ class ReservationStore:
             given_ms=now_ms,
             lapses_ms=now_ms + lease_ms,
             kept=kept,
+            reader=reader,
         )
         self._place(name).replace(document(content))
 
@@ -132,6 +135,10 @@ class ReservationStore:
         """Return the table versions of every cut that is reserved now. Read the recorded cuts before this."""
         files = [file.reservation(None) for _, file in self._files()]
         return [dict(each.versions) for each in standing(files, self._warehouse.now_ms())]
+
+    def by_jobs(self) -> list[ReservationFile]:
+        """Return the reservations of other jobs, by the job's name, lapsed ones too."""
+        return sorted((file for _, file in self._files() if file.reader), key=lambda file: file.reader)
 
     def of(self, checkpoint: CheckpointId) -> ReservedCut | None:
         """Return the cut of that checkpoint if somebody has reserved it, and the reservation counts now."""

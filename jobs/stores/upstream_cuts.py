@@ -1,6 +1,7 @@
 """Says which cuts of other jobs an entry of `checkpoints` rests on (A10). Imports neither Spark nor a source."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -42,13 +43,16 @@ class NamesCut(BaseModel):
 
 def rests_on(record: CheckpointRecord | None) -> tuple[UpstreamCut, ...]:
     """Return the upstream cuts that an entry's sources stand at, each once; none for a job that reads no cuts."""
-    return tuple(dict.fromkeys(_cuts(record)))
+    vertices = record.vertices if record is not None else ()
+    return cuts_at(subtask.position for vertex in vertices if vertex.splits for subtask in vertex.subtasks)
 
 
-def _cuts(record: CheckpointRecord | None) -> Iterator[UpstreamCut]:
-    for vertex in record.vertices if record is not None else ():
-        for subtask in vertex.subtasks if vertex.splits else ():
-            try:
-                yield NamesCut.model_validate_json(subtask.position or "").upstream
-            except ValidationError:
-                continue  # the position of another kind of source
+def cuts_at(positions: Iterable[str | None]) -> tuple[UpstreamCut, ...]:
+    """Return the upstream cuts at these positions, each once; positions of other kinds of sources are passed over."""
+    return tuple(dict.fromkeys(_cuts(positions)))
+
+
+def _cuts(positions: Iterable[str | None]) -> Iterator[UpstreamCut]:
+    for position in positions:
+        with suppress(ValidationError):
+            yield NamesCut.model_validate_json(position or "").upstream

@@ -3,26 +3,30 @@
 from dataclasses import replace
 
 import pytest
+from polars.testing import assert_frame_equal
 from pyspark.sql.types import LongType, StructType
 
 from checkpointing.config import CheckpointConfig, CheckpointingMode
-from checkpointing.identifiers import VertexId
+from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.job.setup import TickLimits
-from checkpointing.messages import PollSource
+from checkpointing.messages import NotifyComplete, PollSource
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.at_rest.resetting import Reset, reset
 from jobs.at_rest.rollback import roll_back
 from jobs.planner import plan
-from jobs.sources.cuts import CutSource, newest_that_stands, taken_back
+from jobs.runtime.listener import TickListener
+from jobs.runtime.notices import Notices
+from jobs.sources.cuts import CutSource
 from jobs.sources.delta import SPLIT
 from jobs.sources.delta_history import DeltaHistory
 from jobs.sources.delta_position import DeltaSlice
 from jobs.sources.port import NoSuchPositionError, SourceError
+from jobs.sources.upstream_job import UpstreamHolds, newest_that_stands, taken_back
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, build
-from tidemark import Cuts, InvalidPipelineError, Pipeline
+from tidemark import Cuts, InvalidPipelineError, NoSuchCutError, Pipeline
 
 ONE = TickLimits(checkpoints=1)
 
@@ -154,3 +158,31 @@ def test_a_warehouse_may_be_moved(tick, tmp_path, source):
     tick()
     moved = tmp_path.rename(tmp_path.with_name(f"{tmp_path.name}-moved"))
     assert 0 < sum(piece.rows for piece in to_the_cut(CutSource(moved, JOB, BRONZE), end))
+
+
+def test_the_cut_that_a_job_reads_on_from_is_kept(tick, tmp_path, source, typed):
+    """With its tables, though upstream's clean-ups drop older cuts; until the job reads on, and for 30 days at most."""
+    notices = Notices({}, (), TickListener(), UpstreamHolds("report in /reports"))
+    tick(limits=ONE)
+    end = list(to_the_cut(source))[-1].end
+    number = newest(tmp_path)
+    gold = Cuts(tmp_path, JOB).latest().polars(str(GOLD)).collect()
+    notices.complete(NotifyComplete(CheckpointId(4), ((VertexId("numbers"), SPLIT, end),)))
+    for rows in (2_000, 3_000):
+        tick(plan=build({"a": rows, "b": rows}), reader_grace_ms=0, table_log_keep_ms=0)
+    kept = Cuts(tmp_path, JOB).at(number)
+    assert_frame_equal(gold, kept.polars(str(GOLD)).collect(), check_row_order=False)
+    said = typed("doctor", JOB, "--warehouse", tmp_path)[1]
+    assert f"report in /reports, from cut {number}, which is kept for it until" in " ".join(said.split())
+    notices.complete(NotifyComplete(CheckpointId(5), ((VertexId("numbers"), SPLIT, last(source, end)),)))
+    with pytest.raises(NoSuchCutError):
+        Cuts(tmp_path, JOB).at(number)
+    Cuts(tmp_path, JOB).at(newest(tmp_path))
+
+
+def newest(root):
+    return Cuts(root, JOB).latest().checkpoint
+
+
+def last(source, position):
+    return list(to_the_cut(source, position))[-1].end

@@ -12,6 +12,7 @@ from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, Wrapp
 from jobs.sources.position_words import PositionWords
 from jobs.sources.seeking import Place, seek
 from jobs.sources.sequence import SequenceSource, SequenceSplit
+from jobs.sources.upstream_job import UpstreamHolds
 from tests.unit.sources.gaps import Gaps
 
 NAME, SPLIT = VertexId("log"), SplitId("a")
@@ -146,6 +147,8 @@ def test_every_source_is_closed_even_if_one_cannot_be(gaps):
 def test_a_wrapped_source_receives_notices_of_checkpoints(gaps):
     """The source inside and the one around it both commit their positions."""
     outer = Wraps(gaps)
-    Notices({NAME: outer}, (), TickListener()).complete(NotifyComplete(CheckpointId(4), ((NAME, SPLIT, "p4"),)))
+    Notices({NAME: outer}, (), TickListener(), UpstreamHolds("report")).complete(
+        NotifyComplete(CheckpointId(4), ((NAME, SPLIT, "p4"),))
+    )
     assert (4, {"a": "p4"}) == outer.told
     assert [(4, {"a": "p4"})] == gaps.told

@@ -1,0 +1,168 @@
+"""Another Tidemark job whose cuts a pipeline reads: its newest cut, whether an older one still exists, and holding one.
+
+Nothing here needs Spark.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from checkpointing.commit.cleanup import JOB_RESERVATION_MS_MAX
+from checkpointing.commit.net import keyed_tables
+from checkpointing.identifiers import TableName, job_name
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord, RowKind
+from jobs.holding.job_state import has_run
+from jobs.sources.port import SourceError
+from jobs.stores.checkpoints import CheckpointStore
+from jobs.stores.cuts import CutStore, RecordedCut
+from jobs.stores.reservations import ReservationStore
+from jobs.stores.upstream_cuts import UpstreamCut, cuts_at, rests_on
+from jobs.stores.warehouse import Warehouse
+
+_FOUND_MAX: Final = 16
+"""How many cuts are known by name: the tables of one job are asked for one cut at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCut:
+    """An upstream cut, and the Delta version of each of its tables."""
+
+    cut: UpstreamCut
+    recorded: RecordedCut
+
+    @property
+    def name(self) -> str:
+        """The name under which the job door knows the cut."""
+        return f"{self.cut.checkpoint}.{self.cut.nonce}"
+
+
+class Upstream:
+    """The upstream job: its newest cut, and those that were found. All sources of one job in a process share it."""
+
+    def __init__(self, warehouse: Path, job: str) -> None:
+        """Name the job; nothing is read yet."""
+        self._warehouse = Warehouse(warehouse, ProtocolPaths(job_name(job)))
+        self._found: dict[str, FoundCut] = {}
+        self._stores: tuple[CutStore, CheckpointStore] | None = None
+        self._lock = Lock()
+
+    def newest(self) -> FoundCut | None:
+        """Return the newest published cut, None if there is none yet; raise SourceError for a job that never ran."""
+        with self._lock:
+            recorded = self._opened()[0].entries()
+            if not recorded:
+                return None
+            newest = recorded[max(recorded)]
+            nonce = next((row.nonce for row in self._records() if row.checkpoint == newest.checkpoint), "")
+            job = self._warehouse.paths.job
+            found = FoundCut(UpstreamCut(str(self._warehouse.root), job, newest.checkpoint, nonce), newest)
+            self._found[found.name] = found
+            for old in list(self._found)[:-_FOUND_MAX]:
+                del self._found[old]
+            return found
+
+    def named(self, name: str) -> FoundCut:
+        """Return a cut that a source of this process found; raise SourceError for another one."""
+        found = self._found.get(name)
+        if found is None:
+            raise SourceError(f"cut {name} of {self._warehouse.paths.job} is not known any more: run the tick again")
+        return found
+
+    def keyed_tables(self) -> frozenset[TableName]:
+        """Return the tables that have one row per key, operators' states too, as the newest entry says."""
+        job = self._warehouse.paths.job
+        return frozenset(name for record in self._records()[-1:] for name, _ in keyed_tables(record, job))
+
+    def hold(self, cut: UpstreamCut, reader: str) -> None:
+        """Reserve a cut for the job that reads on from it, until it holds a newer one, at most for 30 days.
+
+        Nothing is reserved if the cut is not recorded any more. Raises OSError for a warehouse that cannot be written.
+        """
+        cuts, store = self._opened()[0], ReservationStore(self._warehouse)
+        recorded = cuts.entries().get(cut.checkpoint)
+        if recorded is None:
+            return
+        name = hashlib.sha256(reader.encode()).hexdigest()[:32]
+        store.reserve(name, recorded, JOB_RESERVATION_MS_MAX, kept=False, reader=reader)
+        if cut.checkpoint in cuts.recorded():  # after writing: see jobs/stores/reservations.py
+            store.reserve(name, recorded, JOB_RESERVATION_MS_MAX, kept=True, reader=reader)
+
+    def must_stand(self, cut: UpstreamCut) -> None:
+        """Raise SourceError if the upstream job was rolled back behind a cut, or is not the one that had it."""
+        records = self._records()
+        there = next((row for row in records if row.checkpoint == cut.checkpoint), None)
+        gone = there is not None and (there.abandoned or cut.nonce not in ("", there.nonce))
+        back = any(row.parent < cut.checkpoint < row.checkpoint for row in records if row.kind is RowKind.ROLLBACK)
+        if gone or (back and there is None) or (records and records[-1].checkpoint < cut.checkpoint):
+            raise SourceError(f"{cut} was read, and does not exist any more: {cut.job} was rolled back behind it")
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the job is in its warehouse."""
+        return has_run(self._warehouse)
+
+    def _records(self) -> tuple[CheckpointRecord, ...]:
+        rows = self._opened()[1].observe()[1]
+        found = (row for row in rows if isinstance(row, CheckpointRecord))
+        return tuple(sorted(found, key=lambda row: row.checkpoint))
+
+    def _opened(self) -> tuple[CutStore, CheckpointStore]:
+        if self._stores is None:
+            self._must_have_run()  # a store would create what is missing
+            self._stores = CutStore(self._warehouse), CheckpointStore(self._warehouse)
+        return self._stores
+
+    def _must_have_run(self) -> None:
+        if not self.has_run:
+            root, job = self._warehouse.root, self._warehouse.paths.job
+            raise SourceError(f"{job} has never run in {root}: run it first, or correct the source's warehouse or job")
+
+
+@cache
+def upstream_job(warehouse: Path, job: str) -> Upstream:
+    """Return the job of that name; the same object for all sources of a process."""
+    return Upstream(warehouse, job)
+
+
+class UpstreamHolds:
+    """Holds the upstream cuts from which a job reads on, so that the upstream jobs' clean-ups keep them."""
+
+    def __init__(self, reader: str) -> None:
+        """Hold for this job. Its text names its warehouse too, and upstream's doctor shows it."""
+        self._reader = reader
+
+    def rest_on(self, positions: Iterable[str | None]) -> None:
+        """Hold the cuts at these positions instead of those before; other positions are passed over.
+
+        Raises OSError for an upstream warehouse that cannot be written.
+        """
+        for cut in cuts_at(positions):
+            upstream = upstream_job(Path(cut.warehouse), cut.job)
+            if upstream.has_run:
+                upstream.hold(cut, self._reader)
+
+
+def newest_that_stands(records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
+    """Return the newest of a job's own checkpoints that rests on upstream cuts that still exist; None if none does."""
+    older = sorted((each for each in records if not each.abandoned), key=lambda each: each.checkpoint, reverse=True)
+    return next((record for record in older if not taken_back(record)), None)
+
+
+def taken_back(record: CheckpointRecord) -> str:
+    """Return which upstream cut of a checkpoint does not exist any more; an empty text if all of them do.
+
+    Nothing is said of a warehouse that was moved: the source looks where it is now, when it is polled.
+    """
+    for cut in rests_on(record):
+        upstream = upstream_job(Path(cut.warehouse), cut.job)
+        try:
+            if upstream.has_run:
+                upstream.must_stand(cut)
+        except SourceError as error:
+            return str(error)
+    return ""
