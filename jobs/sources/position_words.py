@@ -6,6 +6,7 @@ has no words, its position is shown as it is written.
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 from checkpointing.identifiers import SplitId, VertexId
@@ -15,6 +16,18 @@ from jobs.sources.port import CountsRows, NamesPositions, Source, layers
 START: Final = "start"
 END: Final = "end"
 _SHOWN_MAX: Final = 60
+
+
+def moment_named(words: str | datetime) -> datetime | None:
+    """Return the moment that a user writes, such as `2026-01-31T12:00:00Z`; None if it is none.
+
+    Without a time zone it is one of UTC.
+    """
+    try:
+        moment = words if isinstance(words, datetime) else datetime.fromisoformat(words)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def positions_of(record: CheckpointRecord | None) -> dict[tuple[VertexId, SplitId], str | None]:

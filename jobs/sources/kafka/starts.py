@@ -1,12 +1,12 @@
 """Decides where a KafkaSource begins in a Kafka partition, and which places there a user can name."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from jobs.sources.kafka.cluster import Cluster, Extent
 from jobs.sources.kafka.position import TopicPartition
 from jobs.sources.port import NoSuchPositionError, SourceError
-from jobs.sources.position_words import END
+from jobs.sources.position_words import END, moment_named
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -21,7 +21,7 @@ def start_of(words: str | datetime) -> str | datetime:
 
     Raise SourceError for other words.
     """
-    found = words if words in {EARLIEST, LATEST} else _moment(words)
+    found = words if words in {EARLIEST, LATEST} else moment_named(words)
     if found is None:
         raise SourceError(f"a KafkaSource cannot start at {words!r}: write {_WORDS} or {_MOMENT}")
     return found
@@ -39,17 +39,9 @@ def offset_named(cluster: Cluster, place: TopicPartition, extent: Extent, words:
     """Return the offset that a user's words name. Raise NoSuchPositionError with the words that are allowed."""
     if words.isdecimal() and extent.first <= int(words) <= extent.end:
         return int(words)
-    start = {EARLIEST: EARLIEST, LATEST: LATEST, END: LATEST}.get(words) or _moment(words)
+    start = {EARLIEST: EARLIEST, LATEST: LATEST, END: LATEST}.get(words) or moment_named(words)
     if words.isdecimal() or start is None:
         raise NoSuchPositionError(
             f"write 'start', 'end', {_WORDS}, an offset from {extent.first} to {extent.end}, or {_MOMENT}"
         )
     return offset_of(cluster, place, extent, start)
-
-
-def _moment(words: str | datetime) -> datetime | None:
-    try:
-        moment = words if isinstance(words, datetime) else datetime.fromisoformat(words)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -38,7 +38,9 @@ class ChangeBatch:
         """Begin without rows."""
         self._tables = tables
         self._nulls_for_unfit = nulls_for_unfit
-        self.schema = pa.schema([*_HEAD_ARROW, *(pa.field(table.column, table.arrow()) for table in tables)])
+        own = [pa.field(table.column, table.arrow()) for table in tables]
+        later = [field for table in tables for field in table.later_arrow()]
+        self.schema = pa.schema([*_HEAD_ARROW, *own, *later])
         self._clear()
 
     def _clear(self) -> None:
@@ -81,12 +83,18 @@ class ChangeBatch:
         """Return the rows and begin anew. Raise SourceError for a value that its column's type cannot hold."""
         count = len(self)
         head = [pa.array(values, field.type) for values, field in zip(self._head, _HEAD_ARROW, strict=True)]
-        tables = [_spread(self._struct(number), places, count) for number, places in enumerate(self._places)]
+        own, later = [], []
+        for number, places in enumerate(self._places):
+            table, columns = self._tables[number], self._columns(number)
+            first = len(table.first)
+            struct = pa.StructArray.from_arrays(columns[:first], fields=list(table.arrow()))
+            own.append(_spread(struct, places, count))
+            later += [_spread(column, places, count) for column in columns[first:]]
         self._clear()
-        return pa.RecordBatch.from_arrays([*head, *tables], schema=self.schema)
+        return pa.RecordBatch.from_arrays([*head, *own, *later], schema=self.schema)
 
-    def _struct(self, number: int) -> pa.StructArray:
-        """Return the rows of one table, without gaps."""
+    def _columns(self, number: int) -> list[pa.Array]:
+        """Return the values of one table's columns, without gaps."""
         table, rows = self._tables[number], self._rows[number]
         texts = list(zip(*rows, strict=True)) if rows else [()] * len(table.columns)
         arrays = []
@@ -95,7 +103,7 @@ class ChangeBatch:
                 arrays.append(converted(values, column.type, nulls_for_unfit=self._nulls_for_unfit))
             except UnfitValueError as error:
                 raise self._unfit(number, column.name, column.type, error.text) from None
-        return pa.StructArray.from_arrays(arrays, fields=list(table.arrow()))
+        return arrays
 
     def _unfit(self, number: int, column: str, kind: str, text: str) -> SourceError:
         name, where = self._tables[number].full_name, self._places[number]

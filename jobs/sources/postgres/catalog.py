@@ -23,21 +23,22 @@ WHERE p.pubname = %s ORDER BY 2, 3
 """
 
 _COLUMNS: Final = """
+SELECT attname::text, atttypid::bigint, atttypmod FROM pg_attribute
+WHERE attrelid = %(table)s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+_TYPE: Final = """
 WITH RECURSIVE base AS (
-  SELECT a.attrelid, a.attnum, a.attname::text AS name, a.atttypid AS declared, a.atttypmod AS declared_mod,
-         t.oid AS type, CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END AS typmod,
+  SELECT t.oid AS type, CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE %(typmod)s::int END AS typmod,
          t.typtype, t.typbasetype, t.typelem, t.typcategory
-  FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-  WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped
+  FROM pg_type t WHERE t.oid = %(type)s
   UNION ALL
-  SELECT b.attrelid, b.attnum, b.name, b.declared, b.declared_mod,
-         t.oid, CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE b.typmod END,
+  SELECT t.oid, CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE b.typmod END,
          t.typtype, t.typbasetype, t.typelem, t.typcategory
   FROM base b JOIN pg_type t ON t.oid = b.typbasetype WHERE b.typtype = 'd'
 )
-SELECT name, declared::bigint, declared_mod, type::bigint, typmod,
-       CASE WHEN typcategory = 'A' THEN typelem::bigint ELSE 0 END
-FROM base WHERE typtype <> 'd' ORDER BY attnum
+SELECT type::bigint, typmod, CASE WHEN typcategory = 'A' THEN typelem::bigint ELSE 0 END
+FROM base WHERE typtype <> 'd'
 """
 
 _KEYS: Final = """
@@ -123,8 +124,16 @@ def _published(connection: Connection, publication: str) -> Iterator[Published]:
 
 
 def _columns(connection: Connection, oid: int) -> Iterator[SourceColumn]:
-    for name, declared, declared_mod, base, typmod, element in connection.execute(_COLUMNS, {"table": oid}).fetchall():
-        yield SourceColumn(name=name, oid=declared, typmod=declared_mod, type=spark_type(base, typmod, element))
+    for name, declared, typmod in connection.execute(_COLUMNS, {"table": oid}).fetchall():
+        yield source_column(connection, name, declared, typmod)
+
+
+def source_column(connection: Connection, name: str, oid: int, typmod: int, *, later: bool = False) -> SourceColumn:
+    """Return a column of a declared type, of which a domain's base type counts; raise SourceError if it is gone."""
+    row = connection.execute(_TYPE, {"type": oid, "typmod": typmod}).fetchone()
+    if row is None:
+        raise SourceError(f"column {name} has a type that was dropped since, so its values cannot be read: {ANEW}")
+    return SourceColumn(name=name, oid=oid, typmod=typmod, type=spark_type(*row), later=later)
 
 
 def _only(connection: Connection, query: str) -> object:

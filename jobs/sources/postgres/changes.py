@@ -31,6 +31,7 @@ from jobs.sources.postgres.columns import SourceTable
 from jobs.sources.postgres.connection import Server
 from jobs.sources.postgres.offering import committed_at, must_hold, next_ranges, position_after
 from jobs.sources.postgres.position import ANEW, ChangesPosition
+from jobs.sources.postgres.seeking import position_named
 from jobs.sources.postgres.slot import advance, slot_name, state_of
 from jobs.sources.postgres.staged_log import SPLIT, Origin, StagedLog
 from jobs.sources.postgres.staging import Reading, SnapshotMode, Staging
@@ -64,8 +65,9 @@ class PostgresChanges:
         `url` is a URL, libpq's `key=value` pairs such as `service=bank`, or `env:NAME` of an environment variable. The
         slot is made if it is missing, and must serve only this source. `staged` is a folder for the files of changes,
         which all processes of the job reach. `snapshot` says whether the first rows of the tables come in one cut, in
-        parts, or not at all. `new_columns` says what happens to a column that a table gets later, and `unfit` what
-        happens to a value that Spark's type cannot hold. `keep` says how long the source keeps files that were read.
+        parts, or not at all. `new_columns` says what happens to a column that a table gets later: with `evolve` the
+        next tick reads it, as a column of the source such as `public_giro__note`. `unfit` says what happens to a value
+        that Spark's type cannot hold. `keep` says how long the source keeps files that were read.
         None means for ever. A rollback to an older checkpoint needs its files. Raises SourceError for a bad name.
         """
         self._log = StagedLog(staged.absolute())
@@ -99,8 +101,9 @@ class PostgresChanges:
 
         They are those of the staged files. The source asks the server only if there are no staged files yet.
         """
-        fields = [StructField(table.column, table.fields()) for table in self.tables()]
-        return StructType([*HEAD.fields, *fields])
+        tables = self.tables()
+        fields = [StructField(table.column, table.fields()) for table in tables]
+        return StructType([*HEAD.fields, *fields, *(field for table in tables for field in table.later_fields())])
 
     def tables(self) -> tuple[SourceTable, ...]:
         """Return the tables that the source reads. Raise SourceError if they are unknown or cannot be read."""
@@ -119,12 +122,15 @@ class PostgresChanges:
         head = [*HEAD.fields, StructField(SPLIT_COLUMN, StringType()), StructField(POSITION_COLUMN, LongType())]
         kept = [field for field in head if field.name != TABLE]
         outside = [field.name for field in kept]
-        inside = [f"`{found.column}`.`{column.name.replace('`', '``')}`" for column in found.columns]
+        inside = [f"{_quoted(found.column)}.{_quoted(name)}" for name in found.fields().names]
+        later = dict(zip((each.name for each in found.columns[len(inside) :]), found.later_fields(), strict=True))
+        beside = [f"{_quoted(field.name)} AS {_quoted(name)}" for name, field in later.items()]
+        added = [StructField(name, field.dataType) for name, field in later.items()]
 
         def only(rows: DataFrame) -> DataFrame:
-            return rows.filter(F.col(TABLE) == F.lit(table)).select(*outside, *inside)
+            return rows.filter(F.col(TABLE) == F.lit(table)).selectExpr(*outside, *inside, *beside)
 
-        return only, StructType([*kept, *found.fields().fields])
+        return only, StructType([*kept, *found.fields(), *added])
 
     # -------------------------------------------------------------- port.Source
 
@@ -142,7 +148,8 @@ class PostgresChanges:
         with self._lock:
             self._fill(start, min(request.max_rows, _ROWS_MAX))
             in_parts = self._reading.snapshot == "parts"
-            ranges = next_ranges(self._log, start.row, request.max_rows, snapshot_in_parts=in_parts)
+            tables = self._known_tables()
+            ranges = next_ranges(self._log, tables, start.row, request.max_rows, snapshot_in_parts=in_parts)
             if not ranges:
                 return None
             end = position_after(self._log, ranges[-1].before + ranges[-1].end)
@@ -196,6 +203,17 @@ class PostgresChanges:
         """Return the rows between two positions; see `port.CountsRows`."""
         del split
         return ChangesPosition.parse(end).row - ChangesPosition.parse(start).row
+
+    def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
+        """Return the position of `end`, `changes`, a number of rows, a place of the log or a moment.
+
+        See `port.SeeksPositions` and `seeking.position_named`.
+        """
+        del split
+        start = ChangesPosition.parse(position)
+        with self._lock:
+            self._fill(start, _ROWS_MAX)
+            return position_named(self._log, words).text()
 
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
         """Return the number of unread changes, and the age of the oldest unread commit; see `port.KnowsLag`.
@@ -314,10 +332,14 @@ def _after(log: StagedLog, start: ChangesPosition) -> int:
     return start.row if log.last is None else log.last.after
 
 
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
 def _must_be_distinct(tables: Sequence[SourceTable]) -> None:
     """Raise SourceError if two tables or two columns had one name in Spark, which ignores case."""
     for what, names in [
-        ("the tables", [table.column for table in tables]),
+        ("the tables", [name for table in tables for name in (table.column, *table.later_fields().names)]),
         *((table.full_name, [column.name for column in table.columns]) for table in tables),
     ]:
         seen: set[str] = set()

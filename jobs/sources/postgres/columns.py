@@ -72,7 +72,10 @@ _SPARK: Final[dict[str, tuple[DataType, pa.DataType]]] = {
 
 
 class SourceColumn(BaseModel):
-    """A published column: its type in PostgreSQL (object id and modifier), and in Spark."""
+    """A published column: its type in PostgreSQL (object id and modifier), and in Spark.
+
+    `later`: the table got it after it was first read. Its values are null where a row does not have it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -80,6 +83,7 @@ class SourceColumn(BaseModel):
     oid: int
     typmod: int
     type: str
+    later: bool = False
 
 
 class SourceTable(BaseModel):
@@ -106,13 +110,31 @@ class SourceTable(BaseModel):
         """Return the source's column for this table's rows, such as `public_accounts`."""
         return f"{self.schema_}_{self.name}"
 
+    @property
+    def first(self) -> tuple[SourceColumn, ...]:
+        """Return the columns that the table had when it was first read. They come before all later ones."""
+        return tuple(each for each in self.columns if not each.later)
+
     def fields(self) -> StructType:
-        """Return the table's columns with their Spark types."""
-        return StructType([StructField(each.name, _types(each.type)[0]) for each in self.columns])
+        """Return the first columns with their Spark types: the fields of the table's column."""
+        return StructType([StructField(each.name, _types(each.type)[0]) for each in self.first])
 
     def arrow(self) -> pa.StructType:
-        """Return the table's columns with their Arrow types."""
-        return pa.struct([pa.field(each.name, arrow_type(each.type)) for each in self.columns])
+        """Return the first columns with their Arrow types."""
+        return pa.struct([pa.field(each.name, arrow_type(each.type)) for each in self.first])
+
+    def later_fields(self) -> StructType:
+        """Return the later columns with their Spark types. Each is a column of the source: `public_accounts__note`.
+
+        A table downstream can get a new column, but its struct columns keep their fields.
+        """
+        later = self.columns[len(self.first) :]
+        return StructType([StructField(f"{self.column}__{each.name}", _types(each.type)[0]) for each in later])
+
+    def later_arrow(self) -> list[pa.Field]:
+        """Return the later columns with their Arrow types."""
+        later = self.columns[len(self.first) :]
+        return [pa.field(f"{self.column}__{each.name}", arrow_type(each.type)) for each in later]
 
 
 def spark_type(base: int, typmod: int, element: int) -> str:

@@ -1,29 +1,39 @@
 """Chooses the next rows of the staged log for a slice, which ends where a transaction ends."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import numpy as np
 import pyarrow.parquet as pq
+import structlog
 
 from jobs.sources.change_rows import COMMITTED_AT
 from jobs.sources.file_position import FileRange
 from jobs.sources.port import SourceError
+from jobs.sources.postgres.columns import SourceTable
 from jobs.sources.postgres.lsn import written
 from jobs.sources.postgres.position import ANEW, ChangesPosition
 from jobs.sources.postgres.staged_log import ChangeFile, StagedLog, ends_of
 
+_log = structlog.get_logger(__name__)
 
-def next_ranges(log: StagedLog, row: int, rows_max: int, *, snapshot_in_parts: bool) -> tuple[FileRange, ...]:
+
+def next_ranges(
+    log: StagedLog, tables: Sequence[SourceTable], row: int, rows_max: int, *, snapshot_in_parts: bool
+) -> tuple[FileRange, ...]:
     """Return the next rows from `row` on: at most `rows_max`, or one whole transaction if it has more.
 
     No slice ends within a transaction. So no checkpoint can show a part of one. The snapshot counts as one transaction,
-    unless it may be read in parts.
+    unless it may be read in parts. A file that has a column which these tables lack waits for a process that has it.
     """
     ranges: list[FileRange] = []
     place, left = log.at(row), rows_max
     for file in log.files[place:] if place is not None else ():
         if not file.rows:
             continue
+        if not file.has_only(tables):
+            _log.info("waits for the next tick, which has its columns", file=str(file.path))
+            break
         first = max(row - file.note.before, 0)
         end = file.rows
         if end - first > left:

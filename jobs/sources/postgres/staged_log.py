@@ -9,7 +9,7 @@ of its rows.
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -84,6 +84,11 @@ class ChangeFile:
     def after(self) -> int:
         """Return how many rows the log has up to this file's end."""
         return self.note.before + self.rows
+
+    def has_only(self, tables: Sequence[SourceTable]) -> bool:
+        """Return whether all its columns are among those of these tables."""
+        known = {column for table in tables for column in ((table.oid, each) for each in table.columns)}
+        return known.issuperset((table.oid, each) for table in self.note.origin.tables for each in table.columns)
 
     @property
     def is_snapshot(self) -> bool:

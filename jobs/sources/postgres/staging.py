@@ -10,14 +10,21 @@ import psycopg
 
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.batches import ChangeBatch
-from jobs.sources.postgres.catalog import Published, must_be_published, must_decode, published, system_of
+from jobs.sources.postgres.catalog import (
+    Published,
+    must_be_published,
+    must_decode,
+    published,
+    source_column,
+    system_of,
+)
 from jobs.sources.postgres.columns import SourceTable
 from jobs.sources.postgres.connection import Connection, Server
 from jobs.sources.postgres.position import ChangesPosition
 from jobs.sources.postgres.slot import SlotCopy, create, state_of
 from jobs.sources.postgres.snapshot import copy_rows, snapshot
 from jobs.sources.postgres.staged_log import Note, Origin, StagedLog, UnfinishedFile
-from jobs.sources.postgres.transactions import NewColumns, Transactions
+from jobs.sources.postgres.transactions import NewColumns, TableGrewError, Transactions
 
 SnapshotMode = Literal["whole", "parts", "none"]
 
@@ -75,21 +82,38 @@ class Staging:
     def append(self, tables: Sequence[SourceTable], position: ChangesPosition, changes: int) -> bool:
         """Write the next transactions, at least so many changes if they exist. Return True if there may be more.
 
-        An empty log begins at the position. If a connection breaks, this waits for the server and connects again.
-        Raises SourceError.
+        An empty log begins at the position. If a table has new columns and the source reads such columns, the new file
+        has them. If a connection breaks, this waits for the server and connects again. Raises SourceError.
         """
         with self._guarded():
             for _ in range(_ATTEMPTS - 1):
                 try:
-                    return self._append(tables, position, changes)
+                    return self._grown(tables, position, changes)
                 except psycopg.OperationalError:
                     self.close()
-            return self._append(tables, position, changes)
+            return self._grown(tables, position, changes)
 
     def close(self) -> None:
         """Give the connection back."""
         self._copy.close()
         self._origin = None
+
+    def _grown(self, tables: Sequence[SourceTable], position: ChangesPosition, changes: int) -> bool:
+        """Append with the columns that the tables have; a new one is met only when its table is."""
+        last = self._log.last
+        known = list(tables if last is None else last.note.origin.tables)
+        while True:
+            try:
+                return self._append(known, position, changes)
+            except TableGrewError as grew:
+                self._copy.close()  # what was read is dropped, and read again
+                table = known[grew.number]
+                with self._reading.server.connect() as connection:
+                    new = [
+                        source_column(connection, column.name, column.oid, column.typmod, later=True)
+                        for column in grew.columns
+                    ]
+                known[grew.number] = table.model_copy(update={"columns": (*table.columns, *new)})
 
     def _append(self, tables: Sequence[SourceTable], position: ChangesPosition, changes: int) -> bool:
         last = self._log.last

@@ -23,16 +23,27 @@ from jobs.sources.postgres.pgoutput import (
 from jobs.sources.postgres.position import ANEW
 
 Flush = Callable[[], None]
-NewColumns = Literal["fail", "ignore"]
+NewColumns = Literal["fail", "ignore", "evolve"]
 """Says what happens to a column that a table got after it was first read."""
+
+
+class TableGrewError(Exception):
+    """A table has new columns that are to be read: the table's number, and the columns."""
+
+    def __init__(self, number: int, columns: tuple[RelationColumn, ...]) -> None:
+        super().__init__(number, columns)
+        self.number, self.columns = number, columns
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A table that the source reads: its number, and each column's place in the server's rows (None: unchanged)."""
+    """A table that the source reads: its number, and each column's place in the server's rows (None: unchanged).
+
+    A later column may have no place (None).
+    """
 
     number: int
-    order: tuple[int, ...] | None
+    order: tuple[int | None, ...] | None
 
 
 class Transactions:
@@ -48,7 +59,11 @@ class Transactions:
         self._begin, self._has_rows = TransactionBegin(0, 0, 0), False
 
     def take(self, data: bytes) -> None:
-        """Take the next message. Raise SourceError for a message that does not fit the tables."""
+        """Take the next message.
+
+        Raises SourceError for a message that does not fit the tables, and TableGrewError if the source is to read more
+        columns.
+        """
         try:
             message = decoded(data)
         except NotPgoutputError as error:
@@ -88,7 +103,7 @@ class Transactions:
 
     def _add(self, kind: str, known: Known, values: Values | None) -> None:
         if values is not None and known.order is not None:
-            values = [values[place] for place in known.order]
+            values = [None if place is None else values[place] for place in known.order]
         begin = self._begin
         self._flush()  # before the row is added: the last row of a transaction waits for the end of it
         self._has_rows = True
@@ -107,10 +122,10 @@ class Transactions:
             way_out = f"To go on, rename it back for good, before it has rows under the new name, or {ANEW}"
             raise self._changed(f"table {table.full_name} was renamed to {name}", way_out)
         order = tuple(self._place(name, column, found.columns) for column in table.columns)
-        self._must_be_known(name, table, found.columns)
+        self._must_be_known(number, found.columns)
         return Known(number, None if order == tuple(range(len(found.columns))) else order)
 
-    def _place(self, table: str, wanted: SourceColumn, columns: tuple[RelationColumn, ...]) -> int:
+    def _place(self, table: str, wanted: SourceColumn, columns: tuple[RelationColumn, ...]) -> int | None:
         for place, column in enumerate(columns):
             if column.name == wanted.name:
                 if (column.oid, column.typmod) != (wanted.oid, wanted.typmod):
@@ -119,18 +134,24 @@ class Transactions:
                         f"To go on, {ANEW}",
                     )
                 return place
+        if wanted.later:
+            return None
         raise self._changed(
             f"column {wanted.name} of table {table} was dropped, renamed or taken out of the publication",
             f"To go on, {ANEW}",
         )
 
-    def _must_be_known(self, table: str, read: SourceTable, columns: tuple[RelationColumn, ...]) -> None:
-        names = {column.name for column in read.columns}
-        new = [column.name for column in columns if column.name not in names]
+    def _must_be_known(self, number: int, columns: tuple[RelationColumn, ...]) -> None:
+        table = self._tables[number]
+        names = {column.name for column in table.columns}
+        new = tuple(column for column in columns if column.name not in names)
+        if new and self._new_columns == "evolve":
+            raise TableGrewError(number, new)
         if new and self._new_columns == "fail":
             raise self._changed(
-                f"table {table} has the new column {new[0]}",
-                'To go on without it: PostgresChanges(..., new_columns="ignore"). To read it, ' + ANEW,
+                f"table {table.full_name} has the new column {new[0].name}",
+                'To read it from here on: PostgresChanges(..., new_columns="evolve"). To go on without it: '
+                'new_columns="ignore"',
             )
 
     def _changed(self, what: str, way_out: str) -> SourceError:

@@ -90,7 +90,7 @@ def rows_of(source, *pieces):
             table = pq.read_table(source._log.folder / part.file.name).slice(part.first, part.rows)
             numbers = pa.array(range(part.before + part.first, part.before + part.end), pa.int64())
             parts.append(pl.from_arrow(table.append_column("_position", numbers)))
-    return pl.concat(parts)
+    return pl.concat(parts, how="diagonal")  # a later file may have a column more
 
 
 def all_rows(source, position=None, rows_max=1_000_000):

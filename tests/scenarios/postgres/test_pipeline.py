@@ -8,6 +8,7 @@ import pytest
 
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
+from tests.dying_server import dying
 from tests.scenarios.postgres.bank_job import BRONZE, GIRO, SAVINGS
 from tests.scenarios.postgres.reading import newest
 from tidemark.testing import TickFailedError, Trial
@@ -83,16 +84,31 @@ def assert_whole(trial, bank):
         assert server == {key[0]: row["balance"] for key, row in newest(bronze, name).items()}
 
 
+READING = ("before:Claim", "after:Claim", "before:PollSource#2", "after:PollSource#2", "before:RunMicroBatch")
+WRITING = ("after:RunMicroBatch#2", "before:AppendRow", "after:AppendRow", "before:PublishTable#2")
+COMMITTED = (
+    "after:PublishTable",
+    "before:RecordCut",
+    "after:RecordCut",
+    "before:NotifyComplete",
+    "after:NotifyComplete",
+)
+
+
 @pytest.mark.dear
-def test_no_cut_shows_a_part_of_a_transfer(trial, bank):
-    """Transfers run while ticks run. A tick dies at a boundary, then the server dies in a tick, and both come back."""
+@pytest.mark.timeout(590)
+@pytest.mark.parametrize("boundaries", [READING, WRITING, COMMITTED], ids=["reading", "writing", "committed"])
+def test_no_cut_shows_a_part_of_a_transfer(trial, bank, boundaries):
+    """Transfers run while ticks die at each boundary, the server dies in a tick, both die, and all come back."""
     with Transfers(bank.server.url(bank.name)) as transfers:
         trial.run(checkpoints=2)
-        trial.kill("after:AppendRow#2", spark_cores=1)
-        restart = threading.Timer(0.4, lambda: (bank.server.kill(), bank.server.start()))
-        restart.start()
-        trial.run(checkpoints=2)
-        restart.join()
+        for boundary in boundaries:
+            trial.kill(boundary, spark_cores=1)
+        with dying(bank.server, trial.warehouse):
+            trial.kill("after:AppendRow#2", spark_cores=1)
+        with dying(bank.server, trial.warehouse) as died:
+            trial.run(checkpoints=2)
+        assert died.is_set()
         assert transfers.done
     bank.reconnect()
     trial.run(every_rows=2_000, slice_rows_max=2_000)
@@ -117,6 +133,21 @@ def test_deleted_keys_are_marked_and_large_values_stay(trial, bank):
     bank.sql("TRUNCATE giro")
     with pytest.raises(TickFailedError, match="the table was truncated"):
         trial.run()
+
+
+@pytest.mark.dear
+def test_a_new_column_reaches_every_table_downstream(trial, bank):
+    """The tick that meets it ends before it; the next one adds it to bronze and silver, null in older rows."""
+    before = trial.run()
+    bank.sql("ALTER TABLE giro ADD COLUMN tag text")
+    bank.sql("UPDATE giro SET tag = 'new' WHERE id = 1")
+    assert before.checkpoint == trial.run().checkpoint
+    cut = trial.run()
+    bronze = cut.polars(BRONZE).collect().sort("_position")
+    assert [*[None] * 20, "new"] == bronze["public_giro__tag"].to_list()
+    silver = dict(cut.polars(GIRO).collect().select("id", "tag").iter_rows())
+    assert {number: "new" if number == 1 else None for number in range(1, 11)} == silver
+    assert "public_giro__tag" not in before.polars(BRONZE).collect().columns
 
 
 @pytest.mark.dear
