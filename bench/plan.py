@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from bench import flights
+from bench.kafka_workload import lay_out_topic
 from bench.programs import Program, module
 from bench.workload import Workload, lay_out
 
@@ -12,6 +13,9 @@ ROOT: Final = Path(__file__).resolve().parents[1] / ".bench"
 DATA: Final = ROOT / "data"
 FLINK_PYTHON: Final = ROOT / "flink" / "bin" / "python"
 
+_FLIGHTS: Final = {"ours": "bench.ours.flights_medallion", "peer": "bench.peers.foreach_batch_flights"}
+_KAFKA: Final = {"ours": "bench.ours.kafka_sums", "peer": "bench.peers.kafka_foreach_batch"}
+_FRESHNESS: Final = {"ours": "bench.ours.kafka_freshness", "peer": "bench.peers.kafka_freshness"}
 _ROWS: Final = 500_000
 _KEYS: Final = 1_000_000
 WARM_UP: Final = 3
@@ -33,10 +37,30 @@ class Extent:
     """The largest state (P6 to P8)."""
     transactions: int
     """Of the bank (P19)."""
+    kafka_rows: int
+    """Records of the Kafka topic (P17)."""
+    freshness_s: int
+    """How long records are measured (P18)."""
 
 
-FULL: Final = Extent(files=16, rounds=2, checkpoints=2_000, large_keys=10_000_000, transactions=250_000)
-QUICK: Final = Extent(files=8, rounds=1, checkpoints=400, large_keys=4_000_000, transactions=100_000)
+FULL: Final = Extent(
+    files=16,
+    rounds=2,
+    checkpoints=2_000,
+    large_keys=10_000_000,
+    transactions=250_000,
+    kafka_rows=8_000_000,
+    freshness_s=120,
+)
+QUICK: Final = Extent(
+    files=8,
+    rounds=1,
+    checkpoints=400,
+    large_keys=4_000_000,
+    transactions=50_000,
+    kafka_rows=2_000_000,
+    freshness_s=30,
+)
 
 
 def program(name: str, extent: Extent) -> Program:
@@ -56,12 +80,14 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:
         case ["flink", backend]:
             script = Path(__file__).parent / "peers" / "flink_sql.py"
             command = (str(FLINK_PYTHON), str(script), str(_events(extent, csv=True)), "--backend", backend)
-        case ["flights", "ours"]:
-            command = module("bench.ours.flights_medallion", str(flights.lay_out(DATA)))
-        case ["flights", "peer"]:
-            command = module("bench.peers.foreach_batch_flights", str(flights.lay_out(DATA)))
+        case ["flights", by]:
+            command = module(_FLIGHTS[by], str(flights.lay_out(DATA)))
         case ["state", keys, touched]:
             command = module("bench.ours.state_size", "--keys", keys, "--touched", touched, "--data", str(DATA))
+        case ["kafka", by]:
+            command = module(_KAFKA[by], str(lay_out_topic(extent.kafka_rows, DATA)))
+        case ["freshness", by]:
+            command = module(_FRESHNESS[by], "--seconds", str(extent.freshness_s))
         case ["tiny"]:
             command = module("bench.ours.tiny_commits", "--checkpoints", str(extent.checkpoints))
         case ["core"]:

@@ -1,7 +1,7 @@
-"""The rows P1 to P11 and P19: what each compares, its bar, and how the programs' results become its figures.
+"""All rows: what each compares, the bar it is to reach, and how the programs' results become its figures.
 
 A ratio says how many times faster ours is (the peer's time over ours), for P5 how much of the throughput is left, for
-P7, P8, P9 and P11 what the larger case costs over the smaller one.
+P7, P8, P9 and P11 what the larger case costs over the smaller one, for P18 our age of a record over the peer's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -171,6 +171,21 @@ def _dagster(results: Results, extent: Extent) -> Figures:
     return {"ours_s": by_dagster, "peer_s": by_command, "more_s": by_dagster - by_command}
 
 
+def _freshness(results: Results, extent: Extent) -> Figures:
+    del extent
+    ours, peer = (
+        middle([result["p50_s"] for result in results[name]]) for name in ("freshness:ours", "freshness:peer")
+    )
+    late = {name: middle([one["p99_s"] for one in results[f"freshness:{name}"]]) for name in ("ours", "peer")}
+    return {
+        "ratio": ours / peer,
+        "ours_s": ours,
+        "peer_s": peer,
+        "p99_ours_s": late["ours"],
+        "p99_peer_s": late["peer"],
+    }
+
+
 def _changes(results: Results, extent: Extent) -> Figures:
     del extent
     (result,) = results["postgres"]
@@ -273,6 +288,22 @@ ROWS: Final = (
         programs=lambda _: ("dagster:dagster", "dagster:command"),
         figures=_dagster,
         reached=lambda found: found["more_s"] <= 0.030,  # noqa: PLR2004
+    ),
+    Row(
+        id="P17",
+        work="8M Kafka records in 4 partitions to a table and keyed sums, against one foreachBatch",
+        bar=">= 4x",
+        programs=lambda _: ("kafka:ours", "kafka:peer"),
+        figures=_against("kafka:ours", "kafka:peer", 1),
+        reached=lambda found: found["ratio"] >= 4,  # noqa: PLR2004
+    ),
+    Row(
+        id="P18",
+        work="a record every 10 ms: until it is in a cut of three tables, over one table of Structured Streaming",
+        bar="p50 <= 0.5x",
+        programs=lambda _: ("freshness:ours", "freshness:peer"),
+        figures=_freshness,
+        reached=lambda found: found["ratio"] <= 0.5,  # noqa: PLR2004
     ),
     Row(
         id="P19",

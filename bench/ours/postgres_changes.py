@@ -2,7 +2,7 @@
 
 `python -m bench.ours.postgres_changes --transactions N` starts a server from a wheel and writes N transactions of four
 rows each: three updates and an insert. A tick then reads them. It prints rows a second of the tick without Spark's
-start, and of the server that wrote them, having compared silver and bronze with the server's tables.
+start, and of the server that wrote them. Before that it compares silver and bronze with the server's tables.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from typing import Final
 import polars as pl
 import psycopg
 from deltalake import DeltaTable
+from pyarrow.dataset import field
 
 from bench.measures import Laps, caught_up, print_result
 from bench.process_tree import cpu_seconds
@@ -113,12 +114,23 @@ def _tick(launched: Launch, laps: Laps) -> None:
 
 
 def _require_exact(warehouse: Path, connection: psycopg.Connection, rows: int) -> None:
-    found = DeltaTable(str(warehouse / "bronze/bank")).count() - ACCOUNTS - 11
+    """Raise NotExactError unless bronze has each change once, and silver each account as the server has it."""
+    bronze = DeltaTable(str(warehouse / "bronze/bank")).to_pyarrow_dataset()
+    found = bronze.count_rows() - ACCOUNTS - 11
     if found != rows:
         raise NotExactError(f"bronze has {found} changes, the server made {rows}")
-    silver = pl.read_delta(str(warehouse / "silver/accounts")).select("aid", "balance")
-    if dict(silver.iter_rows()) != dict(connection.execute("SELECT aid, balance FROM accounts").fetchall()):
-        raise NotExactError("silver/accounts does not have the server's balances")
+    inserted = bronze.to_table(columns=["public_history"], filter=field("_kind") == "insert")
+    history = pl.from_arrow(inserted)["public_history"].struct.unnest().select("id", "tid", "bid", "aid", "delta")
+    if sorted(history.iter_rows()) != _all(connection, "SELECT id, tid, bid, aid, delta FROM history ORDER BY id"):
+        raise NotExactError("bronze does not have each row of the server's history once")
+    silver = pl.read_delta(str(warehouse / "silver/accounts")).filter(~pl.col("_is_deleted"))
+    shown = sorted(silver.select("aid", "bid", "balance", "filler").iter_rows())
+    if shown != _all(connection, "SELECT aid, bid, balance, filler FROM accounts ORDER BY aid"):
+        raise NotExactError("silver/accounts does not have the server's accounts")
+
+
+def _all(connection: psycopg.Connection, query: str) -> list[tuple[object, ...]]:
+    return connection.execute(query.encode()).fetchall()
 
 
 if __name__ == "__main__":

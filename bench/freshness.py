@@ -1,0 +1,104 @@
+"""How long a record that is written to Kafka takes until a reader of the tables sees it.
+
+`python -m bench.freshness SERVERS SECONDS` writes a record every 10 ms. Each record has its time of writing from
+Kafka's client. A program notes when each of its commits was complete, and up to which offset. Ours and the peer both
+begin together with the writer and run for the same time. The records of their first commits do not count: Spark starts,
+and the JVM compiles.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from subprocess import Popen
+from typing import Final
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from deltalake import DeltaTable
+
+from bench.workload import WrongTotalsError
+
+TOPIC: Final = "ticks"
+EVERY_S: Final = 0.01
+KEYS: Final = 100
+WARM_UP_S: Final = 45.0
+"""For so long a program runs longer than it is measured."""
+WARM_UP_COMMITS: Final = 5
+"""Records that were written before so many commits were complete do not count."""
+
+_WAIT_S: Final = 10.0
+_LEAST_RECORDS: Final = 1_000
+"""A percentile of 99 of fewer records says little."""
+
+
+class TooFewRecordsError(RuntimeError):
+    """A program was warm so late, or committed so seldom, that its figures say nothing."""
+
+
+def writing(servers: str, seconds: float) -> "Popen[bytes]":
+    """Start the writer in a process of its own."""
+    return Popen([sys.executable, "-m", "bench.freshness", servers, str(seconds)])  # noqa: S603 - this module
+
+
+def latencies(servers: str, commits: Sequence[tuple[int, int]]) -> list[int]:
+    """Return for each record after the warm-up how long it took, in ms.
+
+    `commits` are (offset up to which the tables have the records, when that was complete in ms), in order. Records that
+    came after the last commit do not count. Raises TooFewRecordsError.
+    """
+    if len(commits) <= WARM_UP_COMMITS:
+        raise TooFewRecordsError(f"{len(commits)} commits are no more than the {WARM_UP_COMMITS} of the warm-up")
+    warm_ms = commits[WARM_UP_COMMITS - 1][1]
+    written = _times(servers, commits[-1][0])
+    found, place = [], 0
+    for offset, at in enumerate(written):
+        while commits[place][0] <= offset:
+            place += 1
+        if at >= warm_ms:
+            found.append(commits[place][1] - at)
+    if len(found) < _LEAST_RECORDS:
+        raise TooFewRecordsError(f"only {len(found)} records came after {WARM_UP_COMMITS} commits: measure for longer")
+    return found
+
+
+def require_rows(table: Path, rows: int) -> None:
+    """Raise WrongTotalsError unless a table has exactly the records up to its last commit."""
+    found = DeltaTable(str(table)).count()
+    if found != rows:
+        raise WrongTotalsError(f"{table.name} has {found} rows, and its last commit goes up to record {rows}")
+
+
+def percentile(series: Sequence[int], share: float) -> float:
+    """Return the value below which this share of the series lies, in seconds."""
+    ordered = sorted(series)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] / 1000
+
+
+def _times(servers: str, count: int) -> list[int]:
+    """Return when each of the first records was written, in ms."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "freshness", "enable.auto.commit": "false"})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    times: list[int] = []
+    while len(times) < count:
+        message = consumer.poll(_WAIT_S)
+        if message is None:
+            raise TimeoutError(f"the topic has {len(times)} records, and the tables {count}")
+        times.append(message.timestamp()[1])
+    consumer.close()
+    return times
+
+
+def main() -> None:
+    """Write records until the time is over."""
+    servers, seconds = sys.argv[1], float(sys.argv[2])
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 0})
+    begin = time.monotonic()
+    for number in range(round(seconds / EVERY_S)):
+        time.sleep(max(0.0, begin + number * EVERY_S - time.monotonic()))
+        producer.produce(TOPIC, b'{"key":%d,"value":%d}' % (number % KEYS, number), partition=0)
+        producer.poll(0)
+    producer.flush(_WAIT_S)
+
+
+if __name__ == "__main__":
+    main()
