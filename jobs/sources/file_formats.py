@@ -4,6 +4,7 @@
 |-----------|-----------------|--------------------------------|----------------------------------------|
 | `parquet` | yes             | known before, from the footer  | in the footer, with types              |
 | `orc`     | no              | estimated from the size        | in the footer, with types              |
+| `avro`    | no              | estimated from the size        | in the header, with types              |
 | `csv`     | no              | estimated from the size        | in the header, if the options say so   |
 | `json`    | no              | estimated from the size        | in each record; a record a line        |
 
@@ -23,6 +24,8 @@ import pyarrow as pa
 from pyarrow import orc
 from pyspark.sql.types import StringType
 
+from jobs.sources.avro.library import schema_of_file
+from jobs.sources.avro.types import AvroTypeError, ColumnType, column_types
 from jobs.sources.file_footer import Column, Footer, column, digest, read_footer, unreadable
 from jobs.sources.file_position import PLACES
 from jobs.sources.port import SourceError
@@ -30,12 +33,15 @@ from jobs.sources.port import SourceError
 Options = Mapping[str, str]
 """The options of Spark's reader for the format, all as text."""
 
+_SPARKS_AVRO: Final = "org.apache.spark.sql.avro.AvroFileFormat"
+"""Spark's own jars have this class. Only the short name `avro` comes with a jar of its own."""
+
 _COMPRESSED: Final = ("", ".gz", ".bz2")
 
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """A format under Spark's name for it.
+    """A format of files.
 
     `bytes_per_row` is a guess, for a file whose rows nobody counts before reading.
     """
@@ -45,6 +51,8 @@ class FileFormat:
     suffixes: tuple[str, ...]
     footer: Callable[[Path, Options], Footer]
     bytes_per_row: int | None = None
+    spark: str = ""
+    """Spark's name for it, if that is another one."""
 
     @property
     def is_whole(self) -> bool:
@@ -120,6 +128,20 @@ def _orc_column(field: pa.Field) -> Column:
     return Column(field.name, None, found.type) if pa.types.is_timestamp(field.type) else found
 
 
+def _of_avro(path: Path, _: Options) -> Footer:
+    try:
+        types = column_types(schema_of_file(path))
+    except (OSError, ValueError, EOFError) as error:
+        raise unreadable(path, "Avro", error) from error
+    return _whole(path, tuple(_avro_column(name, found) for name, found in types.items()))
+
+
+def _avro_column(name: str, found: ColumnType | AvroTypeError) -> Column:
+    if isinstance(found, AvroTypeError):
+        return Column(name, f"no type of Spark ({found})")
+    return Column(name, found.spark.simpleString(), found.spark)
+
+
 def _of_csv(path: Path, options: Options) -> Footer:
     if options.get("header", "false").lower() != "true":
         return _whole(path, None)
@@ -152,6 +174,7 @@ _FORMATS: Final = {
     for each in (
         FileFormat("parquet", "Parquet", (".parquet",), _of_parquet),
         FileFormat("orc", "ORC", (".orc",), _of_orc, bytes_per_row=20),
+        FileFormat("avro", "Avro", (".avro",), _of_avro, bytes_per_row=50, spark=_SPARKS_AVRO),
         FileFormat("csv", "CSV", _suffixes(".csv", ".tsv"), _of_csv, bytes_per_row=100),
         FileFormat("json", "JSON lines", _suffixes(".json", ".jsonl", ".ndjson"), _of_json, bytes_per_row=200),
     )

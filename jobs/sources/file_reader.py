@@ -52,7 +52,7 @@ class FileReader:
         ranges = joined(ranges)
         paths = list(dict.fromkeys(str(self.files.folder(split) / part.file.name) for split, part in ranges))
         stored = None if fit.set_aside and not fit.names else self._stored(fit)
-        reader = spark.read.options(**self._options(paths)).format(self.format.name)
+        reader = spark.read.options(**self._options(paths)).format(self.format.spark or self.format.name)
         files = (reader if stored is None else reader.schema(stored)).load(paths)
         own = files.columns
         if self.format.is_whole:

@@ -49,7 +49,8 @@ _log = structlog.get_logger(__name__)
 class FileSource:
     """Files under `root`, all with the columns of `schema` (see `port.Source`).
 
-    `format` is `parquet`, `orc`, `csv` or `json` (a record a line), and `options` are those of Spark's reader for it.
+    `format` is `parquet`, `orc`, `avro`, `csv` or `json` (a record a line), and `options` are those of Spark's reader
+    for it. `avro` needs the extra `avro`.
     `glob` is a pattern of paths below a split's folder, such as `**/*.csv`; without it, the files directly in the
     folder are read whose names end as the format says. `one_split` makes the root itself the only split, `all`.
 

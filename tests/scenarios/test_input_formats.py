@@ -13,7 +13,9 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 from checkpointing.identifiers import VertexId
 from checkpointing.messages import PollSource
 from jobs.sources.files import FileSource
-from jobs.sources.port import read_schema
+from jobs.sources.port import SourceError, read_schema
+from tests.avro_types import FIELDS, READ, RECORD, write_file
+from tests.avro_types import SCHEMA as SCHEMA_OF_ALL
 
 pytestmark = pytest.mark.spark
 
@@ -55,6 +57,12 @@ def write_orc(path, rows):
     orc.write_table(pa.table({"n": [n for n, _ in rows], "word": [word for _, word in rows]}), path)
 
 
+def write_avro(path, rows):
+    fields = [{"name": "n", "type": "long"}, {"name": "word", "type": ["null", "string"]}]
+    schema = {"type": "record", "name": "Row", "fields": fields}
+    write_file(path, schema, [{"n": n, "word": word} for n, word in rows], codec="deflate")
+
+
 HEADER = {"header": "true", "escape": '"'}
 CASES = {
     "csv": ("csv", HEADER, ".csv", write_csv),
@@ -62,6 +70,7 @@ CASES = {
     "json": ("json", {}, ".jsonl", write_json),
     "json.bz2": ("json", {}, ".json.bz2", write_bzipped_json),
     "orc": ("orc", {}, ".orc", write_orc),
+    "avro": ("avro", {}, ".avro", write_avro),
 }
 
 
@@ -102,6 +111,33 @@ def test_each_row_is_read_once_and_in_order(spark, case, rows_max):
         for piece in slices
         for row in case.read(spark, [piece]).select("_split", "_position").collect()
     )
+
+
+def test_each_type_of_avro_is_read(spark, tmp_path):
+    """Spark's reader of files gives the same types and values as the decoder of single records."""
+    (tmp_path / "all").mkdir()
+    write_file(tmp_path / "all" / "1.avro", SCHEMA_OF_ALL, [RECORD])
+    schema = StructType.fromDDL(", ".join(f"`{name}` {kind}" for name, _, _, kind, _ in FIELDS))
+    source = FileSource(tmp_path, schema, format="avro")
+    (row,) = source.read(spark, list(polls(source, 10))).toArrow().to_pylist()
+    assert READ | {"map": [("a", 1)]} == {name: row[name] for name in READ}
+
+
+def test_an_avro_file_with_other_columns_is_refused_or_read_as_the_source_says(spark, tmp_path):
+    """The contract is that of the other formats: the file's header says its columns and types."""
+    (tmp_path / "all").mkdir()
+    write_avro(tmp_path / "all" / "1.avro", ROWS)
+    wanted = StructType().add("n", DoubleType()).add("more", StringType())
+    with pytest.raises(SourceError, match=r"1\.avro: column 'n' is bigint, but the source's schema says double"):
+        list(polls(FileSource(tmp_path, wanted, format="avro"), 10))
+    ignoring = FileSource(tmp_path, wanted, format="avro", columns="ignore")
+    rows = ignoring.read(spark, list(polls(ignoring, 10))).orderBy("_position").collect()
+    assert [(1.0, None), (2.0, None)] == [(row.n, row.more) for row in rows[:2]]
+    evolving = FileSource(tmp_path, StructType().add("n", LongType()), format="avro", columns="evolve")
+    assert [] == list(polls(evolving, 10))
+    assert ["n", "word"] == FileSource(
+        tmp_path, StructType().add("n", LongType()), format="avro", columns="evolve"
+    ).schema().names
 
 
 def test_the_rows_of_a_large_file_are_numbered_in_order(spark, tmp_path):

@@ -1,19 +1,24 @@
-"""Turns Kafka's records into a source's columns: as they are, or from JSON.
+"""Turns Kafka's records into a source's columns: as they are, from JSON, or from Avro.
 
 A record that does not decode becomes a row too. Its columns are null, and `_undecoded` holds its bytes, so that a row
 rule can send it to a quarantine. In all other rows `_undecoded` is null. A record without a value, which a compacted
 topic has for a deleted key, decodes to nulls.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from jobs.quality.expectation import Expectation
+from jobs.sources.kafka.avro_form import avro_form
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
+
+if TYPE_CHECKING:
+    from jobs.sources.avro.decoding import AvroDecoding
 
 UNDECODED_COLUMN: Final = "_undecoded"
 """The bytes of a record's value that did not decode. It is null in all other rows."""
@@ -21,7 +26,9 @@ UNDECODED_COLUMN: Final = "_undecoded"
 DECODED: Final = Expectation("expect_column_values_to_be_null", {"column": UNDECODED_COLUMN})
 """The row rule for decoded records: `check_rows(DECODED, quarantine="quarantine/orders")`."""
 
-Format = Literal["json", "raw"]
+Format = Literal["json", "avro", "raw"]
+AvroSchema = str | Mapping[str, object]
+"""An Avro schema: the text of an .avsc file, or what JSON makes of it."""
 
 _HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 METADATA: Final = {
@@ -32,6 +39,7 @@ METADATA: Final = {
 }
 """The fields that a user can ask for besides the value, and the column of each."""
 
+_POSITION: Final = StructField(POSITION_COLUMN, LongType())
 _PARSED: Final = "_parsed"
 _CORRUPT: Final = "_corrupt"
 
@@ -44,6 +52,8 @@ class RecordForm:
     value: StructType
     """The value's columns. With `raw`, this is the value itself."""
     metadata: tuple[str, ...] = ()
+    avro: "AvroDecoding | None" = None
+    """How Avro is decoded."""
 
     def schema(self) -> StructType:
         """Return the source's own columns. All may be null."""
@@ -62,6 +72,9 @@ class RecordForm:
         place = [split.alias(SPLIT_COLUMN), F.col("offset").alias(POSITION_COLUMN)]
         if self.format == "raw":
             return records.select("value", *own, *place)
+        if self.avro is not None:
+            schema = StructType([*self.schema(), StructField(SPLIT_COLUMN, StringType()), _POSITION])
+            return records.select("value", *own, *place).mapInArrow(self.avro.run, schema)
         parsed = records.withColumn(_PARSED, self._parsed())
         bad = self._bad()
         fields = [F.when(~bad, F.col(_PARSED).getField(field.name)).alias(field.name) for field in self.value.fields]
@@ -82,11 +95,19 @@ class RecordForm:
         )
 
 
-def record_form(form: Format, schema: StructType | None, metadata: tuple[str, ...]) -> RecordForm:
+def record_form(
+    form: Format,
+    schema: StructType | AvroSchema | None,
+    metadata: tuple[str, ...],
+    writers: Mapping[int, AvroSchema] | None = None,
+) -> RecordForm:
     """Return how records become rows. Raise SourceError for arguments that contradict each other."""
+    if writers is not None and form != "avro":
+        raise SourceError(f"a KafkaSource with format={form!r} has no writer_schemas: they are for format='avro'")
     unknown = [name for name in metadata if name not in METADATA]
     if unknown:
         raise SourceError(f"a KafkaSource has no metadata {unknown[0]!r}: write some of {', '.join(METADATA)}")
+    avro = None
     match form:
         case "raw":
             if schema is not None:
@@ -99,9 +120,11 @@ def record_form(form: Format, schema: StructType | None, metadata: tuple[str, ..
                     "gives the bytes"
                 )
             value = schema
+        case "avro":
+            value, avro = avro_form(schema, writers or {}, has_numbers=writers is not None)
         case _:
-            raise SourceError(f"a KafkaSource has no format {form!r}: write 'json' or 'raw'")
-    made = RecordForm(format=form, value=value, metadata=metadata)
+            raise SourceError(f"a KafkaSource has no format {form!r}: write 'json', 'avro' or 'raw'")
+    made = RecordForm(format=form, value=value, metadata=metadata, avro=avro)
     taken = {SPLIT_COLUMN, POSITION_COLUMN, UNDECODED_COLUMN, _CORRUPT, *(field.name for field in METADATA.values())}
     clash = [name for name in value.names if name in taken]
     if clash:

@@ -38,7 +38,7 @@ from jobs.sources.kafka.position import (
     place_of,
     split_of,
 )
-from jobs.sources.kafka.records import Format, record_form
+from jobs.sources.kafka.records import AvroSchema, Format, record_form
 from jobs.sources.kafka.settings import ClientSettings, Secrets, WithheldSettings
 from jobs.sources.kafka.starts import EARLIEST, LATEST, offset_named, offset_of, start_of
 from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, read_schema
@@ -62,8 +62,9 @@ class KafkaSource:
     | `servers`       | the brokers, as in "kafka1:9092,kafka2:9092"                                              |
     | `topics`        | the names of the topics                                                                   |
     | `pattern`       | instead of `topics`: a regular expression of their whole names, for each tick anew        |
-    | `schema`        | for JSON, a StructType of the value's columns                                             |
-    | `format`        | "json", or "raw": the one column `value`, bytes                                           |
+    | `schema`        | for JSON, a StructType of the value's columns; for Avro, the text of its schema or a dict |
+    | `format`        | "json", "avro", or "raw": the one column `value`, bytes                                   |
+    | `writer_schemas`| for Avro of Confluent's wire format: by its number each schema that records have          |
     | `start`         | where a new job begins: "earliest", "latest", or a moment. A later partition: "earliest"  |
     | `metadata`      | some of "key", "timestamp", "headers", "topic": the columns `_key`, `_timestamp`, ...     |
     | `group`         | the consumer group to commit to; by default "tidemark-JOB-SOURCE"                         |
@@ -82,11 +83,12 @@ class KafkaSource:
         self,
         servers: str,
         topics: str | Sequence[str] = (),
-        schema: StructType | None = None,
+        schema: StructType | AvroSchema | None = None,
         format: Format = "json",  # noqa: A002 - Spark's own word
         start: str | datetime = EARLIEST,
         *,
         pattern: str | None = None,
+        writer_schemas: Mapping[int, AvroSchema] | None = None,
         metadata: Sequence[str] = (),
         group: str | None = None,
         commit: bool = True,
@@ -99,7 +101,7 @@ class KafkaSource:
         if bool(self._topics) == (pattern is not None):
             raise SourceError("a KafkaSource reads either topics or the topics of a pattern: write one of the two")
         self._pattern = pattern
-        self._form = record_form(format, schema, tuple(metadata))
+        self._form = record_form(format, schema, tuple(metadata), writer_schemas)
         self._start = start_of(start)
         self._group = group
         self._commits = commit

@@ -14,7 +14,7 @@ def build(data: Path) -> Pipeline:
     """Return the pipeline. The file has the arguments of the source."""
     told = json.loads((data / "kafka.json").read_text())
     pipeline = Pipeline("shop", config=CheckpointConfig(every_rows=told.pop("every_rows", 1_000)), parallelism=2)
-    orders = pipeline.source("orders", KafkaSource(schema=SCHEMA, **told))
+    orders = pipeline.source("orders", KafkaSource(**{"schema": SCHEMA} | told))
     good = orders.table("bronze/orders", id="bronze").check_rows(DECODED, quarantine="quarantine/orders")
     good.key_by("customer").aggregate("per_customer", orders=count(), spent=sum_of("amount")).upsert("gold/customers")
     return pipeline

@@ -17,6 +17,7 @@ from jobs.sources.kafka.source import KafkaSource
 from jobs.sources.port import SourceError
 from jobs.spark.connect_server import connect_server
 from jobs.spark.session import SparkConfig
+from tests.avro_types import encoded
 from tests.kafka_broker import PASSWORD, Broker
 from tests.scenarios.kafka.test_kafka_without_spark import LOGIN, ask
 from tests.scenarios.kafka.topics import TopicMaker
@@ -118,6 +119,30 @@ def test_records_that_do_not_decode_go_to_the_quarantine(make_topic, trial):
     assert {topic.name} == set(bronze["_topic"])
     assert [{"key": "from", "value": b"test"}] == list(bronze["_headers"].iloc[0])
     assert 5 == sums(cut)["c0"][0] + sums(cut)["c1"][0] + sums(cut)["c2"][0] + sums(cut)["c9"][0] + 1
+
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "customer", "type": ["null", "string"]}, {"name": "amount", "type": "long"}],
+}
+
+
+def test_avro_records_are_decoded_and_others_go_to_the_quarantine(make_topic, trial):
+    """With their bytes. A record without value is no error, and metadata comes as with JSON."""
+    topic = make_topic()
+    job = trial(servers=topic.servers, topics=topic.name, format="avro", schema=ORDER, metadata=["key"])
+    good = [encoded(ORDER, {"customer": f"c{number % 7}", "amount": number}) for number in range(20)]
+    bad = [b"no avro", good[0] + b"\0"]
+    topic.write([*good, *bad])
+    topic.write([None], key="gone")
+    cut = job.run()
+    assert list(range(20)) == amounts(cut)
+    assert expected_sums(range(20)).items() <= sums(cut).items()
+    assert sorted(bad) == sorted(map(bytes, cut.arrow("quarantine/orders").to_pandas()["_undecoded"]))
+    bronze = cut.arrow("bronze/orders").to_pandas().sort_values("_position")
+    assert [None] * 22 + [b"gone"] == bronze["_key"].tolist()
+    assert list(range(23)) == bronze["_position"].tolist()
 
 
 @pytest.mark.dear

@@ -98,7 +98,7 @@ def test_files_of_other_formats_are_ignored_and_named(folder):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"format": "xls"}, r"no format 'xls' of input files: write one of csv, json, orc, parquet"),
+        ({"format": "xls"}, r"no format 'xls' of input files: write one of avro, csv, json, orc, parquet"),
         ({"glob": "../*.csv"}, "write a pattern of paths below the folder"),
         ({"glob": "/data/*"}, "write a pattern of paths below the folder"),
         ({"glob": ""}, "write a pattern of paths below the folder"),

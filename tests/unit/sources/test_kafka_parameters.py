@@ -122,7 +122,7 @@ def test_adjoining_ranges_are_joined_and_empty_ones_dropped():
         ({"topics": "a", "pattern": "b"}, "either topics or the topics of a pattern"),
         ({"topics": "a"}, "format='json' needs schema="),
         ({"topics": "a", "format": "raw", "schema": SCHEMA}, "has the column 'value' alone"),
-        ({"topics": "a", "format": "xml", "schema": SCHEMA}, "no format 'xml': write 'json' or 'raw'"),
+        ({"topics": "a", "format": "xml", "schema": SCHEMA}, "no format 'xml': write 'json', 'avro' or 'raw'"),
         ({"topics": "a", "schema": SCHEMA, "metadata": ["offset"]}, "no metadata 'offset': write some of key"),
         ({"topics": "a", "schema": StructType().add("_key", LongType())}, "a column '_key', a name that is taken"),
     ],

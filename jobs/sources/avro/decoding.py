@@ -1,0 +1,109 @@
+"""Decodes Avro records in Spark's tasks: one record in each value, as a column of bytes holds them.
+
+A record is good if its bytes are exactly one record of the schema, and if its values fit Spark's types. A record of
+Confluent's wire format has a zero byte and the number of its schema, four bytes, in front.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+from typing import Any, Final
+
+import pyarrow as pa
+from fastavro import parse_schema, schemaless_reader
+
+from jobs.sources.avro.types import Avro
+
+_MAGIC: Final = 0
+_HEAD_BYTES: Final = 5
+_FAILURES: Final = (ValueError, TypeError, LookupError, EOFError, ArithmeticError, MemoryError, pa.ArrowException)
+"""What fastavro and Arrow raise for bytes that are no record, and for values that do not fit."""
+
+Record = dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class AvroDecoding:
+    """How the bytes of the column `value` become columns.
+
+    `reader` is the schema of the columns. `writers` has the schemas that records were written with, by their number in
+    front of each record; None if records have no number and are written with `reader`. No schema has logical types but
+    decimals. `stored` is the type of what they decode to, and `columns` are the columns that come of it.
+    """
+
+    value: str
+    undecoded: str
+    reader: Avro
+    writers: Mapping[int, Avro] | None
+    stored: pa.StructType
+    columns: pa.Schema
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield each batch with the columns of the records, and the bytes that did not decode, before its others."""
+        for batch in batches:
+            yield self._decoded(batch)
+
+    def _decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = batch.column(self.value).to_pylist()
+        records = [self._record(value) for value in values]
+        rows, fits = self._rows(records)
+        bad = [
+            value if not fit or (value is not None and record is None) else None
+            for value, record, fit in zip(values, records, fits, strict=True)
+        ]
+        others = [name for name in batch.schema.names if name != self.value]
+        return pa.RecordBatch.from_arrays(
+            [*rows.flatten(), pa.array(bad, pa.binary()), *(batch.column(name) for name in others)],
+            names=[*self.columns.names, self.undecoded, *others],
+        )
+
+    def _record(self, value: bytes | None) -> Record:
+        """Return the record in these bytes; None if they are none, or if there is no value."""
+        if value is None:
+            return None
+        try:
+            return self._read(value)
+        except _FAILURES:
+            return None
+
+    def _read(self, value: bytes) -> Record:
+        file, writer = BytesIO(value), self._parsed_reader
+        if self.writers is not None:
+            head = file.read(_HEAD_BYTES)
+            if len(head) < _HEAD_BYTES or head[0] != _MAGIC:
+                return None
+            writer = self._parsed_writers[int.from_bytes(head[1:])]
+        reader = None if writer is self._parsed_reader else self._parsed_reader
+        record = schemaless_reader(file, writer, reader)
+        return record if isinstance(record, dict) and file.tell() == len(value) else None
+
+    def _rows(self, records: Sequence[Record]) -> tuple[pa.StructArray, list[bool]]:
+        """Return the rows of the records, null where there is none, and which of them have values that fit."""
+        try:
+            return self._converted(records), [True] * len(records)
+        except _FAILURES:
+            singly = [self._fitting(record) for record in records]
+            kept = [record if fit else None for record, fit in zip(records, singly, strict=True)]
+            return self._converted(kept), singly
+
+    def _fitting(self, record: Record) -> bool:
+        try:
+            self._converted([record])
+        except _FAILURES:
+            return False
+        return True
+
+    def _converted(self, records: Sequence[Record]) -> pa.StructArray:
+        return pa.array(records, self.stored).cast(pa.struct(list(self.columns)))
+
+    @cached_property
+    def _parsed_reader(self) -> Avro:
+        return parse_schema(self.reader)
+
+    @cached_property
+    def _parsed_writers(self) -> dict[int, Avro]:
+        return {
+            number: self._parsed_reader if schema == self.reader else parse_schema(schema)
+            for number, schema in (self.writers or {}).items()
+        }

@@ -1,0 +1,48 @@
+"""Loads `fastavro`, and parses schemas with it."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+from jobs.distribution import DISTRIBUTION
+from jobs.sources.avro.types import Avro
+from jobs.sources.port import SourceError
+
+
+def must_be_installed() -> None:
+    """Raise SourceError if the library of the extra `avro` is not installed."""
+    if find_spec("fastavro") is None:
+        raise SourceError(f"fastavro is not installed: pip install '{DISTRIBUTION}[avro]'")
+
+
+def as_json(schema: Avro, what: str) -> Avro:
+    """Return a schema that was given as text or as what JSON makes of it; raise SourceError for another text."""
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return json.loads(schema)
+    except ValueError as error:
+        raise SourceError(f"{what} is no JSON ({error}): pass the text of an .avsc file") from error
+
+
+def written_out(schema: Avro, what: str) -> Avro:
+    """Return a schema with every named type written out where it is used; raise SourceError if it is none."""
+    must_be_installed()
+    from fastavro.schema import SchemaParseException, UnknownType, parse_schema  # noqa: PLC0415 - an extra
+
+    try:
+        return parse_schema(as_json(schema, what), expand=True, _write_hint=False)
+    except (SchemaParseException, UnknownType, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SourceError(f"{what} is no Avro schema ({type(error).__name__}: {error}): correct it") from error
+
+
+def schema_of_file(path: Path) -> Avro:
+    """Return the schema in the header of an Avro file, every named type written out.
+
+    Raises OSError, EOFError or ValueError for a file that is not of Avro or cannot be read.
+    """
+    must_be_installed()
+    from fastavro import reader  # noqa: PLC0415 - an extra
+
+    with path.open("rb") as opened:
+        return written_out(reader(opened).writer_schema, str(path))
