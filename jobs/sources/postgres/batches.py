@@ -1,15 +1,17 @@
-"""Collects change rows, and turns them into Arrow batches with one column for each table."""
+"""Turns rows of several tables into Arrow batches with one column for each table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from jobs.sources.change_rows import COMMITTED_AT, KIND, LSN, TABLE, UNCHANGED, XID
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.columns import SourceTable
 from jobs.sources.postgres.lsn import written
-from jobs.sources.postgres.pgoutput import Unchanged, Values
 from jobs.sources.postgres.texts import UnfitValueError, converted
 
 END: Final = "_end_lsn"
@@ -18,6 +20,7 @@ END: Final = "_end_lsn"
 The last row of each transaction has the place after its commit record. The column is null in the other rows.
 """
 
+_NAMES: Final = pa.list_(pa.field("element", pa.string()))
 _HEAD_ARROW: Final = pa.schema(
     [
         pa.field(KIND, pa.string()),
@@ -25,103 +28,116 @@ _HEAD_ARROW: Final = pa.schema(
         pa.field(LSN, pa.int64()),
         pa.field(XID, pa.int64()),
         pa.field(COMMITTED_AT, pa.timestamp("us", "UTC")),
-        pa.field(UNCHANGED, pa.list_(pa.field("element", pa.string()))),
+        pa.field(UNCHANGED, _NAMES),
         pa.field(END, pa.int64()),
     ]
 )
+_END_COLUMN: Final = len(_HEAD_ARROW) - 1
+
+Numbers = npt.NDArray[np.int64]
 
 
-class ChangeBatch:
-    """The rows of one staged file that are not written yet, in order."""
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows of one table: their numbers in the batch, rising, and the texts of their values, column by column."""
+
+    numbers: Numbers
+    columns: Sequence[pa.Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """What all rows of a batch have, whatever their table: a value for each row.
+
+    `tables` are the tables' numbers. `unchanged` has the columns that were not sent, by the number of their row.
+    """
+
+    kinds: Sequence[str] | pa.Array
+    tables: Numbers
+    lsns: Numbers
+    xids: Numbers | None = None
+    committed_us: Numbers | None = None
+    unchanged: Mapping[int, list[str]]
+    ends: pa.Array | None = None
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(self.tables)
+
+
+class Batches:
+    """Makes the batches of one staged file."""
 
     def __init__(self, tables: Sequence[SourceTable], *, nulls_for_unfit: bool) -> None:
-        """Begin without rows."""
+        """Name the tables, in the order of their numbers."""
         self._tables = tables
         self._nulls_for_unfit = nulls_for_unfit
         own = [pa.field(table.column, table.arrow()) for table in tables]
         later = [field for table in tables for field in table.later_arrow()]
         self.schema = pa.schema([*_HEAD_ARROW, *own, *later])
-        self._clear()
 
-    def _clear(self) -> None:
-        self._head: tuple[list[object], ...] = ([], [], [], [], [], [], [])
-        self._rows: list[list[Values]] = [[] for _ in self._tables]
-        self._places: list[list[int]] = [[] for _ in self._tables]
+    def made(self, heads: Heads, rows: Mapping[int, TableRows]) -> pa.RecordBatch:
+        """Return the rows, those of each table by its number.
 
-    def __len__(self) -> int:
-        """Return how many rows wait."""
-        return len(self._head[0])
-
-    def add(
-        self, kind: str, table: int, values: Values | None, lsn: int, xid: int | None, committed_us: int | None
-    ) -> None:
-        """Add a row of one table. None is a row without values (truncate)."""
-        columns = self._tables[table].columns
-        kinds, tables, lsns, xids, times, unchanged, ends = self._head
-        missing = None
-        if values is not None:
-            if Unchanged.VALUE in values:
-                missing = [
-                    column.name for column, value in zip(columns, values, strict=True) if value is Unchanged.VALUE
-                ]
-                values = [None if value is Unchanged.VALUE else value for value in values]
-            self._rows[table].append(values)
-            self._places[table].append(len(kinds))
-        kinds.append(kind)
-        tables.append(self._tables[table].full_name)
-        lsns.append(lsn)
-        xids.append(xid)
-        times.append(committed_us)
-        unchanged.append(missing)
-        ends.append(None)
-
-    def end_transaction(self, end_lsn: int) -> None:
-        """Mark the newest row as the last one of its transaction."""
-        self._head[-1][-1] = end_lsn
-
-    def take(self) -> pa.RecordBatch:
-        """Return the rows and begin anew. Raise SourceError for a value that its column's type cannot hold."""
-        count = len(self)
-        head = [pa.array(values, field.type) for values, field in zip(self._head, _HEAD_ARROW, strict=True)]
-        own, later = [], []
-        for number, places in enumerate(self._places):
-            table, columns = self._tables[number], self._columns(number)
+        Raises SourceError for a value that its column's type cannot hold.
+        """
+        count, own, later = len(heads), [], []
+        for number, table in enumerate(self._tables):
             first = len(table.first)
+            if number not in rows:
+                own.append(pa.nulls(count, table.arrow()))
+                later += [pa.nulls(count, field.type) for field in table.later_arrow()]
+                continue
+            numbers, columns = rows[number].numbers, self._columns(number, rows[number], heads)
             struct = pa.StructArray.from_arrays(columns[:first], fields=list(table.arrow()))
-            own.append(_spread(struct, places, count))
-            later += [_spread(column, places, count) for column in columns[first:]]
-        self._clear()
-        return pa.RecordBatch.from_arrays([*head, *own, *later], schema=self.schema)
+            own.append(_spread(struct, numbers, count))
+            later += [_spread(column, numbers, count) for column in columns[first:]]
+        return pa.RecordBatch.from_arrays([*self._head(heads), *own, *later], schema=self.schema)
 
-    def _columns(self, number: int) -> list[pa.Array]:
+    def _head(self, heads: Heads) -> list[pa.Array]:
+        count = len(heads)
+        names = pa.array([table.full_name for table in self._tables], pa.string())
+        unchanged: list[list[str] | None] = [None] * count
+        for number, columns in heads.unchanged.items():
+            unchanged[number] = columns
+        committed = pa.nulls(count, pa.int64()) if heads.committed_us is None else pa.array(heads.committed_us)
+        return [
+            pa.array(heads.kinds, pa.string()),
+            names.take(pa.array(heads.tables)),
+            pa.array(heads.lsns),
+            pa.nulls(count, pa.int64()) if heads.xids is None else pa.array(heads.xids),
+            committed.cast(pa.timestamp("us", "UTC")),
+            pa.array(unchanged, _NAMES) if heads.unchanged else pa.nulls(count, _NAMES),
+            pa.nulls(count, pa.int64()) if heads.ends is None else heads.ends,
+        ]
+
+    def _columns(self, number: int, rows: TableRows, heads: Heads) -> list[pa.Array]:
         """Return the values of one table's columns, without gaps."""
-        table, rows = self._tables[number], self._rows[number]
-        texts = list(zip(*rows, strict=True)) if rows else [()] * len(table.columns)
         arrays = []
-        for column, values in zip(table.columns, texts, strict=True):
+        for column, values in zip(self._tables[number].columns, rows.columns, strict=True):
             try:
                 arrays.append(converted(values, column.type, nulls_for_unfit=self._nulls_for_unfit))
             except UnfitValueError as error:
-                raise self._unfit(number, column.name, column.type, error.text) from None
+                lsn = int(heads.lsns[rows.numbers[0]])
+                raise SourceError(
+                    f"table {self._tables[number].full_name}, column {column.name}: {error.text!r} is no value of "
+                    f"Spark's type {column.type}, in a row committed at or after {written(lsn)}: change the row, or "
+                    'read such values as null with PostgresChanges(..., unfit="null")'
+                ) from None
         return arrays
 
-    def _unfit(self, number: int, column: str, kind: str, text: str) -> SourceError:
-        name, where = self._tables[number].full_name, self._places[number]
-        lsns = self._head[2]
-        return SourceError(
-            f"table {name}, column {column}: {text!r} is no value of Spark's type {kind}, in a row committed at or "
-            f"after {written(int(str(lsns[where[0]])))}: change the row, or read such values as null with "
-            'PostgresChanges(..., unfit="null")'
-        )
+
+def ended(batch: pa.RecordBatch, end_lsn: int) -> pa.RecordBatch:
+    """Return a batch whose last row is the last one of its transaction."""
+    before = batch.column(_END_COLUMN).slice(0, batch.num_rows - 1)
+    return batch.set_column(_END_COLUMN, END, pa.concat_arrays([before, pa.array([end_lsn], pa.int64())]))
 
 
-def _spread(rows: pa.StructArray, places: list[int], count: int) -> pa.Array:
-    """Return `count` rows: the given ones at their places, and nulls elsewhere."""
-    if len(places) == count:
+def _spread(rows: pa.Array, numbers: Numbers, count: int) -> pa.Array:
+    """Return `count` rows with the given ones at their numbers, and null elsewhere."""
+    if len(numbers) == count:
         return rows
-    if not places:
-        return pa.nulls(count, rows.type)
-    indices: list[int | None] = [None] * count
-    for number, place in enumerate(places):
-        indices[place] = number
-    return rows.take(pa.array(indices, pa.int64()))
+    indices = np.zeros(count, np.int64)
+    missing = np.ones(count, np.bool_)
+    indices[numbers], missing[numbers] = np.arange(len(numbers)), False
+    return rows.take(pa.array(indices, mask=missing))

@@ -1,51 +1,41 @@
 """Decodes the messages of PostgreSQL's own logical decoding plugin, pgoutput, protocol version 1.
 
 Their form is described in PostgreSQL's manual, "Logical Replication Message Formats". Values are the texts that the
-server writes. This module knows neither types nor tables.
+server writes. This module knows neither types nor tables. The rows of many messages are decoded at once, column by
+column. The few messages that describe tables are decoded one by one.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from struct import Struct
 from typing import Final
 
-NULL, UNCHANGED, TEXT = ord("n"), ord("u"), ord("t")
-_KEY, _OLD, _NEW = ord("K"), ord("O"), ord("N")
-_BEGIN: Final = Struct(">qqi")
-_COMMIT: Final = Struct(">qqq")
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+BEGIN, COMMIT, RELATION, TRUNCATE, INSERT, UPDATE, DELETE = b"BCRTIUD"
+_CARRY_NOTHING: Final = b"OY"
+"""An origin, and a type's name."""
+_KINDS: Final = np.frombuffer(b"BCRTIUD" + _CARRY_NOTHING, np.uint8)
+_NULL, _UNCHANGED, _TEXT = b"nut"
+_KEY, _OLD, _NEW = b"KON"
+_BEGIN_BYTES: Final = 21
+_COMMIT_BYTES: Final = 26
+_ROW_AT: Final = 6
+"""Where the first row of a message begins: behind its kind, the number of its table, and the kind of the row."""
 _RELATION_COLUMN: Final = Struct(">ii")
 _EPOCH_US: Final = 946_684_800_000_000
 """PostgreSQL counts microseconds from 2000-01-01, and Unix time begins at 1970-01-01."""
+_ROOM: Final = bytes(8)
+"""Stands behind the last message, so that a number that is cut short can be read, and then refused."""
 
-
-class Unchanged(Enum):
-    """Stands for a large value that an update did not change. The server does not send it (unchanged TOAST)."""
-
-    VALUE = "unchanged"
-
-
-Value = bytes | None | Unchanged
-Values = list[Value]
+Places = npt.NDArray[np.int64]
 
 
 class NotPgoutputError(ValueError):
     """These bytes are no message of pgoutput version 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionBegin:
-    """A transaction begins: the place of its commit record, when it was committed (microseconds), and its id."""
-
-    commit_lsn: int
-    committed_us: int
-    xid: int
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionEnd:
-    """The transaction's last message: the place behind its commit record."""
-
-    end_lsn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,126 +58,173 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
-class RowChange:
-    """A row was inserted (`new`), updated (`new`, and `old` if the server sends it) or deleted (`old`).
+class Values:
+    """Rows of one table, column by column: texts, null where a row has none.
 
-    With REPLICA IDENTITY FULL, `old` is the whole old row. Otherwise `old` has only the key columns, and the others are
-    None. An update then has `old` only if its key changed.
+    `unchanged` says for each column where a large value was not sent, since an update left it alone (TOAST).
     """
 
-    relation: int
-    old: Values | None
-    new: Values | None
-    is_update: bool = False
+    texts: list[pa.LargeBinaryArray]
+    unchanged: list[npt.NDArray[np.bool_]]
+
+    def filled(self, old: "Values", where: npt.NDArray[np.bool_]) -> "Values":
+        """Return the rows with the old values in the places of those that were not sent, where `where` says so."""
+        texts = [
+            pc.if_else(pa.array(unsent & where), before, new) if unsent.any() else new
+            for new, before, unsent in zip(self.texts, old.texts, self.unchanged, strict=True)
+        ]
+        return Values(texts, [unsent & ~where for unsent in self.unchanged])
 
 
-@dataclass(frozen=True, slots=True)
-class TablesTruncated:
-    """All rows of these tables are gone."""
+class Messages:
+    """Messages one behind the other. Parts of them are read for many at once.
 
-    relations: tuple[int, ...]
-
-
-Message = TransactionBegin | TransactionEnd | Relation | RowChange | TablesTruncated
-
-
-def decoded(data: bytes) -> Message | None:
-    """Return the message, or None for a message without a change: an origin or a type's name.
-
-    Raises NotPgoutputError.
+    Each method raises NotPgoutputError for messages that are cut short or too long.
     """
-    try:
-        return _decoded(data)
-    except (IndexError, ValueError) as error:
-        if isinstance(error, NotPgoutputError):
-            raise
-        raise NotPgoutputError(f"a message {data[:1]!r} of {len(data)} bytes is cut short") from error
 
+    def __init__(self, messages: Sequence[bytes]) -> None:
+        """Take the messages; raise NotPgoutputError if one is of an unknown kind."""
+        lengths = np.fromiter(map(len, messages), np.int64, len(messages))
+        self._ends = np.cumsum(lengths)
+        self._starts = self._ends - lengths
+        self._joined = b"".join([*messages, _ROOM])
+        self._bytes = np.frombuffer(self._joined, np.uint8)
+        self.kinds = self._bytes[self._starts]
+        unknown = ~np.isin(self.kinds, _KINDS) | (lengths == 0)
+        if unknown.any():
+            one = messages[int(np.argmax(unknown))]
+            raise NotPgoutputError(f"a message of the unknown kind {one[:1]!r}")
 
-def _decoded(data: bytes) -> Message | None:
-    match data[0]:
-        case 0x49:  # I
-            new, _ = _tuple(data, 6)
-            return RowChange(_int(data, 1), None, new)
-        case 0x55:  # U
-            return _update(data)
-        case 0x44:  # D
-            old, _ = _tuple(data, 6)
-            return RowChange(_int(data, 1), old, None)
-        case 0x42:  # B
-            if len(data) != 1 + _BEGIN.size:
-                raise NotPgoutputError(f"a begin of {len(data)} bytes")
-            commit_lsn, committed_us, xid = _BEGIN.unpack_from(data, 1)
-            return TransactionBegin(commit_lsn, committed_us + _EPOCH_US, xid & 0xFFFF_FFFF)
-        case 0x43:  # C
-            if len(data) != 2 + _COMMIT.size:
-                raise NotPgoutputError(f"a commit of {len(data)} bytes")
-            _, end_lsn, _ = _COMMIT.unpack_from(data, 2)  # behind its flags
-            return TransactionEnd(end_lsn)
-        case 0x52:  # R
-            return _relation(data)
-        case 0x54:  # T
-            count = _int(data, 1)
-            return TablesTruncated(tuple(_int(data, 6 + 4 * each) for each in range(count)))
-        case 0x4F | 0x59:  # O, Y
-            return None
-        case _:
-            raise NotPgoutputError(f"a message of the unknown kind {data[:1]!r}")
+    def of(self, *kinds: int) -> Places:
+        """Return the numbers of the messages of these kinds, in order."""
+        return np.flatnonzero(np.isin(self.kinds, kinds))
 
+    def begins(self, which: Places) -> tuple[Places, Places, Places]:
+        """Return the places of the commit records, the microseconds, and the ids of transactions that begin."""
+        self._must_have(which, _BEGIN_BYTES, "begin")
+        at = self._starts[which]
+        return self._numbers(at + 1, 8), self._numbers(at + 9, 8) + _EPOCH_US, self._numbers(at + 17, 4)
 
-def _update(data: bytes) -> RowChange:
-    old: Values | None = None
-    at, kind = 5, data[5]
-    if kind in (_KEY, _OLD):
-        old, at = _tuple(data, at + 1)
-    if data[at] != _NEW:
-        raise NotPgoutputError(f"an update without its new row, {data[at : at + 1]!r} instead")
-    new, _ = _tuple(data, at + 1)
-    if old is not None and kind == _OLD and Unchanged.VALUE in new:
-        new = [before if value is Unchanged.VALUE else value for before, value in zip(old, new, strict=True)]
-    return RowChange(_int(data, 1), old, new, is_update=True)
+    def commits(self, which: Places) -> Places:
+        """Return the places behind the commit records of transactions that end."""
+        self._must_have(which, _COMMIT_BYTES, "commit")
+        return self._numbers(self._starts[which] + 10, 8)
 
+    def relations(self, which: Places) -> Places:
+        """Return the numbers of the tables that have these changes."""
+        return self._numbers(self._starts[which] + 1, 4)
 
-def _tuple(data: bytes, at: int) -> tuple[Values, int]:
-    """Return the values that begin there, and the place of their end."""
-    count = data[at] << 8 | data[at + 1]
-    at += 2
-    values: Values = [None] * count
-    for place in range(count):
-        kind = data[at]
-        at += 1
-        if kind == TEXT:
-            end = at + 4 + int.from_bytes(data[at : at + 4])
-            values[place] = data[at + 4 : end]
-            at = end
-        elif kind == UNCHANGED:
-            values[place] = Unchanged.VALUE
-        elif kind != NULL:
-            raise NotPgoutputError(f"a value of the unknown kind {kind:c}")
-    if at > len(data):
-        raise NotPgoutputError(f"a row of {len(data)} bytes is cut short")
-    return values, at
+    def has_old(self, which: Places) -> npt.NDArray[np.bool_]:
+        """Return whether these updates have an old row."""
+        return np.isin(self._bytes[self._starts[which] + _ROW_AT - 1], (_KEY, _OLD))
+
+    def inserted(self, which: Places) -> Values:
+        """Return the new rows of inserts, and of updates without old rows, all of one table."""
+        values, ends = self._rows(which, self._starts[which] + _ROW_AT, (_NEW,))
+        self._must_end(which, ends)
+        return values
+
+    def deleted(self, which: Places) -> Values:
+        """Return the old rows of deletes, all of one table: whole ones, or those of their keys."""
+        values, ends = self._rows(which, self._starts[which] + _ROW_AT, (_KEY, _OLD))
+        self._must_end(which, ends)
+        return values
+
+    def updated(self, which: Places) -> tuple[Values, Values]:
+        """Return the old and the new rows of updates with old rows, all of one table.
+
+        An old row is the whole row before with REPLICA IDENTITY FULL. Then it has the values that were not sent again.
+        """
+        begin = self._starts[which] + _ROW_AT
+        old, ends = self._rows(which, begin, (_KEY, _OLD))
+        new, last = self._rows(which, ends + 1, (_NEW,))
+        self._must_end(which, last)
+        return old, new.filled(old, self._bytes[begin - 1] == _OLD)
+
+    def relation(self, number: int) -> Relation:
+        """Return the table that a message describes."""
+        return _relation(self._one(number))
+
+    def truncated(self, number: int) -> list[int]:
+        """Return the tables that a message says are empty now."""
+        data = self._one(number)
+        count = int.from_bytes(data[1:5])
+        if len(data) != _ROW_AT + 4 * count:
+            raise NotPgoutputError(f"a truncate of {len(data)} bytes")
+        return [int.from_bytes(data[at : at + 4]) for at in range(_ROW_AT, len(data), 4)]
+
+    def _rows(self, which: Places, at: Places, kinds: tuple[int, ...]) -> tuple[Values, Places]:
+        """Return the rows that begin there, behind a byte of one of these kinds, and where they end."""
+        ends = self._ends[which]
+        marks = self._bytes[np.minimum(at - 1, len(self._bytes) - 1)]
+        if (at > ends).any() or not np.isin(marks, kinds).all():
+            raise NotPgoutputError("a change has not the rows that its kind has")
+        count = self._numbers(at, 2)
+        at = at + 2
+        if (count != count[0]).any():
+            raise NotPgoutputError("rows of one table have different numbers of columns")
+        texts, unchanged = [], []
+        for _ in range(int(count[0])):
+            kind, begin = self._numbers(at, 1), at + 1
+            has_text = kind == _TEXT
+            if not (has_text | (kind == _NULL) | (kind == _UNCHANGED)).all():
+                raise NotPgoutputError("a value is of an unknown kind")
+            begin = np.where(has_text, begin + 4, begin)
+            at = np.where(has_text, begin + self._numbers(begin - 4, 4), begin)
+            if (at > ends).any():
+                raise NotPgoutputError("a row is cut short")
+            texts.append(self._texts(begin, at, has_text))
+            unchanged.append(kind == _UNCHANGED)
+        return Values(texts, unchanged), at
+
+    def _texts(self, begins: Places, ends: Places, valid: npt.NDArray[np.bool_]) -> pa.LargeBinaryArray:
+        """Return the bytes from each begin to its end; null where they are not valid."""
+        bounds = np.stack([begins, ends], axis=1).reshape(-1)
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._joined)]
+        every_other = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
+        return every_other.take(pa.array(np.arange(0, len(bounds), 2), mask=~valid))
+
+    def _numbers(self, at: Places, size: int) -> Places:
+        """Return the numbers of so many bytes that begin there, the most significant byte first."""
+        found = np.zeros(len(at), np.int64)
+        at = np.minimum(at, len(self._bytes) - len(_ROOM))
+        for place in range(size):
+            found = found << 8 | self._bytes[at + place]
+        return found
+
+    def _one(self, number: int) -> bytes:
+        return self._joined[self._starts[number] : self._ends[number]]
+
+    def _must_have(self, which: Places, size: int, name: str) -> None:
+        lengths = self._ends[which] - self._starts[which]
+        if (lengths != size).any():
+            raise NotPgoutputError(f"a {name} of {lengths[np.argmax(lengths != size)]} bytes")
+
+    def _must_end(self, which: Places, ends: Places) -> None:
+        if (ends != self._ends[which]).any():
+            raise NotPgoutputError("a change has more bytes than its rows")
 
 
 def _relation(data: bytes) -> Relation:
-    schema, at = _text(data, 5)
-    name, at = _text(data, at)
-    count = data[at + 1] << 8 | data[at + 2]  # behind the replica identity
-    at += 3
-    columns = []
+    try:
+        schema, at = _text(data, 5)
+        name, at = _text(data, at)
+        count = data[at + 1] << 8 | data[at + 2]  # behind the replica identity
+        columns = tuple(_columns(data, at + 3, count))
+    except (IndexError, ValueError) as error:
+        raise NotPgoutputError("a table's description is cut short") from error
+    return Relation(int.from_bytes(data[1:5]), schema or "pg_catalog", name, columns)
+
+
+def _columns(data: bytes, at: int, count: int) -> Iterator[RelationColumn]:
     for _ in range(count):
-        column, at = _text(data, at + 1)  # behind its flags
+        name, at = _text(data, at + 1)  # behind its flags
         if at + _RELATION_COLUMN.size > len(data):
-            raise NotPgoutputError("a table's description is cut short")
-        columns.append(RelationColumn(column, *_RELATION_COLUMN.unpack_from(data, at)))
+            raise ValueError(name)
+        yield RelationColumn(name, *_RELATION_COLUMN.unpack_from(data, at))
         at += _RELATION_COLUMN.size
-    return Relation(_int(data, 1), schema or "pg_catalog", name, tuple(columns))
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
     end = data.index(0, at)
     return data[at:end].decode(), end + 1
-
-
-def _int(data: bytes, at: int) -> int:
-    return int.from_bytes(data[at : at + 4])

@@ -8,20 +8,26 @@ changes.
 The slot is a temporary one. So the slot that the changes come from may be older, and somebody else may have made it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
+from typing import Final
 
+import numpy as np
 import psycopg
+import pyarrow as pa
 from psycopg import sql
 from psycopg.pq import ExecStatus
 
 from jobs.sources.change_rows import SNAPSHOT
 from jobs.sources.port import SourceError
-from jobs.sources.postgres.batches import ChangeBatch
+from jobs.sources.postgres.batches import Batches, Heads, TableRows
 from jobs.sources.postgres.catalog import Published
 from jobs.sources.postgres.connection import Connection, Server
 from jobs.sources.postgres.lsn import parsed
 from jobs.sources.postgres.slot import PLUGIN
+
+_ROWS_PER_BATCH: Final = 50_000
 
 
 @contextmanager
@@ -36,19 +42,27 @@ def snapshot(server: Server, slot: str) -> Iterator[tuple[Connection, int]]:
             reader.execute("COMMIT")
 
 
-def copy_rows(
-    reader: Connection, tables: Sequence[Published], horizon: int, batch: ChangeBatch, flush: Callable[[], None]
-) -> None:
-    """Add all published rows of the tables to the batch, and call `flush` before each row."""
+def copied_rows(
+    reader: Connection, tables: Sequence[Published], horizon: int, batches: Batches
+) -> Iterator[pa.RecordBatch]:
+    """Yield all published rows of the tables."""
     for number, each in enumerate(tables):
         columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in each.table.columns)
         query = sql.SQL("COPY (SELECT {} FROM {}").format(columns, sql.Identifier(each.table.schema_, each.table.name))
         if each.row_filter is not None:
             query += sql.SQL(" WHERE ") + sql.SQL(each.row_filter)
         with reader.cursor() as cursor, cursor.copy(query + sql.SQL(") TO STDOUT")) as copy:
-            for row in copy.rows():
-                flush()
-                batch.add(SNAPSHOT, number, list(row), horizon, None, None)
+            rows = copy.rows()
+            while part := list(islice(rows, _ROWS_PER_BATCH)):
+                numbers = np.arange(len(part))
+                heads = Heads(
+                    kinds=[SNAPSHOT] * len(part),
+                    tables=np.full_like(numbers, number),
+                    lsns=np.full_like(numbers, horizon),
+                    unchanged={},
+                )
+                values = [pa.array(texts, pa.string()) for texts in zip(*part, strict=True)]
+                yield batches.made(heads, {number: TableRows(numbers, values)})
 
 
 def _exported(server: Server, exporter: Connection, slot: str) -> tuple[int, str]:

@@ -1,15 +1,14 @@
 """Writes the server's rows to files: first the snapshot, then its transactions, one file of the log after the other."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Literal
 
 import psycopg
 
 from jobs.sources.port import SourceError
-from jobs.sources.postgres.batches import ChangeBatch
+from jobs.sources.postgres.batches import Batches
 from jobs.sources.postgres.catalog import (
     Published,
     must_be_published,
@@ -22,14 +21,15 @@ from jobs.sources.postgres.columns import SourceTable
 from jobs.sources.postgres.connection import Connection, Server
 from jobs.sources.postgres.position import ChangesPosition
 from jobs.sources.postgres.slot import SlotCopy, create, state_of
-from jobs.sources.postgres.snapshot import copy_rows, snapshot
-from jobs.sources.postgres.staged_log import Note, Origin, StagedLog, UnfinishedFile
+from jobs.sources.postgres.snapshot import copied_rows, snapshot
+from jobs.sources.postgres.staged_log import Note, Origin, StagedLog
 from jobs.sources.postgres.transactions import NewColumns, TableGrewError, Transactions
 
 SnapshotMode = Literal["whole", "parts", "none"]
 
 _ATTEMPTS: Final = 3
-_ROWS_PER_BATCH: Final = 50_000
+_MESSAGES_AT_ONCE: Final = 50_000
+_BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 _QUIET_BYTES: Final = 16 * 1024 * 1024
 """If the server has written so many bytes of log without a change of the tables, an empty file is staged.
 
@@ -74,7 +74,7 @@ class Staging:
             confirmed = self._confirmed(connection)
             note = Note(start=0, end=0, before=0, origin=self._origin_at(connection, tables))
             if self._reading.snapshot == "none":
-                with self._log.writing(note, self._batch(tables).schema) as draft:
+                with self._log.writing(note, self._batches(tables).schema) as draft:
                     draft.publish(confirmed)
             else:
                 self._snapshot(found, note)
@@ -119,15 +119,14 @@ class Staging:
         last = self._log.last
         start, before = (position.lsn, position.row) if last is None else (last.note.end, last.after)
         origin = self._checked(self._copy.connection(start), tables)
-        batch = self._batch(tables)
-        with self._log.writing(Note(start=start, end=0, before=before, origin=origin), batch.schema) as draft:
+        batches = self._batches(tables)
+        with self._log.writing(Note(start=start, end=0, before=before, origin=origin), batches.schema) as draft:
             messages = 0
-            flush = partial(_flush, batch, draft, _ROWS_PER_BATCH)
-            transactions = Transactions(tuple(tables), batch, flush, self._reading.new_columns)
-            for message in self._copy.read(start, changes):
-                transactions.take(message)
-                messages += 1
-            _flush(batch, draft, 1)
+            transactions = Transactions(tuple(tables), batches, draft.write, self._reading.new_columns)
+            for part in _parts(self._copy.read(start, changes)):
+                transactions.take(part)
+                messages += len(part)
+            transactions.finish()
             reached = self._copy.reached()
             if draft.rows == 0 and reached - start < _QUIET_BYTES:
                 self._copy.go_on(start)
@@ -138,17 +137,17 @@ class Staging:
         return messages >= changes
 
     def _snapshot(self, tables: Sequence[Published], note: Note) -> None:
-        batch = self._batch([each.table for each in tables])
+        batches = self._batches([each.table for each in tables])
         with (
-            self._log.writing(note, batch.schema) as draft,
+            self._log.writing(note, batches.schema) as draft,
             snapshot(self._reading.server, self._reading.slot) as (reader, horizon),
         ):
-            copy_rows(reader, tables, horizon, batch, partial(_flush, batch, draft, _ROWS_PER_BATCH))
-            _flush(batch, draft, 1)
+            for batch in copied_rows(reader, tables, horizon, batches):
+                draft.write(batch)
             draft.publish(horizon)
 
-    def _batch(self, tables: Sequence[SourceTable]) -> ChangeBatch:
-        return ChangeBatch(tables, nulls_for_unfit=self._reading.nulls_for_unfit)
+    def _batches(self, tables: Sequence[SourceTable]) -> Batches:
+        return Batches(tables, nulls_for_unfit=self._reading.nulls_for_unfit)
 
     def _confirmed(self, connection: Connection) -> int:
         """Return the horizon of the slot. Make the slot if it is missing."""
@@ -200,6 +199,14 @@ class Staging:
             raise
 
 
-def _flush(batch: ChangeBatch, draft: UnfinishedFile, rows_min: int) -> None:
-    if len(batch) >= rows_min:
-        draft.write(batch.take())
+def _parts(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield the messages in lists that are not too large."""
+    part, size = [], 0
+    for message in messages:
+        part.append(message)
+        size += len(message)
+        if len(part) >= _MESSAGES_AT_ONCE or size >= _BYTES_AT_ONCE:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

@@ -19,24 +19,20 @@ class UnfitValueError(Exception):
         self.text = text[:_SHOWN_MAX]
 
 
-Texts = Sequence[bytes | str | None]
-
-
-def converted(texts: Texts, name: str, *, nulls_for_unfit: bool) -> pa.Array:
-    """Return the values of a column of this Spark type.
+def converted(texts: pa.Array, name: str, *, nulls_for_unfit: bool) -> pa.Array:
+    """Return the values of a column of this Spark type. The texts are strings, or bytes as in the server's messages.
 
     Raises UnfitValueError for a value that does not fit, unless such a value becomes null.
     """
     try:
         return _converted(texts, name)
     except (pa.ArrowException, ValueError, UnicodeDecodeError):
-        singly = [_single(text, name, nulls_for_unfit=nulls_for_unfit) for text in texts]
-        return pa.concat_arrays(singly)
+        return pa.concat_arrays([_single(text, name, nulls_for_unfit=nulls_for_unfit) for text in texts.to_pylist()])
 
 
 def _single(text: bytes | str | None, name: str, *, nulls_for_unfit: bool) -> pa.Array:
     try:
-        return _converted([text], name)
+        return _converted(pa.array([text], pa.large_binary()), name)
     except (pa.ArrowException, ValueError, UnicodeDecodeError):
         if nulls_for_unfit:
             return pa.nulls(1, arrow_type(name))
@@ -44,13 +40,13 @@ def _single(text: bytes | str | None, name: str, *, nulls_for_unfit: bool) -> pa
         raise UnfitValueError(shown) from None
 
 
-def _converted(texts: Texts, name: str) -> pa.Array:
+def _converted(texts: pa.Array, name: str) -> pa.Array:
     element = element_of(name)
     if element is not None:
-        return _arrays(texts, name, element)
+        return _arrays(texts.to_pylist(), name, element)
     if name == "binary":
-        return pa.array([None if text is None else _bytes_of(text) for text in texts], pa.binary())
-    written = pa.array(texts, pa.string())
+        return pa.array([None if text is None else _bytes_of(text) for text in texts.to_pylist()], pa.binary())
+    written = texts.cast(pa.string())
     match name:
         case "string":
             return written
@@ -69,7 +65,7 @@ def _bytes_of(text: bytes | str) -> bytes:
     return bytes.fromhex(shown[2:])
 
 
-def _arrays(texts: Texts, name: str, element: str) -> pa.Array:
+def _arrays(texts: Sequence[bytes | str | None], name: str, element: str) -> pa.Array:
     lists = [None if text is None else _elements(text.decode() if isinstance(text, bytes) else text) for text in texts]
     offsets: list[int | None] = []
     flat: list[str | None] = []
@@ -77,7 +73,7 @@ def _arrays(texts: Texts, name: str, element: str) -> pa.Array:
         offsets.append(None if values is None else len(flat))
         flat.extend(values or ())
     ends = pa.array([*offsets, len(flat)], pa.int32())
-    return pa.ListArray.from_arrays(ends, _converted(flat, element)).cast(arrow_type(name))
+    return pa.ListArray.from_arrays(ends, _converted(pa.array(flat, pa.string()), element)).cast(arrow_type(name))
 
 
 def _elements(text: str) -> list[str | None]:

@@ -1,30 +1,25 @@
 """Turns decoded messages into change rows, and compares the server's description of a table with the columns read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
 
 from jobs.sources.change_rows import AFTER, BEFORE, DELETE, INSERT, TRUNCATE
 from jobs.sources.port import SourceError
-from jobs.sources.postgres.batches import ChangeBatch
+from jobs.sources.postgres import pgoutput
+from jobs.sources.postgres.batches import Batches, Heads, Numbers, TableRows, ended
 from jobs.sources.postgres.columns import SourceColumn, SourceTable
 from jobs.sources.postgres.lsn import written
-from jobs.sources.postgres.pgoutput import (
-    NotPgoutputError,
-    Relation,
-    RelationColumn,
-    RowChange,
-    TablesTruncated,
-    TransactionBegin,
-    TransactionEnd,
-    Values,
-    decoded,
-)
+from jobs.sources.postgres.pgoutput import Messages, NotPgoutputError, Relation, RelationColumn, Values
 from jobs.sources.postgres.position import ANEW
 
-Flush = Callable[[], None]
 NewColumns = Literal["fail", "ignore", "evolve"]
 """Says what happens to a column that a table got after it was first read."""
+
+_KINDS: Final = (INSERT, AFTER, BEFORE, DELETE, TRUNCATE)
 
 
 class TableGrewError(Exception):
@@ -37,122 +32,272 @@ class TableGrewError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A table that the source reads: its number, and each column's place in the server's rows (None: unchanged).
+    """A table that the source reads: its number, and each column's place in the server's rows.
 
-    A later column may have no place (None).
+    Only a later column may have no place (None).
     """
 
     number: int
-    order: tuple[int | None, ...] | None
+    order: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begins:
+    """The transactions that begin in a part, and before them the one that goes on from the part before.
+
+    `at` are the numbers of their messages, without the first one.
+    """
+
+    at: Numbers
+    lsns: Numbers
+    committed_us: Numbers
+    xids: Numbers
+
+    def of(self, messages: Numbers) -> Numbers:
+        """Return for each message the number of its transaction."""
+        return np.searchsorted(self.at, messages, side="right")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one kind and one table: the messages that have them, and which row of each message they are."""
+
+    known: Known
+    kind: str
+    messages: Numbers
+    values: Values | None
+    place: int = 0
 
 
 class Transactions:
-    """Adds the rows of one read's messages to a batch."""
+    """Turns one read's messages into batches of rows, and hands them on in order."""
 
     def __init__(
-        self, tables: tuple[SourceTable, ...], batch: ChangeBatch, flush: Flush, new_columns: NewColumns
+        self,
+        tables: tuple[SourceTable, ...],
+        batches: Batches,
+        write: Callable[[pa.RecordBatch], None],
+        new_columns: NewColumns,
     ) -> None:
-        """Begin before the first transaction. `flush` is called before each row."""
-        self._tables, self._batch, self._new_columns = tables, batch, new_columns
-        self._flush = flush
+        """Begin before the first transaction."""
+        self._tables, self._batches, self._new_columns = tables, batches, new_columns
+        self._write = write
         self._known: dict[int, Known | None] = {}
-        self._begin, self._has_rows = TransactionBegin(0, 0, 0), False
+        self._open = (0, 0, 0)
+        """The place of the commit record, the microseconds and the id of the newest transaction."""
+        self._has_rows = False
+        """Whether that transaction had rows in an earlier part, and is not complete."""
+        self._waiting: pa.RecordBatch | None = None
+        """The newest rows. The next part may say that the last one is the last one of its transaction."""
 
-    def take(self, data: bytes) -> None:
-        """Take the next message.
+    def take(self, messages: Sequence[bytes]) -> None:
+        """Take the next messages.
 
         Raises SourceError for a message that does not fit the tables, and TableGrewError if the source is to read more
         columns.
         """
         try:
-            message = decoded(data)
+            self._take(Messages(messages))
         except NotPgoutputError as error:
             raise SourceError(
                 f"slot: {error}; this is a defect of Tidemark or of the server, please report it"
             ) from error
-        match message:
-            case RowChange():
-                self._change(message)
-            case TransactionBegin():
-                self._begin, self._has_rows = message, False
-            case TransactionEnd(end_lsn):
-                if self._has_rows:
-                    self._batch.end_transaction(end_lsn)
-            case Relation():
-                self._known[message.relation] = self._checked(message)
-            case TablesTruncated():
-                for relation in message.relations:
-                    known = self._known.get(relation)
-                    if known is not None:
-                        self._add(TRUNCATE, known, None)
-            case None:
-                return
-            case _ as unreachable:
-                assert_never(unreachable)
 
-    def _change(self, change: RowChange) -> None:
-        known = self._known.get(change.relation)
-        if known is None:
-            return  # the source does not read this table of the publication
-        if change.new is None:
-            self._add(DELETE, known, change.old)
-            return
-        if change.old is not None:
-            self._add(BEFORE, known, change.old)
-        self._add(AFTER if change.is_update else INSERT, known, change.new)
+    def finish(self) -> None:
+        """Hand on the newest rows."""
+        if self._waiting is not None:
+            self._write(self._waiting)
+            self._waiting = None
 
-    def _add(self, kind: str, known: Known, values: Values | None) -> None:
-        if values is not None and known.order is not None:
-            values = [None if place is None else values[place] for place in known.order]
-        begin = self._begin
-        self._flush()  # before the row is added: the last row of a transaction waits for the end of it
-        self._has_rows = True
-        self._batch.add(kind, known.number, values, begin.commit_lsn, begin.xid, begin.committed_us)
+    def _take(self, messages: Messages) -> None:
+        at = messages.of(pgoutput.BEGIN)
+        told = (np.append(first, rest) for first, rest in zip(self._open, messages.begins(at), strict=True))
+        begins = Begins(at, *told)
+        pieces = tuple(self._pieces(messages, begins))
+        counts = np.zeros(len(messages.kinds), np.int64)
+        for piece in pieces:
+            counts[piece.messages] += 1
+        after = np.cumsum(counts)
+        ends = self._ends(messages, begins, after)
+        if after.size and after[-1]:
+            self.finish()
+            self._waiting = self._batch(pieces, begins, after - counts, ends)
+        self._carry(messages, begins, after)
 
-    def _checked(self, found: Relation) -> Known | None:
-        """Return how a table's rows are read, or None if they are not. Raise SourceError if the table was changed."""
+    def _pieces(self, messages: Messages, begins: Begins) -> Iterator[Piece]:
+        """Yield the rows of tables that are read. A table's rows fit the newest description of it before them."""
+        told = {relation: [(0, known)] for relation, known in self._known.items()}
+        for number in messages.of(pgoutput.RELATION).tolist():
+            found = messages.relation(number)
+            known = self._checked(found, int(begins.lsns[begins.of(np.array(number))]))
+            self._known[found.relation] = known
+            told.setdefault(found.relation, []).append((number, known))
+        changes = messages.of(pgoutput.INSERT, pgoutput.UPDATE, pgoutput.DELETE)
+        relations = messages.relations(changes)
+        for relation, descriptions in told.items():
+            own = changes[relations == relation]
+            firsts = [number for number, _ in descriptions]
+            for (first, each), end in zip(descriptions, [*firsts[1:], len(messages.kinds)], strict=True):
+                if each is not None:
+                    yield from _of_one(messages, each, own[(own >= first) & (own < end)])
+        for number in messages.of(pgoutput.TRUNCATE).tolist():
+            last = [
+                [each for first, each in told.get(one, []) if first <= number] for one in messages.truncated(number)
+            ]
+            read = [each[-1] for each in last if each]
+            for place, each in enumerate(one for one in read if one is not None):
+                yield Piece(each, TRUNCATE, np.array([number]), None, place)
+
+    def _ends(self, messages: Messages, begins: Begins, after: Numbers) -> pa.Array:
+        """Return for the last row of each transaction the place behind its commit record, null for all others.
+
+        If all rows of a transaction were in the part before, the last row there is marked.
+        """
+        at = messages.of(pgoutput.COMMIT)
+        lsns, transactions = messages.commits(at), begins.of(at)
+        before = np.append(0, after[begins.at])[transactions]
+        here = after[at] > before
+        if self._has_rows and self._waiting is not None and at.size and not (transactions[0] or here[0]):
+            self._waiting = ended(self._waiting, int(lsns[0]))
+        ends = np.zeros(int(after[-1]) if after.size else 0, np.int64)
+        ends[after[at[here]] - 1] = lsns[here]
+        return pa.array(ends, mask=ends == 0)
+
+    def _batch(self, pieces: Sequence[Piece], begins: Begins, before: Numbers, ends: pa.Array) -> pa.RecordBatch:
+        """Return the rows in the order of the messages; `before` are the rows before each message."""
+        count = len(ends)
+        kinds, tables, transactions = (np.zeros(count, np.int64) for _ in range(3))
+        unchanged: dict[int, list[str]] = {}
+        rows: dict[int, list[TableRows]] = {}
+        for piece in pieces:
+            numbers, known = before[piece.messages] + piece.place, piece.known
+            kinds[numbers], tables[numbers] = _KINDS.index(piece.kind), known.number
+            transactions[numbers] = begins.of(piece.messages)
+            if piece.values is not None:
+                rows.setdefault(known.number, []).append(TableRows(numbers, _ordered(piece.values, known.order)))
+                names = [column.name for column in self._tables[known.number].columns]
+                _note_unchanged(unchanged, names, piece.values, known.order, numbers)
+        heads = Heads(
+            kinds=pa.array(_KINDS).take(pa.array(kinds)),
+            tables=tables,
+            lsns=begins.lsns[transactions],
+            xids=begins.xids[transactions],
+            committed_us=begins.committed_us[transactions],
+            unchanged=unchanged,
+            ends=ends,
+        )
+        return self._batches.made(heads, {number: _merged(parts) for number, parts in rows.items()})
+
+    def _carry(self, messages: Messages, begins: Begins, after: Numbers) -> None:
+        """Remember the transaction that is not complete."""
+        commits = messages.of(pgoutput.COMMIT)
+        begun = int(begins.at[-1]) if begins.at.size else -1
+        if commits.size and commits[-1] > begun:
+            self._has_rows = False
+        elif begins.at.size:
+            self._has_rows = bool(after[-1] > after[begun])
+        else:
+            self._has_rows = self._has_rows or bool(after.size and after[-1])
+        self._open = (int(begins.lsns[-1]), int(begins.committed_us[-1]), int(begins.xids[-1]))
+
+    def _checked(self, found: Relation, lsn: int) -> Known | None:
+        """Return how a table's rows are read, or None if they are not. Raise SourceError if the table was changed.
+
+        `lsn` is the place of the commit record of the transaction that describes the table.
+        """
         number = next((each for each, table in enumerate(self._tables) if table.oid == found.relation), None)
         name = f"{found.schema}.{found.name}"
         if number is None:
             if any(table.full_name == name for table in self._tables):
-                raise self._changed(f"table {name} was dropped and created again", f"To go on, {ANEW}")
+                raise _changed(lsn, f"table {name} was dropped and created again", f"To go on, {ANEW}")
             return None
         table = self._tables[number]
         if table.full_name != name:
             way_out = f"To go on, rename it back for good, before it has rows under the new name, or {ANEW}"
-            raise self._changed(f"table {table.full_name} was renamed to {name}", way_out)
-        order = tuple(self._place(name, column, found.columns) for column in table.columns)
-        self._must_be_known(number, found.columns)
-        return Known(number, None if order == tuple(range(len(found.columns))) else order)
+            raise _changed(lsn, f"table {table.full_name} was renamed to {name}", way_out)
+        order = tuple(_place(name, column, found.columns, lsn) for column in table.columns)
+        self._must_be_known(number, found.columns, lsn)
+        return Known(number, order)
 
-    def _place(self, table: str, wanted: SourceColumn, columns: tuple[RelationColumn, ...]) -> int | None:
-        for place, column in enumerate(columns):
-            if column.name == wanted.name:
-                if (column.oid, column.typmod) != (wanted.oid, wanted.typmod):
-                    raise self._changed(
-                        f"column {wanted.name} of table {table} has another type (it was read as {wanted.type})",
-                        f"To go on, {ANEW}",
-                    )
-                return place
-        if wanted.later:
-            return None
-        raise self._changed(
-            f"column {wanted.name} of table {table} was dropped, renamed or taken out of the publication",
-            f"To go on, {ANEW}",
-        )
-
-    def _must_be_known(self, number: int, columns: tuple[RelationColumn, ...]) -> None:
+    def _must_be_known(self, number: int, columns: tuple[RelationColumn, ...], lsn: int) -> None:
         table = self._tables[number]
         names = {column.name for column in table.columns}
         new = tuple(column for column in columns if column.name not in names)
         if new and self._new_columns == "evolve":
             raise TableGrewError(number, new)
         if new and self._new_columns == "fail":
-            raise self._changed(
+            raise _changed(
+                lsn,
                 f"table {table.full_name} has the new column {new[0].name}",
                 'To read it from here on: PostgresChanges(..., new_columns="evolve"). To go on without it: '
                 'new_columns="ignore"',
             )
 
-    def _changed(self, what: str, way_out: str) -> SourceError:
-        return SourceError(f"{what}, in a transaction committed at {written(self._begin.commit_lsn)}. {way_out}")
+
+def _of_one(messages: Messages, known: Known, changes: Numbers) -> Iterator[Piece]:
+    """Yield the rows of changes that have one description of their table."""
+    kinds = messages.kinds[changes]
+    inserts, deletes, updates = (changes[kinds == kind] for kind in (pgoutput.INSERT, pgoutput.DELETE, pgoutput.UPDATE))
+    has_old = messages.has_old(updates)
+    plain, whole = updates[~has_old], updates[has_old]
+    if inserts.size:
+        yield Piece(known, INSERT, inserts, messages.inserted(inserts))
+    if plain.size:
+        yield Piece(known, AFTER, plain, messages.inserted(plain))
+    if deletes.size:
+        yield Piece(known, DELETE, deletes, messages.deleted(deletes))
+    if whole.size:
+        old, new = messages.updated(whole)
+        yield Piece(known, BEFORE, whole, old)
+        yield Piece(known, AFTER, whole, new, place=1)
+
+
+def _ordered(values: Values, order: tuple[int | None, ...]) -> list[pa.Array]:
+    """Return the columns in the order of the table that is read."""
+    count = len(values.texts[0])
+    return [pa.nulls(count, pa.large_binary()) if place is None else values.texts[place] for place in order]
+
+
+def _note_unchanged(
+    found: dict[int, list[str]], names: Sequence[str], values: Values, order: tuple[int | None, ...], numbers: Numbers
+) -> None:
+    """Add the names of columns that were not sent to those of their rows."""
+    for name, place in zip(names, order, strict=True):
+        if place is not None and values.unchanged[place].any():
+            for number in numbers[values.unchanged[place]].tolist():
+                found.setdefault(number, []).append(name)
+
+
+def _merged(parts: Sequence[TableRows]) -> TableRows:
+    """Return the rows of one table in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    numbers = np.concatenate([part.numbers for part in parts])
+    order = np.argsort(numbers)
+    columns = [
+        pa.concat_arrays(same).take(pa.array(order)) for same in zip(*(part.columns for part in parts), strict=True)
+    ]
+    return TableRows(numbers[order], columns)
+
+
+def _place(table: str, wanted: SourceColumn, columns: tuple[RelationColumn, ...], lsn: int) -> int | None:
+    for place, column in enumerate(columns):
+        if column.name == wanted.name:
+            if (column.oid, column.typmod) != (wanted.oid, wanted.typmod):
+                raise _changed(
+                    lsn,
+                    f"column {wanted.name} of table {table} has another type (it was read as {wanted.type})",
+                    f"To go on, {ANEW}",
+                )
+            return place
+    if wanted.later:
+        return None
+    raise _changed(
+        lsn,
+        f"column {wanted.name} of table {table} was dropped, renamed or taken out of the publication",
+        f"To go on, {ANEW}",
+    )
+
+
+def _changed(lsn: int, what: str, way_out: str) -> SourceError:
+    return SourceError(f"{what}, in a transaction committed at {written(lsn)}. {way_out}")

@@ -3,6 +3,7 @@
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
 from jobs.sources.postgres.columns import arrow_type, spark_type
@@ -36,7 +37,7 @@ UNFIT = [
 @pytest.mark.parametrize(("name", "texts", "values"), FITTING)
 def test_values_that_fit_become_arrow_values(name, texts, values):
     """They have the column's Arrow type, and nulls stay nulls."""
-    found = converted(texts, name, nulls_for_unfit=False)
+    found = converted(pa.array(texts, pa.large_binary()), name, nulls_for_unfit=False)
     assert (arrow_type(name), values) == (found.type, found.to_pylist())
 
 
@@ -44,9 +45,9 @@ def test_values_that_fit_become_arrow_values(name, texts, values):
 def test_values_that_do_not_fit_are_named_or_null(name, text):
     """The message names the value. On request it becomes null, and the other values stay."""
     with pytest.raises(UnfitValueError) as found:
-        converted([None, text], name, nulls_for_unfit=False)
+        converted(pa.array([None, text]), name, nulls_for_unfit=False)
     assert text.decode() == found.value.text
-    assert [None, None] == converted([text, None], name, nulls_for_unfit=True).to_pylist()
+    assert [None, None] == converted(pa.array([text, None]), name, nulls_for_unfit=True).to_pylist()
 
 
 @pytest.mark.parametrize(
