@@ -14,8 +14,8 @@ from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered,
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
-from checkpointing.identifiers import CheckpointId, SplitId, TableName, VertexId
-from checkpointing.metadata.record import Row
+from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName, VertexId
+from checkpointing.metadata.record import Claim, Row
 from checkpointing.snapshots import RangeFiles, TaskWork
 
 # ------------------------------------------------------------------ facts
@@ -213,6 +213,13 @@ class CutRecorded:
     checkpoint: CheckpointId
 
 
+@dataclass(frozen=True, slots=True)
+class RivalSeen:
+    """Answer to LookForRival: the claim of a later generation; None if there is none, or nobody could look."""
+
+    claim: Claim | None
+
+
 class StopKind(Enum):
     """How a tick is asked to end."""
 
@@ -270,6 +277,7 @@ Fact = (
     | TablePublished
     | PublishFailed
     | CutRecorded
+    | RivalSeen
     | StopRequested
     | SavepointRequested
 )
@@ -432,6 +440,13 @@ class NotifyAborted:
 
 
 @dataclass(frozen=True, slots=True)
+class LookForRival:
+    """Find out whether another process has claimed the job since this generation. Answer: RivalSeen."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
 class DiscardFiles:
     """Delete these warehouse-relative files. Certainly nothing refers to them."""
 
@@ -477,6 +492,7 @@ Effect = (
     | RecordCut
     | NotifyComplete
     | NotifyAborted
+    | LookForRival
     | SavepointTaken
     | SavepointFailed
     | DiscardFiles

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import Effect, Fact
 
-FORMAT: Final = 6
+FORMAT: Final = 7
 """Raise it with every change of a message, or of an entry in one. A trace replays only on the core that wrote it."""
 
 

@@ -6,6 +6,7 @@ from typing import Final
 from spec.at_one_cut import Announced
 from spec.credit import Credit
 from spec.failing_splits import FailingSplits
+from spec.giving_way import GivesWay
 from spec.history import History
 from spec.measured import Measured
 from spec.pacing import Pacing
@@ -22,6 +23,7 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "not-too-late": TooLate,
     "measured": Measured,
     "cut-announced": Announced,
+    "gives-way": GivesWay,
 }
 """The judge of each invariant, by the invariant's id."""
 

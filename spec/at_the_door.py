@@ -10,10 +10,10 @@ from random import Random
 from typing import Final
 
 from checkpointing.commit.at_rest import Stamp
-from checkpointing.commit.fencing import HolderObserved, Lease, newest_claim, release_of
+from checkpointing.commit.fencing import HolderObserved, Lease, newest_claim, release_of, rival_of
 from checkpointing.commit.recovery import Observed
 from checkpointing.identifiers import CheckpointId, Generation
-from checkpointing.messages import CutRecorded, PublishTable, RecordCut
+from checkpointing.messages import CutRecorded, LookForRival, PublishTable, RecordCut, RivalSeen
 from checkpointing.metadata.record import Claim, Holder
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.errand import TICK, Errand, Terms
@@ -33,12 +33,10 @@ from checkpointing.tick.messages import (
     LogsSeen,
     LookAtLogs,
     LookAtTables,
-    LookForRival,
     Observe,
     PublishAgain,
     Question,
     ReadCut,
-    RivalSeen,
     TablesSeen,
     TakeHold,
     TickEffect,
@@ -154,8 +152,7 @@ class Carrier:
             case DiscardLeftovers():
                 return LeftoversDiscarded(world.discard_leftovers(effect.current, effect.by))
             case LookForRival():
-                newest = newest_claim(world.rows())
-                return RivalSeen(newest if newest and newest.generation > effect.generation else None)
+                return RivalSeen(rival_of(world.rows(), effect.generation))
             case EnsureTables() | CleanUp():
                 return Done()
             case TakeHold():

@@ -7,6 +7,7 @@ from random import Random
 from typing import assert_never
 
 from checkpointing.channel_items import SourceSlice
+from checkpointing.commit.fencing import rival_of
 from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, VertexId
@@ -23,6 +24,7 @@ from checkpointing.messages import (
     HookRestoreFailed,
     JudgementFailed,
     JudgeSuites,
+    LookForRival,
     MicroBatchFailed,
     MicroBatchFinished,
     MicroBatchNotStaged,
@@ -33,6 +35,7 @@ from checkpointing.messages import (
     PublishFailed,
     PublishTable,
     RecordCut,
+    RivalSeen,
     RowUnknown,
     RunMicroBatch,
     SavepointFailed,
@@ -92,7 +95,7 @@ class Hands:
         if isinstance(effect, RecordCut):
             self._retained[generation, effect.checkpoint] = self._world.retained()
 
-    def carry_out(self, effect: Effect, generation: Generation, faults: Faults) -> Fact | None:  # noqa: PLR0911
+    def carry_out(self, effect: Effect, generation: Generation, faults: Faults) -> Fact | None:  # noqa: PLR0911, PLR0912
         """Carry out one effect. Return the fact that answers it, or None if it has no answer."""
         match effect:
             case PollSource():
@@ -113,6 +116,8 @@ class Hands:
                 return CutRecorded(effect.checkpoint)
             case DiscardFiles():
                 self._world.discard(self._world.readers.discardable(effect.paths, self._world.now_ms))
+            case LookForRival():
+                return RivalSeen(rival_of(self._world.rows(), effect.generation))
             case AskHook():
                 return self._ask(effect, faults)
             case RestoreHook() | ResetHook():

@@ -27,6 +27,7 @@ from checkpointing.messages import (
     EndTick,
     Fact,
     JudgeSuites,
+    LookForRival,
     PollSource,
     PublishTable,
     RecordCut,
@@ -89,7 +90,8 @@ TELLING = (
 """Events after which a history is worth judging again."""
 _STORE = (AppendRow, PublishTable, RecordCut)
 _HOOKS = (AskHook, RestoreHook, ResetHook)
-_ANSWERED = (PollSource, RunMicroBatch, JudgeSuites, CheckTables, AppendRow, PublishTable, RecordCut, *_HOOKS)
+_READS = (PollSource, CheckTables, LookForRival)
+_ANSWERED = (RunMicroBatch, JudgeSuites, *_READS, *_STORE, *_HOOKS)
 
 
 def join_graph() -> JobGraph:

@@ -27,6 +27,7 @@ from checkpointing.messages import (
     EndTick,
     Fact,
     JudgeSuites,
+    LookForRival,
     NotifyAborted,
     NotifyComplete,
     PollSource,
@@ -354,6 +355,7 @@ class Tick:
                     | PublishTable()
                     | RecordCut()
                     | DiscardFiles()
+                    | LookForRival()
                 ):
                     self._queued += 1
                     self.hands.begin(effect, self.generation)

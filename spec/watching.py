@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.coordinator.messages import AskHook, HookAnswered, HookFailed, ResetHook, RestoreHook
+from checkpointing.coordinator.messages import AskHook, HookAnswered, ResetHook, RestoreHook
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.job.setup import JobSetup
@@ -27,6 +27,7 @@ from checkpointing.messages import (
     NotifyComplete,
     PollFailed,
     PollSource,
+    RivalSeen,
     RowAppended,
     RunMicroBatch,
     SavepointFailed,
@@ -46,7 +47,8 @@ from spec.steps import Begun, Step
 
 Split = tuple[VertexId, SplitId]
 _BEFORE_BARRIERS: Final = (Reason.TRIGGER_CHECKPOINT_FAILURE, Reason.CHECKPOINT_COORDINATOR_SUSPEND)
-"""Reasons for which the savepoint of a stop fails before any barrier is sent. For other ones, the job may fail too."""
+"""Reasons for which the savepoint of a stop fails before any barrier is sent. So it does if a hook fails. For other
+reasons, the job may fail too."""
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class Watched:
     restoring: set[str] = field(default_factory=set)
     """Hooks that have not answered that they are restored."""
     asked_hooks: set[tuple[str, CheckpointId]] = field(default_factory=set)
+    """Hooks that have not answered for a checkpoint, or failed, until the checkpoint has ended."""
     pending: set[CheckpointId] = field(default_factory=set)
     """The checkpoints that have an id and have not ended."""
     aborted: int = 0
@@ -135,7 +138,7 @@ class Watched:
                 self.channels.taken_back(fact.vertex)
             case RowAppended():
                 self.last_id = self.reserving.pop(fact.nonce, self.last_id)
-            case HookAnswered() | HookFailed():
+            case HookAnswered():
                 self.asked_hooks.discard((fact.hook, fact.checkpoint))
             case SavepointRequested():
                 self.requests.setdefault(fact.request, fact.kind)
@@ -146,6 +149,8 @@ class Watched:
                 self.is_troubled |= not fact.passed and fact.checkpoint in self.pending
             case TablesChecked():
                 self.is_troubled |= bool(fact.problems)
+            case RivalSeen():
+                self.is_troubled |= fact.claim is not None
             case HookRestored():
                 self.restoring.discard(fact.hook)
             case StopRequested():
@@ -177,7 +182,8 @@ class Watched:
             case SavepointFailed():
                 stops = self.requests.pop(effect.request, SavepointKind.PLAIN) is not SavepointKind.PLAIN
                 self.stops_failed += stops
-                self.is_troubled |= stops and not (effect.reason.pre_flight or effect.reason in _BEFORE_BARRIERS)
+                no_barrier = effect.reason.pre_flight or effect.reason in _BEFORE_BARRIERS or bool(self.asked_hooks)
+                self.is_troubled |= stops and not no_barrier
             case AskHook():
                 self.asked_hooks.add((effect.hook, effect.checkpoint))
             case RestoreHook() | ResetHook():

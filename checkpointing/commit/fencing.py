@@ -129,6 +129,12 @@ def newest_claim(rows: tuple[Row, ...]) -> Claim | None:
     return max(claims, key=lambda claim: (claim.generation, claim.last_id), default=None)
 
 
+def rival_of(rows: tuple[Row, ...], generation: Generation) -> Claim | None:
+    """Return the newest claim if it is later than this generation's. Its process has taken the job over then."""
+    newest = newest_claim(rows)
+    return newest if newest is not None and newest.generation > generation else None
+
+
 def release_of(rows: tuple[Row, ...], generation: Generation) -> Release | None:
     """Return the release with which this generation ended normally, or None."""
     return next((row for row in rows if isinstance(row, Release) and row.generation == generation), None)

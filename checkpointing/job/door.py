@@ -36,6 +36,7 @@ from checkpointing.messages import (
     MicroBatchNotStaged,
     PollFailed,
     PublishFailed,
+    RivalSeen,
     RowAppended,
     RowRefused,
     RowUnknown,
@@ -97,7 +98,7 @@ class JobDoor:
         job.start_scheduler()
         return self._rest()
 
-    def step(self, fact: Fact) -> tuple[Effect, ...]:  # noqa: PLR0912 - one line a fact
+    def step(self, fact: Fact) -> tuple[Effect, ...]:  # noqa: C901, PLR0912 - one line a fact
         """Take one fact, come to rest, and return what to do next.
 
         After the tick has ended, a request for a savepoint is refused, and every other fact is ignored.
@@ -135,6 +136,8 @@ class JobDoor:
                 | CutRecorded()
             ):
                 job.from_commit(job.commit.step(fact, job.now_ms))
+            case RivalSeen():
+                job.rival_seen(fact)
             case StopRequested():
                 job.ending.stop_requested(fact.kind)
             case SavepointRequested():
@@ -298,10 +301,7 @@ class JobDoor:
         A cut waits here if its own checkpoint failed before the barrier was sent (A10).
         """
         asked_for = self._setup.config.interval_ms is not None or self._job.coordinator.pending
-        return (self._vertex_waits() or self._job.readers.cuts.barrier_due) and not asked_for
-
-    def _vertex_waits(self) -> bool:
-        return any(run.waits_for_barrier for run in self._job.runs.values())
+        return (self._job.vertex_waits or self._job.readers.cuts.barrier_due) and not asked_for
 
     def _poll_sources(self) -> None:
         job = self._job
@@ -335,7 +335,7 @@ class JobDoor:
 
         A vertex that waits for a barrier holds credit, and must not block the barrier.
         """
-        if self._vertex_waits() and self._job.coordinator.pending:
+        if self._job.vertex_waits and self._job.coordinator.pending:
             return True
         return all(self._job.credit.has(subtask) for subtask in run.vertex.subtasks())
 

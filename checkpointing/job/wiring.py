@@ -40,9 +40,10 @@ from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.pause import Pause
 from checkpointing.job.readers import SourceReaders, pacing_of
 from checkpointing.job.restoring import acknowledged, completed_store, operator_runs, positions
+from checkpointing.job.rival import RivalWatch
 from checkpointing.job.savepoints import Savepoints
 from checkpointing.job.setup import JobSetup
-from checkpointing.messages import DiscardFiles, Effect, EndTick
+from checkpointing.messages import DiscardFiles, Effect, EndTick, RivalSeen
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.task import messages as task
@@ -77,6 +78,7 @@ class Wiring:
         self.ids = CheckpointIds(setup.claim)
         self.ending = Ending(setup.limits)
         self.pause = Pause()
+        self.rivals = RivalWatch(claim.generation)
         identity = CommitIdentity(
             job=setup.job, generation=claim.generation, nonce=claim.nonce, max_parallelism=config.max_parallelism
         )
@@ -90,6 +92,11 @@ class Wiring:
         self._held: list[told.TriggerTask] = []
         """Sources that were told of a checkpoint, and whose barriers wait for a cut of another job (A10)."""
         self.hooks = MasterHooks(graph.hooks)
+
+    @property
+    def vertex_waits(self) -> bool:
+        """True if a vertex waits for a barrier."""
+        return any(run.waits_for_barrier for run in self.runs.values())
 
     # -------------------------------------------------------------- channels
 
@@ -207,7 +214,8 @@ class Wiring:
 
     def _aborted(self, effect: told.NotifyCheckpointAborted) -> None:
         self._held = [held for held in self._held if held.checkpoint != effect.checkpoint]
-        self.effects.extend(self.drafts.aborted(effect.checkpoint, self.coordinator.statistics))
+        for aborted in self.drafts.aborted(effect.checkpoint, self.coordinator.statistics):
+            self.effects.extend((aborted, *self.rivals.failed(aborted)))
         self._forget(effect.checkpoint)
         latest = effect.latest_completed or NO_CHECKPOINT
         self.to_subtask(_subtask(effect.task), task.CheckpointAborted(effect.checkpoint, latest))
@@ -255,6 +263,12 @@ class Wiring:
         self._forget(record.checkpoint)
         self.savepoints.pin(record)
         self.tell(told.CommitSucceeded(record.checkpoint))
+
+    def rival_seen(self, fact: RivalSeen) -> None:
+        """End the tick as fenced if another process has claimed the job."""
+        lost = self.rivals.seen(fact)
+        if lost is not None:
+            self.ending.failed(CheckpointFailureReason.FENCED, lost)
 
     # -------------------------------------------------------------- gates
 

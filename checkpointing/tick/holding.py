@@ -8,7 +8,7 @@ from checkpointing.commit.recovery import Observed
 from checkpointing.commit.two_phase import UnexpectedFactError
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
-from checkpointing.messages import EndTick, RowAppended, RowRefused, TickOutcome
+from checkpointing.messages import EndTick, LookForRival, RivalSeen, RowAppended, RowRefused, TickOutcome
 from checkpointing.metadata.record import CheckpointRecord, Release
 from checkpointing.tick.asking import StepFailedError, Steps, appended, asked
 from checkpointing.tick.attempts import Attempts
@@ -20,10 +20,8 @@ from checkpointing.tick.messages import (
     CleanUp,
     Done,
     LetGo,
-    LookForRival,
     Observe,
     Outcome,
-    RivalSeen,
     RowChosen,
     TakeHold,
     Unsettled,

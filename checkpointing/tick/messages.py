@@ -21,9 +21,11 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import (
     CutRecorded,
     EndTick,
+    LookForRival,
     PublishFailed,
     PublishTable,
     RecordCut,
+    RivalSeen,
     RowAppended,
     RowRefused,
     RowUnknown,
@@ -159,13 +161,6 @@ class Work:
 @dataclass(frozen=True, slots=True)
 class CleanUp:
     """Delete unneeded files while the job is still held. Answer: Done."""
-
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
-class LookForRival:
-    """Find out whether another process has claimed the job since this generation. Answer: RivalSeen."""
 
     generation: Generation
 
@@ -360,13 +355,6 @@ class Worked:
     """The work is done, and appends no entry. The release drops these entries."""
 
     dropped: tuple[CheckpointId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RivalSeen:
-    """The claim of a later generation, if there is one."""
-
-    claim: Claim | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from checkpointing.messages import (
     CheckTables,
     DiscardFiles,
     JudgeSuites,
+    LookForRival,
     NotifyAborted,
     NotifyComplete,
     PollSource,
@@ -48,6 +49,7 @@ CarriedOut = (
     | HookEffect
     | NotifyComplete
     | NotifyAborted
+    | LookForRival
 )
 """The effects that change or read something outside the process."""
 
@@ -107,7 +109,7 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
         *([JudgeSuites.__name__] if any(table.judged for table in graph.tables()) else []),
         *(kind.__name__ for kind in (CheckTables, AppendRow)),
         *(f"{PublishTable.__name__}:{table}" for table in tables),
-        *(kind.__name__ for kind in (RecordCut, NotifyComplete, NotifyAborted)),
+        *(kind.__name__ for kind in (RecordCut, NotifyComplete, NotifyAborted, LookForRival)),
         *(f"{LOG_COMMIT}:{log}" for log in ("checkpoints", "cuts", "tables")),
         *(f"{CloseHook.__name__}:{hook}" for hook in hooks),
         CLEANUP,

@@ -13,7 +13,7 @@ from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.columns import columns_of
 from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
-from checkpointing.commit.fencing import HolderObserved, newest_claim
+from checkpointing.commit.fencing import HolderObserved, newest_claim, rival_of
 from checkpointing.commit.recovery import Observed
 from checkpointing.graph import Table
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
@@ -84,8 +84,7 @@ class JobStores:
     def rival(self, generation: Generation) -> Claim | None:
         """Return the newest claim if its generation is later; raises what reading entries raises."""
         with self._rows:
-            newest = newest_claim(self._checkpoints.latest())
-        return newest if newest is not None and newest.generation > generation else None
+            return rival_of(self._checkpoints.latest(), generation)
 
     def told(self, record: CheckpointRecord, tables: Iterable[TableName]) -> CheckpointRecord:
         """Return an entry with the columns of its tables, whatever its format; see `with_columns`."""

@@ -18,7 +18,7 @@ from checkpointing.commit.behind import Doubt
 from checkpointing.commit.fencing import Refused
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import TableName
-from checkpointing.messages import AppendRow, CutRecorded, PublishTable, RecordCut
+from checkpointing.messages import AppendRow, CutRecorded, LookForRival, PublishTable, RecordCut, RivalSeen
 from checkpointing.metadata.record import Claim, Row
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.messages import (
@@ -40,7 +40,6 @@ from checkpointing.tick.messages import (
     LogsSeen,
     LookAtLogs,
     LookAtTables,
-    LookForRival,
     Objected,
     Observe,
     PublishAgain,
@@ -48,7 +47,6 @@ from checkpointing.tick.messages import (
     ReadCut,
     Recovered,
     RestartDue,
-    RivalSeen,
     RolledForward,
     TablesSeen,
     TakeHold,

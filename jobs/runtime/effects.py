@@ -18,6 +18,7 @@ from checkpointing.messages import (
     DiscardFiles,
     Fact,
     JudgeSuites,
+    LookForRival,
     MicroBatchFailed,
     MicroBatchNotStaged,
     NotifyAborted,
@@ -26,6 +27,7 @@ from checkpointing.messages import (
     PollSource,
     PublishTable,
     RecordCut,
+    RivalSeen,
     RunMicroBatch,
     SliceOffered,
     SourceIdle,
@@ -92,7 +94,7 @@ class EffectHandlers:
         with around(self._boundary, boundary_of(effect)):
             return self._answer(effect)
 
-    def _answer(self, effect: CarriedOut) -> Fact | None:  # noqa: PLR0911 - a line for each effect
+    def _answer(self, effect: CarriedOut) -> Fact | None:  # noqa: PLR0911, PLR0912 - a line for each effect
         match effect:
             case PollSource():
                 return self._poll(effect)
@@ -109,6 +111,8 @@ class EffectHandlers:
             case RecordCut():
                 self._stores.record_cut(effect.checkpoint, effect.versions)
                 return CutRecorded(effect.checkpoint)
+            case LookForRival():
+                return self._look_for_rival(effect)
             case DiscardFiles():
                 self._discard(effect)
             case AskHook() | RestoreHook() | ResetHook() | CloseHook():
@@ -163,6 +167,14 @@ class EffectHandlers:
             cause = explained(str(error) if isinstance(error, TableNotCheckedError) else message_of(error))
             text = f"the output tables could not be checked, so nothing is committed: {cause}"
             return TableCheckFailed(effect.checkpoint, text)
+
+    def _look_for_rival(self, effect: LookForRival) -> RivalSeen:
+        """Read the newest claim. If it cannot be read, the tick looks again after its next failed checkpoint."""
+        try:
+            return RivalSeen(self._stores.rival(effect.generation))
+        except Exception as error:  # noqa: BLE001 - logged; safety does not depend on this look
+            _log.warning("the newest claim could not be read", error=f"{type(error).__name__}: {error}")
+            return RivalSeen(None)
 
     def _discard(self, effect: DiscardFiles) -> None:
         """Delete the files. One that cannot be deleted costs only its space."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.messages import MicroBatchFinished, PollFailed, RunMicroBatch, SliceOffered, SourceIdle
+from checkpointing.messages import MicroBatchFinished, PollFailed, RivalSeen, RunMicroBatch, SliceOffered, SourceIdle
 from spec.history import History
 from spec.pipeline import ORDERS, PAYMENTS
 
@@ -99,8 +99,17 @@ def let_every_slice_reach_a_cut(history):
     return replace(grouped, steps=steps)
 
 
+def let_another_process_claim_the_job(history):
+    """The door is told of it, and goes on."""
+    ((generation, (begun, *others)), *rest) = history.steps.items()
+    claim = begun.told.setup.claim.model_copy(update={"generation": generation + 1})
+    seen = replace(begun, told=RivalSeen(claim), effects=())
+    return replace(history, steps={generation: [begun, seen, *others], **dict(rest)})
+
+
 FALSIFIED_AT_DOORS = {
     "cut-announced": let_every_slice_reach_a_cut,
+    "gives-way": let_another_process_claim_the_job,
     "credit": let_a_byte_fill_a_channel,
     "splits-fail-alone": let_a_tick_catch_up_with_a_split_that_failed,
     "paced": let_a_slice_have_no_row,

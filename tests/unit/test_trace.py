@@ -66,12 +66,12 @@ def test_a_reason_is_written_by_its_name():
         b"",
         b"{",
         b"[]",
-        b'{"format":6,"number":1,"at_ms":1,"is":"Nothing","body":{}}',
-        b'{"format":"6","number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
-        b'{"format":6,"number":1,"at_ms":1,"is":"EndTick"}',
-        b'{"format":6,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":"x"}}',
-        b'{"format":6,"number":1,"is":"EndTick","body":{}}',
-        b'{"format":6,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
+        b'{"format":7,"number":1,"at_ms":1,"is":"Nothing","body":{}}',
+        b'{"format":"7","number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
+        b'{"format":7,"number":1,"at_ms":1,"is":"EndTick"}',
+        b'{"format":7,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":"x"}}',
+        b'{"format":7,"number":1,"is":"EndTick","body":{}}',
+        b'{"format":7,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
     ],
 )
 def test_what_is_no_entry_is_refused(line):

@@ -13,7 +13,7 @@ from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
 from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
 
-RARE = {"RollForward", "RollForwardCut", "NotifyAborted", "DiscardFiles"}
+RARE = {"RollForward", "RollForwardCut", "NotifyAborted", "LookForRival", "DiscardFiles"}
 """Effects that a first tick of the numbers need not have."""
 
 ONCE = {"Claim", "Lease", "EnsureTables", "DiscardLeftovers", "Cleanup", "Release"}

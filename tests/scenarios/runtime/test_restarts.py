@@ -26,7 +26,9 @@ from jobs.sources.port import SourceError
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.holders import this_process
 from jobs.stores.warehouse import Warehouse
+from spec.traces import judge as judge_trace
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, LocalEngine, build, read_cut
+from tests.scenarios.runtime.test_unreadable_logs import HalfWritten
 
 
 def restarting(**settings):
@@ -259,6 +261,24 @@ def test_what_a_rival_took_away_fails_the_tick_as_fenced_off(tick, tmp_path):
     assert "generation 2; before this tick knew: " in report.message
     assert "bronze/numbers/1.parquet" in report.message
     assert 0 == report.restarts
+
+
+def test_a_tick_whose_checkpoints_all_fail_learns_of_a_rival_at_once(tick, tmp_path):
+    """Its tables cannot be looked at any more. It tolerates that, but not that another process has the job."""
+    damaged = HalfWritten(tmp_path, 100)
+
+    def taken_over(name):
+        damaged(name)
+        if name == "after:CheckTables" and damaged.checks == 2:
+            rival_claim(tmp_path)
+
+    config = CONFIG.model_copy(update={"tolerable_failures": 100})
+    report = tick(plan=build(config=config), boundary=taken_over, limits=TickLimits(duration_ms=20_000))
+    assert (TickOutcome.FAILED, CheckpointFailureReason.FENCED) == (report.outcome, report.reason)
+    assert f"claimed by process {this_process().pid} " in report.message
+    assert damaged.checks <= 3  # the next checkpoint may have been on its way
+    with report.trace.open("rb") as lines:
+        assert [] == judge_trace(lines).problems
 
 
 def test_the_limit_of_checkpoints_counts_over_all_attempts(tick):

@@ -15,15 +15,15 @@ class HalfWritten:
     def __init__(self, root, times):
         self._log = root / GOLD / "_delta_log"
         self._times = range(2, 2 + times)
-        self._checks = 0
+        self.checks = 0
 
     def __call__(self, name):
         if name == "before:CheckTables":
-            self._checks += 1
-            if self._checks in self._times:
+            self.checks += 1
+            if self.checks in self._times:
                 newest = int(max(self._log.glob("*.json")).stem)
                 (self._log / f"{newest + 1:020}.json").write_bytes(b'{"commitInfo":{"oper')
-        elif name == "after:CheckTables" and self._checks in self._times:
+        elif name == "after:CheckTables" and self.checks in self._times:
             max(self._log.glob("*.json")).unlink()
 
 
