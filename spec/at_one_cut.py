@@ -1,4 +1,4 @@
-"""What must be true of a job that reads another job's cuts: at each entry it stands at one of them (A10)."""
+"""Judges a job that reads another job's cuts: at each entry it must stand at one of them (A10)."""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,10 +17,10 @@ Split = tuple[str, str]
 
 
 def mixed_cuts(history: History) -> Iterator[str]:
-    """Yield every entry whose splits of one upstream job do not stand at one and the same cut of it.
+    """Yield every entry whose splits of one upstream job do not all stand at the same cut.
 
-    Positions are known to their source alone. So a cut is known by the slices that reached it, and the restored
-    entry's positions count as one cut. Splits that have read nothing yet stand at the cut before the first.
+    Only a source understands its positions. So a cut is recognized by the slices that reached it, and the restored
+    entry's positions count as one cut. Splits without a read row stand at the cut before the first.
     """
     reached: dict[tuple[Split, str | None], set[str]] = {}
     groups: dict[Generation, Mapping[VertexId, str]] = {}
@@ -72,7 +72,7 @@ class Announced(DoorJudge):
     """
 
     def __init__(self, door: Watched) -> None:
-        """Begin with nobody on the way."""
+        """Begin without a group on its way to a cut."""
         super().__init__(door)
         self._on_the_way: dict[str, set[WatchedSplit]] = {}
         """By group, who has reached the cut that somebody of it has rows of; no entry if nobody has yet."""
@@ -84,7 +84,7 @@ class Announced(DoorJudge):
         """When the pause after them is over."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note who reads a cut, and who has reached it."""
+        """Record who reads a cut, and who has reached it."""
         if isinstance(fact, SliceOffered) and isinstance(fact.slice, SourceSlice) and fact.slice.cut is not None:
             group = self.door.setup.cut_groups[fact.slice.source]
             arrived = self._on_the_way.setdefault(group, set())

@@ -1,4 +1,4 @@
-"""The events of a suite's judgement of a vertex's rows: it is begun, and ends in a verdict or without one."""
+"""Lists the events of a suite's judgement of a vertex's rows: its begin, and its end with or without a verdict."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Draws the scenario of a seed: the faults, and what the run's moves change in them."""
+"""Draws the scenario of a seed: the faults, and the changes of the faults by the run's moves."""
 
 from random import Random
 
@@ -7,7 +7,7 @@ from spec.moves import Moves
 
 
 def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scenario:
-    """Return the scenario of a run with these moves; draws from both random numbers."""
+    """Return the scenario of a run with these moves, drawn from both random numbers."""
     scenario = paced(draw(random), moves.pause_ms, moves.orders_max)
     scenario = limited(scenario, shapes) if moves.limits else scenario
     scenario = hooked(scenario, seed) if moves.hooks else scenario

@@ -1,4 +1,4 @@
-"""Other jobs whose cuts the simulated one reads: cut n of a job has so many rows of each split (A10)."""
+"""Simulates other jobs whose cuts the simulated job reads. Cut n of a job has so many rows of each split (A10)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ SHOP, BANK = "shop", "bank"
 """Two upstream jobs."""
 
 ROWS_PER_CUT: Final = 7
-"""How many rows of each split a cut adds, until the split has no more."""
+"""A cut adds so many rows to each split, until the split has no more."""
 PUBLISHES: Final = 0.2
-"""How often the upstream job has published a cut meanwhile when it is asked for its newest one."""
+"""The probability that the upstream job has published a further cut when it is asked for its newest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Upstreams:
     """The jobs whose cuts the simulated job reads. A source may also read something else than cuts."""
 
     def __init__(self, rows: Mapping[SplitId, int], readable: dict[SplitId, int], jobs: Mapping[SplitId, str]) -> None:
-        """Name the job of each split. `rows` are those that a split has in the end, `readable` those it has now."""
+        """Name the job of each split. `rows` counts its rows in the end, and `readable` its rows now."""
         self._rows = rows
         self._readable = readable
         self._jobs = jobs
@@ -44,7 +44,7 @@ class Upstreams:
         return {source: job for source, job in jobs.items() if job is not None}
 
     def has(self, split: SplitId) -> bool:
-        """Return whether a split is read from cut to cut."""
+        """Return True if a split is read from cut to cut."""
         return split in self._jobs
 
     def publish(self, split: SplitId) -> None:

@@ -1,4 +1,4 @@
-"""A record with every type of Avro: for each field its Avro type, a value, Spark's type, and the value in Spark."""
+"""Lists every Avro type in a record: for each field its Avro type, a value, Spark's type, and the value in Spark."""
 
 import io
 from datetime import UTC, date, datetime
@@ -52,7 +52,7 @@ READ = {name: value for name, *_, value in FIELDS}
 
 
 def encoded(schema, record):
-    """Return the bytes of a record alone, as a message has them."""
+    """Return the bytes of a single record, as in a message."""
     file = io.BytesIO()
     schemaless_writer(file, schema, record)
     return file.getvalue()

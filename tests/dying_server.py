@@ -12,7 +12,7 @@ LOOK_S = 0.05
 
 
 class Server(Protocol):
-    """A server that comes back with what it had."""
+    """A server that keeps its data over a kill."""
 
     def kill(self) -> None:
         """Kill its processes."""
@@ -23,7 +23,7 @@ class Server(Protocol):
 
 @contextmanager
 def dying(server: Server, warehouse: Path) -> Iterator[threading.Event]:
-    """Kill the server soon after a tick in the block has claimed its job; at the end the server is up again.
+    """Kill the server soon after a tick in the block has claimed its job. At the end, start the server again.
 
     A tick that has not reached its source yet would be refused. The event says whether the server was killed.
     """
@@ -50,5 +50,5 @@ def dying(server: Server, warehouse: Path) -> Iterator[threading.Event]:
 
 
 def traces(warehouse: Path) -> set[Path]:
-    """Return the traces in a warehouse: a tick begins one when it has claimed its job."""
+    """Return the traces in a warehouse. A tick begins a trace when it has claimed its job."""
     return set(warehouse.glob("_tidemark/*/traces/*.ndjson"))

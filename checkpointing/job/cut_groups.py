@@ -22,12 +22,12 @@ SplitKey = tuple[VertexId, SplitId]
 
 
 class MixedCutsError(ValueError):
-    """A source of cuts answered a poll with rows of another cut than it was asked for: nothing was changed."""
+    """A source of cuts answered a poll with rows of another cut than requested. Nothing was changed."""
 
 
 @dataclass(slots=True)
 class CutGroup:
-    """The splits of one group, and the cut that they read on to."""
+    """The splits of one group, and the cut up to which they read."""
 
     splits: frozenset[SplitKey]
     uneven: bool
@@ -37,16 +37,16 @@ class CutGroup:
 
     @property
     def is_at_cut(self) -> bool:
-        """Whether every split has reached the cut that was read on to, and no barrier has followed yet."""
+        """Return True if every split has reached the group's cut, and no barrier has followed yet."""
         return self.target is not None and self.arrived == self.splits
 
     @property
     def holds_barrier(self) -> bool:
-        """Whether a barrier would find splits at different cuts."""
+        """Return True if a barrier would find splits at different cuts."""
         return self.uneven if self.target is None else not self.is_at_cut
 
     def offered(self, split: SplitKey, slice_: SourceSlice) -> None:
-        """Take a slice; the first one after a barrier names the cut. Raises MixedCutsError."""
+        """Take a slice. The first slice after a barrier names the cut. Raises MixedCutsError."""
         if slice_.cut is None or self.target not in (None, slice_.cut) or split in self.arrived:
             raise MixedCutsError(f"split {split[1]} of {split[0]} offered rows of cut {slice_.cut}, not {self.target}")
         self.target = slice_.cut
@@ -55,16 +55,16 @@ class CutGroup:
         self.uneven = self.uneven and not self.is_at_cut
 
     def barrier_sent(self) -> None:
-        """A barrier follows the cut: the group may read on to another one."""
+        """Record that a barrier follows the cut. The group may now read on to another cut."""
         self.target = None
         self.arrived.clear()
 
 
 class CutGroups:
-    """The groups of a job; a split of another kind of source is in none."""
+    """The groups of a job. A split of another kind of source belongs to no group."""
 
     def __init__(self, groups: Mapping[VertexId, str], positions: Mapping[SplitKey, str | None]) -> None:
-        """Begin at these positions, which are at a cut of each group, or at no place yet."""
+        """Begin at these positions. Each group stands at a cut, or its splits have no position yet."""
         by_name: dict[str, set[SplitKey]] = {}
         for split in positions:
             if split[0] in groups:
@@ -74,16 +74,16 @@ class CutGroups:
 
     @property
     def hold_barrier(self) -> bool:
-        """Whether a barrier must wait until a group has reached its cut."""
+        """Return True if a barrier must wait until a group has reached its cut."""
         return any(group.holds_barrier for group in self._groups)
 
     @property
     def barrier_due(self) -> bool:
-        """Whether a group has reached a cut: its barrier is to be asked for."""
+        """Return True if a group has reached a cut, so that its barrier must be requested."""
         return any(group.is_at_cut for group in self._groups)
 
     def offered(self, split: SplitKey, slice_: SourceSlice) -> frozenset[SplitKey]:
-        """Take a slice; return the splits that have to read on to its cut too. Raises MixedCutsError."""
+        """Take a slice. Return the splits that must read on to the same cut. Raises MixedCutsError."""
         group = self._of.get(split)
         if group is None:
             return frozenset()
@@ -92,27 +92,30 @@ class CutGroups:
         return group.splits - {split} if begins else frozenset()
 
     def barrier_sent(self) -> None:
-        """A barrier was sent, behind all that the splits have read."""
+        """Record that a barrier was sent, after all rows that the splits have read."""
         for group in self._groups:
             group.barrier_sent()
 
     def is_behind(self, split: SplitKey) -> bool:
-        """Return whether a barrier waits, or would wait, for rows of this split."""
+        """Return True if a barrier waits, or would wait, for rows of this split."""
         group = self._of.get(split)
         return group is not None and group.holds_barrier and split not in group.arrived
 
     def waits_at_cut(self, split: SplitKey) -> bool:
-        """Return whether the split has reached its group's cut, and reads on behind the next barrier only."""
+        """Return True if the split has reached its group's cut, and reads on only after the next barrier."""
         group = self._of.get(split)
         return group is not None and split in group.arrived
 
     def cut_for(self, split: SplitKey) -> str | None:
-        """Return the cut that a poll of this split may read on to, None for any."""
+        """Return the cut up to which a poll of this split may read, or None for any cut."""
         group = self._of.get(split)
         return None if group is None else group.target
 
     def seeks(self, split: SplitKey, polled: Iterable[SplitKey]) -> bool:
-        """Return whether another split of the group is being asked for a cut: two might find different ones."""
+        """Return True if another split of the group is just being asked for a cut.
+
+        Two splits might find different cuts.
+        """
         group = self._of.get(split)
         return group is not None and group.target is None and not group.splits.isdisjoint(polled)
 

@@ -10,7 +10,7 @@ from jobs.stores.upstream_cuts import NamesCut
 
 
 class CutPosition(NamesCut):
-    """A place in a table of another job: the cut that is read, or was read, and the next row after what was read."""
+    """A place in a table of another job: a cut, and the next row to read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -19,7 +19,7 @@ class CutPosition(NamesCut):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the position of that canonical JSON text; raise SourceError if no source of cuts has written it."""
+        """Return the position of that canonical JSON text. Raise SourceError if no source of cuts has written it."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -29,5 +29,5 @@ class CutPosition(NamesCut):
             ) from error
 
     def text(self) -> str:
-        """Return the canonical JSON text: the same position always gives the same text."""
+        """Return the canonical JSON text. The same position always has the same text."""
         return self.model_dump_json()

@@ -33,9 +33,9 @@ class CutSource(DeltaSource):
     """The rows of an append table of another job, from cut to cut (see `port.Source`)."""
 
     def __init__(self, warehouse: str | Path, job: str, table: str, *, schema: StructType | None = None) -> None:
-        """Read nothing yet; raise InvalidNameError for a name that no job or table may have.
+        """Read nothing yet. Raise InvalidNameError for a name that no job or table may have.
 
-        Raises SourceError for the URL of an object store: a source of cuts reads a warehouse in a folder.
+        Raises SourceError for the URL of an object store, because a source of cuts reads a warehouse in a folder.
         """
         if isinstance(parsed(str(warehouse)), StoreUrl):
             raise SourceError(f"{warehouse} lies in an object store: a source of cuts reads a warehouse in a folder")
@@ -43,7 +43,7 @@ class CutSource(DeltaSource):
         super().__init__(self._root / self._table, schema=schema)
         self._upstream = upstream_job(self._root, self._job)
         self._walked: tuple[int, Mapping[str, int]] | None = None
-        """Up to which version the log was last searched for files that were taken back, and these files."""
+        """The version up to which the log was last searched for files that a rollback removed, and these files."""
 
     @property
     def upstream(self) -> str:
@@ -53,8 +53,8 @@ class CutSource(DeltaSource):
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows up to a cut of the upstream job; see `port.Source.poll`.
 
-        The cut is `request.cut`, or by default the newest one. None: there is no newer one. A cut that has no new rows
-        of this table is reached by a slice without rows.
+        The cut is `request.cut`, or by default the newest one. None means that there is no newer cut. If a cut adds no
+        rows to this table, a slice without rows leads to it.
         """
         start = None if request.position is None else self._parsed(request.position)
         found = self._upstream.newest() if request.cut is None else self._upstream.named(request.cut)
@@ -107,11 +107,11 @@ class CutSource(DeltaSource):
         )
 
     def described(self) -> SourceDescription:
-        """Return that these are cuts, and of which job; see `port.DescribesItself`."""
+        """Return the kind of source, and the upstream job; see `port.DescribesItself`."""
         return SourceDescription("cuts", f"{self._table} of {self.upstream}")
 
     def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
-        """Return how many rows of the newest cut are unread, and the age of that cut; see `port.KnowsLag`."""
+        """Return the number of unread rows up to the newest cut, and the age of that cut; see `port.KnowsLag`."""
         found = self.poll(PollSource(_NOBODY, SPLIT, positions.get(SPLIT), _ALL))
         if found is None:
             return {SPLIT: Lag(0, 0.0)}
@@ -119,7 +119,7 @@ class CutSource(DeltaSource):
         return {SPLIT: Lag(found.rows, max(0.0, time.time() - published_ms / 1_000))}
 
     def _parsed(self, text: str) -> CutPosition:
-        """Return the position; raise SourceError if its cut is of another job, or was taken back."""
+        """Return the position. Raise SourceError if its cut belongs to another job, or no longer exists."""
         position = CutPosition.parse(text)
         if position.job != self._job:
             raise SourceError(

@@ -1,4 +1,4 @@
-"""Another Tidemark job whose cuts a pipeline reads: its newest cut, whether an older one still exists, and holding one.
+"""Handles another Tidemark job whose cuts a pipeline reads: finds its newest cut, checks an older one, reserves one.
 
 Nothing here needs Spark.
 """
@@ -25,7 +25,7 @@ from jobs.stores.upstream_cuts import UpstreamCut, cuts_at, rests_on
 from jobs.stores.warehouse import Warehouse
 
 _FOUND_MAX: Final = 16
-"""How many cuts are known by name: the tables of one job are asked for one cut at a time."""
+"""So many cuts are known by name. The tables of one job are read up to one cut at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +37,22 @@ class FoundCut:
 
     @property
     def name(self) -> str:
-        """The name under which the job door knows the cut."""
+        """Return the name under which the job door knows the cut."""
         return f"{self.cut.checkpoint}.{self.cut.nonce}"
 
 
 class Upstream:
-    """The upstream job: its newest cut, and those that were found. All sources of one job in a process share it."""
+    """The upstream job: its newest cut, and the cuts that were found. All sources of one job in a process share it."""
 
     def __init__(self, warehouse: Path, job: str) -> None:
-        """Name the job; nothing is read yet."""
+        """Name the job. It reads nothing yet."""
         self._warehouse = Warehouse(warehouse, ProtocolPaths(job_name(job)))
         self._found: dict[str, FoundCut] = {}
         self._stores: tuple[CutStore, CheckpointStore] | None = None
         self._lock = Lock()
 
     def newest(self) -> FoundCut | None:
-        """Return the newest published cut, None if there is none yet; raise SourceError for a job that never ran."""
+        """Return the newest published cut, or None before the first one. Raise SourceError for a job that never ran."""
         with self._lock:
             recorded = self._opened()[0].entries()
             if not recorded:
@@ -67,21 +67,21 @@ class Upstream:
             return found
 
     def named(self, name: str) -> FoundCut:
-        """Return a cut that a source of this process found; raise SourceError for another one."""
+        """Return a cut that a source of this process found. Raise SourceError for another cut."""
         found = self._found.get(name)
         if found is None:
             raise SourceError(f"cut {name} of {self._warehouse.paths.job} is not known any more: run the tick again")
         return found
 
     def keyed_tables(self) -> frozenset[TableName]:
-        """Return the tables that have one row per key, operators' states too, as the newest entry says."""
+        """Return the tables with one row per key according to the newest entry, operators' states included."""
         job = self._warehouse.paths.job
         return frozenset(name for record in self._records()[-1:] for name, _ in keyed_tables(record, job))
 
     def hold(self, cut: UpstreamCut, reader: str) -> None:
-        """Reserve a cut for the job that reads on from it, until it holds a newer one, at most for 30 days.
+        """Reserve a cut for the job that reads on from it, until that job reserves a newer one, for at most 30 days.
 
-        Nothing is reserved if the cut is not recorded any more. Raises OSError for a warehouse that cannot be written.
+        If the cut is no longer recorded, it reserves nothing. Raises OSError for a warehouse that cannot be written.
         """
         cuts, store = self._opened()[0], ReservationStore(self._warehouse)
         recorded = cuts.entries().get(cut.checkpoint)
@@ -93,7 +93,7 @@ class Upstream:
             store.reserve(name, recorded, JOB_RESERVATION_MS_MAX, kept=True, reader=reader)
 
     def must_stand(self, cut: UpstreamCut) -> None:
-        """Raise SourceError if the upstream job was rolled back behind a cut, or is not the one that had it."""
+        """Raise SourceError if the upstream job was rolled back behind a cut, or never had this cut."""
         records = self._records()
         there = next((row for row in records if row.checkpoint == cut.checkpoint), None)
         gone = there is not None and (there.abandoned or cut.nonce not in ("", there.nonce))
@@ -103,7 +103,7 @@ class Upstream:
 
     @property
     def has_run(self) -> bool:
-        """Whether the job is in its warehouse."""
+        """Return True if the job is in its warehouse."""
         return has_run(self._warehouse)
 
     def _records(self) -> tuple[CheckpointRecord, ...]:
@@ -125,19 +125,19 @@ class Upstream:
 
 @cache
 def upstream_job(warehouse: Path, job: str) -> Upstream:
-    """Return the job of that name; the same object for all sources of a process."""
+    """Return the job of that name. All sources of a process get the same object."""
     return Upstream(warehouse, job)
 
 
 class UpstreamHolds:
-    """Holds the upstream cuts from which a job reads on, so that the upstream jobs' clean-ups keep them."""
+    """Reserves the upstream cuts from which a job reads on, so that the upstream jobs' clean-ups keep them."""
 
     def __init__(self, reader: str) -> None:
         """Hold for this job. Its text names its warehouse too, and upstream's doctor shows it."""
         self._reader = reader
 
     def rest_on(self, positions: Iterable[str | None]) -> None:
-        """Hold the cuts at these positions instead of those before; other positions are passed over.
+        """Reserve the cuts at these positions instead of the earlier ones. Ignore positions of other sources.
 
         Raises OSError for an upstream warehouse that cannot be written.
         """
@@ -148,15 +148,16 @@ class UpstreamHolds:
 
 
 def newest_that_stands(records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
-    """Return the newest of a job's own checkpoints that rests on upstream cuts that still exist; None if none does."""
+    """Return the newest of a job's own checkpoints whose upstream cuts all still exist, or None."""
     older = sorted((each for each in records if not each.abandoned), key=lambda each: each.checkpoint, reverse=True)
     return next((record for record in older if not taken_back(record)), None)
 
 
 def taken_back(record: CheckpointRecord) -> str:
-    """Return which upstream cut of a checkpoint does not exist any more; an empty text if all of them do.
+    """Return which upstream cut of a checkpoint no longer exists, or an empty text if all of them exist.
 
-    Nothing is said of a warehouse that was moved: the source looks where it is now, when it is polled.
+    It says nothing about a warehouse that was moved. When the source is polled, it looks at the warehouse's present
+    place.
     """
     for cut in rests_on(record):
         upstream = upstream_job(Path(cut.warehouse), cut.job)

@@ -10,11 +10,11 @@ from jobs.storage.place import StoragePlace
 
 _BUFFER_BYTES: Final = 256 * 1024
 _buffers: Final = threading.local()
-"""A buffer for each thread, used again for each file: new memory costs more than the checksum."""
+"""A buffer for each thread, which all files use. New memory costs more than the checksum."""
 
 
 def measured(place: StoragePlace) -> tuple[int, int]:
-    """Return the size and the CRC-32 of a file. Raises what reading it raises."""
+    """Return the size and the CRC-32 of a file. Raises the errors of reading it."""
     if isinstance(place.storage, Folder):
         return _of_path(place.storage.path(place.name))
     size, crc32 = 0, 0

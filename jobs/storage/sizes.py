@@ -8,11 +8,14 @@ from jobs.storage.port import Storage
 from jobs.storage.together import together
 
 LISTED_FROM: Final = 20
-"""So many files of one folder are listed rather than asked for one by one: a LIST tells a thousand, for more money."""
+"""If one folder has so many files to look up, it is listed instead.
+
+A LIST returns a thousand sizes, but costs more money.
+"""
 
 
 def sizes_of(storage: Storage, names: Collection[str]) -> dict[str, int | None]:
-    """Return the bytes of each file; None for one that does not exist. Raises OSError."""
+    """Return the bytes of each file, or None for a missing file. Raises OSError."""
     by_folder: dict[str, list[str]] = {}
     for name in names:
         by_folder.setdefault(name.rpartition("/")[0], []).append(name)

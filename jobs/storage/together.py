@@ -1,7 +1,7 @@
-"""Asks a storage several things that do not depend on each other.
+"""Asks a storage several independent questions at the same time.
 
-In an object store each question takes as long as its way there and back, so they are asked at the same time. In a
-folder an answer takes microseconds, less than a thread, so they are asked one after the other.
+In an object store, each question takes as long as its way there and back, so they are asked in parallel. In a folder,
+an answer takes microseconds, less than a thread costs, so they are asked one after another.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +12,7 @@ from jobs.storage.folder import Folder
 from jobs.storage.port import Storage
 
 AT_A_TIME: Final = 32
-"""As many as a store lets one client ask at a time without a refusal."""
+"""A store answers so many requests of one client at a time without refusing any."""
 
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
@@ -21,9 +21,9 @@ _Answer = TypeVar("_Answer")
 def together(
     storage: Storage, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]
 ) -> list[_Answer]:
-    """Return the answers of `call` in the order of what is asked; raise the first error, once no call runs any more.
+    """Return the answers of `call` in the order of the questions, or raise the first error.
 
-    Each call may run in another thread.
+    It returns or raises only when no call runs any more. Each call may run in another thread.
     """
     each = list(asked)
     return list(in_threads(1 if isinstance(storage, Folder) else len(each), call, each))
@@ -51,7 +51,7 @@ def in_threads(
 def both(
     storage: Storage, one: Callable[[], _Asked], other: Callable[[], _Answer]
 ) -> tuple[_Asked, _Answer]:
-    """Return the answers of two calls, made in order in a folder; raise the first error."""
+    """Return the answers of two calls. In a folder they run in order. Raise the first error."""
     calls: tuple[Callable[[], object], ...] = (one, other)
     first, second = together(storage, lambda call: call(), calls)
     return cast("tuple[_Asked, _Answer]", (first, second))

@@ -12,7 +12,7 @@ from checkpointing.metadata.record import CheckpointRecord
 
 @dataclass(frozen=True, slots=True)
 class UpstreamCut:
-    """A cut of another job: its warehouse, job and checkpoint. `nonce` tells it from another one of that number."""
+    """A cut of another job: its warehouse, job and checkpoint. `nonce` distinguishes cuts with the same number."""
 
     warehouse: str
     job: str
@@ -20,12 +20,12 @@ class UpstreamCut:
     nonce: str
 
     def __str__(self) -> str:
-        """Return the cut as a message names it."""
+        """Return the cut's name in messages."""
         return f"cut {self.checkpoint} of {self.job} in {self.warehouse}"
 
 
 class NamesCut(BaseModel):
-    """What the position of a source of cuts says about its cut, whatever else it says."""
+    """Describes the position of a source of cuts as far as its cut goes."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -37,18 +37,18 @@ class NamesCut(BaseModel):
 
     @property
     def upstream(self) -> UpstreamCut:
-        """The cut."""
+        """Return the cut."""
         return UpstreamCut(self.warehouse, self.job, self.cut, self.nonce)
 
 
 def rests_on(record: CheckpointRecord | None) -> tuple[UpstreamCut, ...]:
-    """Return the upstream cuts that an entry's sources stand at, each once; none for a job that reads no cuts."""
+    """Return the upstream cuts at which an entry's sources stand, each once. A job without such sources has none."""
     vertices = record.vertices if record is not None else ()
     return cuts_at(subtask.position for vertex in vertices if vertex.splits for subtask in vertex.subtasks)
 
 
 def cuts_at(positions: Iterable[str | None]) -> tuple[UpstreamCut, ...]:
-    """Return the upstream cuts at these positions, each once; positions of other kinds of sources are passed over."""
+    """Return the upstream cuts at these positions, each once. Ignore positions of other kinds of sources."""
     return tuple(dict.fromkeys(_cuts(positions)))
 
 

@@ -1,4 +1,4 @@
-"""Mutants of sources that read cuts of another job: where their barriers are, and who asks for them (A10)."""
+"""Plants bugs in sources that read cuts of another job: where their barriers are, and who asks for them (A10)."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Two pipelines: one writes orders and payments, the other reads both tables at the cuts of the first."""
+"""Defines two pipelines: one writes orders and payments, and the other reads both tables at the cuts of the first."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ TABLES = ("orders", "payments")
 
 
 def upstream(data: Path) -> Pipeline:
-    """Return the upstream pipeline: as many orders as payments come in each of its epochs."""
+    """Return the upstream pipeline. Each of its epochs has as many orders as payments."""
     config = CheckpointConfig(every_rows=6, rows_of=("orders",), slice_rows_max=3, retained=20)
     pipeline = Pipeline("shop", config=config)
     for name in TABLES:
@@ -26,7 +26,7 @@ def upstream(data: Path) -> Pipeline:
 
 
 def downstream(data: Path) -> Pipeline:
-    """Return the downstream pipeline, which copies both tables; `data` has the upstream warehouse."""
+    """Return the downstream pipeline, which copies both tables. `data` contains the upstream warehouse."""
     pipeline = Pipeline("report", config=CheckpointConfig(every_rows=2, slice_rows_max=2, retained=20))
     for name in TABLES:
         source = CutSource(data / "upstream" / "warehouse", "shop", f"silver/{name}")

@@ -1,4 +1,4 @@
-"""Two jobs on real Spark and Delta: the second reads two tables of the first, always at one and the same cut of it."""
+"""Tests two jobs on real Spark and Delta: the second reads two tables of the first, always at one cut of it."""
 
 import polars as pl
 import pytest
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.dear]
 
 @pytest.fixture
 def trials(tmp_path):
-    """The two jobs; the downstream one finds the upstream warehouse in its data folder."""
+    """Return the trials of both jobs. The downstream one finds the upstream warehouse in its data folder."""
     down = Trial("tests.scenarios.cut_job:downstream", tmp_path)
     return Trial("tests.scenarios.cut_job:upstream", down.data / "upstream"), down
 
@@ -28,7 +28,7 @@ def deliver(up, start, rows):
 
 
 def must_rest_on_one_cut_each(up, down):
-    """Each downstream cut shows both tables exactly as they are at the one upstream cut that it names."""
+    """Assert that each downstream cut shows both tables exactly as they are at the upstream cut that it names."""
     seen = []
     for cut in down.cuts.all():
         (below,) = cut.rests_on
@@ -41,7 +41,7 @@ def must_rest_on_one_cut_each(up, down):
 
 
 def test_no_downstream_cut_mixes_two_upstream_cuts(spark, trials, capsys):
-    """Upstream goes on, downstream is killed before and after its commit point, and takes several cuts as one."""
+    """Upstream goes on. Downstream is killed before and after its commit point, and takes several cuts as one."""
     up, down = trials
     deliver(up, 0, 12)
     up.run(checkpoints=1, spark_cores=1)
@@ -61,8 +61,8 @@ def test_no_downstream_cut_mixes_two_upstream_cuts(spark, trials, capsys):
     assert f"rests on cut {rests[-1]} of shop in {up.warehouse}" in capsys.readouterr().out
 
 
-def test_a_rollback_upstream_is_followed(spark, trials, capsys):
-    """The next tick downstream is refused before its claim; `rollback --follow` goes back, and both go on."""
+def test_downstream_follows_a_rollback_upstream(spark, trials, capsys):
+    """The next downstream tick is refused before its claim. `rollback --follow` goes back, and both jobs go on."""
     up, down = trials
     deliver(up, 0, 6)
     first = up.run(spark_cores=1)

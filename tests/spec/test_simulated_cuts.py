@@ -1,4 +1,4 @@
-"""Simulated jobs that read the cuts of another job: at each entry they stand at one of them (A10)."""
+"""Simulates jobs that read the cuts of another job: at each entry they stand at one cut (A10)."""
 
 from spec.moves import Moves
 from spec.simulator import simulate
@@ -8,7 +8,7 @@ SEEDS = range(12)
 
 
 def test_jobs_stand_at_one_cut_of_the_job_that_they_read():
-    """Under all faults, with savepoints, rollbacks and splits that come and go; and cuts are really reached."""
+    """This holds under all faults, with savepoints, rollbacks and splits that come and go. Cuts are really reached."""
     reached = 0
     for seed in SEEDS:
         moves = Moves(savepoints_max=3, rollbacks_max=1, splits=True, declines=True, cuts=True)

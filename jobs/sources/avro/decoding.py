@@ -18,7 +18,7 @@ from jobs.sources.avro.types import Avro
 _MAGIC: Final = 0
 _HEAD_BYTES: Final = 5
 _FAILURES: Final = (ValueError, TypeError, LookupError, EOFError, ArithmeticError, MemoryError, pa.ArrowException)
-"""What fastavro and Arrow raise for bytes that are no record, and for values that do not fit."""
+"""The errors of fastavro and Arrow for bytes that are no record, and for values that do not fit."""
 
 Record = dict[str, Any] | None
 
@@ -59,7 +59,7 @@ class AvroDecoding:
         )
 
     def _record(self, value: bytes | None) -> Record:
-        """Return the record in these bytes; None if they are none, or if there is no value."""
+        """Return the record in these bytes, or None if they are no record or if there is no value."""
         if value is None:
             return None
         try:
@@ -79,7 +79,7 @@ class AvroDecoding:
         return record if isinstance(record, dict) and file.tell() == len(value) else None
 
     def _rows(self, records: Sequence[Record]) -> tuple[pa.StructArray, list[bool]]:
-        """Return the rows of the records, null where there is none, and which of them have values that fit."""
+        """Return the rows of the records, with nulls for missing ones, and which records have values that fit."""
         try:
             return self._converted(records), [True] * len(records)
         except _FAILURES:

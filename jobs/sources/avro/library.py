@@ -16,7 +16,7 @@ def must_be_installed() -> None:
 
 
 def as_json(schema: Avro, what: str) -> Avro:
-    """Return a schema that was given as text or as what JSON makes of it; raise SourceError for another text."""
+    """Return a schema from its text or its JSON value. Raise SourceError for a text that is not JSON."""
     if not isinstance(schema, str):
         return schema
     try:
@@ -26,7 +26,10 @@ def as_json(schema: Avro, what: str) -> Avro:
 
 
 def written_out(schema: Avro, what: str) -> Avro:
-    """Return a schema with every named type written out where it is used; raise SourceError if it is none."""
+    """Return a schema in which every named type is written out where it is used.
+
+    Raise SourceError for an invalid one.
+    """
     must_be_installed()
     from fastavro.schema import SchemaParseException, UnknownType, parse_schema  # noqa: PLC0415 - an extra
 
@@ -37,9 +40,9 @@ def written_out(schema: Avro, what: str) -> Avro:
 
 
 def schema_of_file(path: Path) -> Avro:
-    """Return the schema in the header of an Avro file, every named type written out.
+    """Return the schema in the header of an Avro file, with every named type written out.
 
-    Raises OSError, EOFError or ValueError for a file that is not of Avro or cannot be read.
+    Raises OSError, EOFError or ValueError for a file that is not an Avro file or cannot be read.
     """
     must_be_installed()
     from fastavro import reader  # noqa: PLC0415 - an extra

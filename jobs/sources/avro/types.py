@@ -46,7 +46,7 @@ _DIGITS_MAX: Final = 38
 
 
 class AvroTypeError(ValueError):
-    """A type that Spark has no type for: says where it is, and what it is."""
+    """Spark has no type for this Avro type. The message says where it is, and what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,9 @@ _LOGICAL: Final = {
 
 
 def column_types(schema: Avro) -> dict[str, ColumnType | AvroTypeError]:
-    """Return the type of each field of a record, or why it has none.
+    """Return the type of each field of a record, or the reason why it has none.
 
-    In the schema every named type is written out where it is used. Raises AvroTypeError for one of something else.
+    In the schema, every named type is written out where it is used. Raises AvroTypeError if the schema is not a record.
     """
     if not (isinstance(schema, Mapping) and schema.get("type") == "record"):
         raise AvroTypeError("it describes no record")
@@ -98,7 +98,7 @@ def column_types(schema: Avro) -> dict[str, ColumnType | AvroTypeError]:
 
 
 def without_logical_types(schema: Avro) -> Avro:
-    """Return a schema whose records decode to what Avro stores. Only decimals stay decimals."""
+    """Return a schema whose records decode to the values that Avro stores. Only decimals stay decimals."""
     match schema:
         case [*parts]:
             return [without_logical_types(part) for part in parts]

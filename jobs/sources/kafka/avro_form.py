@@ -1,4 +1,4 @@
-"""Makes the columns of Avro records, and how they are decoded, of the schemas that a user gives."""
+"""Makes the columns of Avro records from a user's schemas, and says how records are decoded."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -43,7 +43,10 @@ def avro_form(schema: Avro, writers: Mapping[int, Avro], *, has_numbers: bool) -
 
 
 def _types(schema: Avro) -> dict[str, ColumnType]:
-    """Return the type of each column; raise SourceError for a schema that has no columns, or one of no type."""
+    """Return the type of each column.
+
+    Raise SourceError for a schema without columns, or with a type that Spark lacks.
+    """
     try:
         found = column_types(written_out(schema, _SCHEMA))
     except AvroTypeError as error:

@@ -14,7 +14,7 @@ from jobs.sources.postgres.position import ChangesPosition
 from jobs.sources.postgres.staged_log import ChangeFile, StagedLog, ends_of
 
 CHANGES = "changes"
-"""Names the place behind the snapshot, where the changes begin."""
+"""The word for the place after the snapshot, where the changes begin."""
 
 
 def position_named(log: StagedLog, words: str) -> ChangesPosition:
@@ -68,7 +68,7 @@ def _end_of(file: ChangeFile) -> ChangesPosition:
 
 
 def _first_since(log: StagedLog, moment: datetime) -> int | None:
-    """Return the number of the first row that was committed at this moment or later; None if there is none."""
+    """Return the number of the first row that was committed at this moment or later, or None if there is none."""
     wanted = np.datetime64(moment.astimezone(UTC).replace(tzinfo=None), "us")
     for file in log.files:
         times = pq.read_table(file.path, columns=[COMMITTED_AT]).column(0).to_numpy()

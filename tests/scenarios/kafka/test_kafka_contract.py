@@ -1,4 +1,4 @@
-"""KafkaSource keeps the promises of a source: in this process, when ticks are killed, and when the broker is."""
+"""Tests that KafkaSource keeps the promises of a source, also if ticks or the broker are killed."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ def served(broker):
 
 
 def orders(folder: Path) -> KafkaSource:
-    """Return the source over a topic that the first call makes, with gaps in its offsets."""
+    """Return the source over a topic that the first call makes. Its offsets have gaps."""
     told = folder / TOLD
     if not told.exists():
         servers, name = SERVED[0].servers, f"contract-{os.getpid()}-{next(_NUMBERS)}"
@@ -54,13 +54,13 @@ def order(number: int) -> str:
 
 @pytest.mark.dear
 class TestKafka(SourceContract):
-    """It gives the same rows for ever, however it is polled."""
+    """The source gives the same rows for ever, in polls of any size."""
 
     source = staticmethod(orders)
 
 
 def test_slices_of_any_size_hold_the_same_rows(tmp_path):
-    """One promise of the contract, in each run of the tests: gaps of transactions, and a record that is no order."""
+    """Each run of the tests checks this promise, with gaps of transactions and a record that is no order."""
     TestKafka().test_slices_of_any_size_hold_the_same_rows(tmp_path)
 
 
@@ -78,7 +78,7 @@ class TestKafkaAndKillsOfReading(SurvivesKills):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 class TestKafkaAndKillsOfCommitting(SurvivesKills):
-    """Ticks die while they commit a checkpoint, and the offsets to the group after it."""
+    """Ticks die while they commit a checkpoint, and while they commit its offsets to the group."""
 
     source = staticmethod(orders)
     kills = tuple(
@@ -91,7 +91,7 @@ class TestKafkaAndKillsOfCommitting(SurvivesKills):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 class TestKafkaAndKillsOfTheBroker(SurvivesKills):
-    """The broker dies in each tick and comes back, also in those that are killed themselves."""
+    """The broker dies in each tick and comes back. Some of these ticks are killed too."""
 
     source = staticmethod(orders)
     kills = ("after:RunMicroBatch", "after:AppendRow")

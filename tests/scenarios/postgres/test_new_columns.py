@@ -1,4 +1,4 @@
-"""A source that reads new columns of its tables, on a real server."""
+"""Tests a source that reads new columns of its tables, on a real server."""
 
 from decimal import Decimal
 
@@ -6,8 +6,8 @@ from jobs.sources.postgres import staging
 from tests.scenarios.postgres.reading import SPLIT, all_rows, polled, slices
 
 
-def test_new_columns_are_read_from_the_next_tick_on(bank):
-    """The rows from the change on wait for a source that has the columns; what was staged before has null in them."""
+def test_the_next_tick_reads_new_columns(bank):
+    """Rows from the change on wait for a source with the columns. Rows that were staged before have null in them."""
     bank.sql("CREATE DOMAIN cents AS numeric(12, 2)")
     first = polled(bank.source(new_columns="evolve"))
     bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
@@ -36,7 +36,7 @@ def test_new_columns_are_read_from_the_next_tick_on(bank):
 
 
 def test_a_large_pull_with_a_new_column_is_read_whole(bank, monkeypatch):
-    """Rows that were written down before the column was met are dropped and read again, with the column."""
+    """Rows that were staged before the source met the column are dropped and read again with the column."""
     monkeypatch.setattr(staging, "_MESSAGES_AT_ONCE", 3)
     first = polled(bank.source(new_columns="evolve"))
     for number in range(10):

@@ -1,4 +1,4 @@
-"""PostgresChanges keeps the promises of a source: in this process, when ticks are killed, and when the server is."""
+"""Tests that PostgresChanges keeps the promises of a source, also if ticks or the server are killed."""
 
 import itertools
 import json
@@ -59,14 +59,14 @@ def bank(folder: Path) -> PostgresChanges:
 
 @pytest.mark.dear
 class TestPostgres(SourceContract):
-    """It gives the same rows for ever, however it is polled."""
+    """The source gives the same rows for ever, in polls of any size."""
 
     source = staticmethod(bank)
     may_exceed = True
 
 
 def test_slices_of_any_size_hold_the_same_rows(tmp_path):
-    """One promise of the contract, in each run of the tests: a snapshot, and transactions of one row and of several."""
+    """Each run of the tests checks this promise, with a snapshot and transactions of one row and of several rows."""
     TestPostgres().test_slices_of_any_size_hold_the_same_rows(tmp_path)
 
 
@@ -85,7 +85,7 @@ class TestPostgresAndKillsOfReading(SurvivesKills):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 class TestPostgresAndKillsOfCommitting(SurvivesKills):
-    """Ticks die while they commit a checkpoint, and move the slot after it."""
+    """Ticks die while they commit a checkpoint, and while they move the slot after it."""
 
     source = staticmethod(bank)
     may_exceed = True
@@ -99,7 +99,7 @@ class TestPostgresAndKillsOfCommitting(SurvivesKills):
 @pytest.mark.dear
 @pytest.mark.timeout(590)
 class TestPostgresAndKillsOfTheServer(SurvivesKills):
-    """The server dies in each tick and comes back, also in those that are killed themselves."""
+    """The server dies in each tick and comes back. Some of these ticks are killed too."""
 
     source = staticmethod(bank)
     may_exceed = True

@@ -1,4 +1,4 @@
-"""A source of another job's cuts, polled without Spark: real cuts of a real job, and its rollback."""
+"""Tests a source of another job's cuts without Spark: real cuts of a real job, and its rollback."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def poll(source, position=None, cut=None, rows_max=1_000):
 
 
 def to_the_cut(source, position=None, cut=None, rows_max=1_000):
-    """Every slice up to the newest cut."""
+    """Return every slice up to the newest cut."""
     while (piece := poll(source, position, cut, rows_max)) is not None:
         yield piece
         position, cut = piece.end, piece.cut
@@ -49,8 +49,8 @@ def source(tmp_path):
     return CutSource(tmp_path, JOB, BRONZE)
 
 
-def test_it_reads_from_cut_to_cut(tick, tmp_path, source):
-    """However slices are cut; a cut that adds no rows to a table is reached by a slice without rows."""
+def test_the_source_reads_from_cut_to_cut(tick, tmp_path, source):
+    """Slices may have any size. A slice without rows leads to a cut that adds no rows to a table."""
     tick(limits=ONE)
     assert ["split", "n", "key", "value"] == source.schema().names
     first = list(to_the_cut(source, rows_max=30))
@@ -69,8 +69,8 @@ def test_it_reads_from_cut_to_cut(tick, tmp_path, source):
     assert 0 == source.lag({SPLIT: later[-1].end})[SPLIT].rows
 
 
-def test_what_cannot_be_read_is_named(tick, tmp_path, source):
-    """A job that never ran, a table that is none of its tables or has one row per key, words for one table alone."""
+def test_a_missing_job_and_an_unfit_table_are_named(tick, tmp_path, source):
+    """The job never ran, the table does not exist or has one row per key, or the words are for one table alone."""
     with pytest.raises(SourceError, match="has never run in"):
         poll(source)
     tick()
@@ -91,8 +91,8 @@ def test_what_cannot_be_read_is_named(tick, tmp_path, source):
 
 
 @pytest.mark.parametrize("changed", [{"unaligned": True}, {"mode": CheckpointingMode.AT_LEAST_ONCE}])
-def test_cuts_are_shown_whole_or_not_read(changed, tmp_path):
-    """In both modes a table may show a part of the rows before a barrier."""
+def test_a_mode_that_shows_a_part_of_a_cut_is_refused(changed, tmp_path):
+    """In both other modes a table may show only a part of the rows before a barrier."""
     pipeline = Pipeline("other", config=CheckpointConfig(**changed))
     source = CutSource(tmp_path, "shop", "silver/orders", schema=StructType().add("n", LongType()))
     pipeline.source("orders", source).table("bronze/orders", id="kept")
@@ -100,8 +100,8 @@ def test_cuts_are_shown_whole_or_not_read(changed, tmp_path):
         plan(pipeline)
 
 
-def test_a_rollback_of_the_upstream_job_is_seen(tick, tmp_path, source):
-    """The cut that it went back to stands, and those that it left do not, also after further checkpoints."""
+def test_the_source_sees_a_rollback_of_the_upstream_job(tick, tmp_path, source):
+    """The cut that it went back to exists, and the abandoned cuts do not, even after further checkpoints."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(JOB))
     tick(limits=ONE)
     old = list(to_the_cut(source))[-1]
@@ -110,7 +110,7 @@ def test_a_rollback_of_the_upstream_job_is_seen(tick, tmp_path, source):
     any_entry = next(row for row in CheckpointStore(warehouse).observe()[1] if isinstance(row, CheckpointRecord))
 
     def resting_on(piece):
-        """An entry of a downstream job whose one split stands there."""
+        """Return an entry of a downstream job whose single split stands there."""
         vertex = next(each for each in any_entry.vertices if each.splits)
         stands = (replace(vertex.subtasks[0], position=piece.end),)
         return any_entry.model_copy(
@@ -133,8 +133,8 @@ def test_a_rollback_of_the_upstream_job_is_seen(tick, tmp_path, source):
 
 
 @pytest.mark.parametrize("rows_max", [30, 70])
-def test_rows_that_a_rollback_took_back_are_not_read(tick, tmp_path, rows_max):
-    """A reader that stands at an older cut passes over them, also in a process that begins on the way."""
+def test_rows_that_a_rollback_removed_are_not_read(tick, tmp_path, rows_max):
+    """A reader at an older cut skips them, also in a process that begins on the way."""
     tick(limits=ONE)
     first = list(to_the_cut(CutSource(tmp_path, JOB, BRONZE)))
     tick(limits=ONE)
@@ -152,7 +152,7 @@ def test_rows_that_a_rollback_took_back_are_not_read(tick, tmp_path, rows_max):
 
 
 def test_a_warehouse_may_be_moved(tick, tmp_path, source):
-    """The position names the place where it was; the source looks where it is now."""
+    """The position names the old place, and the source looks at the present one."""
     tick(limits=ONE)
     end = list(to_the_cut(source))[-1].end
     tick()
@@ -160,8 +160,8 @@ def test_a_warehouse_may_be_moved(tick, tmp_path, source):
     assert 0 < sum(piece.rows for piece in to_the_cut(CutSource(moved, JOB, BRONZE), end))
 
 
-def test_the_cut_that_a_job_reads_on_from_is_kept(tick, tmp_path, source, typed):
-    """With its tables, though upstream's clean-ups drop older cuts; until the job reads on, and for 30 days at most."""
+def test_upstream_keeps_the_cut_that_a_job_reads_on_from(tick, tmp_path, source, typed):
+    """Upstream's clean-ups keep the cut with its tables until the job reads on, for at most 30 days."""
     notices = Notices({}, (), TickListener(), UpstreamHolds("report in /reports"))
     tick(limits=ONE)
     end = list(to_the_cut(source))[-1].end

@@ -1,4 +1,4 @@
-"""Sources of another job's cuts in a whole job: whose barrier waits for whom, and what if a cut is never reached."""
+"""Tests sources of another job's cuts in a whole job: which barrier waits, and a cut that is never reached."""
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.failures import CheckpointFailureReason
@@ -9,7 +9,7 @@ ONE_JOB = {"left": "shop", "right": "shop"}
 
 
 def reads(story, source, end, *, at_cut=True):
-    """Answer the source's poll with the rows up to a position, which is a cut or lies on the way to one."""
+    """Answer the source's poll with the rows up to a position. The position is a cut, or lies on the way to one."""
     poll = story.take(PollSource, lambda poll: poll.source == source)
     start = int(poll.position or 0)
     rows = end - start
@@ -28,7 +28,7 @@ def positions(entry):
 
 
 def test_a_cut_of_one_job_waits_for_that_of_another(job):
-    """It asks for its checkpoint at once. The barrier is sent when both jobs' tables are at a cut."""
+    """The first job asks for its checkpoint at once. The barrier is sent when both jobs' tables are at a cut."""
     story = job.story(job.two_sources(), linger_ms=0, cut_groups=TWO_JOBS)
     reads(story, "right", 3, at_cut=False)
     reads(story, "left", 4)
@@ -42,7 +42,7 @@ def test_a_cut_of_one_job_waits_for_that_of_another(job):
 
 
 def test_a_cut_asks_again_if_its_checkpoint_fails_before_the_barrier(job):
-    """After the pause that follows a failure, though another source is still read and nothing is quiet."""
+    """It asks after the pause that follows a failure, although another source still reads rows."""
     story = job.story(
         job.two_sources(), {"timeout_ms": 1_000, "tolerable_failures": 1}, linger_ms=0, cut_groups=TWO_JOBS
     )
@@ -59,7 +59,7 @@ def test_a_cut_asks_again_if_its_checkpoint_fails_before_the_barrier(job):
 
 
 def test_a_table_that_cannot_be_read_up_to_the_cut_fails_the_tick_at_once(job):
-    """No barrier can be sent beside it, so there is no last checkpoint to wait for."""
+    """No barrier can be sent before the cut, so there is no last checkpoint to wait for."""
     story = job.story(job.two_sources(), {"tolerable_poll_failures": 0}, linger_ms=0, cut_groups=ONE_JOB)
     reads(story, "left", 4)
     story.tell(PollFailed("right", story.take(PollSource).split, "a file of right is damaged"))

@@ -1,4 +1,4 @@
-"""Avro's types, and how single records are decoded without Spark."""
+"""Tests Avro's types, and the decoding of single records without Spark."""
 
 import json
 
@@ -29,14 +29,14 @@ def decoded(values, schema, **given):
 
 
 def test_each_type_becomes_one_of_spark():
-    """As the table of the module says."""
+    """The table in the module's docstring lists them."""
     types = {name: each.spark.simpleString() for name, each in column_types(written_out(SCHEMA, "it")).items()}
     assert {name: spark for name, _, _, spark, _ in FIELDS} == types
     assert list(types) == record_form("avro", json.dumps(SCHEMA), ()).value.names
 
 
 def test_each_value_is_decoded():
-    """With logical types at any depth."""
+    """Logical types may be at any depth."""
     (row,) = decoded([encoded(SCHEMA, RECORD)], SCHEMA)
     assert row.pop("map") == [("a", 1)]
     assert {name: value for name, value in READ.items() if name != "map"} == {
@@ -61,15 +61,15 @@ def test_each_value_is_decoded():
     ],
 )
 def test_a_type_that_spark_does_not_have_is_refused_by_name(avro, said):
-    """With the field, before anything is read."""
+    """The message names the field before anything is read."""
     (found,) = column_types(written_out(record(avro), "it")).values()
     assert isinstance(found, AvroTypeError)
     with pytest.raises(SourceError, match=f"cannot be read into columns: {said}.*format='raw'"):
         record_form("avro", record(avro), ())
 
 
-def test_records_that_are_none_keep_their_bytes():
-    """Cut short, with bytes too many, of other values, of numbers that do not fit; a value that is null is no error."""
+def test_bytes_that_are_no_record_are_kept():
+    """They are too short or too long, or have other values or numbers that do not fit. A null value is no error."""
     good = encoded(ORDER, {"n": 1, "who": "a"})
     wide = encoded({**ORDER, "fields": [{"name": "n", "type": "long"}, ORDER["fields"][1]]}, {"n": 2**40, "who": "a"})
     bad = [b"", good[:-1], good + b"\0", b"\x02\x02\xff", wide, b"\xff" * 12]
@@ -79,7 +79,7 @@ def test_records_that_are_none_keep_their_bytes():
 
 
 def test_confluents_wire_format_names_the_schema_of_each_record():
-    """A record is decoded with the schema that it was written with; one of another number is kept as bytes."""
+    """A record is decoded with the schema that wrote it. If the number is unknown, the bytes are kept."""
     first = b"\0\0\0\0\x07" + encoded(ORDER, {"n": 1, "who": "a"})
     second = b"\0\0\0\0\x09" + encoded(ORDER_2, {"n": 2, "who": "b", "tag": "t"})
     bad = [b"\0\0\0\0\x08" + first[5:], b"\x01" + first[1:], b"\0\0\0", first[5:]]
@@ -101,7 +101,7 @@ def test_confluents_wire_format_names_the_schema_of_each_record():
         (("raw", None, (), {1: ORDER}), "has no writer_schemas: they are for format='avro'"),
     ],
 )
-def test_schemas_that_cannot_be_used_are_refused_when_they_are_written(given, said):
-    """One sentence."""
+def test_unusable_schemas_are_refused_in_the_pipeline_code(given, said):
+    """The refusal is one sentence."""
     with pytest.raises(SourceError, match=said):
         record_form(*given)

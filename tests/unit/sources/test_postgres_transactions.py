@@ -1,4 +1,4 @@
-"""Messages become rows in order, with their transactions, into however many parts they are cut."""
+"""Tests that messages become rows in order, with their transactions, in parts of any size."""
 
 import struct
 
@@ -23,7 +23,7 @@ UNREAD = 3
 
 
 def described(oid, name, names=("id", "note")):
-    """Return the description of a table whose columns may stand in another order."""
+    """Return the description of a table. Its columns may be in another order."""
     types = {"id": 23, "note": 25}
     columns = b"".join(b"\0" + each.encode() + b"\0" + struct.pack(">ii", types[each], -1) for each in names)
     return b"R" + struct.pack(">I", oid) + b"public\0" + name + b"\0d" + struct.pack(">h", len(names)) + columns
@@ -43,7 +43,7 @@ TRANSACTIONS = st.lists(st.lists(CHANGE, max_size=6), min_size=1, max_size=6)
 
 
 class Server:
-    """Writes transactions as messages, and notes the rows that a reader is to see."""
+    """Writes transactions as messages, and records the rows that a reader must see."""
 
     def __init__(self):
         self.messages, self.rows = [described(1, b"a"), described(2, b"b"), described(3, b"c")], []
@@ -107,7 +107,7 @@ class Server:
 
 @given(TRANSACTIONS, st.integers(1, 9))
 def test_parts_of_any_size_give_the_same_rows(transactions, size):
-    """Each row with its transaction, and the last row of each transaction with the place behind its commit record."""
+    """Each row has its transaction. The last row of each transaction has the place after its commit record."""
     server, batches, made = Server(), Batches(TABLES, nulls_for_unfit=False), []
     for number, changes in enumerate(transactions):
         server.transaction(number, changes)

@@ -1,4 +1,4 @@
-"""What does not depend on each other is asked of a store at the same time, and of a folder in order."""
+"""Tests that independent questions go to a store at the same time, and to a folder in order."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ def test_a_store_is_asked_at_the_same_time_and_answers_come_in_order(store):
 
 
 def test_the_first_error_is_raised_and_no_further_call_begins():
-    """What has begun comes to its end before the error leaves."""
+    """Calls that have begun end before the error is raised."""
     begun, ended = [], []
 
     def call(each):
@@ -47,8 +47,8 @@ def test_the_first_error_is_raised_and_no_further_call_begins():
 
 
 @pytest.mark.parametrize("files", [LISTED_FROM - 1, LISTED_FROM])
-def test_sizes_of_few_files_are_asked_for_and_of_many_listed(storage, files):
-    """A missing file has none; a file of another folder is told too."""
+def test_few_files_are_looked_up_and_many_are_listed(storage, files):
+    """A missing file has no size. A file of another folder is looked up too."""
     for number in range(files):
         storage.write(f"data/{number}", b"x" * number)
     storage.write("else/where", b"12")
@@ -63,7 +63,7 @@ def test_sizes_of_few_files_are_asked_for_and_of_many_listed(storage, files):
 
 @pytest.mark.parametrize("size", [0, 1, 256 * 1024, 256 * 1024 + 1, 1_000_000])
 def test_size_and_checksum_are_those_of_the_whole_file(storage, size):
-    """Also of a file that is longer than the buffer, read after a longer one."""
+    """The file may be longer than the buffer, or be read after a longer one."""
     content = bytes(range(251)) * (size // 251 + 1)
     storage.write("longer", content * 2)
     storage.write("file", content[:size])
