@@ -182,6 +182,7 @@ class Carrier:
         version, rows = world.before if self._lags() else (world.version, world.rows())
         alive = self._alive(newest_claim(rows))
         holder = HolderObserved(alive, None) if self._eyes.sees_holders else HolderObserved(None, world.lease)
+        rows = tuple(map(world.as_read, rows))
         return Observed(version, rows, frozenset(world.cuts), holder, self._eyes.at(world.now_ms))
 
 

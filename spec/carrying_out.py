@@ -231,6 +231,7 @@ class Hands:
 
     def _append(self, effect: AppendRow, faults: Faults) -> Fact:
         if self._strikes(faults.write_lost):
+            self._world.as_stored(effect.row)  # its manifests are there, and the entry is not
             return RowUnknown(effect.row.nonce, "the store does not answer")
         answer = self._world.append(effect.row, effect.at_version, effect.subsumed)
         lost = self._strikes(faults.reply_lost)

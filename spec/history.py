@@ -22,7 +22,7 @@ from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCance
 from spec.mishap_events import CutsSeen, PowerLost
 from spec.model import Contents
 from spec.politeness import UnseenLeft
-from spec.rest_events import CameToRest, ReservedGone
+from spec.rest_events import RestEvent
 from spec.steps import Begun, Step
 from spec.upstream import CutReached
 
@@ -286,8 +286,7 @@ Event = (
     | CutsSeen
     | PowerLost
     | FilesDiscarded
-    | CameToRest
-    | ReservedGone
+    | RestEvent
     | FileMissed
     | ColumnMissed
     | CheckpointTriggered

@@ -46,6 +46,8 @@ class Moves:
     """True if lists of files and of entries may lag behind."""
     older_formats: bool = False
     """True if entries are written and read by the codec, some in an older format."""
+    manifests: bool = False
+    """True if entries keep most of their handles in manifests."""
     limits: bool = False
     """True if expiries and limits of failures are drawn from more values."""
     hooks: bool = False
@@ -84,6 +86,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     polls = Random(f"unreadable splits of {seed}")  # noqa: S311 - as above
     transactions = Random(f"transactions of {seed}")  # noqa: S311 - as above
     upstream = Random(f"cuts of {seed}")  # noqa: S311 - as above
+    stores = Random(f"manifests of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
         rollbacks_max=random.choice([0, 0, 0, 1, 2]),
@@ -98,6 +101,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         clocks_jump=random.random() < SOMETIMES,
         lists_lag=random.random() < SOMETIMES,
         older_formats=random.random() < SELDOM,
+        manifests=stores.random() < SOMETIMES,
         limits=random.random() < SOMETIMES,
         hooks=random.random() < SELDOM,
         restarts=random.random() < SOMETIMES,

@@ -5,7 +5,7 @@ from checkpointing.metadata.record import CheckpointRecord
 
 
 def named_files(record: CheckpointRecord) -> frozenset[str]:
-    """Return the paths of state, ranges, staged files and files in flight, and of files new in its tables."""
+    """Return the paths of state, ranges, staged files and files in flight, of files new in its tables, of manifests."""
     found = {file.path for table in record.tables for file in table.adds + table.files}
     for subtask in (subtask for vertex in record.vertices for subtask in vertex.subtasks):
         found |= {keyed.file.path for keyed in subtask.state}
@@ -13,4 +13,4 @@ def named_files(record: CheckpointRecord) -> frozenset[str]:
         found |= {staged.file.path for staged in subtask.staged}
         segments = (segment for held in subtask.in_flight for segment in held.segments)
         found |= {file.path for each in segments if isinstance(each, StagedSegment) for file in each.files}
-    return frozenset(found)
+    return frozenset(found).union(record.held_in)

@@ -19,7 +19,7 @@ def as_stored(random: Random) -> Rewrite:
 
     def rewrite(row: Row) -> Row:
         envelope = json.loads(encode(row, writer="spec"))
-        for number, takes_away in ((4, _before_5), (3, _before_4), (2, _before_3)):
+        for number, takes_away in ((5, _before_6), (4, _before_5), (3, _before_4), (2, _before_3)):
             if random.random() > OLDER or not takes_away(envelope["row"]):
                 break
             envelope["format"] = envelope["row"]["format"] = number
@@ -34,6 +34,12 @@ def _gone(fields: Fields, *names: str) -> bool:
     for name in names if says_nothing else ():
         fields.pop(name, None)
     return says_nothing
+
+
+def _before_6(row: Fields) -> bool:
+    for table in row.get("tables", []):
+        table.pop("of_snapshots")
+    return _gone(row, "manifests")
 
 
 def _before_5(row: Fields) -> bool:

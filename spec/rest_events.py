@@ -1,4 +1,4 @@
-"""The events of a warehouse in which nothing goes on any more, and of a reader that loses a file before that."""
+"""The events of a warehouse in which nothing goes on any more, of a reader that loses a file, and of manifests."""
 
 from dataclasses import dataclass
 
@@ -19,3 +19,33 @@ class ReservedGone:
     """A file was deleted that a reader had reserved, and its reservation had not run out."""
 
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryStored:
+    """An entry was stored with these manifests, of which the `new` ones were written for it.
+
+    `unfit` are those that lie elsewhere, or whose content is not what their names say. `changed` is false if an entry
+    before it has the same handles in manifests.
+    """
+
+    checkpoint: CheckpointId
+    named: tuple[str, ...]
+    new: tuple[str, ...]
+    unfit: tuple[str, ...]
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRead:
+    """An entry was read with its manifests. `missing` are those that had been deleted.
+
+    `differs` says whether it is another entry than the one that was appended.
+    """
+
+    checkpoint: CheckpointId
+    missing: tuple[str, ...]
+    differs: bool
+
+
+RestEvent = CameToRest | ReservedGone | EntryStored | EntryRead

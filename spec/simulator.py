@@ -23,9 +23,9 @@ from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.mishaps import Chance
 from spec.moves import Moves, drawn
-from spec.older_formats import as_stored
 from spec.pipeline import LATER, MAX_PARALLELISM, ORDERS, RELEASES, SPLITS, graph
 from spec.scenarios import scenario_of
+from spec.storing import store_entries
 from spec.tick import Narrate, Tick
 from spec.tick_plan import TickPlan
 from spec.upstream import drawn_upstreams
@@ -82,8 +82,7 @@ class Simulation:
         self._rests = Random(f"rests of {seed}")  # noqa: S311 - as above
         self.scenario = scenario_of(seed, self.moves, self._random, self._shapes)
         self.world = World(self._new_history)
-        if self.moves.older_formats:
-            self.world.as_stored = as_stored(self._shapes)
+        store_entries(self.world, self.moves, self._shapes)
         self.world.lag_ms = LAG_MS if self.moves.lists_lag else 0
         self._narrate = narrate
         self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)

@@ -69,7 +69,8 @@ class World:
         self.log: list[tuple[int, Row]] = []
         self.cuts: dict[CheckpointId, dict[TableName, int]] = {}
         self.as_stored: Callable[[Row], Row] = lambda row: row
-        """Writes an entry and reads it back."""
+        self.as_read: Callable[[Row], Row] = lambda row: row
+        """Write an entry and read it back; read an entry that was written before."""
         self.before: tuple[int, tuple[Row, ...]] = (0, ())
         """The version before the newest, and its entries. A list that lags behind shows them."""
         self.lag_ms = 0
@@ -395,4 +396,5 @@ def _is_left(table: TableName, said: Collection[TableName]) -> bool:
 def _is_leftover(path: str, file: Written, current: Generation, by: Referenced) -> bool:
     """Apply the core's rule to a file. Files that no vertex staged have generation 0."""
     name = StagedName(file.vertex, file.micro_batch, "0" * 32)
-    return file.generation != 0 and is_unreferenced(path, name, Generation(file.generation), current=current, by=by)
+    staged = file.generation != 0 and "/manifests/" not in path
+    return staged and is_unreferenced(path, name, Generation(file.generation), current=current, by=by)

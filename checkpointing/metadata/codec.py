@@ -17,7 +17,17 @@ from checkpointing.metadata.migrations import UnknownFormatError, migrate
 from checkpointing.metadata.record import FORMAT, CheckpointRecord, Claim, Release, Row, RowKind
 from checkpointing.metadata.row_validity import InvalidFieldError, must_be_valid
 
-__all__ = ["UnknownFormatError", "UnreadableRowError", "decode", "encode", "kind_of"]
+__all__ = [
+    "WAY_OUT",
+    "UnknownFormatError",
+    "UnreadableRowError",
+    "decode",
+    "decode_stored",
+    "encode",
+    "kind_of",
+    "must_be_ours",
+    "named",
+]
 
 _MODELS: dict[str, type[Row]] = {
     RowKind.CLAIM.value: Claim,
@@ -64,10 +74,19 @@ def encode(row: Row, *, writer: str) -> str:
 
 
 def decode(text: str) -> Row:
+    """Return a whole entry, as `decode_stored` does. Raises UnreadableRowError too if its files lie in manifests."""
+    row = decode_stored(text)
+    if isinstance(row, CheckpointRecord) and not row.is_whole:
+        raise UnreadableRowError(f"{named(row)} has its files in manifests, and lies where entries are whole")
+    return row
+
+
+def decode_stored(text: str) -> Row:
     """Return the entry of a JSON text, migrated to the present format. None of its fields names a path outside the job.
 
-    Raises UnknownFormatError for a format or kind of a newer version, with its writer and what to install. Raises
-    UnreadableRowError for any other text that Tidemark cannot have written.
+    A large entry is in its stored form: `commit.manifests` makes it whole. Raises UnknownFormatError for a format or
+    kind of a newer version, with its writer and what to install. Raises UnreadableRowError for any other text that
+    Tidemark cannot have written.
     """
     envelope = _envelope(text)
     kind, number, writer = envelope["kind"], envelope["format"], _shown(envelope["writer"])
@@ -79,18 +98,23 @@ def decode(text: str) -> Row:
             f"up to {FORMAT}: install {writer} or newer"
         )
     row = _row(kind, number, envelope["row"], writer)
+    must_be_ours(row, writer)
+    if kind_of(row).value != kind:
+        raise UnreadableRowError(f"{named(row)} calls itself a {kind} entry outside. {WAY_OUT}")
+    return row
+
+
+def must_be_ours(row: Row, writer: str) -> None:
+    """Raise UnreadableRowError for an entry that Tidemark cannot have written."""
     try:
         must_be_valid(row)
     except InvalidFieldError as error:
         raise UnreadableRowError(
-            f"{_named(row)}, written by {writer}, is not one that Tidemark writes: {error}. {_WAY_OUT}"
+            f"{named(row)}, written by {writer}, is not one that Tidemark writes: {error}. {WAY_OUT}"
         ) from error
-    if kind_of(row).value != kind:
-        raise UnreadableRowError(f"{_named(row)} calls itself a {kind} entry outside. {_WAY_OUT}")
-    return row
 
 
-_WAY_OUT: Final = (
+WAY_OUT: Final = (
     "Use nothing of this warehouse that you did not make yourself: take the savepoint again where it was taken "
     "('tidemark savepoint JOB --to DIR'), or restore the folder `checkpoints` from a backup"
 )
@@ -104,7 +128,7 @@ def _row(kind: str, number: int, row: dict[str, Any], writer: str) -> Row:
         raise
     except (ValueError, TypeError, AttributeError) as error:
         raise UnreadableRowError(
-            f"a {kind} entry written by {writer} is damaged: {_first_of(error)}. {_WAY_OUT}"
+            f"a {kind} entry written by {writer} is damaged: {_first_of(error)}. {WAY_OUT}"
         ) from error
 
 
@@ -117,7 +141,8 @@ def _first_of(error: Exception) -> str:
     return f"{type(error).__name__}: {_shown(str(error))}"
 
 
-def _named(row: Row) -> str:
+def named(row: Row) -> str:
+    """Return an entry as messages name it."""
     if isinstance(row, CheckpointRecord):
         return f"the entry of {row.kind.value} {row.checkpoint} of job {_shown(row.job)}"
     return f"the {kind_of(row).value} entry of generation {row.generation}"
@@ -130,14 +155,14 @@ def _shown(text: str) -> str:
 
 def _envelope(text: object) -> dict[str, Any]:
     if not isinstance(text, str) or len(text) > ROW_CHARACTERS_MAX:
-        raise UnreadableRowError(f"an entry in `checkpoints` is not text, or is too long. {_WAY_OUT}")
+        raise UnreadableRowError(f"an entry in `checkpoints` is not text, or is too long. {WAY_OUT}")
     try:
         envelope: Any = from_json(text)
     except ValueError as error:
-        raise UnreadableRowError(f"an entry in `checkpoints` is not JSON: {error}. {_WAY_OUT}") from error
+        raise UnreadableRowError(f"an entry in `checkpoints` is not JSON: {error}. {WAY_OUT}") from error
     if not isinstance(envelope, dict):
-        raise UnreadableRowError(f"an entry in `checkpoints` is not a JSON object: {_shown(text)}. {_WAY_OUT}")
+        raise UnreadableRowError(f"an entry in `checkpoints` is not a JSON object: {_shown(text)}. {WAY_OUT}")
     for name, kind in _ENVELOPE.items():
         if not isinstance(envelope.get(name), kind) or envelope[name] is True or envelope[name] is False:
-            raise UnreadableRowError(f"an entry in `checkpoints` has no {name!r}: {_shown(text)}. {_WAY_OUT}")
+            raise UnreadableRowError(f"an entry in `checkpoints` has no {name!r}: {_shown(text)}. {WAY_OUT}")
     return envelope

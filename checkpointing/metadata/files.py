@@ -29,8 +29,8 @@ def handles_to_restore(record: CheckpointRecord) -> Iterator[FileHandle]:
 
 
 def files_of(record: CheckpointRecord) -> frozenset[str]:
-    """Return the warehouse-relative paths of all files that the entry names."""
-    return frozenset(file.path for file in handles_of(record))
+    """Return the warehouse-relative paths of all files that the entry names, and of the manifests that hold them."""
+    return frozenset(file.path for file in handles_of(record)).union(record.held_in)
 
 
 def _of_snapshot(snapshot: SubtaskSnapshot) -> Iterator[FileHandle]:

@@ -48,8 +48,21 @@ def _with_renames_subtasks_and_hooks(kind: str, document: Document) -> Document:
     return document | {"format": 5}
 
 
+def _with_manifests(kind: str, document: Document) -> Document:
+    """Format 6 may keep handles in manifests. An older entry names all its files itself."""
+    if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
+        document = {"manifests": [], **document}
+    return document | {"format": 6}
+
+
 STEPS: Mapping[int, Step] = MappingProxyType(
-    {1: _pinned, 2: _on_its_line, 3: _with_meanings_and_columns, 4: _with_renames_subtasks_and_hooks}
+    {
+        1: _pinned,
+        2: _on_its_line,
+        3: _with_meanings_and_columns,
+        4: _with_renames_subtasks_and_hooks,
+        5: _with_manifests,
+    }
 )
 """Format n -> the step to n + 1."""
 

@@ -33,6 +33,9 @@ _STAGED_FILE = re.compile(
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 """The beginning of a path that is a URL of its own, and so lies in no table's folder."""
 
+_MANIFEST_SUFFIX = ".json.zst"
+_MANIFEST = re.compile(rf"[0-9a-f]{{64}}{re.escape(_MANIFEST_SUFFIX)}")
+
 _PART_BYTES_MAX = 255
 
 _GENERATION = re.compile(r"[1-9][0-9]*")
@@ -67,6 +70,11 @@ def staging_folder(path: str) -> str | None:
     """
     found = _STAGED_PATH.fullmatch(path)
     return None if found is None else found["folder"]
+
+
+def is_manifest_name(name: str) -> bool:
+    """Return whether a file has a manifest's name."""
+    return _MANIFEST.fullmatch(name) is not None
 
 
 def parse_generation(folder: str) -> Generation | None:
@@ -128,6 +136,15 @@ class ProtocolPaths:
     def savepoint_copy(self) -> str:
         """The file that says that this warehouse is a copy of a savepoint, and of which."""
         return f"{self.folder}/savepoint.json"
+
+    @property
+    def manifests(self) -> TableName:
+        """The folder of the manifests of `checkpoints`. Each generation has a folder there, as in a table's."""
+        return TableName(f"{self.folder}/manifests")
+
+    def manifest(self, generation: Generation, digest: str) -> str:
+        """Return the path of a manifest that this generation wrote, by the SHA-256 of its content."""
+        return f"{self.staged_folder(self.manifests, generation)}/{digest}{_MANIFEST_SUFFIX}"
 
     @property
     def traces(self) -> str:

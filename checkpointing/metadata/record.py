@@ -18,7 +18,7 @@ from checkpointing.identifiers import CheckpointId, Generation, TableName, Verte
 from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.state_meaning import ColumnMeaning
 
-FORMAT: Literal[5] = 5
+FORMAT: Literal[6] = 6
 
 
 class RowKind(Enum):
@@ -64,7 +64,7 @@ class Holder(_Persisted):
 class Claim(_Persisted):
     """A tick's claim on the job: its generation, its holder, and the ids that it may use (A6)."""
 
-    format: Literal[5] = FORMAT
+    format: Literal[6] = FORMAT
     generation: Generation
     holder: Holder
     first_id: CheckpointId
@@ -76,7 +76,7 @@ class Claim(_Persisted):
 class Release(_Persisted):
     """A normal end: the job is free, and `next_id` is the first id that was not used."""
 
-    format: Literal[5] = FORMAT
+    format: Literal[6] = FORMAT
     generation: Generation
     next_id: CheckpointId
     at_ms: int
@@ -128,6 +128,8 @@ class TableRecord(_Persisted):
 
     None: nothing was decided by the table's log, or the entry is older than this field.
     """
+    of_snapshots: bool = False
+    """True only in the stored form of an entry: the snapshots name the table's files, so `files` is empty."""
 
 
 class RenameKind(Enum):
@@ -248,10 +250,27 @@ class HookState(_Persisted):
     state: str
 
 
-class CheckpointRecord(_Persisted):
-    """One consistent cut: positions, state handles and the net files of every table."""
+class ManifestReference(_Persisted):
+    """A manifest that holds handles of an entry, and which of them the entry leaves out.
 
-    format: Literal[5] = FORMAT
+    Its name is the generation that wrote it, and the SHA-256 of its content. `left_out` is a bit for each handle, as a
+    hexadecimal number: bit i is set if handle i belongs only to older entries.
+    """
+
+    generation: Generation = Field(ge=1, lt=2**53)
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    handles: int = Field(ge=1)
+    left_out: str = Field(default="", pattern=r"^([1-9a-f][0-9a-f]*)?$")
+
+
+class CheckpointRecord(_Persisted):
+    """One consistent cut: positions, state handles and the net files of every table.
+
+    An entry with many handles is stored without most of them. They are in manifests (`commit.manifests`). `manifests`
+    names these in the stored form, and is empty once the entry is whole. Then `held_in` has their paths.
+    """
+
+    format: Literal[6] = FORMAT
     job: str
     kind: RowKind = RowKind.CHECKPOINT
     pinned: bool = False
@@ -272,12 +291,21 @@ class CheckpointRecord(_Persisted):
     """
     hooks: tuple[HookState, ...] = ()
     """The state of every master hook that has some. Entries of format 4 and older have none."""
+    manifests: tuple[ManifestReference, ...] = ()
+    """The manifests whose handles come before those of the snapshots, in this order. Format 5 and older have none."""
+    held_in: tuple[str, ...] = Field(default=(), exclude=True, max_length=0)
+    """The paths of the manifests that hold a whole entry. It is not stored: only `commit.manifests` fills it in."""
     statistics: Statistics
 
     @property
     def is_savepoint(self) -> bool:
         """True if only its owner disposes of it. It is never subsumed, and does not count as retained (A9, E4)."""
         return self.pinned or self.kind is RowKind.SAVEPOINT
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the entry names all its files itself. The stored form of a large one does not."""
+        return not self.manifests and not any(table.of_snapshots for table in self.tables)
 
     @property
     def has_rows_in_flight(self) -> bool:

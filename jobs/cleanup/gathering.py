@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from checkpointing.commit.cleanup import CleanupFacts, CleanUpLook, ListedFile, TableSeen, readable_cuts, standing
 from checkpointing.identifiers import Generation, TableName
-from checkpointing.metadata.paths import STAGED, is_data_file, parse_generation, parse_staged_name
+from checkpointing.metadata.paths import STAGED, is_data_file, is_manifest_name, parse_generation, parse_staged_name
 from jobs.cleanup.looks import read_looks
 from jobs.cleanup.table_history import TableHistory, read_history
 from jobs.cleanup.tables import HeldLogs, JobTable, job_tables
@@ -66,7 +66,7 @@ def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: b
     found = [
         file
         for table in tables
-        if table.name in read or table.is_channel(warehouse.paths)
+        if table.name in read or not table.has_log(warehouse.paths)
         for file in _found(warehouse, table, staged[table.name], read.get(table.name))
     ]
     facts = CleanupFacts(
@@ -91,7 +91,7 @@ def _read_tables(
     notes: list[str] = []
     for table in tables:
         name = table.name
-        if table.is_channel(logs.warehouse.paths):
+        if not table.has_log(logs.warehouse.paths):
             continue
         try:
             read[name] = _read(logs, name, cuts)
@@ -132,10 +132,14 @@ def _staged(warehouse: Warehouse, table: TableName) -> Iterator[ListedFile]:
     for found in warehouse.place(warehouse.paths.staged_root(table)).entries(deep=True):
         folder, _, name = found.name.rpartition("/")
         generation = parse_generation(folder)
-        if generation is not None and (parse_staged_name(name) is not None or _UNFINISHED.fullmatch(name)):
+        if generation is not None and (_is_ours(name) or _UNFINISHED.fullmatch(name)):
             path = f"{warehouse.paths.staged_folder(table, generation)}/{name}"
             with suppress(FileNotFoundError):  # somebody has just deleted it
                 yield ListedFile(path, table, generation, found.size, found.changed_ms)
+
+
+def _is_ours(name: str) -> bool:
+    return parse_staged_name(name) is not None or is_manifest_name(name)
 
 
 def _found(

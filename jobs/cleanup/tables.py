@@ -1,4 +1,4 @@
-"""Finds the folders in which a job stages files: output tables, operators' states, and channels between vertices.
+"""Finds the folders in which a job stages files: output tables, operators' states, channels, and the manifests.
 
 It does not use the pipeline, because a clean-up must also find what an older version of the pipeline wrote.
 """
@@ -43,9 +43,9 @@ class JobTable:
     name: TableName
     ours: bool
 
-    def is_channel(self, paths: ProtocolPaths) -> bool:
-        """Whether it only passes rows between vertices. Every other folder has a log, which decides what is needed."""
-        return self.name.startswith(f"{paths.channels}/")
+    def has_log(self, paths: ProtocolPaths) -> bool:
+        """Whether it is a table, whose log decides what is needed. Channels and the manifests have none."""
+        return not self.name.startswith(f"{paths.channels}/") and self.name != paths.manifests
 
 
 def job_tables(logs: HeldLogs) -> tuple[JobTable, ...]:
@@ -62,6 +62,7 @@ def job_tables(logs: HeldLogs) -> tuple[JobTable, ...]:
 def _own(warehouse: Warehouse) -> Iterator[JobTable]:
     for root in (warehouse.paths.states, warehouse.paths.channels):
         yield from (JobTable(TableName(each.name), ours=True) for each in warehouse.place(root).folders())
+    yield JobTable(warehouse.paths.manifests, ours=True)
 
 
 def _made_by_job(logs: HeldLogs) -> Iterator[TableName]:

@@ -90,7 +90,7 @@ def modes_of(rows: tuple[Row, ...]) -> dict[TableName, TableMode]:
 
 
 def _with_logs(warehouse: Warehouse, tables: tuple[JobTable, ...]) -> Iterator[JobTable]:
-    return (table for table in tables if not table.is_channel(warehouse.paths))
+    return (table for table in tables if table.has_log(warehouse.paths))
 
 
 def _own(warehouse: Warehouse, name: str, refused: Finding | None) -> _Health:

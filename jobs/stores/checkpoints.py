@@ -5,11 +5,11 @@ entry becomes the next version or nothing. If the log replies with anything but 
 nonce. If it finds the nonce, the row is in. If another commit has taken the version, the row is not in and never will
 be. If the version is still free, nobody can tell yet, and only another commit (a new claim) settles it.
 
-An appended row is durable: its file is synced before the commit, and the log entry after it. `JobStores.append` makes
-the files that a checkpoint names durable before that.
+An appended row is durable: its manifests and its file are synced before the commit, and the log entry after it.
+`JobStores.append` makes the files that a checkpoint names durable before that.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,8 +18,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from checkpointing.commit.fencing import newest_claim
+from checkpointing.commit.manifests import SIZES, Stored, newest_stored, stored, whole
 from checkpointing.identifiers import CheckpointId
-from checkpointing.metadata.codec import UnreadableRowError, decode, encode, kind_of
+from checkpointing.metadata.codec import UnreadableRowError, decode_stored, encode, kind_of
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row, RowKind
 from jobs.stores import maintenance
 from jobs.stores.delta_log import (
@@ -32,6 +33,7 @@ from jobs.stores.delta_log import (
     no_fault,
     remove,
 )
+from jobs.stores.manifest_files import ManifestFiles
 from jobs.stores.own_tables import opened
 from jobs.stores.row_files import RowFiles, is_own
 from jobs.stores.warehouse import Warehouse
@@ -113,7 +115,11 @@ class CheckpointStore:
         self._log = DeltaLog(warehouse.place(warehouse.paths.checkpoints), hook=hook)
         self._files = RowFiles(self._log.folder, SCHEMA, nullable=frozenset({"checkpoint"}))  # a claim is of none
         self._beyond_damage = beyond_damage
+        self._manifests = ManifestFiles(warehouse)
+        self._stored: dict[str, Row] = {}
+        """The rows as they are stored, by their text."""
         self._decoded: dict[str, Row] = {}
+        """The same rows in their whole form."""
         self._damaged: dict[str, DamagedRow] = {}
         """By nonce, or by path for a whole file."""
         self._appended: tuple[int, tuple[Row, ...]] | None = None
@@ -125,8 +131,16 @@ class CheckpointStore:
 
         Raises UnknownFormatError or UnreadableRowError (see the codec) for a row that cannot be read.
         """
-        table = opened(self._warehouse, self._log, self._warehouse.paths.checkpoints)
-        return table.version(), self._rows(table)
+        seen = None
+        while True:
+            table = opened(self._warehouse, self._log, self._warehouse.paths.checkpoints)
+            version = table.version()
+            try:
+                return version, self._rows(table)
+            except UnreadableRowError:
+                if version == seen:
+                    raise
+                seen = version  # a clean-up may have deleted manifests of a row that was dropped meanwhile
 
     def observe_at(self, version: int) -> tuple[Row, ...]:
         """Return the rows that the table had at one of its last `maintenance.EVERY_VERSIONS` versions, newest first.
@@ -205,11 +219,21 @@ class CheckpointStore:
                 actions.append(remove(path, at_ms))
                 survivors.extend(kept)
         actions += [remove(path, at_ms) for path in unreadable if path in leaves]
-        fresh = _entry(row, version, at_ms, self._warehouse.writer)
+        form = self._in_manifests(row, found) if isinstance(row, CheckpointRecord) else None
+        fresh = _entry(row if form is None else form.entry, version, at_ms, self._warehouse.writer)
         actions.append(self._files.write(f"{version:020d}", [*survivors, fresh], at_ms))
         self._log.commit(table, actions, says=_says(row))
-        self._decoded[fresh["payload"]] = row
+        self._stored[fresh["payload"]] = row if form is None else form.entry
+        self._decoded[fresh["payload"]] = row if form is None else row.model_copy(update={"held_in": form.held_in})
         return [*staying, fresh]
+
+    def _in_manifests(self, row: CheckpointRecord, found: Mapping[str, tuple[dict[str, Any], ...]]) -> Stored:
+        """Return how to store a row behind these entries, once its new manifests are durable."""
+        entries = sorted((each for file in found.values() for each in file), key=lambda each: -(each["version"] or 0))
+        newest = newest_stored(self._stored[each["payload"]] for each in entries if each["payload"] in self._stored)
+        form = stored(row, self._manifests.of(newest) if newest is not None else (), SIZES)
+        self._manifests.write(form)
+        return form
 
     def _read_back(self, row: Row, at_version: int, met: str) -> AppendResult:
         try:
@@ -249,24 +273,38 @@ class CheckpointStore:
         entries = [entry for file in found.values() for entry in file]
         entries.sort(key=lambda entry: entry["version"] or 0, reverse=True)
         self._damaged = {path: self._damaged_file(path, why) for path, why in unreadable.items()}
-        decoded = ((entry["payload"], self._decode(entry)) for entry in entries)
-        self._decoded = {payload: row for payload, row in decoded if row is not None}
+        self._stored = self._sound(entries, self._stored_of)
+        self._manifests.read(row for row in self._stored.values() if isinstance(row, CheckpointRecord))
+        self._decoded = self._sound(entries, self._whole_of)
         rows = tuple(self._decoded[entry["payload"]] for entry in entries if entry["payload"] in self._decoded)
         if unreadable:
             self._must_know_the_fence(table, rows)
         return rows
 
-    def _decode(self, entry: dict[str, Any]) -> Row | None:
-        """Return an entry's row; None for one that is passed over."""
-        try:
-            row = self._decoded.get(entry["payload"])
-            return row if row is not None else self._own(entry, decode(entry["payload"]))
-        except UnreadableRowError as error:
-            if not self._beyond_damage or entry["kind"] in _OF_THE_FENCE:
-                raise
-            named = f"the entry of {entry['kind']} {entry['checkpoint']}"
-            self._damaged[entry["nonce"]] = DamagedRow(named, entry["checkpoint"], str(error))
-            return None
+    def _sound(self, entries: list[dict[str, Any]], read: Callable[[dict[str, Any]], Row | None]) -> dict[str, Row]:
+        """Return what was read of these entries, by their text, without those that are passed over."""
+        rows: dict[str, Row] = {}
+        for entry in entries:
+            try:
+                row = read(entry)
+            except UnreadableRowError as error:
+                if not self._beyond_damage or entry["kind"] in _OF_THE_FENCE:
+                    raise
+                named = f"the entry of {entry['kind']} {entry['checkpoint']}"
+                self._damaged[entry["nonce"]] = DamagedRow(named, entry["checkpoint"], str(error))
+            else:
+                rows |= {} if row is None else {entry["payload"]: row}
+        return rows
+
+    def _stored_of(self, entry: dict[str, Any]) -> Row:
+        known = self._stored.get(entry["payload"])
+        return known if known is not None else self._own(entry, decode_stored(entry["payload"]))
+
+    def _whole_of(self, entry: dict[str, Any]) -> Row | None:
+        row, known = self._stored.get(entry["payload"]), self._decoded.get(entry["payload"])
+        if known is not None or not isinstance(row, CheckpointRecord):
+            return known or row
+        return whole(row, self._manifests.of(row))
 
     def _own(self, entry: dict[str, Any], row: Row) -> Row:
         """Return the row if it is this job's and its columns agree with it; raise UnreadableRowError."""
@@ -349,7 +387,7 @@ _SUBSUMABLE: Final = frozenset({RowKind.CHECKPOINT.value, RowKind.ROLLBACK.value
 
 def _marked(entry: dict[str, Any], *, abandoned: bool, writer: str) -> dict[str, Any]:
     """Return a checkpoint's entry saying whether it is on the line; as it is if it says so already."""
-    record = decode(entry["payload"])
+    record = decode_stored(entry["payload"])
     if not isinstance(record, CheckpointRecord) or record.abandoned is abandoned:
         return entry
     return entry | {"payload": encode(record.model_copy(update={"abandoned": abandoned}), writer=writer)}

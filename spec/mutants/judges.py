@@ -108,6 +108,11 @@ RELEASES_WITH_CLEAN_UPS = Judge(
     partial(_simulated, rollbacks_max=1, releases=True, vertices=True, clean_ups_max=2),
     400,
 )
+MANIFESTS = Judge(
+    "simulator with manifests",
+    partial(_simulated, savepoints_max=2, rollbacks_max=1, clean_ups_max=2, manifests=True),
+    400,
+)
 CODEC = Judge(
     "simulator with older formats", partial(_simulated, savepoints_max=2, rollbacks_max=1, older_formats=True), 400
 )

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from checkpointing.identifiers import ChannelId, EdgeId
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId
 from checkpointing.metadata.record import RowKind
 from checkpointing.snapshots import ChannelState
 from spec.history import (
@@ -16,6 +16,7 @@ from spec.history import (
 )
 from spec.judgement_events import JudgementBegun
 from spec.pipeline import ORDERS, position_before, rows_before
+from spec.rest_events import EntryRead, EntryStored
 
 
 def _first(events, kind, holds=lambda event: True):
@@ -138,3 +139,12 @@ def say_that_orders_are_cuts(events):
     """No slice has reached one."""
     cuts = {ORDERS: "shop"}
     return [replace(event, cut_groups=cuts) if isinstance(event, DoorStarted) else event for event in events]
+
+
+_ONE = CheckpointId(1)
+FALSIFIED_MANIFESTS = {
+    "manifests-hold": lambda events: [*events, EntryRead(_ONE, (), differs=True)],
+    "manifests-first": lambda events: [*events, EntryStored(_ONE, ("a",), ("a",), ("a",), changed=True)],
+    "manifests-are-shared": lambda events: [*events, EntryStored(_ONE, ("a",), ("a",), (), changed=False)],
+    "manifests-stay": lambda events: [*events, EntryRead(_ONE, ("a",), differs=False)],
+}

@@ -12,11 +12,12 @@ from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.identifiers import CheckpointId, Generation, JobName, SplitId, VertexId
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import Effect, Fact, NotifyAborted, RowAppended, TimeAdvanced
-from checkpointing.metadata.record import Claim, Holder
+from checkpointing.metadata.record import Claim, Holder, ManifestReference
 from checkpointing.trace import FORMAT, TickBroken, TickStarted, UnreadableTraceError, decode, encode, read
-from tests.unit.stores.valid_rows import holders
+from tests.unit.stores.valid_rows import holders, references
 
 st.register_type_strategy(Holder, holders)
+st.register_type_strategy(ManifestReference, references)
 MESSAGES = (*get_args(Fact), *get_args(Effect), TickBroken)
 
 

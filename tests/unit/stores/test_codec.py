@@ -152,6 +152,29 @@ def test_a_row_of_the_fence_of_format_4_changes_its_number_only(kind: str) -> No
     assert {"a": 1, "format": 5} == migrate(kind, {"a": 1, "format": 4}, at=4, to=5)
 
 
+def test_a_checkpoint_of_format_5_names_all_its_files_itself() -> None:
+    """A row that the fifth release wrote: all of it is read, and it has no manifests."""
+    text = (Path(__file__).parent / "rows" / "checkpoint_format_5.json").read_text()
+    row = decode(text)
+    assert isinstance(row, CheckpointRecord)
+    assert (FORMAT, (), (), True) == (row.format, row.manifests, row.held_in, row.is_whole)
+    assert [] == _lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
+
+
+@pytest.mark.parametrize("kind", ["claim", "release"])
+def test_a_row_of_the_fence_of_format_5_changes_its_number_only(kind: str) -> None:
+    """A claim and a release name no file."""
+    assert {"a": 1, "format": 6} == migrate(kind, {"a": 1, "format": 5}, at=5, to=6)
+
+
+def test_where_the_manifests_lie_is_never_read_from_a_text() -> None:
+    """Clean-up keeps what an entry names: a text must not say which manifests these are besides its references."""
+    text = json.loads((Path(__file__).parent / "rows" / "checkpoint_format_5.json").read_text())
+    text["row"]["held_in"] = ["somewhere"]
+    with pytest.raises(UnreadableRowError, match="held_in"):
+        decode(json.dumps(text))
+
+
 def test_an_older_row_goes_through_every_step_of_the_chain_in_order() -> None:
     """A row two formats back is brought forward step by step."""
     steps = {1: lambda kind, row: {**row, "one": kind}, 2: lambda _, row: {**row, "two": row["one"]}}

@@ -28,6 +28,7 @@ from checkpointing.metadata.record import (
     Claim,
     Holder,
     HookState,
+    ManifestReference,
     Release,
     Rename,
     RenameKind,
@@ -208,6 +209,13 @@ def checkpoints(draw: st.DrawFn) -> CheckpointRecord:
     )
 
 
+references = st.builds(
+    ManifestReference,
+    generation=numbers.map(Generation),
+    digest=st.binary(min_size=32, max_size=32).map(bytes.hex),
+    handles=numbers,
+    left_out=st.just("") | numbers.map("{:x}".format),
+)
 holders = st.builds(Holder, host=names, pid=st.integers(0, 2**31), started=names, dagster_run=st.none() | names)
 claims = st.builds(
     Claim,

@@ -1,0 +1,345 @@
+"""Keeps the handles of large entries in manifests, so that an entry does not grow with the state (ADR 14).
+
+A manifest is an immutable list of handles. Its name is the generation that wrote it, and the SHA-256 of its content. An
+entry with few handles has none. `stored` decides which manifests a large entry keeps, which it writes anew, and which
+handles stay in the entry. `whole` is its inverse. The invariants:
+
+- An entry that is read with its manifests is the entry that was appended.
+- An entry keeps only manifests that are named by an entry at the version of `checkpoints` onto which it is appended.
+  It writes all others itself, under its own generation, before it is appended.
+- No manifest is changed. It may be deleted when no entry names it and its generation no longer holds the job. No later
+  entry can name it then.
+
+A subtask's files are those of the manifests, in order, and then those in the entry. A subtask appends its new files, so
+these alone are written. A bit in the entry leaves out a file that the subtask no longer has. A manifest of which less
+than a quarter counts is written anew.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Final, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from checkpointing.commit.net import keyed_tables
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle, KeyedFile
+from checkpointing.identifiers import Generation, JobName, TableName, VertexId
+from checkpointing.metadata.codec import WAY_OUT, UnreadableRowError, must_be_ours, named
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord, ManifestReference, Row, TableRecord
+from checkpointing.snapshots import SubtaskSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The bounds, in handles. An entry with at most `inline` has no manifests.
+
+    Up to `recent` new handles stay in an entry. A manifest has at most `manifest`. It is written anew if less than one
+    in `sparse` of its handles counts. Small neighbours are merged if there are more than `few` manifests, and one for
+    each `recent` handles.
+    """
+
+    inline: int = 1_024
+    recent: int = 256
+    manifest: int = 4_096
+    sparse: int = 4
+    few: int = 64
+
+
+SIZES: Final = Sizes()
+
+
+class HandleList(NamedTuple):
+    """One list of files in an entry: the state of a subtask (`part` 0), or the n-th of its upsert ranges (`part` n)."""
+
+    vertex: VertexId
+    subtask: int
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedFile:
+    """A handle in a manifest, and the list of an entry to which it belongs."""
+
+    vertex: VertexId
+    subtask: int
+    part: int
+    keyed: KeyedFile
+
+    @property
+    def place(self) -> HandleList:
+        """The list to which it belongs."""
+        return HandleList(self.vertex, self.subtask, self.part)
+
+
+class ManifestContent(BaseModel):
+    """A manifest, as it is persisted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    files: tuple[PlacedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest that an entry names, and the indices of its handles that the entry counts, in order."""
+
+    generation: Generation
+    digest: str
+    files: tuple[PlacedFile, ...]
+    counted: tuple[int, ...]
+
+    @property
+    def counted_files(self) -> Iterator[PlacedFile]:
+        """The handles that the entry counts."""
+        return (self.files[index] for index in self.counted)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An entry in its stored form, its manifests in order, and the content of those that must be written first."""
+
+    entry: CheckpointRecord
+    manifests: tuple[Manifest, ...] = ()
+    new: Mapping[str, bytes] = field(default_factory=dict)
+    """By path."""
+
+    @property
+    def held_in(self) -> tuple[str, ...]:
+        """The paths of its manifests."""
+        return tuple(path_of(self.entry, each) for each in self.manifests)
+
+
+def path_of(entry: CheckpointRecord, manifest: Manifest | ManifestReference) -> str:
+    """Return the path of a manifest that an entry names."""
+    return ProtocolPaths(JobName(entry.job)).manifest(manifest.generation, manifest.digest)
+
+
+# ------------------------------------------------------------------ whole -> stored
+
+
+def stored(record: CheckpointRecord, known: Sequence[Manifest] = (), sizes: Sizes = SIZES) -> Stored:
+    """Return how to store a whole entry.
+
+    `known` are the manifests of one entry at the version onto which this one is appended.
+    """
+    record = record.model_copy(update={"held_in": ()})
+    lists = dict(_lists(record))
+    if sum(map(len, lists.values())) <= sizes.inline:
+        return Stored(record)
+    kept, recent = _kept(lists, known)
+    parts: list[Manifest | list[PlacedFile]] = list(_without_sparse(kept, sizes))
+    fresh = [PlacedFile(*place, keyed) for place, files in recent.items() for keyed in files]
+    if len(fresh) > sizes.recent:
+        parts += _chunks(fresh, sizes)
+        recent = {}
+    new: dict[str, bytes] = {}
+    manifests = []
+    for part in _merged(parts, sizes.few + sum(map(len, lists.values())) // sizes.recent, sizes):
+        if isinstance(part, Manifest):
+            manifests.append(part)
+            continue
+        content = ManifestContent.model_construct(files=tuple(part)).model_dump_json().encode()
+        made = Manifest(record.generation, sha256(content).hexdigest(), tuple(part), tuple(range(len(part))))
+        new[path_of(record, made)] = content
+        manifests.append(made)
+    return Stored(_bare(record, recent, manifests), tuple(manifests), new)
+
+
+def newest_stored(rows: Iterable[Row]) -> CheckpointRecord | None:
+    """Return the entry whose manifests the next one may keep: the newest that has some.
+
+    `rows` are all entries at the version onto which the next one is appended, in their stored form, newest first.
+    """
+    return next((row for row in rows if isinstance(row, CheckpointRecord) and row.manifests), None)
+
+
+def _lists(record: CheckpointRecord) -> Iterator[tuple[HandleList, tuple[KeyedFile, ...]]]:
+    for vertex in record.vertices:
+        for subtask, snapshot in enumerate(vertex.subtasks):
+            if snapshot.state:
+                yield HandleList(vertex.vertex, subtask, 0), snapshot.state
+            for part, ranges in enumerate(snapshot.ranges, start=1):
+                if ranges.files:
+                    yield HandleList(vertex.vertex, subtask, part), ranges.files
+
+
+def _kept(
+    lists: Mapping[HandleList, tuple[KeyedFile, ...]], known: Sequence[Manifest]
+) -> tuple[list[Manifest], dict[HandleList, tuple[KeyedFile, ...]]]:
+    """Return the known manifests with what still counts of them, and the files of each list that come after those."""
+    found = dict.fromkeys(lists, 0)
+    kept = []
+    for manifest in known:
+        counted = []
+        for index in manifest.counted:
+            file = manifest.files[index]
+            place = file.place
+            files, at = lists.get(place, ()), found.get(place, 0)
+            if at < len(files) and (files[at] is file.keyed or files[at] == file.keyed):
+                found[place] = at + 1
+                counted.append(index)
+        kept.append(replace(manifest, counted=tuple(counted)))
+    return kept, {place: files[found[place] :] for place, files in lists.items() if found[place] < len(files)}
+
+
+def _without_sparse(kept: Iterable[Manifest], sizes: Sizes) -> Iterator[Manifest | list[PlacedFile]]:
+    """Yield the manifests, and in place of neighbours that are sparse what still counts of them."""
+    sparse: list[PlacedFile] = []
+    for manifest in kept:
+        if len(manifest.counted) * sizes.sparse < len(manifest.files):
+            sparse += manifest.counted_files
+            continue
+        yield from _chunks(sparse, sizes)
+        sparse = []
+        yield manifest
+    yield from _chunks(sparse, sizes)
+
+
+def _chunks(files: list[PlacedFile], sizes: Sizes) -> Iterator[list[PlacedFile]]:
+    return (files[start : start + sizes.manifest] for start in range(0, len(files), sizes.manifest))
+
+
+def _merged(parts: list[Manifest | list[PlacedFile]], most: int, sizes: Sizes) -> list[Manifest | list[PlacedFile]]:
+    """Merge the smallest neighbours, as long as there are more than `most`."""
+    while len(parts) > most:
+        counts = [len(part.counted if isinstance(part, Manifest) else part) for part in parts]
+        at = min(range(len(parts) - 1), key=lambda place: counts[place] + counts[place + 1])
+        if counts[at] + counts[at + 1] > sizes.manifest:
+            break
+        files = [
+            file for part in parts[at : at + 2] for file in (part.counted_files if isinstance(part, Manifest) else part)
+        ]
+        parts = [*parts[:at], files, *parts[at + 2 :]]
+    return parts
+
+
+def _bare(
+    record: CheckpointRecord, recent: Mapping[HandleList, tuple[KeyedFile, ...]], manifests: Iterable[Manifest]
+) -> CheckpointRecord:
+    """Return the entry with those handles alone that are in no manifest."""
+    shown = _shown_by_snapshots(record)
+    tables = (
+        table.model_copy(update={"files": (), "of_snapshots": True}) if _is_shown(table, shown) else table
+        for table in record.tables
+    )
+    entry = _with_files(record, recent)
+    return entry.model_copy(update={"tables": tuple(tables), "manifests": tuple(map(_reference, manifests))})
+
+
+def _is_shown(table: TableRecord, shown: Mapping[TableName, tuple[FileHandle, ...]]) -> bool:
+    return table.mode is not TableMode.APPEND and table.files == shown.get(table.table)
+
+
+def _shown_by_snapshots(record: CheckpointRecord) -> dict[TableName, tuple[FileHandle, ...]]:
+    """Return the files of the upsert and state tables, as the snapshots name them."""
+    return {name: table.files for name, table in keyed_tables(record, JobName(record.job))}
+
+
+def _reference(manifest: Manifest) -> ManifestReference:
+    bits = (1 << len(manifest.files)) - 1
+    for index in manifest.counted:
+        bits ^= 1 << index
+    return ManifestReference(
+        generation=manifest.generation,
+        digest=manifest.digest,
+        handles=len(manifest.files),
+        left_out=f"{bits:x}" if bits else "",
+    )
+
+
+def _with_files(record: CheckpointRecord, lists: Mapping[HandleList, tuple[KeyedFile, ...]]) -> CheckpointRecord:
+    """Return the entry with these files in its lists, and no others."""
+    vertices = tuple(
+        vertex.model_copy(
+            update={
+                "subtasks": tuple(
+                    _snapshot(vertex.vertex, subtask, snapshot, lists)
+                    for subtask, snapshot in enumerate(vertex.subtasks)
+                )
+            }
+        )
+        for vertex in record.vertices
+    )
+    return record.model_copy(update={"vertices": vertices})
+
+
+def _snapshot(
+    vertex: VertexId, subtask: int, snapshot: SubtaskSnapshot, lists: Mapping[HandleList, tuple[KeyedFile, ...]]
+) -> SubtaskSnapshot:
+    if not snapshot.state and not snapshot.ranges and HandleList(vertex, subtask, 0) not in lists:
+        return snapshot
+    ranges = tuple(
+        replace(each, files=lists.get(HandleList(vertex, subtask, part), ()))
+        for part, each in enumerate(snapshot.ranges, start=1)
+    )
+    return replace(snapshot, state=lists.get(HandleList(vertex, subtask, 0), ()), ranges=ranges)
+
+
+# ------------------------------------------------------------------ stored -> whole
+
+
+def handles_in(entry: CheckpointRecord, reference: ManifestReference, content: bytes) -> tuple[PlacedFile, ...]:
+    """Return the handles in a manifest. Raise UnreadableRowError if it is not the one that the entry names."""
+    path = path_of(entry, reference)
+    if sha256(content).hexdigest() != reference.digest:
+        raise unfit(entry, f"{path} was changed")
+    try:
+        return ManifestContent.model_validate_json(content).files
+    except ValidationError as error:
+        raise unfit(entry, f"{path} is no manifest ({error.error_count()} errors)") from error
+
+
+def counted_by(entry: CheckpointRecord, reference: ManifestReference, files: tuple[PlacedFile, ...]) -> Manifest:
+    """Return a manifest with what the entry counts of it. Raise UnreadableRowError if the two do not fit."""
+    left_out = int(reference.left_out or "0", 16)
+    if len(files) != reference.handles or left_out.bit_length() > len(files):
+        raise unfit(entry, f"{path_of(entry, reference)} has {len(files)} handles, not {reference.handles}")
+    bits = f"{left_out:0{len(files)}b}"[::-1]
+    counted = tuple(index for index, bit in enumerate(bits) if bit == "0")
+    return Manifest(reference.generation, reference.digest, files, counted)
+
+
+def whole(entry: CheckpointRecord, manifests: Sequence[Manifest]) -> CheckpointRecord:
+    """Return an entry in its whole form. `manifests` are those that it names, in order.
+
+    Raises UnreadableRowError for an entry that Tidemark cannot have written.
+    """
+    if entry.is_whole:
+        return entry
+    lists: dict[HandleList, list[KeyedFile]] = {}
+    for manifest in manifests:
+        for file in manifest.counted_files:
+            lists.setdefault(file.place, []).append(file.keyed)
+    strange = lists.keys() - set(_places(entry))
+    if strange:
+        raise unfit(entry, f"a manifest has files of {min(strange)}, which the entry does not have")
+    for place, recent in _lists(entry):
+        lists.setdefault(place, []).extend(recent)
+    record = _with_files(entry, {place: tuple(files) for place, files in lists.items()})
+    shown = _shown_by_snapshots(record)
+    tables = tuple(
+        table.model_copy(update={"files": shown.get(table.table, ()), "of_snapshots": False})
+        if table.of_snapshots
+        else table
+        for table in record.tables
+    )
+    held_in = tuple(path_of(entry, each) for each in manifests)
+    record = record.model_copy(update={"tables": tables, "manifests": (), "held_in": held_in})
+    must_be_ours(record, "an unknown version")
+    return record
+
+
+def _places(entry: CheckpointRecord) -> Iterator[HandleList]:
+    for vertex in entry.vertices:
+        for subtask, snapshot in enumerate(vertex.subtasks):
+            for part in range(len(snapshot.ranges) + 1):
+                yield HandleList(vertex.vertex, subtask, part)
+
+
+def unfit(entry: CheckpointRecord, why: str) -> UnreadableRowError:
+    """Return the error that says why an entry cannot be made whole."""
+    return UnreadableRowError(f"{named(entry)} cannot be made whole: {why}. {WAY_OUT}")

@@ -1,0 +1,103 @@
+"""Stores simulated entries as the product does: as text of any format, and with manifests.
+
+The bounds are so low that small entries have several manifests. An entry is stored when it is appended, and is read
+with its manifests by every process that looks at the entries.
+"""
+
+from hashlib import sha256
+from random import Random
+from typing import Final
+
+from checkpointing.commit import manifests
+from checkpointing.commit.manifests import Manifest, Sizes, counted_by, handles_in, path_of
+from checkpointing.identifiers import VertexId
+from checkpointing.metadata.codec import decode_stored, encode
+from checkpointing.metadata.record import CheckpointRecord, Row
+from spec.moves import Moves
+from spec.older_formats import as_stored
+from spec.rest_events import EntryRead, EntryStored
+from spec.table_log import Written
+from spec.world import World
+
+LOW: Final = Sizes(inline=2, recent=1, manifest=3, sparse=2, few=1)
+MANIFEST: Final = VertexId("manifest")
+
+
+def store_entries(world: World, moves: Moves, random: Random) -> None:
+    """Store the entries of this world as its moves say: in older formats, with manifests, or as they are."""
+    if moves.older_formats:
+        world.as_stored = as_stored(random)
+    if moves.manifests:
+        store = _Entries(world)
+        world.as_stored, world.as_read = store.as_stored, store.as_read
+
+
+class _Entries:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._before = world.as_stored
+        self._content: dict[str, bytes] = {}
+        self._stored: dict[str, CheckpointRecord] = {}
+        """By nonce."""
+
+    def as_stored(self, row: Row) -> Row:
+        row = self._before(row)
+        if not isinstance(row, CheckpointRecord):
+            return row
+        rows = (self._stored.get(known.nonce, known) for _, known in reversed(self._world.log))
+        newest = manifests.newest_stored(rows)
+        form = manifests.stored(row, self._of(newest) if newest is not None else (), LOW)
+        for path, content in form.new.items():
+            self._write(path, content, row)
+        entry = decode_stored(encode(form.entry, writer="spec"))
+        if isinstance(entry, CheckpointRecord) and entry.manifests:
+            self._note(row, entry, tuple(form.new))
+            self._stored[row.nonce] = entry
+        return row.model_copy(update={"held_in": form.held_in})
+
+    def as_read(self, row: Row) -> Row:
+        entry, there = self._stored.get(row.nonce), {known.nonce for _, known in self._world.log}
+        if entry is None or not isinstance(row, CheckpointRecord) or row.nonce not in there:
+            return row
+        missing = tuple(path for path in self._named(entry) if not self._is_there(path))
+        entry = entry.model_copy(update={"abandoned": row.abandoned})
+        read = row if missing else manifests.whole(entry, self._of(entry))
+        self._world.history.add(EntryRead(row.checkpoint, missing, read != row))
+        return read
+
+    def _write(self, path: str, content: bytes, row: CheckpointRecord) -> None:
+        """Write a file if there is none of that name. It is durable then."""
+        if path in self._world.files and path not in self._world.gone:
+            return
+        self._world.gone.discard(path)
+        self._world.files[path] = Written(row.generation, MANIFEST, 0, at_ms=self._world.now_ms)
+        self._world.durable.add(path)
+        self._content[path] = content
+
+    def _of(self, entry: CheckpointRecord) -> tuple[Manifest, ...]:
+        found = ((each, self._content.get(path_of(entry, each), b"")) for each in entry.manifests)
+        return tuple(counted_by(entry, each, handles_in(entry, each, content)) for each, content in found)
+
+    def _named(self, entry: CheckpointRecord) -> tuple[str, ...]:
+        """Return the paths of an entry's manifests, without the product's own list."""
+        folder = f"_tidemark/{entry.job}/manifests/_data"
+        return tuple(f"{folder}/{each.generation}/{each.digest}.json.zst" for each in entry.manifests)
+
+    def _note(self, row: CheckpointRecord, entry: CheckpointRecord, new: tuple[str, ...]) -> None:
+        named = self._named(entry)
+        own = f"_tidemark/{entry.job}/manifests/_data/{row.generation}/"
+        unfit = [path for path in named if not self._is_sound(path)] + [path for path in new if own not in path]
+        before = next((known for known in reversed(self._world.checkpoints()) if known.nonce in self._stored), None)
+        changed = before is None or _handles(before) != _handles(row)
+        self._world.history.add(EntryStored(row.checkpoint, named, new, tuple(unfit), changed))
+
+    def _is_there(self, path: str) -> bool:
+        return path in self._content and path not in self._world.gone
+
+    def _is_sound(self, path: str) -> bool:
+        return self._is_there(path) and sha256(self._content[path]).hexdigest() in path
+
+
+def _handles(record: CheckpointRecord) -> list[object]:
+    subtasks = ((vertex.vertex, each) for vertex in record.vertices for each in vertex.subtasks)
+    return [(vertex, each.state, tuple(own.files for own in each.ranges)) for vertex, each in subtasks]

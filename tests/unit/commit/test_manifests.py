@@ -1,0 +1,180 @@
+"""Large entries and their manifests: what is stored is read back, and little is written for little change."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.commit.manifests import (
+    SIZES,
+    Manifest,
+    Sizes,
+    Stored,
+    counted_by,
+    handles_in,
+    path_of,
+    stored,
+    whole,
+)
+from checkpointing.metadata.codec import UnreadableRowError, decode, decode_stored, encode
+from checkpointing.metadata.files import files_of, handles_of
+from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.snapshots import SubtaskSnapshot
+from tests.unit.commit.large_rows import keyed, large_record, numbered
+from tests.unit.stores.valid_rows import checkpoints
+
+LOW = Sizes(inline=2, recent=1, manifest=3, few=2)
+
+
+def _read(form: Stored, contents: dict[str, bytes]) -> CheckpointRecord:
+    """Return what is read of an entry's text and of the manifests that it names."""
+    entry = decode_stored(encode(form.entry, writer="tidemark 0.6.0"))
+    assert isinstance(entry, CheckpointRecord)
+    return whole(entry, _manifests(entry, contents))
+
+
+def _manifests(entry: CheckpointRecord, contents: dict[str, bytes]) -> tuple[Manifest, ...]:
+    found = ((each, handles_in(entry, each, contents[path_of(entry, each)])) for each in entry.manifests)
+    return tuple(counted_by(entry, each, files) for each, files in found)
+
+
+@given(record=checkpoints())
+def test_any_entry_is_read_back_as_it_was(record: CheckpointRecord) -> None:
+    """Whatever an entry holds, its text and its manifests hold it too."""
+    form = stored(record, (), LOW)
+    assert record == _read(form, dict(form.new)).model_copy(update={"held_in": ()})
+
+
+_changes = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["append", "drop", "compact", "insert"])), max_size=25)
+
+
+@given(changes=_changes, seed=st.integers(0, 99))
+def test_entries_that_keep_manifests_of_the_ones_before_are_read_back(
+    changes: list[tuple[int, str]], seed: int
+) -> None:
+    """Files come, go, are compacted, or come where none is expected: the order of each subtask's files is kept."""
+    draw, numbers = random.Random(seed), iter(range(1, 10_000))  # noqa: S311 - a failure must be repeatable
+    lists = [[next(numbers) for _ in range(4)] for _ in range(3)]
+    contents: dict[str, bytes] = {}
+    known: tuple[Manifest, ...] = ()
+    for number, (subtask, change) in enumerate(changes, start=1):
+        own = lists[subtask]
+        match change:
+            case "append":
+                own.append(next(numbers))
+            case "drop" if own:
+                own.pop(draw.randrange(len(own)))
+            case "compact":
+                own[:] = [next(numbers)]
+            case _:
+                own.insert(draw.randint(0, len(own)), next(numbers))
+        record = large_record(lists, lists[::-1], number)
+        form = stored(record, known, LOW)
+        assert set(form.new) <= set(form.held_in)
+        contents |= form.new
+        read = _read(form, contents)
+        assert (record, form.held_in) == (read.model_copy(update={"held_in": ()}), read.held_in)
+        assert {file.path for file in handles_of(record)}.union(form.held_in) == files_of(read)
+        known = form.manifests
+
+
+def test_a_small_entry_has_no_manifest_and_names_all_its_files() -> None:
+    """Its text is what it was before there were manifests."""
+    record = large_record([list(range(1, SIZES.inline + 1))], [[]])
+    form = stored(record)
+    assert (record, (), {}) == (form.entry, form.manifests, form.new)
+    assert record == decode(encode(record, writer="x"))
+
+
+def test_an_entry_without_a_change_writes_no_manifest() -> None:
+    """A manifest that several entries name is written once."""
+    lists = numbered(100, 30)
+    first = stored(large_record(lists, lists))
+    again = stored(large_record(lists, lists, 2), first.manifests)
+    assert (first.held_in, {}) == (again.held_in, again.new)
+
+
+def test_an_entry_writes_what_changed_however_much_lives() -> None:
+    """300 new files in 100 subtasks cost the same beside 600 files and beside 30,000."""
+    sizes: list[int] = []
+    for files in (6, 300):
+        lists, none = numbered(100, files), [[] for _ in range(100)]
+        before = stored(large_record(lists, none))
+        now = [[*own[3:], *new] for own, new in zip(lists, numbered(100, 3, 50_000), strict=True)]
+        form = stored(large_record(now, none, 2), before.manifests)
+        sizes.append(sum(map(len, form.new.values())) + len(encode(form.entry, writer="x")))
+    few, many = sizes
+    assert many < 1.5 * few
+
+
+def test_a_manifest_is_written_anew_when_less_than_a_quarter_of_it_counts() -> None:
+    """The others stay as they are, so an entry never drags along much more than it counts."""
+    lists, none = numbered(100, 40), [[] for _ in range(100)]
+    before = stored(large_record(lists, none))
+    assert [4_000] == [len(each.files) for each in before.manifests]
+    half = stored(large_record([own[20:] for own in lists], none, 2), before.manifests)
+    assert (before.held_in, {}) == (half.held_in, half.new)
+    tail = stored(
+        large_record([own[20:] for own in lists[:40]] + [own[:0] for own in lists[40:]], none, 3), half.manifests
+    )
+    assert [] == [*tail.entry.manifests]  # few handles are left: the entry names them itself
+    more = [own[20:] for own in lists[:40]] + [*numbered(60, 20, 70_000)]
+    third = stored(large_record(more, none, 4), half.manifests)
+    assert [800, 1_200] == [len(each.files) for each in third.manifests]
+    assert set(third.held_in) == set(third.new)
+
+
+def test_small_manifests_are_merged_when_there_are_many() -> None:
+    """An entry names one manifest for each few of its handles, and some more at the most."""
+    sizes = Sizes(inline=10, recent=5, manifest=50, few=4)
+    lists, none = numbered(6, 5), [[] for _ in range(6)]
+    known: tuple[Manifest, ...] = ()
+    counts = set()
+    for number in range(1, 60):
+        lists = [[*own[1:], *new] for own, new in zip(lists, numbered(6, 1, number * 1_000), strict=True)]
+        known = stored(large_record(lists, none, number), known, sizes).manifests
+        counts.add(len(known))
+    assert max(counts) <= sizes.few + 30 // sizes.recent
+
+
+@pytest.mark.parametrize("change", ["content", "bits", "place"])
+def test_a_manifest_that_does_not_fit_is_refused(change: str) -> None:
+    """The message names the entry, and the manifest or the subtask."""
+    record = large_record([[1, 2, 3, 4]], [[]])
+    form = stored(record, (), LOW)
+    contents = dict(form.new)
+    match change:
+        case "content":
+            path = form.held_in[0]
+            contents[path] += b" "
+            why = f"{path} was changed"
+        case "bits":
+            reference = form.entry.manifests[0].model_copy(update={"left_out": "ff"})
+            form = replace(form, entry=form.entry.model_copy(update={"manifests": (reference,)}))
+            why = "handles, not"
+        case _:
+            vertex = form.entry.vertices[0].model_copy(update={"subtasks": ()})
+            form = replace(form, entry=form.entry.model_copy(update={"vertices": (vertex,)}))
+            why = "which the entry does not have"
+    with pytest.raises(UnreadableRowError, match=f"checkpoint 1 of job flights.*{why}"):
+        _read(form, contents)
+
+
+def test_a_file_in_a_manifest_may_lie_nowhere_but_in_the_jobs_folders() -> None:
+    """Somebody else may have written the manifest: its handles are checked as those of the entry."""
+    bad = keyed(1)
+    bad = replace(bad, file=replace(bad.file, path="../victim.txt"))
+    record = large_record([[2, 3, 4]], [[]])
+    vertex = record.vertices[0].model_copy(update={"subtasks": (SubtaskSnapshot(state=(bad, *map(keyed, (2, 3)))),)})
+    form = stored(record.model_copy(update={"vertices": (vertex,), "tables": ()}), (), LOW)
+    with pytest.raises(UnreadableRowError, match="victim"):
+        _read(form, dict(form.new))
+
+
+def test_an_entry_in_its_stored_form_is_no_whole_entry() -> None:
+    """Where entries must be whole, as beside a reservation, one that lacks its handles is refused."""
+    form = stored(large_record([[1, 2, 3, 4]], [[]]), (), LOW)
+    with pytest.raises(UnreadableRowError, match="has its files in manifests"):
+        decode(encode(form.entry, writer="x"))
