@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 _SCHEMA: Final = "the schema of a KafkaSource"
 
 
-def avro_form(schema: Avro, writers: Mapping[int, Avro], *, has_numbers: bool) -> "tuple[StructType, AvroDecoding]":
+def avro_form(schema: Avro, writers: Mapping[int, Avro] | None, undecoded: str) -> "tuple[StructType, AvroDecoding]":
     """Return the columns of a schema, and how records become them.
 
-    `writers` are the schemas by their number in front of each record, if records have numbers. Raises SourceError.
+    `writers` are the schemas by their number in front of each record; None if records have no number. `undecoded` is
+    the column for the bytes of records that do not decode. Raises SourceError.
     """
     if schema is None or isinstance(schema, StructType):
         raise SourceError(
@@ -31,12 +32,12 @@ def avro_form(schema: Avro, writers: Mapping[int, Avro], *, has_numbers: bool) -
     columns = StructType([StructField(name, each.spark) for name, each in types.items()])
     from jobs.sources.avro.decoding import AvroDecoding  # noqa: PLC0415 - an extra
 
-    numbered = {number: _plain(each, f"schema {number} of a KafkaSource") for number, each in writers.items()}
+    numbered = {number: _plain(each, f"schema {number} of a KafkaSource") for number, each in (writers or {}).items()}
     return columns, AvroDecoding(
         value="value",
-        undecoded="_undecoded",
+        undecoded=undecoded,
         reader=_plain(schema, _SCHEMA),
-        writers=numbered if has_numbers else None,
+        writers=None if writers is None else numbered,
         stored=pa.struct([pa.field(name, each.stored) for name, each in types.items()]),
         columns=to_arrow_schema(columns, timezone="UTC"),
     )

@@ -121,7 +121,7 @@ def record_form(
                 )
             value = schema
         case "avro":
-            value, avro = avro_form(schema, writers or {}, has_numbers=writers is not None)
+            value, avro = avro_form(schema, writers, UNDECODED_COLUMN)
         case _:
             raise SourceError(f"a KafkaSource has no format {form!r}: write 'json', 'avro' or 'raw'")
     made = RecordForm(format=form, value=value, metadata=metadata, avro=avro)

