@@ -370,10 +370,14 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class CheckTables:
-    """Compare protocol, features, schema and partitioning of these tables with the last cut."""
+    """Compare protocol, features, schema and partitioning of these tables with the last cut.
+
+    The checkpoint takes the files `leaving` out of append tables. Find out whether another writer has moved their rows.
+    """
 
     checkpoint: CheckpointId
     tables: tuple[TableName, ...]
+    leaving: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

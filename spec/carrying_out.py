@@ -50,6 +50,7 @@ from checkpointing.messages import (
 )
 from spec.faults import Faults
 from spec.micro_batches import MicroBatches
+from spec.neighbours import merged
 from spec.pipeline import ESTIMATED, ROW_BYTES, SEQUENCE, position_before, rows_before
 from spec.upstream import PUBLISHES, Upstreams
 from spec.world import FileGoneError, World
@@ -221,8 +222,9 @@ class Hands:
     def _check(self, effect: CheckTables, faults: Faults) -> Fact:
         if self._strikes(faults.check_fails):
             return TableCheckFailed(effect.checkpoint, "the log cannot be read")
-        problems = ("a column was dropped: put it back",) if self._strikes(faults.table_problem) else ()
-        return TablesChecked(effect.checkpoint, problems)
+        changed = ("a column was dropped: put it back",) if self._strikes(faults.table_problem) else ()
+        moved = tuple(f"a neighbour has merged {path}: undo it" for path in merged(self._world, effect.leaving))
+        return TablesChecked(effect.checkpoint, (*changed, *moved))
 
     def _publish(self, effect: PublishTable, faults: Faults) -> Fact:
         if self._strikes(faults.publish_fails):

@@ -192,11 +192,12 @@ class TablesLookedAt:
 
 @dataclass(frozen=True, slots=True)
 class CheckBegun:
-    """A generation asked whether these tables are as a checkpoint expects."""
+    """A generation asked whether these tables are as a checkpoint expects, and have the files that must leave them."""
 
     generation: Generation
     checkpoint: CheckpointId
     tables: tuple[TableName, ...]
+    leaving: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

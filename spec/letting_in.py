@@ -28,25 +28,30 @@ def _watched(history: History) -> frozenset[Generation]:
 def unchecked(history: History) -> Iterator[str]:
     """Yield every checkpoint that is in although its tables were not all checked, or had problems.
 
+    The check also looks at every file that the checkpoint takes out of a table.
+
     Plain savepoints publish nothing, so they are not judged. Neither are fenced generations, and those whose checks
     nobody saw.
     """
     newest: Generation | None = None
     graphs: dict[Generation, JobGraph] = {}
-    asked: dict[_Of, tuple[TableName, ...]] = {}
+    asked: dict[_Of, CheckBegun] = {}
     allowed: dict[_Of, bool | None] = {}
     watched = _watched(history)
     for event in history.events:
         match event:
             case DoorStarted(generation, graph):
                 graphs[generation], newest = graph, generation
-            case CheckBegun(generation, checkpoint, tables):
-                asked[generation, checkpoint] = tables
+            case CheckBegun():
+                asked[event.generation, event.checkpoint] = event
             case TablesLookedAt(generation, checkpoint, allow):
                 allowed[generation, checkpoint] = allow
             case RowCommitted(record) if record.kind is RowKind.CHECKPOINT and record.generation in watched & {newest}:
                 of = (record.generation, record.checkpoint)
-                missing = {table.name for table in graphs[of[0]].tables()} - {*asked.get(of, ())}
+                check = asked.get(of) or CheckBegun(*of, (), ())
+                removed = {file.path for table in record.tables for file in table.removes}
+                tables = {table.name for table in graphs[of[0]].tables()}
+                missing = {*tables, *removed} - {*check.tables, *check.leaving}
                 if missing:
                     yield f"entry {record.checkpoint} is in, and nobody had checked {sorted(missing)}"
                 if not allowed.get(of):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from spec.neighbours import optimize
 from spec.world import World
 
 SURVIVES: Final = 0.5
@@ -56,6 +57,6 @@ class Chance:
             if name is None or not world.lose(name, entries):
                 continue
             if self._random.random() < SURVIVES:
-                world.optimize(name)
+                optimize(world, name)
             told.append(f"{name} lost its newest {entries} entries")
         return told

@@ -96,7 +96,6 @@ def _new_tables(world: World, graph: JobGraph, record: CheckpointRecord) -> dict
 def _emptied(world: World, name: TableName) -> Renamed:
     """Return what takes the rows and columns of before out of an append table."""
     log = world.table(name)
-    log.to_leave = log.active
     removes = tuple(_handle(world, path) for path in sorted(log.active))
     return Renamed((), removes, tuple(sorted(log.columns[-1])), CheckpointId(log.shown[-1]))
 

@@ -23,6 +23,7 @@ from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.mishaps import Chance
 from spec.moves import Moves, drawn
+from spec.neighbours import optimize
 from spec.pipeline import LATER, MAX_PARALLELISM, ORDERS, RELEASES, SPLITS, graph
 from spec.scenarios import scenario_of
 from spec.storing import store_entries
@@ -285,7 +286,7 @@ class Simulation:
         faults = plan.faults
         if self._strikes(faults.optimize):
             table = self._random.choice(graph(1).tables()).name
-            self._note(self._random.randint(0, 2_000), lambda: self.world.optimize(table))
+            self._note(self._random.randint(0, 2_000), lambda: optimize(self.world, table))
         if self._strikes(faults.race):
             self._note(self._random.randint(0, 1_000), self._start_rival)
 

@@ -1,8 +1,9 @@
 """The content of a simulated warehouse: staged files, and the logs of tables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from checkpointing.handles import FileHandle
 from checkpointing.identifiers import Generation, VertexId
 from checkpointing.messages import Publication
 from spec.history import Rows
@@ -41,8 +42,8 @@ class TableLog:
     """The versions whose entries were published again."""
     backup: "TableLog | None" = None
     """The log as it was before it lost entries."""
-    to_leave: frozenset[str] = frozenset()
-    """Files that a tick has planned to take out with its first checkpoint."""
+    merged: dict[str, frozenset[str]] = field(default_factory=dict)
+    """The files that a neighbour has merged, also step by step, by the file with their rows."""
 
     @property
     def version(self) -> int:
@@ -61,6 +62,13 @@ class TableLog:
         self.shown.append(shown)
         self.columns.append(self.columns[-1] if columns is None else columns)
 
+    def undo_merges(self, leaving: Iterable[FileHandle], at_ms: int) -> None:
+        """Add a version as before a neighbour merged any of these files."""
+        paths = {file.path for file in leaving}
+        for path, files in self.merged.items():
+            if path in self.active and files & paths:
+                self.commit(self.active - {path} | (files - self.merged.keys()), self.shown[-1], at_ms)
+
     def columns_after(self, publication: Publication) -> frozenset[str]:
         """Return the names of the columns that the table has once this is published."""
         said = frozenset(column.name for column in publication.columns)
@@ -77,7 +85,7 @@ class TableLog:
     def copy(self) -> "TableLog":
         """Return the log as it is now."""
         by_version = [*self.versions], [*self.shown], [*self.columns], [*self.at_ms]
-        return TableLog(*by_version, {*self.durable}, {*self.again}, to_leave=self.to_leave)
+        return TableLog(*by_version, {*self.durable}, {*self.again}, merged={**self.merged})
 
     def times_of(self, path: str) -> Iterator[tuple[int, int, int]]:
         """Yield each past period of a file in the table: its first version, the one that removed it, and when."""

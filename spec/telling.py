@@ -95,7 +95,7 @@ def events_of_effect(generation: Generation, effect: Effect) -> Iterator[Event]:
             judged = frozenset(file.path for _, files in effect.files for file in files)
             yield JudgementBegun(generation, effect.vertex, effect.checkpoint, judged)
         case CheckTables():
-            yield CheckBegun(generation, effect.checkpoint, effect.tables)
+            yield CheckBegun(generation, effect.checkpoint, effect.tables, effect.leaving)
         case CancelJudgement():
             yield JudgementCancelled(generation, effect.vertex, effect.checkpoint)
         case RestoreHook():

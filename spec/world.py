@@ -19,7 +19,7 @@ from checkpointing.commit.fencing import Lease, newest_checkpoint, newest_claim
 from checkpointing.commit.leftovers import Referenced, is_unreferenced
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
-from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
+from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.messages import Publication, RowAppended, RowRefused, RowUnknown, TablePublished
 from checkpointing.metadata.paths import ROOT, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
@@ -222,6 +222,8 @@ class World:
         ]
         self.log.append((self.version, row))
         if isinstance(row, CheckpointRecord):
+            for each in row.tables:  # its publication names the neighbour, and waits until the merge is undone
+                self.table(each.table).undo_merges(each.removes, self.now_ms)
             there = self.checkpoints()
             missing = sorted(self.paths_of(row) & self.gone)
             self.history.events.extend(FileMissed(path, f"entry {row.checkpoint}") for path in missing)
@@ -259,35 +261,6 @@ class World:
             log.backup = None  # everything that was lost is there again
         self.history.add(TableChanged(checkpoint, publication, log.version, active, log.columns[-1]))
         return TablePublished(checkpoint, publication.table, log.version)
-
-    def optimize(self, name: TableName) -> None:
-        """A foreign OPTIMIZE: all active files of a table become one.
-
-        It spares files that a committed rollback must still remove, or that a tick has planned to take out. In the
-        product, the publication would name the writer and not happen until the merge is undone. So here the merge never
-        happened.
-        """
-        log = self.table(name)
-        if log.active & (self._leaving(name) | log.to_leave):
-            return
-        if len(log.active) < 2 or self.files[min(log.active)].state:  # noqa: PLR2004 - nothing to compact
-            return
-        rows = tuple(row for path in sorted(log.active) for row in self.files[path].rows)
-        path = f"{name}/part-{log.version}-{len(self.files)}"
-        self.files[path] = Written(Generation(0), VertexId("foreign"), 0, rows)
-        self.durable.add(path)  # its own writer handles that
-        log.commit(frozenset({path}), log.shown[-1], self.now_ms)
-
-    def _leaving(self, name: TableName) -> frozenset[str]:
-        """Return the files that an entry removes and that the table still shows: not published yet, or lost again."""
-        shown = self.table(name).shown[-1]
-        waiting = [
-            row
-            for row in self.checkpoints()
-            if row.commits and (row.checkpoint not in self.cuts or row.checkpoint > shown)
-        ]
-        leaving = (file for row in waiting for table in row.tables if table.table == name for file in table.removes)
-        return frozenset(file.path for file in leaving)
 
     # -------------------------------------------------------------- cuts
 

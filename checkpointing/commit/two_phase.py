@@ -289,7 +289,8 @@ class TwoPhaseCommit:
             return self._save(self._waiting.popleft())
         self._state = CommitState.CHECKING
         tables = tuple(table.name for table in self._graph.tables())
-        return (CheckTables(self._waiting[0].checkpoint, tables),)
+        leaving = tuple(file.path for each in self._renamed.values() for file in each.removes)
+        return (CheckTables(self._waiting[0].checkpoint, tables, leaving),)
 
     def _save(self, draft: Draft) -> tuple[CommitEffect, ...]:
         """Append a plain savepoint's entry. Decline it if a newer checkpoint has committed already."""

@@ -149,12 +149,12 @@ class JobStores:
             with self._lock(name):
                 self._outputs.ensure(name, schemas[name], table.mode, shows)
 
-    def check(self, tables: Iterable[TableName]) -> tuple[str, ...]:
-        """Return the problems that forbid publishing into these tables now."""
+    def check(self, tables: Iterable[TableName], leaving: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the problems that forbid publishing into these tables now; see `OutputTables.check`."""
         problems: list[str] = []
         for table in tables:
             with self._lock(table):
-                problems.extend(self._outputs.check([table]))
+                problems.extend(self._outputs.check([table], leaving))
         return tuple(problems)
 
     def publish(

@@ -162,7 +162,7 @@ class EffectHandlers:
 
     def _check(self, effect: CheckTables) -> Fact:
         try:
-            return TablesChecked(effect.checkpoint, self._stores.check(effect.tables))
+            return TablesChecked(effect.checkpoint, self._stores.check(effect.tables, effect.leaving))
         except Exception as error:  # noqa: BLE001 - after any error it is not known what the tables are like
             cause = explained(str(error) if isinstance(error, TableNotCheckedError) else message_of(error))
             text = f"the output tables could not be checked, so nothing is committed: {cause}"

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from checkpointing.metadata.paths import STAGED, parse_generation, parse_staged_name
 from jobs.storage.place import StoragePlace
-from jobs.stores.delta_log import LogEntry, entries_after
+from jobs.stores.delta_log import LogEntry, active_paths, entries_after, newest_entries, paths_with_deletion_vectors
 from jobs.stores.log_entries import file_actions
 
 _PARTS_OF_A_STAGED_PATH = 3
@@ -49,6 +49,24 @@ def lost_files(table: DeltaTable, folder: StoragePlace, after: int) -> dict[str,
             elif entry.ours is None and is_ours(path):
                 lost[path] = LostFile(path, entry)
     return lost
+
+
+def not_removable(table: DeltaTable, folder: StoragePlace, leaving: Collection[str]) -> str:
+    """Return why these files of Tidemark cannot be taken out of an append table, and the way out; '' if they can.
+
+    Their rows may lie in other files by now, or have deletion vectors. A file that never came into the log need not
+    leave it.
+    """
+    gone = set(leaving).difference(active_paths(table)) if leaving else set()
+    lost = lost_files(table, folder, _newest_of_ours(table)) if gone else {}
+    if gone & lost.keys():
+        return merged(lost[min(gone & lost.keys())].by, str(folder))
+    vectors = paths_with_deletion_vectors(table).intersection(leaving) if leaving else set()
+    return marked(vectors, str(folder)) if vectors else ""
+
+
+def _newest_of_ours(table: DeltaTable) -> int:
+    return next((entry.version for entry in newest_entries(table) if entry.ours is not None), 0)
 
 
 def merged(by: LogEntry, folder: str) -> str:

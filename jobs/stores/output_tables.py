@@ -6,7 +6,7 @@ change of Tidemark's own for one. The log tells the version that brought the cha
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,7 +17,9 @@ from checkpointing.columns import TableColumn
 from checkpointing.commit.columns import differ
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName
+from checkpointing.metadata.paths import relative_to_table
 from jobs.stores.delta_log import DeltaLog, active_paths, paths_with_deletion_vectors
+from jobs.stores.lost_files import not_removable
 from jobs.stores.table_columns import columns_of_schema, declared_columns, field_of, type_of
 from jobs.stores.table_rules import Column, Problem, TableShape, problems_of, purge
 from jobs.stores.tables import TableLogs
@@ -119,20 +121,22 @@ class OutputTables:
         if known is not None and columns and (known.shows != Shows(columns)):
             self._expect(table, replace(known, shows=Shows(columns)))
 
-    def check(self, tables: Iterable[TableName]) -> tuple[str, ...]:
+    def check(self, tables: Iterable[TableName], leaving: Collection[str] = ()) -> tuple[str, ...]:
         """Return what forbids publishing into these tables now: each text names the table and the way out.
+
+        The publication takes the files `leaving` out of these tables; the paths begin in the warehouse.
 
         Raises TableNotCheckedError for a log that is there and cannot be read.
         """
-        return tuple(problem for table in tables for problem in self._checked(table))
+        return tuple(problem for table in tables for problem in self._checked(table, leaving))
 
     def _expect(self, table: TableName, expected: _Expected) -> None:
         self._expected[table] = expected
         self._sound_at.pop(table, None)
 
-    def _checked(self, table: TableName) -> tuple[str, ...]:
+    def _checked(self, table: TableName, leaving: Collection[str]) -> tuple[str, ...]:
         try:
-            return self._problems(table)
+            return (*self._problems(table), *self._moved(table, leaving))
         except Exception as error:
             if not self._tables.log(table).exists():
                 return (f"table {table} is gone: restore its folder, or start an empty warehouse",)
@@ -149,6 +153,13 @@ class OutputTables:
         if not found:
             self._sound_at[table] = loaded.version()
         return tuple(f"table {table} {each.what}{_since(loaded, each)}: {each.way_out}" for each in found)
+
+    def _moved(self, table: TableName, leaving: Collection[str]) -> tuple[str, ...]:
+        """Return the problem of a table if another writer has moved the rows of files that must leave it."""
+        inside = [path for path in (relative_to_table(table, file) for file in leaving) if path is not None]
+        log = self._tables.log(table)
+        why_not = not_removable(log.current(), log.folder, inside) if inside else ""
+        return (f"table {table}: {why_not}",) if why_not else ()
 
     def _drop_shell(self, log: DeltaLog, due: Columns) -> None:
         """Drop a table that an earlier tick made with other columns, if no commit has ever reached it."""

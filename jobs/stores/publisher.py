@@ -31,7 +31,7 @@ from jobs.stores.delta_log import (
     paths_with_deletion_vectors,
     remove,
 )
-from jobs.stores.lost_files import lost_files, marked, merged
+from jobs.stores.lost_files import not_removable
 from jobs.stores.output_tables import first_problem
 from jobs.stores.soundness import misfit
 from jobs.stores.table_columns import next_schema, told, type_of
@@ -177,15 +177,9 @@ class Publisher:
         wanted = {_inside(request.table, file) for file in request.publication.removes}
         if not wanted:
             return []
-        folder = self._tables.log(request.table).folder
-        gone = wanted - active
-        lost = lost_files(table, folder, _newest_of_ours(table)) if gone else {}
-        if gone & lost.keys():
-            by = lost[min(gone & lost.keys())].by
-            raise _CannotPublishError(f"table {request.table}: {merged(by, str(folder))}")
-        vectors = paths_with_deletion_vectors(table).intersection(wanted)
-        if vectors:
-            raise _CannotPublishError(f"table {request.table}: {marked(vectors, str(folder))}")
+        why_not = not_removable(table, self._tables.log(request.table).folder, wanted)
+        if why_not:
+            raise _CannotPublishError(f"table {request.table}: {why_not}")
         now_ms = self._warehouse.now_ms()
         return [remove(path, now_ms) for path in sorted(wanted & active)]
 
@@ -249,10 +243,6 @@ def _inside(table: TableName, file: FileHandle) -> str:
     if path is None:
         raise _CannotPublishError(f"table {table}: file {file.path} does not lie in the table's folder")
     return path
-
-
-def _newest_of_ours(table: DeltaTable) -> int:
-    return next((entry.version for entry in newest_entries(table) if entry.ours is not None), 0)
 
 
 def _foreign_since_ours(table: DeltaTable) -> list[LogEntry]:

@@ -382,4 +382,6 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "another claim is looked for after the first failure only": 6,
     "a tick that hears of another claim goes on": 12,
     "a tick looks for another claim after every second failure": 6,
+    "nobody looks for the files that leave a table": 7,
+    "only one of the files that leave a table is looked for": 9,
 }

@@ -1,6 +1,6 @@
 """Plants bugs in what an entry waits for: checked tables, judged files, an aligned barrier (J3, C5)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from checkpointing.channel_items import Barrier
@@ -14,7 +14,7 @@ from checkpointing.job import barriers
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.messages import CheckTables, TablesChecked
 from checkpointing.metadata.record import CheckpointRecord
-from spec.mutants.judges import CLEAN_UPS, SAVEPOINTS
+from spec.mutants.judges import CLEAN_UPS, RELEASES, SAVEPOINTS
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ tables
@@ -30,18 +30,29 @@ def a_problem_of_one_table_is_ignored(patch: Patch) -> None:
     patch.put(TwoPhaseCommit, "_checked", checked)
 
 
-@mutant("tables-are-checked")
-def the_last_table_is_not_checked(patch: Patch) -> None:
+def _checking(patch: Patch, less: Callable[[CheckTables], CheckTables]) -> None:
+    """Let a commit ask for less than it must."""
     real = TwoPhaseCommit._start
 
     def start(self: TwoPhaseCommit) -> tuple[CommitEffect, ...]:
-        effects = real(self)
-        return tuple(
-            replace(effect, tables=effect.tables[:-1]) if isinstance(effect, CheckTables) else effect
-            for effect in effects
-        )
+        return tuple(less(effect) if isinstance(effect, CheckTables) else effect for effect in real(self))
 
     patch.put(TwoPhaseCommit, "_start", start)
+
+
+@mutant("tables-are-checked")
+def the_last_table_is_not_checked(patch: Patch) -> None:
+    _checking(patch, lambda check: replace(check, tables=check.tables[:-1]))
+
+
+@mutant("tables-are-checked", RELEASES)
+def nobody_looks_for_the_files_that_leave_a_table(patch: Patch) -> None:
+    _checking(patch, lambda check: replace(check, leaving=()))
+
+
+@mutant("tables-are-checked", RELEASES)
+def only_one_of_the_files_that_leave_a_table_is_looked_for(patch: Patch) -> None:
+    _checking(patch, lambda check: replace(check, leaving=check.leaving[:1]))
 
 
 @mutant("tables-are-checked", SAVEPOINTS)

@@ -1,0 +1,44 @@
+"""What other writers do to the simulator's tables: they merge files (a foreign OPTIMIZE)."""
+
+from collections.abc import Collection
+
+from checkpointing.identifiers import Generation, TableName, VertexId
+from spec.table_log import Written
+from spec.world import World
+
+
+def optimize(world: World, name: TableName) -> None:
+    """Merge all active files of a table into one.
+
+    The neighbour spares files that a committed entry must still remove. In the product, the publication would name the
+    neighbour and wait until the merge is undone. So here the merge never happened.
+    """
+    log = world.table(name)
+    if log.active & _leaving(world, name):
+        return
+    if len(log.active) < 2 or world.files[min(log.active)].state:  # noqa: PLR2004 - nothing to compact
+        return
+    rows = tuple(row for path in sorted(log.active) for row in world.files[path].rows)
+    path = f"{name}/part-{log.version}-{len(world.files)}"
+    world.files[path] = Written(Generation(0), VertexId("foreign"), 0, rows)
+    world.durable.add(path)  # its own writer handles that
+    log.merged[path] = log.active.union(*(log.merged.get(each, ()) for each in log.active))
+    log.commit(frozenset({path}), log.shown[-1], world.now_ms)
+
+
+def merged(world: World, leaving: Collection[str]) -> list[str]:
+    """Return which of these files have been merged into others."""
+    there = (files for log in world.tables.values() for path, files in log.merged.items() if path in log.active)
+    return sorted(frozenset[str]().union(*there).intersection(leaving))
+
+
+def _leaving(world: World, name: TableName) -> frozenset[str]:
+    """Return the files that an entry removes and that the table still shows: not published yet, or lost again."""
+    shown = world.table(name).shown[-1]
+    waiting = [
+        row
+        for row in world.checkpoints()
+        if row.commits and (row.checkpoint not in world.cuts or row.checkpoint > shown)
+    ]
+    leaving = (file for row in waiting for table in row.tables if table.table == name for file in table.removes)
+    return frozenset(file.path for file in leaving)
