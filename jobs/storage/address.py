@@ -45,7 +45,9 @@ def parsed(text: str) -> Root:
     scheme, bucket, prefix = found["scheme"], found["bucket"], found["prefix"].strip("/")
     if scheme not in _SCHEMES:
         instead = f"write {_INSTEAD[scheme]}://" if scheme in _INSTEAD else f"there are {', '.join(_SCHEMES)}"
-        raise InvalidAddressError(f"a warehouse's URL cannot begin with {_shown(scheme)}://: {instead}, or name a folder")
+        raise InvalidAddressError(
+            f"a warehouse's URL cannot begin with {_shown(scheme)}://: {instead}, or name a folder"
+        )
     named = _CONTAINER if scheme == "abfss" else _BUCKET
     if not named.fullmatch(bucket):
         example = "CONTAINER@ACCOUNT.dfs.core.windows.net" if scheme == "abfss" else "BUCKET"

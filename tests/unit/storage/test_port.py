@@ -86,7 +86,9 @@ def test_lists_have_files_and_folders(storage):
     assert names == {f"t/_data/{each.name}" for each in deep}
     assert {4} == {each.size for each in deep}
     assert all(abs(each.changed_ms / 1000 - time.time()) < 60 for each in deep)
-    assert [StoragePlace(storage, "t/_data/1"), StoragePlace(storage, "t/_data/2")] == StoragePlace(storage, "t/_data").folders()
+    assert [StoragePlace(storage, "t/_data/1"), StoragePlace(storage, "t/_data/2")] == StoragePlace(
+        storage, "t/_data"
+    ).folders()
     assert 8 == len(list(storage.list("", deep=True)))
 
 

@@ -53,7 +53,10 @@ def test_an_unreachable_endpoint_is_named(store, monkeypatch):
         ("<Code>SignatureDoesNotMatch</Code>", "does not accept the credentials"),
         ("<Code>InvalidAccessKeyId</Code>", "does not accept the credentials"),
         ("<Code>RequestTimeTooSkewed</Code><Message>The difference between the request time ...", "clock"),
-        ("Received redirect without LOCATION, this normally indicates an incorrectly configured region: 301 Moved", "region"),
+        (
+            "Received redirect without LOCATION, this normally indicates an incorrectly configured region: 301 Moved",
+            "region",
+        ),
         ("<Code>AuthorizationHeaderMalformed</Code> the region 'us-east-1' is wrong; expecting 'eu-west-1'", "region"),
         ("Client error with status 403 Forbidden: <Code>AccessDenied</Code>", "forbids it"),
         ("Error performing PUT http://169.254.169.254/latest/api/token: error sending request", "no credentials"),
@@ -70,4 +73,5 @@ def test_an_answer_of_a_store_becomes_one_sentence(said, cause):
 def test_another_error_is_reported_by_its_first_line():
     """The lines that a client prints for its developers are left out."""
     error = worded(URL, "list", "", "Generic S3 error: odd\n\nDebug source: secret")
-    assert str(error) == "s3://lake/w: cannot list the prefix (Generic S3 error: odd): see what the store says of it, and try again"
+    said = "s3://lake/w: cannot list the prefix (Generic S3 error: odd): see what the store says of it, and try again"
+    assert said == str(error)
