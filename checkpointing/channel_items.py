@@ -79,12 +79,18 @@ class CancelMarker:
 
 @dataclass(frozen=True, slots=True)
 class EndOfData:
-    """No more rows come on this channel, because the job is drained. Barriers may still come (Flink: `EndOfData`)."""
+    """No more rows come on this channel: the job is drained, or all its sources have ended (B4).
+
+    Barriers may still come (Flink: `EndOfData`).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class EndOfChannel:
-    """Nothing more comes on this channel (Flink: `EndOfPartitionEvent`). No run reaches it yet: it waits for B4."""
+    """Nothing more comes on this channel (Flink: `EndOfPartitionEvent`).
+
+    No run reaches it: all tasks of a job finish together (B4).
+    """
 
 
 ChannelItem = Segment | Barrier | CancelMarker | EndOfData | EndOfChannel

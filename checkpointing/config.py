@@ -135,8 +135,6 @@ class CheckpointConfig(BaseModel):
     """How many bytes are buffered of channels that wait for a barrier. Beyond it the checkpoint is declined.
     None: nothing is buffered, and the sources of such channels stop reading. -1: no limit.
     """
-    after_tasks_finish: bool = True
-    """Whether checkpoints are still taken after some subtasks have finished."""
     max_parallelism: Count = Field(default=DEFAULT_MAX_PARALLELISM, ge=1, le=KEY_GROUPS_MAX)
     """The number of key groups. It is fixed for the job's life: a tick with another number is refused."""
     micro_batch_rows_max: Count = Field(default=1_000_000, gt=0)

@@ -51,7 +51,8 @@ class Table:
 class Vertex:
     """A vertex with its explicit, stable id. `splits` name a source's subtasks in order.
 
-    `meanings` say how the columns of a keyed vertex's state are computed, and its checkpoints record them.
+    A source is `bounded` if each of its splits has an end (Flink: `Boundedness.BOUNDED`). `meanings` say how the
+    columns of a keyed vertex's state are computed, and its checkpoints record them.
     `renamed_from` is the vertex's id in older checkpoints. `columns_renamed_from` has the old names of columns of its
     state and of its table, by the new ones.
     """
@@ -64,6 +65,7 @@ class Vertex:
     meanings: tuple[ColumnMeaning, ...] = ()
     renamed_from: VertexId | None = None
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
+    bounded: bool = False
 
     def subtasks(self) -> tuple[SubtaskId, ...]:
         """Return the vertex's subtasks in order of index."""

@@ -44,6 +44,14 @@ class SourceIdle:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceEnded:
+    """Answer to PollSource: the split of a bounded source has ended. No row will ever follow (B4)."""
+
+    source: VertexId
+    split: SplitId
+
+
+@dataclass(frozen=True, slots=True)
 class PollFailed:
     """Answer to PollSource: the split cannot be read. `error` names the file and the way out."""
 
@@ -259,6 +267,7 @@ Fact = (
     TimeAdvanced
     | SliceOffered
     | SourceIdle
+    | SourceEnded
     | PollFailed
     | MicroBatchFinished
     | MicroBatchFailed
@@ -314,8 +323,8 @@ class RunMicroBatch:
 
     `state[i]` are subtask i's live state files, oldest first. `ranges[i]` are the current files of its upsert tables.
     Every file that the job writes is new and immutable, and its name has generation, vertex and micro-batch.
-    `end_of_input`: no more rows come on any input (drain). A keyed vertex then ends every key of its state, even
-    without any segment.
+    `end_of_input`: no more rows come on any input, because of a drain, or because all sources have ended. A keyed
+    vertex then ends every key of its state, even without any segment.
     """
 
     vertex: VertexId
@@ -468,6 +477,8 @@ class TickOutcome(Enum):
     """How a tick ended."""
 
     CAUGHT_UP = "caught_up"
+    FINISHED = "finished"
+    """All sources are bounded and have ended, and the newest cut shows the effect of every row (B4)."""
     STOPPED = "stopped"
     FAILED = "failed"
 

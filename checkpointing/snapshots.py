@@ -27,8 +27,10 @@ class ChannelState:
 class SubtaskSnapshot:
     """The snapshot of one subtask. Fields that do not apply to its kind of vertex are empty.
 
-    `position` is a source's position (canonical JSON). `state` has the live state files, oldest first. `ranges` has the
-    upsert tables' current files. `staged` has the append tables' files that are in no checkpoint known to be complete.
+    `position` is a source's position (canonical JSON). A subtask that is `finished` has no row left: its split has
+    ended, or its vertex has processed all input and emitted what it held back (B4). `state` has the live state files,
+    oldest first. `ranges` has the upsert tables' current files. `staged` has the append tables' files that are in no
+    checkpoint known to be complete.
     """
 
     position: str | None = None

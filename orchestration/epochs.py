@@ -67,13 +67,18 @@ def cut_metadata(epoch: Epoch) -> Metadata:
 def _epoch_metadata(epoch: Epoch) -> Metadata:
     statistics = epoch.record.statistics
     estimated = {"epoch_rows_estimated": dg.MetadataValue.int(statistics.rows_estimated)}
-    return (estimated if statistics.rows_estimated else {}) | {
-        "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
-        "generation": dg.MetadataValue.int(epoch.record.generation),
-        "duration_ms": dg.MetadataValue.int(statistics.committed_ms - statistics.triggered_ms),
-        "epoch_rows": dg.MetadataValue.int(statistics.rows),
-        "committed_at": dg.MetadataValue.timestamp(statistics.committed_ms / 1000),
-    }
+    finished = {"finished": dg.MetadataValue.bool(True)}
+    return (
+        (estimated if statistics.rows_estimated else {})
+        | (finished if epoch.record.finished else {})
+        | {
+            "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
+            "generation": dg.MetadataValue.int(epoch.record.generation),
+            "duration_ms": dg.MetadataValue.int(statistics.committed_ms - statistics.triggered_ms),
+            "epoch_rows": dg.MetadataValue.int(statistics.rows),
+            "committed_at": dg.MetadataValue.timestamp(statistics.committed_ms / 1000),
+        }
+    )
 
 
 def row_count(rows: int | None) -> Metadata:

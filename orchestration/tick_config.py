@@ -44,7 +44,6 @@ class TickConfig(dg.Config):
     unaligned: bool | None = None
     alignment_timeout_ms: Time | None = None
     max_alignment_bytes: int | None = None
-    after_tasks_finish: bool | None = None
     max_parallelism: int | None = None
     micro_batch_rows_max: int | None = None
     slice_rows_max: int | None = None

@@ -9,6 +9,7 @@ import dagster as dg
 from dagster import SkipReason
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from checkpointing.commit.recovery import has_finished
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.holding.job_state import newest_restorable
@@ -137,10 +138,13 @@ def recovery_of(failed: dg.DagsterRun) -> dg.RunRequest | SkipReason:
 
 
 def _busy(deployment: Deployment, launched: Launch, instance: dg.DagsterInstance) -> str | None:
-    """Return which tick runs or waits to run; None if there is none."""
+    """Return which tick runs or waits to run, or that none is needed any more; None if one may begin."""
     holder = held_by(launched.warehouse)
     if holder is not None:
         return holder
+    newest = newest_restorable(launched.warehouse)
+    if newest is not None and has_finished(newest, launched.plan.graph.sources()):
+        return f"{launched.plan.job} is finished: checkpoint {newest.checkpoint} holds all rows of its sources"
     unfinished = instance.get_runs(
         dg.RunsFilter(tags={JOB_TAG: deployment.naming.name}, statuses=list(_UNFINISHED)), limit=1
     )

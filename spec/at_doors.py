@@ -8,6 +8,7 @@ from spec.credit import Credit
 from spec.failing_splits import FailingSplits
 from spec.giving_way import GivesWay
 from spec.history import History
+from spec.inputs_end import InputsEnd
 from spec.measured import Measured
 from spec.pacing import Pacing
 from spec.timing import TooEarly, TooLate
@@ -24,6 +25,7 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "measured": Measured,
     "cut-announced": Announced,
     "gives-way": GivesWay,
+    "inputs-end": InputsEnd,
 }
 """The judge of each invariant, by the invariant's id."""
 

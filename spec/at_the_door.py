@@ -33,6 +33,7 @@ from checkpointing.tick.messages import (
     LogsSeen,
     LookAtLogs,
     LookAtTables,
+    Objected,
     Observe,
     PublishAgain,
     Question,
@@ -120,6 +121,8 @@ class Carrier:
             case Observe():
                 return self._observed()
             case Examine():
+                if effect.question is Question.WHOLE and not doubt(world).is_none:
+                    return Objected(RuntimeError("a table shows less than its cut"))
                 if effect.question is Question.REPAIRABLE and not self._ignores_lost:
                     restore_what_is_lost(world)
                 return Done()

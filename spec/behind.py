@@ -2,8 +2,10 @@
 
 from checkpointing.commit.behind import Doubt, Entry, LogSeen, Standing, decide_repairs
 from checkpointing.commit.cleanup import readable_cuts
+from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId, TableName
 from spec.pipeline import JOB
+from spec.rest_events import FoundFinished
 from spec.table_log import TableLog
 from spec.world import World
 
@@ -22,6 +24,11 @@ def doubt(world: World) -> Doubt:
     """Return which tables are in doubt, and how to repair them."""
     seen = standing(world)
     return Doubt(seen, decide_repairs(seen))
+
+
+def found_finished(world: World) -> FoundFinished:
+    """Return what the stores say of a job that a tick has not claimed, because it has finished."""
+    return FoundFinished(newest_checkpoint(world.rows()), frozenset(world.cuts), doubt(world).repairs.tables)
 
 
 def published(world: World, tables: frozenset[TableName]) -> dict[TableName, dict[CheckpointId, int]]:

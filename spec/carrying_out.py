@@ -1,7 +1,7 @@
 """Carries out a door's effects on the simulated world, with the faults that a scenario draws."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from heapq import heapify
 from random import Random
 from typing import assert_never
@@ -41,6 +41,7 @@ from checkpointing.messages import (
     SavepointFailed,
     SavepointTaken,
     SliceOffered,
+    SourceEnded,
     SourceIdle,
     SubtaskOutput,
     SuitesJudged,
@@ -51,7 +52,7 @@ from checkpointing.messages import (
 from spec.faults import Faults
 from spec.micro_batches import MicroBatches
 from spec.neighbours import merged
-from spec.pipeline import ESTIMATED, ROW_BYTES, SEQUENCE, position_before, rows_before
+from spec.pipeline import ESTIMATED, ROW_BYTES, SEQUENCE, first_id, position_before, rows_before
 from spec.upstream import PUBLISHES, Upstreams
 from spec.world import FileGoneError, World
 
@@ -71,6 +72,8 @@ class Hands:
         """How many rows a transaction of a source has."""
         self.upstreams: Upstreams | None = None
         """The jobs whose cuts the sources read, if they read any."""
+        self.bounded: Collection[VertexId] = ()
+        """The sources whose splits end where no row can be read, by their first names."""
         self._retained: dict[tuple[Generation, CheckpointId], frozenset[CheckpointId]] = {}
 
     def cut_groups(self, graph: JobGraph) -> dict[VertexId, str]:
@@ -147,7 +150,8 @@ class Hands:
             return self._poll_cut(effect, start, self.upstreams)
         rows = min(effect.max_rows, readable.get(effect.split, 0) - start)
         if rows <= 0:
-            return SourceIdle(effect.source, effect.split)
+            is_over = first_id(effect.source) in self.bounded
+            return (SourceEnded if is_over else SourceIdle)(effect.source, effect.split)
         whole = (start + rows) // self.transaction_rows * self.transaction_rows
         end = whole if whole > start else (start // self.transaction_rows + 1) * self.transaction_rows
         ends = (position_before(start), position_before(end))

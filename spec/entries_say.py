@@ -6,7 +6,7 @@ Judges use this, so that they do not share an error with the product.
 from typing import Any
 
 from checkpointing.graph import JobGraph, Table, TableMode
-from checkpointing.identifiers import JobName
+from checkpointing.identifiers import JobName, SplitId, VertexId
 from checkpointing.messages import Publication
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, VertexRecord
@@ -47,6 +47,36 @@ def publishes_whole(record: CheckpointRecord, publication: Publication) -> bool:
 def key_groups_of(subtask: int, parallelism: int, max_parallelism: int) -> frozenset[int]:
     """Return the key groups of a subtask. Key group g belongs to subtask g * parallelism // max_parallelism."""
     return frozenset(group for group in range(max_parallelism) if group * parallelism // max_parallelism == subtask)
+
+
+def says_finished(record: CheckpointRecord) -> bool:
+    """Return whether an entry says of every subtask that it has no row left, and holds none in flight."""
+    subtasks = [subtask for vertex in record.vertices for subtask in vertex.subtasks]
+    return bool(subtasks) and all(each.finished and not each.in_flight for each in subtasks)
+
+
+def ended_at(record: CheckpointRecord) -> frozenset[tuple[VertexId, SplitId]]:
+    """Return the splits of which an entry says that they have ended."""
+    return frozenset(
+        (vertex.vertex, SplitId(split))
+        for vertex in record.vertices
+        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=False)
+        if subtask.finished
+    )
+
+
+def ended_before(graph: JobGraph, record: CheckpointRecord | None) -> frozenset[tuple[VertexId, SplitId]]:
+    """Return the splits of a pipeline that had ended at an entry.
+
+    A bounded source has ended if all its splits have. It finds no new ones then.
+    """
+    found: set[tuple[VertexId, SplitId]] = set()
+    ended = ended_at(record) if record is not None else frozenset()
+    for vertex in record.vertices if record is not None else ():
+        for source in (each for each in graph.sources() if each.id == vertex.vertex and each.bounded):
+            whole = bool(vertex.splits) and all((source.id, split) in ended for split in vertex.splits)
+            found |= {(source.id, split) for split in source.splits if whole or (source.id, split) in ended}
+    return frozenset(found)
 
 
 def renames_of(graph: JobGraph) -> frozenset[Rename]:

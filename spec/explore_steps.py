@@ -82,7 +82,7 @@ class Chances:
     def allow(self, outcome: TickOutcome) -> bool:
         """Return whether the running tick may end like this."""
         match outcome:
-            case TickOutcome.CAUGHT_UP:
+            case TickOutcome.CAUGHT_UP | TickOutcome.FINISHED:
                 return True
             case TickOutcome.STOPPED:
                 return self.stopping

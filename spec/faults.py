@@ -100,6 +100,8 @@ class Scenario:
     hooks: tuple[Hook, ...] = ()
     """The pipeline's master hooks."""
     parallelisms: tuple[int, ...] = field(default=(1, 2, 3))
+    bounded: tuple[VertexId, ...] = ()
+    """The sources that end, by their first names."""
 
     @property
     def mode(self) -> CheckpointingMode:
@@ -220,6 +222,11 @@ def unreadable(scenario: Scenario, seed: int) -> Scenario:
     faults = replace(scenario.faults, poll_fails=random.choice([0.05, 0.2, 0.5]))
     tolerated = {"tolerable_poll_failures": random.choice([1, 2, 3])}
     return replace(scenario, faults=faults, config={**scenario.config, **tolerated})
+
+
+def ending(scenario: Scenario, sources: int) -> Scenario:
+    """Return the scenario with so many bounded sources."""
+    return replace(scenario, bounded=((), (PAYMENTS,), (ORDERS, PAYMENTS))[sources])
 
 
 def paced(scenario: Scenario, pause_ms: int, orders_max: int | None) -> Scenario:

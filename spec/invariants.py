@@ -24,6 +24,7 @@ from spec.declining import badly_retried, wrongly_counted, wrongly_declined
 from spec.descriptions import undescribed
 from spec.durability import changed_cuts, dropped_cuts, taken_by_power_cuts
 from spec.entries_say import publishes, publishes_whole
+from spec.finished import wrongly_gone_on
 from spec.history import (
     CheckpointTriggered,
     CutWritten,
@@ -340,4 +341,5 @@ INVARIANTS |= {
     "tried-again": badly_retried,
     "ends-settled": left_unsettled,
     "attempts": wrongly_repeated,
+    "finished-is-final": wrongly_gone_on,
 }

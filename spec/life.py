@@ -1,13 +1,14 @@
 """The invariants of how ticks end, and of what listeners are told."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.identifiers import CheckpointId, Generation, SplitId
 from checkpointing.messages import TickOutcome
-from checkpointing.metadata.record import RowKind
+from checkpointing.metadata.record import CheckpointRecord, RowKind
 from spec.cut_contents import in_flight, positions
+from spec.entries_say import ended_at
 from spec.history import (
     CheckpointEnded,
     CheckpointTriggered,
@@ -22,6 +23,9 @@ from spec.history import (
 
 if TYPE_CHECKING:
     from checkpointing.failures import CheckpointFailureReason
+
+
+_ALL_READ = (TickOutcome.CAUGHT_UP, TickOutcome.FINISHED)
 
 
 def badly_ended(history: History) -> Iterator[str]:
@@ -40,7 +44,7 @@ def badly_ended(history: History) -> Iterator[str]:
                 ended[generation, checkpoint] += 1
                 if ended[generation, checkpoint] > 1:
                     yield f"checkpoint {checkpoint} of generation {generation} ended twice"
-            case TickOver(generation, end) if end.outcome is TickOutcome.CAUGHT_UP:
+            case TickOver(generation, end) if end.outcome in _ALL_READ:
                 for checkpoint in triggered.get(generation, ()):
                     if not ended[generation, checkpoint]:
                         yield f"checkpoint {checkpoint} of generation {generation} never ended"
@@ -103,19 +107,30 @@ def wrongly_fenced(history: History) -> Iterator[str]:
 
 
 def left_uncommitted(history: History) -> Iterator[str]:
-    """Yield what a tick that caught up left unread, or in flight.
+    """Yield what a tick that caught up left unread, or in flight. A split that has ended is read up to its end.
 
     A zombie is not judged once another process has an entry of its own, because that one may have gone back, or moved a
     source.
     """
     for event in history.events:
-        if not isinstance(event, TickOver) or event.end.outcome is not TickOutcome.CAUGHT_UP:
+        if not isinstance(event, TickOver) or event.end.outcome not in _ALL_READ:
             continue
         if event.newest and event.newest.generation > event.generation:
             continue
         read = positions(event.newest) if event.newest and event.readable else {}
-        behind = [split for split, rows in event.readable if read.get(split, 0) < rows]
+        done = _ended(event.newest, [split for split, _ in event.readable]) if event.newest else set()
+        behind = [split for split, rows in event.readable if split not in done and read.get(split, 0) < rows]
         if behind:
             yield f"split {behind[0]} stands at {read.get(behind[0], 0)} of {dict(event.readable)[behind[0]]}"
         if event.newest and any(in_flight(event.newest)):
             yield f"checkpoint {event.newest.checkpoint} holds rows in flight that no table shows"
+
+
+def _ended(newest: CheckpointRecord, splits: Iterable[SplitId]) -> set[SplitId]:
+    """Return which of these splits have ended. A source that has ended as a whole does not read what it finds later."""
+    ended = ended_at(newest)
+    whole = any(
+        vertex.splits and all((vertex.vertex, split) in ended for split in vertex.splits) for vertex in newest.vertices
+    )
+    known = {split for vertex in newest.vertices for split in vertex.splits}
+    return {split for _, split in ended} | {split for split in splits if whole and split not in known}

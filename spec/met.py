@@ -13,6 +13,7 @@ from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate import AbortCheckpoint, GateEffect, GateFact, Ignored, InputGate
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from spec.at_the_door import TAKEN
+from spec.entries_say import says_finished
 from spec.history import (
     CheckpointEnded,
     CutsCorrected,
@@ -50,6 +51,8 @@ _KINDS: Final = {
 }
 IN_FLIGHT: Final = "an entry holds rows in flight"
 EMPTIED: Final = "a table is emptied"
+FINISHED: Final = "a job is finished"
+SOME_ENDED: Final = "a source has ended, another one goes on"
 WHOLE: Final = "an append table loses files and gets others in one publication"
 RARE: Final = (
     *_BY_GATES.values(),
@@ -59,6 +62,8 @@ RARE: Final = (
     IN_FLIGHT,
     EMPTIED,
     WHOLE,
+    FINISHED,
+    SOME_ENDED,
     *(f"the holder of before: {name}" for name in TAKEN),
     RAN_OUT,
     NOTHING_FOUND,
@@ -144,6 +149,11 @@ def _of_entry(record: CheckpointRecord) -> Iterator[str]:
         yield _KINDS[record.kind]
     if record.has_rows_in_flight:
         yield IN_FLIGHT
+    if says_finished(record):
+        yield FINISHED
+    ends = [all(each.finished for each in vertex.subtasks) for vertex in record.vertices if vertex.splits]
+    if any(ends) and not all(ends):
+        yield SOME_ENDED
     if record.kind is RowKind.CHECKPOINT and record.pinned:
         yield "a savepoint of a stop is taken"
 

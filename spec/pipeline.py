@@ -104,15 +104,18 @@ def graph(
     orders: tuple[SplitId, ...] = SPLITS[ORDERS],
     *,
     audited: bool = False,
+    bounded: tuple[VertexId, ...] = (),
 ) -> JobGraph:
     """Return the graph of this release, with its keyed vertices at that parallelism.
 
-    `orders` are the splits of the orders. `audited` says whether it has the vertex that comes and goes.
+    `orders` are the splits of the orders. `audited` says whether it has the vertex that comes and goes. `bounded` are
+    the sources that end, by their first names.
     """
     columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
     bare = _with_orders(_graph(parallelism), orders)
     bare = with_columns(_audited(bare) if audited else bare, columns)
     vertices = tuple(_value_named(vertex, renames=release == RENAMING_VALUE) for vertex in bare.vertices)
+    vertices = tuple(replace(vertex, bounded=vertex.id in bounded) for vertex in vertices)
     named = _named(replace(bare, vertices=vertices), renames=release == RENAMING)
     return replace(named, hooks=hooks)
 

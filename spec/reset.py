@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkpointing.metadata.record import CheckpointRecord, RowKind, VertexRecord
+from spec.entries_say import ended_at
 from spec.history import CutsCorrected, CutWritten, History, ResetAsked, RowCommitted
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def _of_row(
         due = asked.get(split, was.get((source, split)))
         if position != due:
             yield f"reset {record.checkpoint} has split {split} at {position}, due is {due}"
+        if split in asked and (source, split) in ended_at(record):
+            yield f"reset {record.checkpoint} moves split {split}, which has ended nevertheless"
 
 
 def _splits(record: CheckpointRecord) -> Splits:
@@ -79,10 +82,12 @@ def _splits(record: CheckpointRecord) -> Splits:
 
 
 def _cut_of(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
-    """Return the cut without its positions. Staged files belong to the tables, not to the snapshots."""
+    """Return the cut without its positions and ends. Staged files belong to the tables, not to the snapshots."""
     return tuple(
         vertex.model_copy(
-            update={"subtasks": tuple(replace(each, staged=(), position=None) for each in vertex.subtasks)}
+            update={
+                "subtasks": tuple(replace(each, staged=(), position=None, finished=False) for each in vertex.subtasks)
+            }
         )
         for vertex in record.vertices
     )

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from checkpointing.identifiers import CheckpointId
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.metadata.record import CheckpointRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,4 +49,15 @@ class EntryRead:
     differs: bool
 
 
-RestEvent = CameToRest | ReservedGone | EntryStored | EntryRead
+@dataclass(frozen=True, slots=True)
+class FoundFinished:
+    """A tick ended before its claim, because the job has finished (B4). The rest is what the stores said then."""
+
+    newest: CheckpointRecord | None
+    recorded: frozenset[CheckpointId]
+    """The checkpoints whose cuts are recorded."""
+    behind: frozenset[TableName]
+    """The tables that show less than a recorded cut."""
+
+
+RestEvent = CameToRest | ReservedGone | EntryStored | EntryRead | FoundFinished

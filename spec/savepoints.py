@@ -19,14 +19,18 @@ from spec.history import (
     TickOver,
 )
 from spec.named_files import named_files
-from spec.pipeline import graph_of
+from spec.pipeline import JOINED, first_id, graph_of
 from spec.rollback import goes_back
 
 Request = tuple[Generation, str]
 
 
 def drained_rows(history: History) -> tuple[CheckpointRecord, ...]:
-    """Return the entries of drains, in order: the pinned checkpoint of a generation that was asked to drain."""
+    """Return the entries at which every key of the join had ended, in order.
+
+    That is the pinned checkpoint of a generation that was asked to drain. And it is every entry that says so of the
+    join, because all sources had ended.
+    """
     waiting: dict[Request, SavepointKind] = {}
     found = []
     for event in history.events:
@@ -37,11 +41,18 @@ def drained_rows(history: History) -> tuple[CheckpointRecord, ...]:
                 waiting.pop((generation, request), None)
             case RowCommitted(record, _) if record.pinned and record.kind is RowKind.CHECKPOINT:
                 kinds = [kind for (generation, _), kind in waiting.items() if generation == record.generation]
-                if SavepointKind.DRAIN in kinds:
+                if SavepointKind.DRAIN in kinds or _has_ended_keys(record):
                     found.append(record)
+            case RowCommitted(record, _) if _has_ended_keys(record):
+                found.append(record)
             case _:
                 pass
     return tuple(found)
+
+
+def _has_ended_keys(record: CheckpointRecord) -> bool:
+    joins = (vertex for vertex in record.vertices if first_id(vertex.vertex) == JOINED)
+    return any(subtask.finished for vertex in joins for subtask in vertex.subtasks)
 
 
 def plain_savepoints(history: History) -> Iterator[tuple[CheckpointRecord, CutWritten]]:

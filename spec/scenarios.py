@@ -2,13 +2,13 @@
 
 from random import Random
 
-from spec.faults import Scenario, declining, draw, hooked, limited, of_cuts, paced, strict, unreadable
+from spec.faults import Scenario, declining, draw, ending, hooked, limited, of_cuts, paced, strict, unreadable
 from spec.moves import Moves
 
 
 def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scenario:
     """Return the scenario of a run with these moves, drawn from both random numbers."""
-    scenario = paced(draw(random), moves.pause_ms, moves.orders_max)
+    scenario = paced(ending(draw(random), moves.sources_end), moves.pause_ms, moves.orders_max)
     scenario = limited(scenario, shapes) if moves.limits else scenario
     scenario = hooked(scenario, seed) if moves.hooks else scenario
     scenario = declining(scenario, seed) if moves.declines else scenario

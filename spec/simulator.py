@@ -88,6 +88,7 @@ class Simulation:
         self._narrate = narrate
         self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)
         self._hands.transaction_rows = self.moves.transaction_rows
+        self._hands.bounded = self.scenario.bounded
         self._rows = {**self.scenario.rows, LATER: self._shapes.choice([0, 5, 12])}
         self._hands.readable = dict.fromkeys(self._rows, 0)
         if self.moves.cuts:
@@ -116,7 +117,7 @@ class Simulation:
         self._more_rows(1.0)
         last = self._start(self._healing_plan())
         self._play()
-        if last.end is None or last.end.outcome is not TickOutcome.CAUGHT_UP:
+        if last.end is None or last.end.outcome not in (TickOutcome.CAUGHT_UP, TickOutcome.FINISHED):
             self.world.history.add(DoorBroke(last.generation, f"a tick without faults did not catch up: {last.end}"))
         if self.moves.clean_ups_max:
             self._begin(self._visits.last_clean_up(self._is_held))

@@ -66,7 +66,7 @@ from checkpointing.tick.messages import (
 )
 from spec.at_the_door import NOBODY, Carrier
 from spec.attempt_events import attempts_told, process_began
-from spec.behind import standing
+from spec.behind import found_finished, standing
 from spec.carrying_out import Hands, drop_judgement
 from spec.cleaning import cleaning_while_held
 from spec.clocks import Clock
@@ -172,6 +172,7 @@ class Tick:
             limits=self.plan.limits,
             strategy=self.plan.strategy,
             ids=IDS_PER_CLAIM if few is None else few,
+            sources=graph(1, self.plan.release, bounded=self.scenario.bounded).sources(),
         )
 
     def _names(self, restored: CheckpointRecord | None) -> Names:
@@ -189,7 +190,8 @@ class Tick:
         missing = (SplitId(split) for splits in stood for split in splits if split not in self.plan.orders)
         known, hooks = (*self.plan.orders, *missing), self.scenario.hooks
         audits = (self.plan.audited and not taken(self.world, restored)) or must_audit(restored)
-        return graph(self.plan.parallelism, release, hooks, known, audited=audits)
+        bounded = self.scenario.bounded
+        return graph(self.plan.parallelism, release, hooks, known, audited=audits, bounded=bounded)
 
     def _takes_time(self, effect: TickEffect, before: TickEffect | None) -> Turns:
         """Let others have their turns while the stores work. Find out why a release was refused."""
@@ -217,6 +219,9 @@ class Tick:
                 self._say(f"rolled checkpoint {effect.record.checkpoint} forward")
             case Finish() if isinstance(effect.outcome, Refused):
                 self._say(f"refused: {effect.outcome.why}")
+            case Finish(EndTick(TickOutcome.FINISHED) as end) if self.end is not end:
+                self.end = end
+                self.world.history.add(found_finished(self.world))
             case _:
                 """Nobody asks."""
 

@@ -35,6 +35,7 @@ from checkpointing.messages import (
     SavepointRequested,
     SavepointTaken,
     SliceOffered,
+    SourceEnded,
     SourceIdle,
     StopRequested,
     SuitesJudged,
@@ -43,6 +44,7 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from spec.channel_bytes import ChannelBytes
+from spec.entries_say import ended_before
 from spec.steps import Begun, Step
 
 Split = tuple[VertexId, SplitId]
@@ -66,6 +68,8 @@ class Watched:
     """The polls in progress: how many rows each may bring."""
     idle_since: dict[Split, int] = field(default_factory=dict)
     """When a split was last found idle, or could not be read. A split that has sent rows since is left out."""
+    ended: set[Split] = field(default_factory=set)
+    """The splits that have ended. They are never polled again."""
     failed: dict[Split, int] = field(default_factory=dict)
     """How many polls of a split have failed in a row."""
     running: set[VertexId] = field(default_factory=set)
@@ -106,9 +110,16 @@ class Watched:
         return bool(self.running) or any(split not in self.idle_since for split in self.polls)
 
     def is_idle(self, split: Split) -> bool:
-        """Return whether a split was found idle or could not be read, and must not be asked yet."""
+        """Return whether a split was found idle, could not be read, or has ended, and must not be asked now."""
         since = self.idle_since.get(split)
-        return since is not None and self.now_ms < since + self.setup.idle_poll_ms
+        return split in self.ended or (since is not None and self.now_ms < since + self.setup.idle_poll_ms)
+
+    @property
+    def inputs_ended(self) -> bool:
+        """True if every source is bounded, and all its splits have ended."""
+        sources = self.setup.graph.sources()
+        splits = ((source.id, split) for source in sources for split in source.splits)
+        return all(source.bounded for source in sources) and all(split in self.ended for split in splits)
 
     # -------------------------------------------------------------- steps
 
@@ -126,6 +137,10 @@ class Watched:
             case SourceIdle():
                 self.polls.pop((fact.source, fact.split), None)
                 self.idle_since[fact.source, fact.split] = self.now_ms
+                self.failed.pop((fact.source, fact.split), None)
+            case SourceEnded():
+                self.polls.pop((fact.source, fact.split), None)
+                self.ended.add((fact.source, fact.split))
                 self.failed.pop((fact.source, fact.split), None)
             case PollFailed():
                 self._failed((fact.source, fact.split))
@@ -272,7 +287,8 @@ def watch(steps: Iterable[Step], judges: Iterable[type[DoorJudge]]) -> list[Door
 def _begun(begun: Begun) -> Watched:
     setup, claim = begun.setup, begun.setup.claim
     channels = ChannelBytes(setup.graph, setup.credit_bytes)
-    return Watched(setup, begun.now_ms, begun.now_ms, claim.first_id, claim.last_id, channels)
+    ended = set(ended_before(setup.graph, setup.restored))
+    return Watched(setup, begun.now_ms, begun.now_ms, claim.first_id, claim.last_id, channels, ended=ended)
 
 
 def _follow(door: Watched, judges: list[DoorJudge], step: Step) -> None:

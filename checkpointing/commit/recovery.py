@@ -13,6 +13,7 @@ from checkpointing.channel_items import SourceSlice
 from checkpointing.columns import columns_then
 from checkpointing.commit.columns import columns_of
 from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused, decide_claim, newest_checkpoint
+from checkpointing.graph import Vertex
 from checkpointing.identifiers import CheckpointId, VertexId, split_id
 from checkpointing.messages import NotifyComplete, Publication
 from checkpointing.metadata.record import CheckpointRecord, RenameKind, Row, TableRecord
@@ -59,6 +60,17 @@ def unpublished(rows: Iterable[Row], cuts: Container[CheckpointId]) -> Checkpoin
     """Return the committed row whose cut is not recorded; None if there is none."""
     newest = newest_checkpoint(tuple(rows))
     return newest if newest is not None and newest.checkpoint not in cuts else None
+
+
+def has_finished(restore: CheckpointRecord | None, sources: Iterable[Vertex]) -> bool:
+    """Return whether a pipeline with these sources has no row left to read after the cut (B4).
+
+    A source that is new, or that is not bounded any more, has rows left. A finished source finds no new splits.
+    """
+    if restore is None or not restore.finished:
+        return False
+    known = {vertex.vertex for vertex in restore.vertices}
+    return all(source.bounded and known & {source.id, source.renamed_from} for source in sources)
 
 
 def completion(record: CheckpointRecord) -> NotifyComplete:

@@ -21,13 +21,18 @@ class Move:
 
 
 def moved(newest: CheckpointRecord, move: Move) -> tuple[VertexRecord, ...]:
-    """Return the vertices of the cut after the move. Splits that it does not name keep their position."""
+    """Return the vertices of the cut after the move. Splits that it does not name keep their position.
+
+    A split that it names has not ended, even if it had. So the job is not finished any more (B4).
+    """
     return tuple(_moved(each, move) if each.vertex == move.source else each for each in nothing_staged(newest))
 
 
 def _moved(source: VertexRecord, move: Move) -> VertexRecord:
-    there = zip(source.splits, source.subtasks, strict=True)
     subtasks = (
-        replace(subtask, position=move.positions.get(SplitId(split), subtask.position)) for split, subtask in there
+        replace(subtask, position=move.positions[SplitId(split)], finished=False)
+        if split in move.positions
+        else subtask
+        for split, subtask in zip(source.splits, source.subtasks, strict=True)
     )
     return source.model_copy(update={"subtasks": tuple(subtasks)})

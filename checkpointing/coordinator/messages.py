@@ -108,7 +108,7 @@ class HookFailed:
 
 @dataclass(frozen=True, slots=True)
 class TaskStateChanged:
-    """An execution attempt is in this state from now on. No run reaches it yet: it waits for finished inputs (B4)."""
+    """An execution attempt is in this state from now on. No run reaches it: all tasks of a job finish together (B4)."""
 
     task: Task
     state: TaskState

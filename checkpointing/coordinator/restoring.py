@@ -1,7 +1,8 @@
 """Gives master hooks, operator coordinators and finished operators their part of a checkpoint back.
 
 It takes the checkpoint and the job, and returns effects or raises RestoreRefusedError (Flink: `MasterHooks`,
-`VertexFinishedStateChecker`). No run reaches the parts for source coordinators (A7) and finished inputs (B4) yet.
+`VertexFinishedStateChecker`). No run reaches the part for source coordinators (A7) yet, nor the one for finished
+operators (B4): a job's tasks finish together.
 `checkpointing.job.restoring` gives subtasks their state.
 """
 

@@ -42,6 +42,5 @@ class CoordinatorSettings:
             timeout_ms=config.timeout_ms,
             max_concurrent=config.max_concurrent,
             tolerable_failures=config.tolerable_failures,
-            after_tasks_finish=config.after_tasks_finish,
             discard_on=DISCARD_UNLESS_STOPPED if config.retain_on_cancellation else DISCARD_ALWAYS,
         )

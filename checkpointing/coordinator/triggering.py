@@ -69,7 +69,7 @@ class Triggering:
             self._refuse(request, reason, reason.message)
 
     def task_states_changed(self) -> None:
-        """Compute the next plan again. No run reaches it yet: it waits for finished inputs (B4)."""
+        """Compute the next plan again. No run reaches it: all tasks of a job finish together (B4)."""
         self._plan = None
 
     def settle(self) -> None:

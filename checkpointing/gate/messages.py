@@ -70,7 +70,7 @@ class DeliverEndOfData:
 class DeliverEnd:
     """Tell the operator that the channel has ended. It is the last effect of its step.
 
-    No run reaches it yet: it waits for finished inputs (B4).
+    No run reaches it: all tasks of a job finish together (B4).
     """
 
     channel: ChannelId

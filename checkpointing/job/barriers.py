@@ -12,7 +12,7 @@ from checkpointing.task.messages import SnapshotRequested
 def gate_config(config: CheckpointConfig) -> GateConfig:
     """Return the configuration of the gates for a job's configuration."""
     limit = UNLIMITED if config.max_alignment_bytes is None else config.max_alignment_bytes
-    return GateConfig(_policy(config), limit, config.after_tasks_finish)
+    return GateConfig(_policy(config), limit)
 
 
 def _policy(config: CheckpointConfig) -> GatePolicy:

@@ -7,7 +7,7 @@ credit is being polled.
 
 from typing import assert_never
 
-from checkpointing.channel_items import EndOfData, SourceSlice, StagedSegment
+from checkpointing.channel_items import SourceSlice, StagedSegment
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.messages import HookAnswered, HookFailed
 from checkpointing.coordinator.properties import CHECKPOINT
@@ -17,6 +17,7 @@ from checkpointing.gate import messages as gate
 from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
 from checkpointing.job.ending import OWN_REQUEST, Cause, Next
 from checkpointing.job.epochs import counts_of
+from checkpointing.job.finishing import end_inputs, hand_end_on, split_ended
 from checkpointing.job.judgements import Judged, objection
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.restoring import channel_now, check_fits, in_flight
@@ -43,6 +44,7 @@ from checkpointing.messages import (
     SavepointKind,
     SavepointRequested,
     SliceOffered,
+    SourceEnded,
     SourceIdle,
     StopRequested,
     SuitesJudged,
@@ -113,6 +115,8 @@ class JobDoor:
                 self._offered(fact)
             case SourceIdle():
                 job.readers.found_idle(fact.source, fact.split, job.now_ms)
+            case SourceEnded():
+                split_ended(job, fact)
             case PollFailed():
                 self._not_polled(fact)
             case MicroBatchFailed():
@@ -226,14 +230,8 @@ class JobDoor:
                 job.broadcast(subtask, StagedSegment(output.emitted))
         job.discard(dead)
         if run.input_end is InputEnd.REACHED and not run.collected:
-            self._hand_end_on(run)
+            hand_end_on(job, run)
         job.request_snapshots(run)
-
-    def _hand_end_on(self, run: OperatorRun) -> None:
-        """Send the end of data downstream, since the vertex has sent all its rows."""
-        run.input_end = InputEnd.HANDED_ON
-        for subtask in run.vertex.subtasks():
-            self._job.broadcast(subtask, EndOfData())
 
     def _judged(self, fact: Judged) -> None:
         snapshots = self._job.judging.told(fact)
@@ -272,6 +270,7 @@ class JobDoor:
                 self._job.readers.barrier_asked()
                 self._request_checkpoint()
             self._poll_sources()
+            end_inputs(self._job)
             self._run_vertices()
         decision = self._decide_end()
         due = decision is Next.CHECKPOINT or (decision is Next.GO_ON and self._barrier_wanted())
@@ -310,7 +309,7 @@ class JobDoor:
     def _turn(self, run: OperatorRun) -> bool:
         """Poll the vertex's gate once, or start its micro-batch. Return whether there may be more to do."""
         if run.ends_without_work:
-            self._hand_end_on(run)
+            hand_end_on(self._job, run)
             return True
         ends = run.input_end is InputEnd.REACHED
         enough = ends or run.trigger is not None or run.collected_rows >= self._setup.config.micro_batch_rows_max
@@ -362,6 +361,7 @@ class JobDoor:
             idle=quiet and job.readers.all_idle,
             spent=quiet and job.readers.quota_spent,
             failing=job.readers.failing,
+            ended=job.readers.all_ended and job.data_ended,
         )
         job.readers.stopped = job.readers.stopped or not job.ending.reads
         if isinstance(decision, EndTick):

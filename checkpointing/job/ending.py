@@ -42,6 +42,8 @@ class Cause(Enum):
     CHECKPOINTS_TAKEN = "all checkpoints taken"
     """The tick has taken as many checkpoints as its limits allow."""
     DURATION_OVER = "duration over"
+    FINISHED = "finished"
+    """Every split has ended, and the newest cut shows the effect of every row (B4)."""
     CAUGHT_UP = "caught up"
     """Every split is idle, and the newest cut shows every row that was sent."""
     SHOWN = "all rows shown"
@@ -61,8 +63,14 @@ _PHASES: Final[dict[TickPhase, dict[Cause, TickPhase]]] = {
         Cause.SPLIT_FAILED: TickPhase.FINISHING,
         Cause.SAVEPOINT_ASKED: TickPhase.SUSPENDING,
         Cause.CAUGHT_UP: TickPhase.ENDED,
+        Cause.FINISHED: TickPhase.ENDED,
     },
-    TickPhase.FINISHING: {**_STOPS, Cause.CHECKPOINTS_TAKEN: TickPhase.STOPPING, Cause.SHOWN: TickPhase.ENDED},
+    TickPhase.FINISHING: {
+        **_STOPS,
+        Cause.CHECKPOINTS_TAKEN: TickPhase.STOPPING,
+        Cause.SHOWN: TickPhase.ENDED,
+        Cause.FINISHED: TickPhase.ENDED,
+    },
     TickPhase.SUSPENDING: {
         **_STOPS,
         Cause.STOP_AFTER_CHECKPOINT: TickPhase.SUSPENDING_OR_FINISHING,
@@ -184,13 +192,16 @@ class Ending:
         return self.phase is not before
 
     def next(
-        self, now_ms: int, *, quiet: bool, in_doubt: bool, idle: bool, spent: bool, failing: bool
+        self, now_ms: int, *, quiet: bool, in_doubt: bool, idle: bool, spent: bool, failing: bool, ended: bool
     ) -> Next | EndTick:
         """Return what to do next; EndTick is the last answer.
 
         `quiet`: nothing moves. `in_doubt`: an entry is being appended, or is unpublished. `idle`: no split had anything
         to read. `spent`: a split would read more in a new epoch. `failing`: a split could not say what it has.
+        `ended`: every split has ended, and operators have been told.
         """
+        if ended and quiet and not self.uncommitted and self.told(Cause.FINISHED):
+            self._end = EndTick(TickOutcome.FINISHED)
         if self._has_enough():
             self.told(Cause.CHECKPOINTS_TAKEN)
         if self._is_late(now_ms):

@@ -6,7 +6,7 @@ that two sources of unequal size advance together. A split on its way to a cut o
 no barrier can be sent before it arrives (A10).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from checkpointing.channel_items import SourceSlice
@@ -21,7 +21,8 @@ from checkpointing.messages import PollSource
 class Split:
     """One split and its position. `granted` rows are being read.
 
-    A split that was idle, or whose last `failures` polls have failed, is not polled before `idle_until_ms`.
+    A split that was idle, or whose last `failures` polls have failed, is not polled before `idle_until_ms`. One that
+    has `ended` is idle for ever.
     """
 
     subtask: SubtaskId
@@ -29,6 +30,7 @@ class Split:
     position: str | None = None
     granted: int = 0
     idle: bool = False
+    ended: bool = False
     failures: int = 0
     idle_until_ms: int = 0
 
@@ -56,15 +58,24 @@ class UnknownSplitError(ValueError):
 class SourceReaders:
     """The splits of all sources."""
 
-    def __init__(self, sources: tuple[Vertex, ...], positions: Mapping[SubtaskId, str | None], pacing: Pacing) -> None:
-        """Begin at these positions. None is the start of a split."""
+    def __init__(
+        self,
+        sources: tuple[Vertex, ...],
+        positions: Mapping[SubtaskId, str | None],
+        pacing: Pacing,
+        ended: Collection[SubtaskId] = (),
+    ) -> None:
+        """Begin at these positions. None is the start of a split. The splits in `ended` have ended before."""
         self._pacing = pacing
         self._splits = {
-            (source.id, name): Split(SubtaskId(source.id, index), name, positions.get(SubtaskId(source.id, index)))
+            (subtask.vertex, name): Split(
+                subtask, name, positions.get(subtask), idle=subtask in ended, ended=subtask in ended
+            )
             for source in sources
-            for index, name in enumerate(source.splits)
+            for subtask, name in zip(source.subtasks(), source.splits, strict=True)
         }
         self.cuts = CutGroups(pacing.cut_groups, {key: split.position for key, split in self._splits.items()})
+        self._bounded = all(source.bounded for source in sources)
         self._rows = dict.fromkeys((source.id for source in sources), 0)
         self._granted = dict.fromkeys(self._rows, 0)
         """How many rows are being read, by source."""
@@ -108,6 +119,11 @@ class SourceReaders:
         return all(split.idle or split.failures for split in self._splits.values())
 
     @property
+    def all_ended(self) -> bool:
+        """True if every source is bounded, and all its splits have ended (B4)."""
+        return self._bounded and all(split.ended for split in self._splits.values())
+
+    @property
     def failing(self) -> bool:
         """True if the last poll of some split has failed, so that nobody knows whether it has rows."""
         return any(split.failures for split in self._splits.values())
@@ -147,6 +163,12 @@ class SourceReaders:
         """Note that a split has nothing to read now."""
         split = self._polled(source, name)
         self._put(replace(split, granted=0, idle=True, failures=0, idle_until_ms=now_ms + self._pacing.idle_poll_ms))
+
+    def found_ended(self, source: VertexId, name: SplitId) -> SubtaskId:
+        """Note that a split has ended, and return its subtask. It is never polled again."""
+        split = self._polled(source, name)
+        self._put(replace(split, granted=0, idle=True, ended=True, failures=0))
+        return split.subtask
 
     def failed(self, source: VertexId, name: SplitId, now_ms: int) -> bool:
         """Take the answer that a split cannot be read; return whether it has failed too often in a row."""
@@ -194,7 +216,7 @@ class SourceReaders:
 
     def _may_read(self, split: Split) -> bool:
         """Return whether a split reads on. In a tick that is to end, one on its way to a cut still does."""
-        return not self.ended and (not self.stopped or self.cuts.is_behind(_key(split)))
+        return not self.ended and not split.ended and (not self.stopped or self.cuts.is_behind(_key(split)))
 
     def _outstanding(self) -> Iterator[tuple[VertexId, SplitId]]:
         return (key for key, split in self._splits.items() if split.granted)

@@ -112,6 +112,23 @@ def positions(graph: JobGraph, record: CheckpointRecord | None) -> dict[SubtaskI
     return found
 
 
+def ended_splits(graph: JobGraph, record: CheckpointRecord | None) -> frozenset[SubtaskId]:
+    """Return the splits that had ended at the cut (B4).
+
+    If all splits of a source had ended, the source has: splits that it finds later are never read. If a source is not
+    bounded any more, none of its splits has ended.
+    """
+    found = set()
+    for source in (each for each in graph.sources() if each.bounded):
+        was = _vertex(record, source.id)
+        if was is None:
+            continue
+        over = {split for split, each in zip(was.splits, was.subtasks, strict=True) if each.finished}
+        whole = len(over) == len(was.splits) > 0
+        found |= {SubtaskId(source.id, index) for index, split in enumerate(source.splits) if whole or split in over}
+    return frozenset(found)
+
+
 def operator_runs(setup: JobSetup) -> dict[VertexId, OperatorRun]:
     """Return every operator vertex as it stands at the restored cut."""
     config, graph, restored = setup.config, setup.graph, setup.restored

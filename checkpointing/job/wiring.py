@@ -39,7 +39,7 @@ from checkpointing.job.judgements import Judgements
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.pause import Pause
 from checkpointing.job.readers import SourceReaders, pacing_of
-from checkpointing.job.restoring import acknowledged, completed_store, operator_runs, positions
+from checkpointing.job.restoring import acknowledged, completed_store, ended_splits, operator_runs, positions
 from checkpointing.job.rival import RivalWatch
 from checkpointing.job.savepoints import Savepoints
 from checkpointing.job.setup import JobSetup
@@ -67,12 +67,10 @@ class Wiring:
             Topology.of(graph, config.max_parallelism),
             completed_store(setup.retained, config.retained),
         )
-        self.subtasks = Subtasks(
-            SubtaskCheckpointing(subtask, last=last, checkpoint_after_finished=config.after_tasks_finish)
-            for subtask in graph.subtasks()
-        )
+        self.subtasks = Subtasks(SubtaskCheckpointing(subtask, last=last) for subtask in graph.subtasks())
         self.runs = operator_runs(setup)
-        self.readers = SourceReaders(graph.sources(), positions(graph, restored), pacing_of(setup))
+        ended = ended_splits(graph, restored)
+        self.readers = SourceReaders(graph.sources(), positions(graph, restored), pacing_of(setup), ended)
         self.credit = Credit(graph, setup.credit_bytes)
         self.epochs = EpochLog(graph)
         self.ids = CheckpointIds(setup.claim)
@@ -92,6 +90,10 @@ class Wiring:
         self._held: list[told.TriggerTask] = []
         """Sources that were told of a checkpoint, and whose barriers wait for a cut of another job (A10)."""
         self.hooks = MasterHooks(graph.hooks)
+        self.data_ended = restored is not None and restored.finished and self.readers.all_ended
+        """True if the sources have sent the end of their data, or the cut had no row left."""
+        for subtask in graph.subtasks() if self.data_ended else ended:
+            self.subtasks.step(subtask, task.SubtaskFinished())
 
     @property
     def vertex_waits(self) -> bool:
@@ -115,6 +117,13 @@ class Wiring:
         """Send an item into every channel of a subtask."""
         for channel in self.credit.channels_from(subtask):
             self.arrive(channel, item)
+
+    def end_data(self) -> None:
+        """Send the end of the data from all sources, once: for a drain, or because every split has ended (B4)."""
+        sources = () if self.data_ended else self.setup.graph.sources()
+        self.data_ended = True
+        for subtask in (subtask for source in sources for subtask in source.subtasks()):
+            self.broadcast(subtask, EndOfData())
 
     # -------------------------------------------------------------- coordinator
 
@@ -209,7 +218,7 @@ class Wiring:
             self.readers.barrier_sent(last=properties.is_synchronous)
             self.epochs.triggered(effect.checkpoint, self.now_ms, self.readers.rows_sent)
         if properties.terminate:
-            self.broadcast(subtask, EndOfData())
+            self.end_data()
         self.to_subtask(subtask, snapshot_for(effect, self.setup.config, self.now_ms))
 
     def _aborted(self, effect: told.NotifyCheckpointAborted) -> None:
@@ -244,6 +253,7 @@ class Wiring:
             match effect:
                 case CheckpointCommitted():
                     left = self.drafts.leaves_rows(effect.record, self.readers.rows_sent)
+                    left = left or (self.readers.all_ended and not effect.record.finished)
                     self.ending.completed(uncommitted=left)
                     self._stored(effect.record)
                     self.effects.append(completion(effect.record))

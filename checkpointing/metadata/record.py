@@ -313,6 +313,15 @@ class CheckpointRecord(_Persisted):
         return any(held.segments for vertex in self.vertices for each in vertex.subtasks for held in each.in_flight)
 
     @property
+    def finished(self) -> bool:
+        """True if no row is left: every split had ended, and no operator held anything back (B4).
+
+        Flink: a checkpoint in which all tasks are finished.
+        """
+        subtasks = (subtask for vertex in self.vertices for subtask in vertex.subtasks)
+        return bool(self.vertices) and not self.has_rows_in_flight and all(each.finished for each in subtasks)
+
+    @property
     def commits(self) -> bool:
         """True if tables show it and ticks begin from it. This holds for every cut except a plain savepoint."""
         return self.kind is not RowKind.SAVEPOINT

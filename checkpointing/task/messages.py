@@ -86,7 +86,7 @@ class CheckpointAborted:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskFinished:
-    """The subtask has processed all its input. No run reaches it yet: it waits for finished inputs (B4)."""
+    """The subtask has no row left: its split has ended, or its vertex has processed all its input (B4)."""
 
 
 SubtaskFact = (

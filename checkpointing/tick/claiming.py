@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from checkpointing.commit.at_rest import Stamp
-from checkpointing.commit.fencing import MayClaim, Refused, newest_claim
-from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery
+from checkpointing.commit.fencing import MayClaim, Refused, newest_claim, release_of
+from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, has_finished
 from checkpointing.identifiers import CheckpointId, Generation
-from checkpointing.messages import RowAppended, RowUnknown
+from checkpointing.messages import EndTick, RowAppended, RowUnknown, TickOutcome
 from checkpointing.metadata.record import Claim
 from checkpointing.tick.asking import TRIES, StepFailedError, Steps, appended, asked
 from checkpointing.tick.errand import Errand, Terms
-from checkpointing.tick.messages import AppendClaim, Done, Examine, GiveLease, Observe, Unsettled
+from checkpointing.tick.messages import AppendClaim, Done, Examine, GiveLease, Observe, Question, Unsettled
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,17 @@ class Claiming:
     def claimed(self) -> Steps[Held]:
         """Claim the job.
 
-        Raise StepFailedError: another process holds it, a question was answered no, or the outcome is open.
+        Raise StepFailedError: another process holds it, a question was answered no, the outcome is open, or the job has
+        finished.
         """
         seen: Observed | None = None
         for _ in range(TRIES):
             if seen is None:
                 seen = yield from asked(Observe(), Observed)
             plan = yield from self._decided(seen)
-            objection = yield from examined(self._errand, seen, plan)
+            if self._may_be_over(seen, plan) and (yield from examined((Question.WHOLE,), seen, plan)) is None:
+                raise StepFailedError(EndTick(TickOutcome.FINISHED))
+            objection = yield from examined(self._errand.questions, seen, plan)
             if objection is not None:
                 seen = yield from seen_again(seen, objection)
                 continue
@@ -73,6 +76,14 @@ class Claiming:
             yield GiveLease(decision, decision.give_lease_ms)
         raise StepFailedError(decision, is_refusal=True)
 
+    def _may_be_over(self, seen: Observed, plan: RecoveryPlan) -> bool:
+        """Return whether the job has finished, and no holder has died and left something undone (B4).
+
+        Then a tick has nothing to do, unless a table has lost log entries since.
+        """
+        settled = plan.roll_forward is None and release_of(seen.rows, newest_generation(seen)) is not None
+        return self._errand.runs and settled and has_finished(plan.restore, self._terms.sources)
+
     def _above(self, claim: MayClaim) -> MayClaim:
         """Return the claim above all generations and ids of the warehouse from which an entry is imported."""
         generation, last_id = self._terms.above
@@ -83,9 +94,9 @@ class Claiming:
         )
 
 
-def examined(errand: Errand, seen: Observed, plan: RecoveryPlan) -> Steps[StepFailedError | None]:
+def examined(questions: tuple[Question, ...], seen: Observed, plan: RecoveryPlan) -> Steps[StepFailedError | None]:
     """Ask all questions in order. Return the first objection, or None."""
-    for question in errand.questions:
+    for question in questions:
         try:
             yield from asked(Examine(question, seen, plan), Done)
         except StepFailedError as objection:

@@ -5,6 +5,7 @@ from typing import Final
 
 from checkpointing.commit.fencing import IDS_PER_CLAIM
 from checkpointing.coordinator.restart import NoRestart, RestartStrategy
+from checkpointing.graph import Vertex
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.metadata.record import Holder
@@ -52,10 +53,11 @@ class Terms:
 
     A rollback goes back to `leaves_behind`. If another committed entry cannot be published, it is left behind. `above`
     are the highest generation and id of the warehouse from which an entry is imported, so that no number is used twice.
-    `ids` is how many ids a claim reserves.
+    `ids` is how many ids a claim reserves. `sources` are those of the pipeline, if the errand runs a job.
     """
 
     holder: Holder
+    sources: tuple[Vertex, ...] = ()
     take_over: bool = False
     leaves_behind: CheckpointId | None = None
     above: tuple[Generation, CheckpointId] = (Generation(0), NO_CHECKPOINT)

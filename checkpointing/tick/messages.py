@@ -45,6 +45,8 @@ class Question(Enum):
     """Every table that shows less than a recorded cut can be repaired."""
     NOT_AHEAD = "not ahead"
     """No table shows more than the newest entry."""
+    WHOLE = "whole"
+    """No table shows less than a recorded cut. If a job that has finished is whole, it needs no tick (B4)."""
     POSSIBLE = "possible"
     """The errand itself is possible: its target exists, or its place is empty."""
 

@@ -20,7 +20,7 @@ from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
 from jobs.showing.progress import Tally
 from jobs.showing.reports import reported
-from jobs.showing.summary import render_caught_up, render_done, render_lines, render_places
+from jobs.showing.summary import render_caught_up, render_done, render_finished, render_lines, render_places
 from jobs.sources.closing import closing
 from jobs.stores.cuts import CutStore
 
@@ -49,6 +49,9 @@ def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) ->
     if tally.lines:
         out.print(render_lines(tally.lines))
     if not failed:
+        if report.outcome is TickOutcome.FINISHED and not tally.lines:
+            out.print(render_finished(job, newest_restorable(started.warehouse)), soft_wrap=True)
+            return
         if report.outcome is TickOutcome.CAUGHT_UP and not tally.lines:
             cuts = CutStore(started.warehouse).entries()
             out.print(render_caught_up(job, max(cuts, default=None), tally.never_found))
@@ -67,6 +70,8 @@ def _said(outcome: TickOutcome) -> str:
     match outcome:
         case TickOutcome.CAUGHT_UP:
             return "is caught up"
+        case TickOutcome.FINISHED:
+            return "is finished"
         case TickOutcome.STOPPED:
             return "was stopped"
         case TickOutcome.FAILED:

@@ -66,7 +66,7 @@ def _described(source: Source, look: InputLook | None) -> Iterator[str]:
 def _behind(found: Discovered) -> str:
     """Return how far the job is behind a source."""
     if not found.any:
-        return "nothing unread"
+        return "has ended" if found.ended else "nothing unread"
     rows = "unread rows, not counted" if found.rows is None else f"{count(found.rows)} rows unread"
     return rows if found.seconds is None else f"{rows}, the oldest since {seconds(round(found.seconds * 1000))}"
 

@@ -59,7 +59,8 @@ def _cut(warehouse: Warehouse, newest: CheckpointRecord | None) -> str:
     if newest is None:
         return "none"
     when = age(warehouse.now_ms() - newest.statistics.committed_ms)
-    return f"{newest.kind.value} {newest.checkpoint}, committed {when} by generation {newest.generation}"
+    finished = "; the job is finished: its sources have ended" if newest.finished else ""
+    return f"{newest.kind.value} {newest.checkpoint}, committed {when} by generation {newest.generation}{finished}"
 
 
 def _readers(warehouse: Warehouse) -> Iterator[tuple[str, str]]:

@@ -73,6 +73,11 @@ class Cut:
         return self._recorded.checkpoint
 
     @property
+    def finished(self) -> bool:
+        """Whether the job had finished: every source had ended, and the tables show the effect of every row."""
+        return self._row is not None and self._row.finished
+
+    @property
     def published_at(self) -> datetime:
         """When the publication of the last table was complete, UTC."""
         return time_of(self._recorded.published_at_ms)

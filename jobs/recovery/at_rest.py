@@ -121,7 +121,7 @@ class _AtRest(Carrier):
                 self.look_at_tables(seen.rows)
             case Question.POSSIBLE if self._task.possible is not None:
                 self._task.possible(seen, plan)
-            case Question.POSSIBLE | Question.FITS | Question.NOT_AHEAD:
+            case Question.POSSIBLE | Question.FITS | Question.NOT_AHEAD | Question.WHOLE:
                 raise TypeError("nobody asks this without a pipeline")
 
     def look_at_tables(self, rows: tuple[Row, ...]) -> Doubt | None:

@@ -13,7 +13,7 @@ from checkpointing.commit.cut_rebuilding import lacks_cuts, rebuilt
 from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.metadata.record import Row
 from jobs.engine_paths import typed
-from jobs.holding.failures import TablesBehindError
+from jobs.holding.failures import TablesBehindError, TickRefusedError
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.rollback_plan import reachable
 from jobs.storage.address import Root
@@ -46,6 +46,12 @@ def must_be_repairable(stores: JobStores, rows: Collection[Row], tables: Collect
             what = f"table {table} in {root} shows less than the newest cut of {job}, and {damage}"
             raise TablesBehindError(table, what, _way_out(stores, rows, table))
     return Doubt(seen, repairs, told)
+
+
+def must_be_whole(stores: JobStores, rows: Collection[Row], tables: Collection[TableName]) -> None:
+    """Raise TickRefusedError if a table shows less than a recorded cut says, so that a tick must repair it."""
+    if not must_be_repairable(stores, rows, tables).is_none:
+        raise TickRefusedError("a table shows less than a recorded cut")
 
 
 def _lost_cuts(stores: JobStores, seen: Standing, tables: Collection[TableName] | None) -> Cuts:

@@ -15,7 +15,7 @@ from jobs.recovery.renaming import Renaming, find_renaming, names_before
 from jobs.recovery.restore_damage import must_be_sound, observe_sound
 from jobs.recovery.state_migration import plan_with_migrations
 from jobs.recovery.tables_ahead import must_not_be_ahead
-from jobs.recovery.tables_behind import must_be_repairable
+from jobs.recovery.tables_behind import must_be_repairable, must_be_whole
 from jobs.sources.port import SourceError
 from jobs.sources.upstream_job import newest_that_stands, taken_back
 
@@ -54,6 +54,8 @@ class Beginning:
                 self.plan = self._fitting(self.renaming.record, stores)
             case Question.REPAIRABLE:
                 must_be_repairable(stores, seen.rows, self.tables())
+            case Question.WHOLE:
+                must_be_whole(stores, seen.rows, self.tables())
             case Question.NOT_AHEAD:
                 must_not_be_ahead(stores, self.tables(), seen.rows)
             case Question.POSSIBLE:

@@ -14,8 +14,8 @@ from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.sources.closing import closing
-from jobs.sources.port import KnowsLag, Lag, Source, SourceError, layers
-from jobs.sources.position_words import positions_of
+from jobs.sources.port import KnowsLag, Lag, Source, SourceError, is_bounded, layers
+from jobs.sources.position_words import ended_splits, positions_of
 
 ENDLESS: Final = 1_000_000_000_000
 """A split that offers this many rows at once has no end."""
@@ -32,9 +32,10 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """What the splits of one source offer after the cut."""
+    """What the splits of one source offer after the cut. A source that has `ended` offers nothing ever again."""
 
     splits: Mapping[SplitId, Offer]
+    ended: bool = False
 
     @property
     def any(self) -> bool:
@@ -65,14 +66,18 @@ def discover(sources: Mapping[VertexId, Source], restored: CheckpointRecord | No
 
     Raises SourceError.
     """
-    positions = positions_of(restored)
     with closing(sources):
-        return {
-            name: Discovered(
-                _offers(name, source, {split: at for (vertex, split), at in positions.items() if at and vertex == name})
-            )
-            for name, source in sources.items()
-        }
+        return {name: _discovered(name, source, restored) for name, source in sources.items()}
+
+
+def _discovered(name: VertexId, source: Source, restored: CheckpointRecord | None) -> Discovered:
+    """Return what one source offers. Splits that have ended are not looked at, nor new ones of a source that has."""
+    positions = {split: at for (vertex, split), at in positions_of(restored).items() if at and vertex == name}
+    ended = ended_splits(restored, name) if is_bounded(source) else {}
+    over = {split: Offer(Lag(0, 0.0), any=False, mark="ended") for split, is_over in ended.items() if is_over}
+    if over and all(ended.values()):
+        return Discovered(over, ended=True)
+    return Discovered(_offers(name, source, positions) | over)
 
 
 def rows_ahead(sources: Mapping[VertexId, Source], restored: CheckpointRecord | None) -> int | None:

@@ -30,6 +30,7 @@ from checkpointing.messages import (
     RivalSeen,
     RunMicroBatch,
     SliceOffered,
+    SourceEnded,
     SourceIdle,
     TableCheckFailed,
     TablesChecked,
@@ -45,7 +46,7 @@ from jobs.runtime.engine import Engine
 from jobs.runtime.hook_calls import HookCalls
 from jobs.runtime.notices import Notices
 from jobs.runtime.suite_verdicts import judge_suites
-from jobs.sources.port import SourceError
+from jobs.sources.port import SourceError, has_ended
 from jobs.sources.position_words import PositionWords
 from jobs.stores.leftovers import delete_unfinished, staging_folders
 from jobs.stores.output_tables import TableNotCheckedError
@@ -127,15 +128,19 @@ class EffectHandlers:
         return None
 
     def _poll(self, effect: PollSource) -> Fact:
+        source = self._plan.sources[effect.source]
         try:
-            found = self._plan.sources[effect.source].poll(effect)
+            found = source.poll(effect)
+            ended = found is None and has_ended(source, effect.split, effect.position)
         except SourceError as error:
             return PollFailed(effect.source, effect.split, f"source {effect.source}: {error}")
         except Exception as error:  # noqa: BLE001 - a source is a user's code
             at = self._words.named(effect.source, effect.split, effect.position)
             text = f"source {effect.source}, split {effect.split}, after {at}: {message_of(error)}"
             return PollFailed(effect.source, effect.split, text)
-        return SourceIdle(effect.source, effect.split) if found is None else SliceOffered(found)
+        if found is not None:
+            return SliceOffered(found)
+        return SourceEnded(effect.source, effect.split) if ended else SourceIdle(effect.source, effect.split)
 
     def _run(self, effect: RunMicroBatch) -> Fact:
         vertex, number = effect.vertex, effect.micro_batch

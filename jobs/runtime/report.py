@@ -14,7 +14,8 @@ class TickReport:
     """Says how a tick ended. If it failed, `reason` and `message` say why, and `message` names the way out.
 
     `completed` has the newest checkpoints that the tick completed, oldest first, also one that it rolled forward.
-    `generation` and `trace` belong to the last attempt. `restarts` is the number of attempts before it. `counts` covers
+    `generation` and `trace` belong to the last attempt. If the job had finished before, they belong to the tick that
+    finished it. `restarts` is the number of attempts before it. `counts` covers
     all attempts.
     """
 

@@ -10,10 +10,11 @@ from checkpointing.commit.fencing import Refused
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.coordinator.restart import strategy_of
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import TableName
+from checkpointing.identifiers import Generation, TableName
 from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim
+from checkpointing.tick.claiming import newest_generation
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.errand import TICK, Terms
 from checkpointing.tick.messages import (
@@ -106,6 +107,8 @@ class TickCarrier(Carrier):
         self._engine: Engine
         self._claim: Claim | None = None
         """The newest claim that this tick has appended."""
+        self._last = Generation(0)
+        """The generation of the newest claim that was there when this tick last looked."""
         self._begins = True
         """The next `observe` begins an attempt, and opens new stores."""
 
@@ -135,6 +138,7 @@ class TickCarrier(Carrier):
                 limits=self._settings.limits,
                 strategy=strategy_of(self.plan.config),
                 waits_ms=self._settings.lease_ms,
+                sources=self.plan.graph.sources(),
             ),
         )
 
@@ -153,7 +157,9 @@ class TickCarrier(Carrier):
         if self._begins:
             must_be_usable(self.warehouse)
             self.stores, self._begins = JobStores(self.warehouse, self.boundary), False
-        return self._beginning.observe(self.stores, self._settings.run_ended)
+        seen = self._beginning.observe(self.stores, self._settings.run_ended)
+        self._last = newest_generation(seen)
+        return seen
 
     def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
         """Raise unless the tick may begin where the plan says."""
@@ -269,9 +275,9 @@ class TickCarrier(Carrier):
             if self._claim is None:
                 raise error
             end = EndTick(TickOutcome.FAILED, CheckpointFailureReason.FENCED, str(error))
-        if self._claim is None or not isinstance(end, EndTick):
+        if not isinstance(end, EndTick):
             raise TypeError(f"a tick ended as {end}")
-        generation = self._claim.generation
+        generation = self._last if self._claim is None else self._claim.generation
         return TickReport(
             outcome=end.outcome,
             generation=generation,

@@ -67,6 +67,7 @@ def _kind(record: CheckpointRecord) -> str:
             what = "savepoint, stopped"
         case _:
             what = record.kind.value
+    what += ", finished" if record.finished else ""
     return f"{what}, abandoned" if record.abandoned else what
 
 

@@ -32,7 +32,9 @@ def render_cut(cut: Cut, root: Root) -> RenderableType:
     """Return the versions of one consistent cut and the lines that read it, output tables first, then states."""
     published = shown(round(cut.published_at.timestamp() * 1000))
     heading = Text.assemble(
-        (f"cut {cut.checkpoint}", "bold"), f" of {cut.job}: every table as of one moment, published at {published}"
+        (f"cut {cut.checkpoint}", "bold"),
+        f" of {cut.job}: every table as of one moment, published at {published}",
+        "; every source had ended" if cut.finished else "",
     )
     chain = [Text(f"{'  ' * depth}rests on {each}") for depth, each in upstream_chain(cut)]
     found = [*recipes(cut), *([state_recipe(root, cut)] if cut.operators else [])]

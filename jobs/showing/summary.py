@@ -7,6 +7,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from checkpointing.graph import JobGraph, TableMode
+from checkpointing.metadata.record import CheckpointRecord
 from jobs.showing.progress import CheckpointLine
 from jobs.showing.quantities import count, plural, seconds, size
 from jobs.storage.address import Root, absolute
@@ -37,6 +38,13 @@ def render_caught_up(pipeline: str, cut: int | None, never_found: Sequence[str] 
         return Text.assemble((f"{pipeline} has read nothing", "bold yellow"), said)
     shown = "empty" if cut is None else f"at checkpoint {cut}"
     return Text.assemble((f"{pipeline} is caught up", "bold green"), f": nothing new to read, all tables {shown}")
+
+
+def render_finished(pipeline: str, newest: CheckpointRecord | None) -> RenderableType:
+    """Return the sentence of a tick whose job has finished before; `newest` is the entry that says so."""
+    at = "" if newest is None else f", and checkpoint {newest.checkpoint} holds all their rows"
+    said = f": its sources have ended{at}. To read one again, type 'tidemark reset {pipeline} SOURCE --to start'"
+    return Text.assemble((f"{pipeline} is finished", "bold green"), said)
 
 
 def render_done(

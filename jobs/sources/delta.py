@@ -58,7 +58,8 @@ class DeltaSource:
     do at a version that has a column which a declared `schema` lacks. `start`: None for the whole table as it is and
     what follows, a version to begin with, "latest" for what comes from now on, or a time, for the first version
     committed at or after it.
-    `skip_change_commits`: skip the versions that delete or change rows, instead of refusing them.
+    `skip_change_commits`: skip the versions that delete or change rows, instead of refusing them. `bounded`: end when
+    no version is left to read. Later versions are never read.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class DeltaSource:
         start: int | str | datetime | None = None,
         new_columns: Literal["fail", "ignore"] = "fail",
         skip_change_commits: bool = False,
+        bounded: bool = False,
     ) -> None:
         """Read nothing yet. Raise SourceError for options that contradict each other, ValueError for a time."""
         self._history = DeltaHistory(Path(path).absolute())
@@ -80,6 +82,7 @@ class DeltaSource:
         self._start = datetime.fromisoformat(start) if isinstance(start, str) and start != LATEST else start
         self._new_columns = NewColumns.NEXT_TICK if schema is None else NewColumns(new_columns)
         self._skip_change_commits = skip_change_commits
+        self.bounded = bounded
         self._reader: HistoryReader | None = None
         self._origin: DeltaPosition | None = None
 
@@ -122,6 +125,11 @@ class DeltaSource:
             rows_estimated=not ranges,  # the place where "latest" begins is kept by a slice without rows
             bytes=sum(part.bytes for part in ranges),
         )
+
+    def has_ended(self, split: SplitId, position: str | None) -> bool:
+        """Return that a table without an unread row has ended; see `port.Bounded`."""
+        del split, position
+        return self.bounded
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the rows of the slices; see `port.Source.read`."""

@@ -58,6 +58,8 @@ class FileSource:
     (`file_columns`). `corrupt_column` adds a column of text. It holds a record that cannot be read, and is null
     otherwise; `check_rows` can send such rows to quarantine. Without it, such a record fails the micro-batch.
 
+    A `bounded` source ends each split when it first finds no unread row there. Files that come later are never read.
+
     `after_reading` says what becomes of a file when a completed checkpoint has all its rows: `keep`, `delete`, or
     `archive`, which moves it to the folder `archive` (`consumed_files`).
     """
@@ -75,6 +77,7 @@ class FileSource:
         corrupt_column: str | None = None,
         after_reading: str = "keep",
         archive: Path | str | None = None,
+        bounded: bool = False,
     ) -> None:
         """Raise SourceError for a setting with an unknown value, or for a column name that is taken."""
         self._format = format_named(format)
@@ -83,6 +86,7 @@ class FileSource:
         self._contract = _contract(self._files.root, schema, columns, corrupt_column)
         self._consumed = _consumed_files(Path(root).absolute(), after_reading, archive)
         self._corrupt = corrupt_column
+        self.bounded = bounded
         own = list(self._contract.schema)
         self._schema = StructType(own).add(corrupt_column, StringType()) if corrupt_column else StructType(own)
         for name in (SPLIT_COLUMN, POSITION_COLUMN, "_metadata"):
@@ -167,6 +171,11 @@ class FileSource:
             bytes=sum(part.bytes for part in ranges),
             rows_estimated=self._format.is_whole,
         )
+
+    def has_ended(self, split: SplitId, position: str | None) -> bool:
+        """Return that a split without an unread row has ended; see `port.Bounded`."""
+        del split, position
+        return self.bounded
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the rows of the slices by one scan of their files; see `port.Source.read`."""

@@ -20,7 +20,8 @@ class GeneratorSource(SequenceSource):
     n = 0, 1, 2, ... in each split. `key` lies below `keys`, and `value` below 1,000. `rows` is the number of rows of
     all splits together. None means without end. `rate` is the number of rows a second in all splits together. It counts
     from this object's first poll, and from the position of that poll. None means no limit. With a rate, a tick that
-    ends when it has caught up ends at once, so give it a duration.
+    ends when it has caught up ends at once, so give it a duration. A `bounded` generator ends
+    after its last row.
     """
 
     def __init__(
@@ -31,15 +32,16 @@ class GeneratorSource(SequenceSource):
         *,
         splits: int = 1,
         keys: int = 100,
+        bounded: bool = False,
     ) -> None:
-        """Raise ValueError for a number that is not positive. `rows` may be 0."""
+        """Raise ValueError for a number that is not positive. `rows` may be 0. A bounded generator must have `rows`."""
         for name, number in (("splits", splits), ("rate", rate), ("rows", None if rows is None else rows + 1)):
             if number is not None and number <= 0:
                 raise ValueError(f"{name} of a generator must be positive: write another number")
         share = {
             str(place): None if rows is None else rows // splits + (place < rows % splits) for place in range(splits)
         }
-        super().__init__(share, keys=keys)
+        super().__init__(share, keys=keys, bounded=bounded)
         self._seed = seed
         self._rate = None if rate is None else rate / splits
         self._begun: dict[SplitId, tuple[int, float]] = {}

@@ -60,10 +60,10 @@ class Source(Protocol):
         """Return the next rows of `request.split` after `request.position` (None: from the start).
 
         The slice starts exactly at that position, and its `end` is the position for the next poll. None means that
-        there is nothing to read just now. The slice holds between 1 and `max_rows` rows. It may hold more only where a
-        split may not be cut, as inside a transaction. If a source cannot know the number of rows, it sets
-        `rows_estimated`. Then `rows`, 1 or more, is its best guess, and the slice may turn out to be empty. A poll may
-        block, and reads no rows.
+        there is nothing to read just now, or ever (`Bounded`). The slice holds between 1 and `max_rows` rows. It may
+        hold more only where a split may not be cut, as inside a transaction. If a source cannot know the number of
+        rows, it sets `rows_estimated`. Then `rows`, 1 or more, is its best guess, and the slice may turn out to be
+        empty. A poll may block, and reads no rows.
 
         Raises SourceError if the split cannot be read.
         """
@@ -74,6 +74,27 @@ class Source(Protocol):
 
         Its columns are `read_schema(self)`. The slices are this source's own, at least one, and disjoint. Raises
         SourceError if the rows of a slice are no longer those that were polled.
+        """
+        ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """Optional for a source: its splits may end (B4; Flink: `Boundedness`).
+
+    When all splits of all sources of a job have ended, the job has finished.
+    """
+
+    @property
+    def bounded(self) -> bool:
+        """Whether each split of this source ends. It stays the same as long as the source lives."""
+        ...
+
+    def has_ended(self, split: SplitId, position: str | None) -> bool:
+        """Return whether no row will ever follow `position`. A bounded source is asked when a poll there gave None.
+
+        The checkpoint keeps the answer True, and the split is not polled any more. So what a reader sees as the end may
+        be decided at the first look. Opens nothing.
         """
         ...
 
@@ -301,6 +322,18 @@ def layers(source: Source) -> Iterator[Source]:
 def source_of_cuts(source: Source) -> ReadsCuts | None:
     """Return the source itself, or the one that it wraps, if that reads another job's cuts."""
     return next((each for each in layers(source) if isinstance(each, ReadsCuts)), None)
+
+
+def is_bounded(source: Source) -> bool:
+    """Return whether each split of the source ends."""
+    return any(isinstance(each, Bounded) and each.bounded for each in layers(source))
+
+
+def has_ended(source: Source, split: SplitId, position: str | None) -> bool:
+    """Return whether a split in which a poll found nothing has ended."""
+    return any(
+        isinstance(each, Bounded) and each.bounded and each.has_ended(split, position) for each in layers(source)
+    )
 
 
 def read_schema(source: Source) -> StructType:

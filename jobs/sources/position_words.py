@@ -40,6 +40,16 @@ def positions_of(record: CheckpointRecord | None) -> dict[tuple[VertexId, SplitI
     }
 
 
+def ended_splits(record: CheckpointRecord | None, source: VertexId) -> dict[SplitId, bool]:
+    """Return whether each split of a source had ended at a cut."""
+    return {
+        SplitId(split): subtask.finished
+        for vertex in (record.vertices if record is not None else ())
+        if vertex.vertex == source
+        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=True)
+    }
+
+
 class PositionWords:
     """Asks the sources of a pipeline for the words of their positions. A source that fails to answer has none."""
 

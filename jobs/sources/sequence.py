@@ -43,17 +43,35 @@ class SequenceSplit:
 class SequenceSource:
     """Rows (`split`, `n`, `key`, `value`) of each split, n = 0, 1, 2, ... (see `port.Source`).
 
-    `key` is n modulo `keys` and `value` is `n * step + offset`, both bigint.
+    `key` is n modulo `keys` and `value` is `n * step + offset`, both bigint. A `bounded` source ends after its last
+    row (`port.Bounded`).
     """
 
     def __init__(
-        self, splits: Mapping[str, int | SequenceSplit | None], *, keys: int = 1, step: int = 1, offset: int = 0
+        self,
+        splits: Mapping[str, int | SequenceSplit | None],
+        *,
+        keys: int = 1,
+        step: int = 1,
+        offset: int = 0,
+        bounded: bool = False,
     ) -> None:
-        """Raise InvalidNameError for a name that no split may have, and ValueError if `keys` is not positive."""
+        """Raise InvalidNameError for a name that no split may have, and ValueError if `keys` is not positive.
+
+        Raises ValueError too if a split of a bounded source has no end.
+        """
         if keys < 1:
             raise ValueError(f"keys is {keys}: a sequence needs at least one key")
         self._splits = {split_id(name): _as_split(split) for name, split in splits.items()}
+        if bounded and any(split.rows is None for split in self._splits.values()):
+            raise ValueError("a bounded source ends after its last row: say how many rows there are")
         self._keys, self._step, self._offset = keys, step, offset
+        self.bounded = bounded
+
+    def has_ended(self, split: SplitId, position: str | None) -> bool:
+        """Return whether the position lies behind the last row; see `port.Bounded`."""
+        rows = self._split(split).rows
+        return rows is not None and row_at(position) >= rows
 
     def schema(self) -> StructType:
         """Return split, n, key and value."""

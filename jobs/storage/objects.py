@@ -67,7 +67,9 @@ class ObjectStore:
             except GenericError as error:
                 if "416 Range Not Satisfiable" not in str(error):
                     raise
-            return _described(b"", obstore.head(self._client, name))  # an empty object has no range, nor what follows it
+            return _described(
+                b"", obstore.head(self._client, name)
+            )  # an empty object has no range, nor what follows it
 
     def write(self, name: str, content: bytes | memoryview, *, durable: bool = True) -> None:
         """Write a new object by a conditional put; see the port."""

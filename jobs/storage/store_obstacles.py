@@ -32,7 +32,9 @@ def store_obstacles(store: ObjectStore, folder: str) -> Iterator[Obstacle]:
     probe = StoragePlace(store, f"{folder}/probe-{uuid4().hex}")
     try:
         probe.write(b"probe")
-        found = probe.read() == b"probe" and any(each.name == probe.last for each in StoragePlace(store, folder).entries())
+        found = probe.read() == b"probe" and any(
+            each.name == probe.last for each in StoragePlace(store, folder).entries()
+        )
         probe.delete()
         if not found or probe.exists():
             yield Obstacle(

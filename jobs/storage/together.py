@@ -18,9 +18,7 @@ _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 
 
-def together(
-    storage: Storage, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]
-) -> list[_Answer]:
+def together(storage: Storage, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
     """Return the answers of `call` in the order of the questions, or raise the first error.
 
     It returns or raises only when no call runs any more. Each call may run in another thread.
@@ -29,9 +27,7 @@ def together(
     return list(in_threads(1 if isinstance(storage, Folder) else len(each), call, each))
 
 
-def in_threads(
-    threads: int, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]
-) -> Iterator[_Answer]:
+def in_threads(threads: int, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> Iterator[_Answer]:
     """Yield the answers of `call` in the order of what is asked, by so many threads, `AT_A_TIME` at most.
 
     Raises the first error. Then, or if the caller wants no further answer, no further call begins, and those that
@@ -48,9 +44,7 @@ def in_threads(
         pool.shutdown(cancel_futures=True)
 
 
-def both(
-    storage: Storage, one: Callable[[], _Asked], other: Callable[[], _Answer]
-) -> tuple[_Asked, _Answer]:
+def both(storage: Storage, one: Callable[[], _Asked], other: Callable[[], _Answer]) -> tuple[_Asked, _Answer]:
     """Return the answers of two calls. In a folder they run in order. Raise the first error."""
     calls: tuple[Callable[[], object], ...] = (one, other)
     first, second = together(storage, lambda call: call(), calls)

@@ -98,6 +98,17 @@ UPSTREAM = Judge(
     partial(_simulated, savepoints_max=3, rollbacks_max=1, splits=True, declines=True, cuts=True),
     400,
 )
+ENDS = Judge(
+    "simulator with sources that end",
+    partial(_simulated, savepoints_max=2, rollbacks_max=1, resets_max=1, sources_end=2),
+    400,
+)
+ONE_ENDS = Judge("simulator with a source that ends", partial(_simulated, savepoints_max=2, sources_end=1), 400)
+ENDS_WITH_MISHAPS = Judge(
+    "simulator with sources that end and mishaps",
+    partial(_simulated, sources_end=2, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),
+    400,
+)
 MISHAPS = Judge(
     "simulator with mishaps",
     partial(_simulated, savepoints_max=1, rollbacks_max=1, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),

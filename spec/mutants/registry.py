@@ -12,6 +12,7 @@ from spec.mutants import (
     coordinating,
     declining,
     descriptions,
+    finishing,
     flowing,
     gates,
     giving_way,
@@ -83,6 +84,7 @@ _ROOMS = (
     nonces,
     unreadable,
     upstream,
+    finishing,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

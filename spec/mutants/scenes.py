@@ -173,7 +173,7 @@ def _row(checkpoint: int, *tables: TableRecord) -> CheckpointRecord:
 
 def _decided(ending: Ending) -> TickOutcome | None:
     """Return how a tick ends when nothing moves and more could be read, or None if it goes on."""
-    end = ending.next(0, quiet=True, in_doubt=False, idle=False, spent=False, failing=False)
+    end = ending.next(0, quiet=True, in_doubt=False, idle=False, spent=False, failing=False, ended=False)
     return end.outcome if isinstance(end, EndTick) else None
 
 

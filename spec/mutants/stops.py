@@ -13,6 +13,7 @@ from checkpointing.job import ending, restoring
 from checkpointing.job.door import JobDoor
 from checkpointing.job.drafts import Drafts
 from checkpointing.job.ending import Cause, Ending, Next, TickPhase
+from checkpointing.job.finishing import hand_end_on
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.savepoints import Savepoints
 from checkpointing.job.wiring import Wiring
@@ -233,7 +234,7 @@ def the_end_of_the_data_overtakes_the_last_rows(patch: Patch) -> None:
     def finished(self: JobDoor, fact: MicroBatchFinished) -> None:
         run = self._job.runs[fact.vertex]
         if run.input_end is InputEnd.REACHED:
-            self._hand_end_on(run)
+            hand_end_on(self._job, run)
         real(self, fact)
 
     patch.put(JobDoor, "_finished", finished)

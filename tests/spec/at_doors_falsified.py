@@ -3,7 +3,16 @@
 from dataclasses import replace
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.messages import MicroBatchFinished, PollFailed, RivalSeen, RunMicroBatch, SliceOffered, SourceIdle
+from checkpointing.messages import (
+    EndTick,
+    MicroBatchFinished,
+    PollFailed,
+    RivalSeen,
+    RunMicroBatch,
+    SliceOffered,
+    SourceIdle,
+    TickOutcome,
+)
 from spec.history import History
 from spec.pipeline import ORDERS, PAYMENTS
 
@@ -58,6 +67,20 @@ def let_a_tick_catch_up_with_a_split_that_failed(history):
         return replace(step, told=PollFailed(told.source, told.split, "?")) if isinstance(told, SourceIdle) else step
 
     steps = {generation: [failed(step) for step in taken] for generation, taken in history.steps.items()}
+    return replace(history, steps=steps)
+
+
+def say_that_the_job_has_finished(history):
+    """The tick that caught up says so. Its sources have no end."""
+
+    def finished(effect):
+        caught_up = isinstance(effect, EndTick) and effect.outcome is TickOutcome.CAUGHT_UP
+        return EndTick(TickOutcome.FINISHED) if caught_up else effect
+
+    steps = {
+        generation: [replace(step, effects=tuple(map(finished, step.effects))) for step in taken]
+        for generation, taken in history.steps.items()
+    }
     return replace(history, steps=steps)
 
 
@@ -116,5 +139,6 @@ FALSIFIED_AT_DOORS = {
     "not-too-early": leave_idle_splits_alone,
     "slices-whole": run_slices_from_a_row_later,
     "measured": take_longer_for_each_micro_batch,
+    "inputs-end": say_that_the_job_has_finished,
     "not-too-late": trigger_each_millisecond,
 }

@@ -37,7 +37,7 @@ from spec.mishap_events import CutsSeen, PowerLost
 from spec.moves import Moves
 from spec.pipeline import position_before
 from spec.politeness import UnseenLeft
-from spec.rest_events import CameToRest, ReservedGone
+from spec.rest_events import CameToRest, FoundFinished, ReservedGone
 from spec.simulator import simulate as run
 from tests.spec.at_doors_falsified import FALSIFIED_AT_DOORS
 from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
@@ -348,6 +348,7 @@ FALSIFIED = FALSIFIED_MANIFESTS | {
     "caught-up-is-committed": end_with_rows_unread,
     "no-deadlock": append(TickStuck(GEN, "it waits for nothing")),
     "doors-hold": append(DoorBroke(GEN, "KeyError")),
+    "finished-is-final": append(FoundFinished(None, frozenset(), frozenset())),
 }
 
 

@@ -17,13 +17,13 @@ ALPHABETS = {"channel_items", "messages", "sink_messages"}
 SINKS = "two-phase sinks (F3)"
 OPERATOR_STATE = "operators with broadcast state (D1)"
 SOURCE_COORDINATORS = "source coordinators (A7)"
-FINISHED_INPUTS = "finished inputs (B4)"
+FINISHED_TASKS = "tasks that finish one by one (B4)"
 
 WAITING = {
     "checkpointing.commit.sink_messages": SINKS,
     "checkpointing.commit.two_phase_sink": SINKS,
     "checkpointing.rescale": OPERATOR_STATE,
-    "checkpointing.coordinator.restoring.check_finished": FINISHED_INPUTS,
+    "checkpointing.coordinator.restoring.check_finished": FINISHED_TASKS,
     "checkpointing.coordinator.restoring.restore_coordinators": SOURCE_COORDINATORS,
     "checkpointing.coordinator.messages.ResetOperatorCoordinator": SOURCE_COORDINATORS,
     "checkpointing.coordinator.messages.OperatorCoordinatorAnswered": SOURCE_COORDINATORS,
@@ -31,11 +31,10 @@ WAITING = {
     "checkpointing.coordinator.triggering.Triggering.coordinator_answered": SOURCE_COORDINATORS,
     "checkpointing.coordinator.pending.PendingCheckpoint.answer_coordinator": SOURCE_COORDINATORS,
     "checkpointing.coordinator.completion.Completion.discard_late": SOURCE_COORDINATORS,
-    "checkpointing.channel_items.EndOfChannel": FINISHED_INPUTS,
-    "checkpointing.gate.messages.DeliverEnd": FINISHED_INPUTS,
-    "checkpointing.task.messages.SubtaskFinished": FINISHED_INPUTS,
-    "checkpointing.coordinator.messages.TaskStateChanged": FINISHED_INPUTS,
-    "checkpointing.coordinator.triggering.Triggering.task_states_changed": FINISHED_INPUTS,
+    "checkpointing.channel_items.EndOfChannel": FINISHED_TASKS,
+    "checkpointing.gate.messages.DeliverEnd": FINISHED_TASKS,
+    "checkpointing.coordinator.messages.TaskStateChanged": FINISHED_TASKS,
+    "checkpointing.coordinator.triggering.Triggering.task_states_changed": FINISHED_TASKS,
 }
 """What no run reaches yet, and the feature that will reach it. A module's name stands for all that is in it."""
 

@@ -125,7 +125,7 @@ def test_what_means_something_is_accepted_and_unchanged(values):
 
 def test_every_field_has_a_refusal():
     """A new field comes with its rules: only switches can't be wrong."""
-    switches = {"retain_on_cancellation", "after_tasks_finish"}
+    switches = {"retain_on_cancellation"}
     assert CheckpointConfig.model_fields.keys() - switches <= {field for _, field, _ in REFUSED}
 
 

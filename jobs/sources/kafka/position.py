@@ -57,16 +57,20 @@ def place_of(split: SplitId) -> TopicPartition:
 
 
 class KafkaPosition(BaseModel):
-    """The next offset to read in a Kafka partition, and the id of its topic."""
+    """The next offset to read in a Kafka partition, and the id of its topic.
+
+    A bounded source writes down the offset at which the partition ends, so that every tick ends there.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     offset: int = Field(ge=0)
     topic_id: str
+    end: int | None = None
 
     def text(self) -> str:
         """Return the text of the position in a checkpoint."""
-        return self.model_dump_json()
+        return self.model_dump_json(exclude_none=True)
 
     @classmethod
     def parse(cls, text: str) -> "KafkaPosition":

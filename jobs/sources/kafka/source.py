@@ -71,6 +71,7 @@ class KafkaSource:
     | `commit`        | False commits nothing                                                                     |
     | `options`       | settings of Kafka's clients, by librdkafka's names; "kafka.NAME" is for Spark alone       |
     | `secrets`       | for each secret setting the environment variable that has it; or a function of the values |
+    | `bounded`       | True ends each partition at the offset where it ended at the job's first look              |
     | `spark_options` | options of Spark's connector, such as {"minPartitions": "8"}                              |
 
     Only records of committed transactions are read. A record that does not decode has nulls, and its bytes are in
@@ -95,6 +96,7 @@ class KafkaSource:
         options: Mapping[str, str] | None = None,
         secrets: Secrets | None = None,
         spark_options: Mapping[str, str] | None = None,
+        bounded: bool = False,
     ) -> None:
         """Connect to nothing yet. Raises SourceError for arguments that contradict each other."""
         self._topics = tuple(dict.fromkeys([topics] if isinstance(topics, str) else topics))
@@ -115,6 +117,9 @@ class KafkaSource:
         self._reads_on = False
         """True if a Kafka partition had a position. Then the job is not new, and neither are its topics."""
         self._committed = NO_CHECKPOINT
+        self.bounded = bounded
+        self._ends: dict[TopicPartition, int] = {}
+        """Where partitions end for which a bounded source has no position that says so."""
 
     def belongs_to(self, job: JobName, source: VertexId) -> None:
         """Name the consumer group after the job, unless the user named one; see `belonging.KnowsItsJob`."""
@@ -138,7 +143,8 @@ class KafkaSource:
             look = self._looked(place, position)
             extent = held(look, place, position, request.source)
             begin = self._begin(place, position, look, request.source)
-            end = min(begin.offset + request.max_rows, extent.end)
+            bound = self._bound(place, position, extent)
+            end = min(begin.offset + request.max_rows, extent.end if bound is None else min(bound, extent.end))
             pins = position is None and self._start == LATEST
             if end <= begin.offset and not pins:
                 look.told_idle.add(place)
@@ -149,12 +155,19 @@ class KafkaSource:
             source=request.source,
             split=request.split,
             start=begin.text() if request.position is None else request.position,
-            end=KafkaPosition(offset=detail.end, topic_id=begin.topic_id).text(),
+            end=KafkaPosition(offset=detail.end, topic_id=begin.topic_id, end=bound).text(),
             detail=detail.model_dump_json(),
             rows=rows,
             bytes=rows * ROW_BYTES,
             rows_estimated=True,
         )
+
+    def has_ended(self, split: SplitId, position: str | None) -> bool:
+        """Return whether the partition is read to the offset where it ended at the first look; see `port.Bounded`."""
+        place = place_of(split)
+        begin = self._starts.get(place) if position is None else KafkaPosition.parse(position)
+        end = self._ends.get(place) if begin is None or begin.end is None else begin.end
+        return begin is not None and end is not None and begin.offset >= end
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the records of the slices; see `port.Source.read`."""
@@ -230,10 +243,12 @@ class KafkaSource:
             first = position.offset
             if position.topic_id != extent.topic_id or not extent.first <= first <= extent.end:
                 return Lag(None)
-        if first == extent.end:
+        bound = None if given is None or not self.bounded else KafkaPosition.parse(given).end
+        end = extent.end if bound is None else min(bound, extent.end)
+        if first >= end:
             return Lag(0, 0.0)
         written_ms = self._cluster.timestamp_at(place, first)
-        return Lag(extent.end - first, None if written_ms is None else max(time.time() - written_ms / 1000, 0.0))
+        return Lag(end - first, None if written_ms is None else max(time.time() - written_ms / 1000, 0.0))
 
     def _names(self) -> tuple[str, ...]:
         if self._pattern is None:
@@ -267,6 +282,14 @@ class KafkaSource:
         begin = self._starts[place]
         held(look, place, begin, source)
         return begin
+
+    def _bound(self, place: TopicPartition, position: KafkaPosition | None, extent: Extent) -> int | None:
+        """Return the offset at which a bounded source ends: that of the position, or of the first look."""
+        if not self.bounded:
+            return None
+        if position is not None and position.end is not None:
+            return position.end
+        return self._ends.setdefault(place, extent.end)
 
     def _first(self, place: TopicPartition, extent: Extent) -> int:
         """Return the begin of a Kafka partition without a position."""

@@ -1,8 +1,8 @@
 """A tiny pipeline over numbers, and an engine that runs it without Spark; also a program that other processes start.
 
-`python sequence_job.py WAREHOUSE [--spark] [--take-over] [--gate FILE] [--wait BYTES]` runs one tick and prints its
-outcome as JSON. With a gate its micro-batches wait until that file is there. With --wait it waits for more until it is
-stopped, and its traces are full after so many bytes.
+`python sequence_job.py WAREHOUSE [--spark] [--take-over] [--gate FILE] [--wait BYTES] [--bounded]` runs one tick and
+prints its outcome as JSON. With a gate its micro-batches wait until that file is there. With --wait it waits for more
+until it is stopped, and its traces are full after so many bytes. With --bounded its source ends, after one checkpoint.
 """
 
 import argparse
@@ -43,12 +43,16 @@ KEYS = 7
 BRONZE = TableName("bronze/numbers")
 GOLD = TableName("gold/by_key")
 JOB = JobName("numbers")
+ONE = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=3)
+"""The configuration with one checkpoint, at the end."""
 CONFIG = CheckpointConfig(every_rows=100, slice_rows_max=50, micro_batch_rows_max=100, retained=2)
 
 
-def build(rows: dict[str, int] | None = None, *, keys: int = KEYS, config: CheckpointConfig = CONFIG) -> JobPlan:
+def build(
+    rows: dict[str, int] | None = None, *, keys: int = KEYS, config: CheckpointConfig = CONFIG, bounded: bool = False
+) -> JobPlan:
     """Return the planned pipeline."""
-    return plan(declared(rows, keys=keys, config=config))
+    return plan(declared(rows, keys=keys, config=config, bounded=bounded))
 
 
 def as_pipeline(_data: Path) -> Pipeline:
@@ -63,10 +67,13 @@ def without_aggregate(_data: Path) -> Pipeline:
     return pipeline
 
 
-def declared(rows: dict[str, int] | None = None, *, keys: int = KEYS, config: CheckpointConfig = CONFIG) -> Pipeline:
+def declared(
+    rows: dict[str, int] | None = None, *, keys: int = KEYS, config: CheckpointConfig = CONFIG, bounded: bool = False
+) -> Pipeline:
     """Return the pipeline: numbers to bronze, their count and sum by key to gold; two keyed subtasks."""
     pipeline = Pipeline(JOB, config=config, parallelism=2)
-    numbers = pipeline.source("numbers", SequenceSource(rows or ROWS, keys=keys)).table(BRONZE, id="bronze")
+    source = SequenceSource(rows or ROWS, keys=keys, bounded=bounded)
+    numbers = pipeline.source("numbers", source).table(BRONZE, id="bronze")
     numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
     return pipeline
 
@@ -186,6 +193,7 @@ def main() -> None:
     parser.add_argument("--take-over", action="store_true")
     parser.add_argument("--gate", type=Path)
     parser.add_argument("--wait", type=int)
+    parser.add_argument("--bounded", action="store_true")
     given = parser.parse_args()
     settings = RuntimeSettings(
         warehouse=given.warehouse,
@@ -196,7 +204,7 @@ def main() -> None:
     )
     engine = None if given.spark else LocalEngine(gate=given.gate)
     try:
-        report = run_tick(build(), settings, engine=engine)
+        report = run_tick(build(config=ONE, bounded=True) if given.bounded else build(), settings, engine=engine)
     except JobHeldError as held:
         print(json.dumps({"held": str(held), "pid": held.holder.pid}))
         sys.exit(3)

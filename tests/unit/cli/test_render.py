@@ -21,7 +21,7 @@ from jobs.showing.cut import render_cut
 from jobs.showing.graph import render_graph
 from jobs.showing.progress import CheckpointLine
 from jobs.showing.quantities import moment, plural, seconds, size
-from jobs.showing.summary import render_caught_up, render_done, render_lines
+from jobs.showing.summary import render_caught_up, render_done, render_finished, render_lines
 from jobs.showing.timeline import moments, render_timeline
 from jobs.sources.position_words import PositionWords
 from jobs.sources.sequence import SequenceSource
@@ -199,6 +199,12 @@ def test_caught_up_is_said_in_one_line(shown):
     assert "flights is caught up: nothing new to read, all tables at checkpoint 29\n" == shown(
         render_caught_up("flights", 29)
     )
+
+
+def test_a_finished_job_is_said_in_one_line_with_the_way_to_read_again(shown):
+    """Nothing was started, and the line says what to type."""
+    way_out = "To read one again, type 'tidemark reset flights SOURCE --to start'"
+    assert f"flights is finished: its sources have ended. {way_out}\n" == shown(render_finished("flights", None))
 
 
 def test_explain_shows_channels_alignment_tables_and_suites(shown):

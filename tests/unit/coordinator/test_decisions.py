@@ -189,7 +189,7 @@ def test_metrics_that_come_twice_count_once():
 
 def test_settings_follow_the_configuration():
     """Every setting of a configuration is the coordinator's; its interval is never shorter than the pause (H1)."""
-    given = {"min_pause_ms": 300, "timeout_ms": 7_000, "tolerable_failures": 5, "after_tasks_finish": False}
+    given = {"min_pause_ms": 300, "timeout_ms": 7_000, "tolerable_failures": 5}
     config = CheckpointConfig(interval_ms=100, retain_on_cancellation=True, **given)
     expected = CoordinatorSettings(job="job", interval_ms=300, discard_on=DISCARD_UNLESS_STOPPED, **given)
     assert expected == CoordinatorSettings.of("job", config)

@@ -30,7 +30,7 @@ ONE = JobGraph((Vertex("v", VertexKind.KEYED, 1),), ())
 
 def asked(ending, now_ms=0, **seen):
     """Ask what is next, of a tick that is quiet and idle unless said otherwise."""
-    usual = {"quiet": True, "in_doubt": False, "idle": True, "spent": False, "failing": False}
+    usual = {"quiet": True, "in_doubt": False, "idle": True, "spent": False, "failing": False, "ended": False}
     return ending.next(now_ms, **{**usual, **seen})
 
 
