@@ -54,6 +54,10 @@ class CheckpointedPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     group_name: str = Field(default=GROUPS, description="The groups' names; may hold {pipeline} and {layer}.")
     show_state: bool = Field(default=True, description="Whether operators' states are assets.")
+    upstream_prefixes: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="The key prefixes of other pipelines whose cuts this one reads. By default they have the same one.",
+    )
     owners: list[str] = Field(default_factory=list, description="E-mail addresses, or teams as team:NAME.")
     fresh_within: str | None = Field(
         default=None, description="How old the newest checkpoint may be while the sources have more: 30m, 24h."
@@ -77,4 +81,5 @@ class CheckpointedPipelineComponent(dg.Component, dg.Model, dg.Resolvable):
             data=self.data,
             settings=self.settings,
             show_state=self.show_state,
+            upstream_prefixes=self.upstream_prefixes,
         )

@@ -14,6 +14,7 @@ from jobs.runtime.discovery import Discovered
 from jobs.runtime.input_look import InputLook
 from jobs.runtime.report import TickReport
 from jobs.sources.position_words import PositionWords, positions_of
+from jobs.stores.upstream_cuts import rests_on
 from orchestration.pictures import alignment_picture
 
 Metadata = dict[str, dg.MetadataValue]
@@ -68,9 +69,12 @@ def _epoch_metadata(epoch: Epoch) -> Metadata:
     statistics = epoch.record.statistics
     estimated = {"epoch_rows_estimated": dg.MetadataValue.int(statistics.rows_estimated)}
     finished = {"finished": dg.MetadataValue.bool(True)}
+    upstream = "\n".join(map(str, rests_on(epoch.record)))
+    rests = {"rests_on": dg.MetadataValue.text(upstream)} if upstream else {}
     return (
         (estimated if statistics.rows_estimated else {})
         | (finished if epoch.record.finished else {})
+        | rests
         | {
             "checkpoint": dg.MetadataValue.int(epoch.record.checkpoint),
             "generation": dg.MetadataValue.int(epoch.record.generation),

@@ -1,5 +1,8 @@
 """Turns a job graph into assets: each source is an external asset, and each table of a vertex is an asset.
 
+A source that reads another pipeline's cuts depends on the asset of the table that it reads. Dagster knows assets by
+their keys, so the other pipeline may be in another code location.
+
 The asset graph shows the pipeline layer by layer: a group for the sources, one for the operators' states, and one for
 each schema of tables.
 """
@@ -15,6 +18,7 @@ from checkpointing.graph import Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import VertexId
 from jobs.operators.schemas import arrow_schema as from_spark
 from jobs.planner import JobPlan
+from jobs.sources.cuts import CutSource
 from jobs.sources.port import DescribesItself, LiesInFolder, layers
 from orchestration.code_versions import code_version
 from orchestration.naming import CUTS, SOURCES, Naming
@@ -90,8 +94,10 @@ def _source_spec(plan: JobPlan, naming: Naming, name: VertexId, owners: list[str
         told |= {"kind": about.kind, "place": about.place}
     if folder is not None:
         told["folder"] = dg.MetadataValue.path(folder)
+    read = next((each for each in layers(source) if isinstance(each, CutSource)), None)
     return dg.AssetSpec(
         naming.source_key(name),
+        deps=[] if read is None else [naming.upstream_key(read.job, read.table)],
         group_name=naming.group(SOURCES),
         kinds=set() if about is None else {about.kind},
         description=f"{what}. Each checkpoint holds the position in it. Tidemark never writes here.",

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from string import Formatter
 from typing import Final, TypeVar
 
@@ -45,10 +46,12 @@ class Naming:
     groups: str = GROUPS
     states: bool = True
     """Whether operators' states are assets."""
+    upstream: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The prefix of each other pipeline whose cuts this one reads; one that is not named has the same prefix."""
 
     def __post_init__(self) -> None:
         """Refuse names here that Dagster would refuse later without naming the argument."""
-        for part in self.prefix:
+        for part in (*self.prefix, *chain.from_iterable(self.upstream.values())):
             if not _PART.fullmatch(part):
                 raise InvalidNamingError(
                     f"key_prefix: {part!r} may hold only letters, digits and underscores; "
@@ -87,6 +90,10 @@ class Naming:
     def table_key(self, table: TableName) -> dg.AssetKey:
         """Return a table's asset key: the prefix, then the parts of its path under the warehouse."""
         return dg.AssetKey([*self.prefix, *table.split("/")])
+
+    def upstream_key(self, job: JobName, table: TableName) -> dg.AssetKey:
+        """Return the asset key of a table of another pipeline."""
+        return dg.AssetKey([*self.upstream.get(job, self.prefix), *table.split("/")])
 
     def cuts_key(self) -> dg.AssetKey:
         """Return the asset key of the table `cuts`, which holds each table's Delta version at a checkpoint."""

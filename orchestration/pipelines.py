@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import dagster as dg
@@ -38,6 +39,7 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     data: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
     show_state: bool = True,
+    upstream_prefixes: Mapping[str, str | Sequence[str]] = MappingProxyType({}),
     runner: TickRunner = run_tick,
 ) -> dg.Definitions:
     """Return the definitions of a pipeline, given as a Pipeline, a function of the data folder, or a name.
@@ -50,6 +52,8 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     - `warehouse`, `data` and `settings` (by the names of `tidemark run`'s flags) override the environment, and the
       launchpad overrides them.
     - `show_state=False` keeps operators' states out of the catalogue; their checks go to the table of cuts.
+    - `upstream_prefixes` are the key prefixes of the other pipelines whose cuts this one reads, by their names. By
+      default they have the same prefix.
     - `runner` runs the ticks.
 
     The definitions name no executor and no common resource, so they merge with any other definitions. No Spark is
@@ -59,7 +63,8 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     given = arguments({**(settings or {}), "warehouse": warehouse, "data": data})
     launched = launch(pipeline, given)
     plan = launched.plan
-    naming = Naming(plan.job, prefix_parts(key_prefix), group_name, show_state)
+    others = {job: prefix_parts(prefix) for job, prefix in upstream_prefixes.items()}
+    naming = Naming(plan.job, prefix_parts(key_prefix), group_name, show_state, others)
     deployment = Deployment(reference=pipeline, given=given, naming=naming, plan=plan, limits=limits, runner=runner)
     owned = checked_owners(owners)
     tables = _tables_asset(deployment, owned)

@@ -14,7 +14,7 @@ from typing import Final
 from pyspark.sql.types import StructType
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.identifiers import SplitId, VertexId, job_name, table_name
+from checkpointing.identifiers import JobName, SplitId, TableName, VertexId, job_name, table_name
 from checkpointing.messages import PollSource
 from jobs.sources.cut_position import CutPosition
 from jobs.sources.delta import SPLIT, DeltaSource
@@ -49,6 +49,16 @@ class CutSource(DeltaSource):
     def upstream(self) -> str:
         """The upstream job; see `port.ReadsCuts`."""
         return f"{self._job} in {self._root}"
+
+    @property
+    def job(self) -> JobName:
+        """The upstream job."""
+        return self._job
+
+    @property
+    def table(self) -> TableName:
+        """The table that is read."""
+        return self._table
 
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows up to a cut of the upstream job; see `port.Source.poll`.

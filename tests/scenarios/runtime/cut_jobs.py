@@ -1,0 +1,116 @@
+"""Two jobs without Spark: `shop` writes two tables, and `report` copies both at the cuts of `shop`. Also a program.
+
+`python cut_jobs.py shop|report FOLDER ROWS` runs one tick over so many rows, and prints a line for each checkpoint.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import polars as pl
+from pyspark.sql.types import StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import Generation, JobName
+from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import VertexPlan
+from jobs.pipeline import Pipeline
+from jobs.planner import JobPlan, plan
+from jobs.runtime.listener import TickListener
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
+from jobs.sinks.staged_files import StagedFiles
+from jobs.sources.cuts import CutSource
+from jobs.sources.delta_position import DeltaSlice
+from jobs.sources.sequence import SequenceSource
+from jobs.storage.address import Root
+
+SHOP, REPORT = "shop", "report"
+SOURCES = ("orders", "payments")
+CONFIG = CheckpointConfig(every_rows=20, rows_of=("orders",), slice_rows_max=4, retained=500)
+
+
+def shop(rows: int) -> Pipeline:
+    """Return the upstream pipeline: in each epoch it reads as many orders as payments."""
+    pipeline = Pipeline(SHOP, config=CONFIG)
+    for name in SOURCES:
+        pipeline.source(name, SequenceSource({"all": rows}), rows_per_epoch=20).table(
+            f"silver/{name}", id=name + "_kept"
+        )
+    return pipeline
+
+
+def report(folder: Path, config: CheckpointConfig = CONFIG) -> Pipeline:
+    """Return the downstream pipeline, which copies both tables of the upstream one."""
+    pipeline = Pipeline(REPORT, config=config)
+    for name in SOURCES:
+        source = CutSource(folder / SHOP, SHOP, f"silver/{name}", schema=schema())
+        pipeline.source(name, source).table(f"gold/{name}", id=name + "_copied")
+    return pipeline
+
+
+def schema() -> StructType:
+    """Return the columns of the upstream tables, which a pipeline must know before the upstream job has run."""
+    return SequenceSource({}).schema()
+
+
+class CopyEngine:
+    """Runs vertices that only write down the rows of a source, in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read upstream tables in this folder."""
+        self._folder = folder
+
+    def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
+        """Run one micro-batch."""
+        table = planned.spec.table
+        segments = [segment for entry in effect.inputs for segment in entry.segments]
+        if not segments:
+            return MicroBatchFinished(effect.vertex, effect.micro_batch, (SubtaskOutput(),), duration_ms=1)
+        rows = pl.concat([self._rows(segment) for segment in segments]).select(table.schema.names)
+        writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
+        file = writer.write(table.name, rows.to_arrow().cast(arrow_schema(table.schema)))
+        output = SubtaskOutput(emitted=(file,), staged=((table.name, file),))
+        return MicroBatchFinished(effect.vertex, effect.micro_batch, (output,), duration_ms=1)
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+    def _rows(self, segment: SourceSlice) -> pl.DataFrame:
+        if segment.cut is None:
+            n = pl.Series("n", range(*json.loads(segment.detail)), dtype=pl.Int64)
+            rows = pl.DataFrame([n, (n % 7).alias("key"), n.alias("value"), n.alias("_position")])
+            return rows.with_columns(pl.lit(segment.split).alias("split"), pl.lit(segment.split).alias("_split"))
+        return pl.concat([self._copied(segment.source, part) for part in DeltaSlice.parse(segment.detail).ranges])
+
+    def _copied(self, source: str, part) -> pl.DataFrame:
+        file = self._folder / SHOP / "silver" / source / part.path
+        rows = pl.read_parquet(file).slice(part.first, part.end - part.first)
+        places = pl.int_range(part.before + part.first, part.before + part.end, eager=True)
+        return rows.with_columns(pl.lit("table").alias("_split"), places.alias("_position"))
+
+
+class Prints(TickListener):
+    """Prints a line for each checkpoint."""
+
+    def completed(self, record: CheckpointRecord, notes, versions) -> None:
+        """Print its number."""
+        print(record.checkpoint, flush=True)
+
+
+def planned(job: str, folder: Path, rows: int = 0) -> JobPlan:
+    """Return the plan of one of both jobs."""
+    return plan(shop(rows) if job == SHOP else report(folder))
+
+
+def tick(job: str, folder: Path, rows: int = 0, **settings):
+    """Run one tick of one of both jobs."""
+    settings = RuntimeSettings(warehouse=folder / job, **settings)
+    return run_tick(planned(job, folder, rows), settings, Prints(), engine=CopyEngine(folder))
+
+
+if __name__ == "__main__":
+    tick(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
