@@ -5,15 +5,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql.types import LongType, StringType, StructType
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
 from jobs.sources.committed_positions import CommitsToFile
+from jobs.sources.cuts import CutSource
+from jobs.sources.delta import DeltaSource
 from jobs.sources.files import FileSource
 from jobs.sources.generator import GeneratorSource
 from jobs.sources.sequence import SequenceSource, SequenceSplit
 from jobs.testing.contract import BrokenPromiseError
+from tests.scenarios.runtime import cut_jobs
 from tests.unit.sources.gaps import Gaps
 from tidemark.testing import SourceContract, SurvivesKills
 
@@ -49,6 +53,22 @@ def gaps(folder: Path) -> Gaps:
     return Gaps({"a": (3, 4, 700, 701, 702, 70_000, 70_001), "b": (0, 2**40)})
 
 
+def delta(folder: Path) -> DeltaSource:
+    """Return a Delta table of three versions."""
+    for version, rows in enumerate((4, 1, 6)):
+        if not (folder / "table" / "_delta_log" / f"{version:020}.json").exists():
+            values = {"n": list(range(rows)), "name": [f"version {version}"] * rows}
+            write_deltalake(folder / "table", pa.table(values), mode="append")
+    return DeltaSource(folder / "table", schema=SCHEMA)
+
+
+def cuts(folder: Path) -> CutSource:
+    """Return a table of another job, which has run."""
+    if not (folder / cut_jobs.SHOP).exists():
+        cut_jobs.tick(cut_jobs.SHOP, folder, 30)
+    return CutSource(folder / cut_jobs.SHOP, cut_jobs.SHOP, "silver/orders", schema=cut_jobs.schema())
+
+
 @pytest.mark.dear
 class TestSequence(SourceContract):
     """A source of computed numbers."""
@@ -81,6 +101,36 @@ class TestGaps(SourceContract):
     """A source for tests, whose positions have gaps."""
 
     source = staticmethod(gaps)
+
+
+@pytest.mark.dear
+class TestDelta(SourceContract):
+    """A Delta table."""
+
+    source = staticmethod(delta)
+
+
+@pytest.mark.dear
+class TestDeltaSurvives(SurvivesKills):
+    """A Delta table in real ticks."""
+
+    source = staticmethod(delta)
+    kills = ("after:AppendRow",)
+
+
+@pytest.mark.dear
+class TestCuts(SourceContract):
+    """A table of another job, from cut to cut."""
+
+    source = staticmethod(cuts)
+
+
+@pytest.mark.dear
+class TestCutsSurvive(SurvivesKills):
+    """Another job's cuts in real ticks."""
+
+    source = staticmethod(cuts)
+    kills = ("after:AppendRow",)
 
 
 @pytest.mark.dear
