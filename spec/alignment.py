@@ -6,14 +6,13 @@ restored cut held in flight on it. The other is what ran before the snapshot, an
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.config import CheckpointingMode
 from checkpointing.graph import JobGraph, VertexKind
 from checkpointing.identifiers import EdgeId, Generation, VertexId
-from checkpointing.messages import InputSegments
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from spec.history import DoorStarted, History, RowCommitted, SegmentSent, SegmentsRun, SegmentsTakenBack
 
@@ -22,62 +21,147 @@ Unit = SourceSlice | str
 
 
 @dataclass(slots=True)
-class _Traffic:
-    """What one generation's door sent and ran, in order."""
+class _Counted:
+    """What one end of an edge sent or ran, each unit with its micro-batch; an entry counts those up to its own."""
 
-    graph: JobGraph
-    restored: CheckpointRecord | None
-    sent: dict[VertexId, list[SegmentSent]] = field(default_factory=dict)
-    """By the vertex that sent it."""
-    run: dict[EdgeId, list[tuple[int, InputSegments]]] = field(default_factory=dict)
-    """By edge: the number of each micro-batch that ran, and its segments."""
+    upto: int = 0
+    counted: list[tuple[int, Unit]] = field(default_factory=list)
+    waiting: list[tuple[int, Unit]] = field(default_factory=list)
+
+    def move(self, to: int) -> Iterator[tuple[Unit, int]]:
+        """Count up to this micro-batch. Yield each unit that counts now (1), or no longer (-1)."""
+        if to < self.upto:
+            yield from ((unit, -1) for number, unit in self.counted if number > to)
+            self.waiting += [each for each in self.counted if each[0] > to]
+            self.counted = [each for each in self.counted if each[0] <= to]
+        self.upto = to
+        now = [each for each in self.waiting if each[0] <= to]
+        if now:
+            self.waiting = [each for each in self.waiting if each[0] > to]
+            self.counted += now
+            yield from ((unit, 1) for _, unit in now)
+
+    def drop(self, number: int) -> Iterator[tuple[Unit, int]]:
+        """Forget a micro-batch. Yield each of its units that counted."""
+        self.waiting = [each for each in self.waiting if each[0] != number]
+        if number <= self.upto:
+            yield from ((unit, -1) for ran, unit in self.counted if ran == number)
+            self.counted = [each for each in self.counted if each[0] != number]
+
+
+@dataclass(slots=True)
+class _Slices:
+    """The slices of one split in the order in which they were sent. An entry counts those up to its position."""
+
+    started_at: str | None
+    upto: int = 0
+    sent: list[SourceSlice] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+    """How many slices lie before a position. If two slices end there, the first one tells."""
+
+    def sends(self, slice_: SourceSlice) -> None:
+        """Note a slice."""
+        self.sent.append(slice_)
+        self.places.setdefault(slice_.end, len(self.sent))
+
+    def move(self, reached: str | None) -> Iterator[tuple[Unit, int]]:
+        """Count up to this position; up to an unknown one, all that was sent. Yield as `_Counted.move` does."""
+        began = reached is None or reached == self.started_at
+        to = 0 if began else self.places.get(reached or "", len(self.sent))
+        yield from ((unit, 1) for unit in self.sent[self.upto : to])
+        yield from ((unit, -1) for unit in self.sent[to : self.upto])
+        self.upto = to
+
+
+@dataclass(slots=True)
+class _Edge:
+    """One edge: what its two ends sent and ran, and which units the newest entry has on one side only.
+
+    Each entry goes on from the one before it. So a long run is judged in a time that grows with its length.
+    """
+
+    edge: EdgeId
+    from_source: bool
+    began: dict[str, str | None]
+    """Where the splits of the source stood in the restored entry."""
+    splits: dict[str, _Slices] = field(default_factory=dict)
+    """What a source sent, by split."""
+    sent: _Counted = field(default_factory=_Counted)
+    """What another vertex sent."""
+    ran: _Counted = field(default_factory=_Counted)
+    open: Counter[Unit] = field(default_factory=Counter)
+    """How often each unit was sent, less how often it ran."""
+
+    def sends(self, event: SegmentSent) -> None:
+        """Note a segment that the upstream vertex sent."""
+        if not self.from_source:
+            self.sent.waiting += [(event.micro_batch, unit) for unit in _units(event.segment)]
+        elif isinstance(event.segment, SourceSlice):
+            split = event.segment.split
+            self.splits.setdefault(split, _Slices(self.began.get(split))).sends(event.segment)
+
+    def add(self, units: Iterable[tuple[Unit, int]]) -> None:
+        """Add to the balance."""
+        for unit, times in units:
+            self.open[unit] += times
+            if not self.open[unit]:
+                del self.open[unit]
+
+    def judge(self, record: CheckpointRecord, mode: CheckpointingMode) -> Iterator[str]:
+        """Count up to an entry. Yield what it lacks, and what it holds too much."""
+        if self.from_source:
+            reached = _positions(record, self.edge.upstream)
+            self.add(each for name, known in self.splits.items() for each in known.move(reached.get(name)))
+        else:
+            self.add(self.sent.move(_vertex(record, self.edge.upstream).micro_batch))
+        self.add((unit, -times) for unit, times in self.ran.move(_vertex(record, self.edge.downstream).micro_batch))
+        left = self.open.copy()
+        left.subtract(_in_flight(record, self.edge))
+        where = f"checkpoint {record.checkpoint}, {self.edge.upstream} -> {self.edge.downstream}"
+        if +left:
+            yield f"{where}: lacks {_brief(+left)}"
+        if -left and mode is CheckpointingMode.EXACTLY_ONCE:
+            yield f"{where}: holds {_brief(-left)}, which came after the barrier"
+
+
+class _Traffic:
+    """What one generation's door sent and ran, edge by edge."""
+
+    def __init__(self, graph: JobGraph, restored: CheckpointRecord | None) -> None:
+        self._into: dict[VertexId, list[_Edge]] = {}
+        self._out_of: dict[VertexId, list[_Edge]] = {}
+        self._edges: list[_Edge] = []
+        for name in graph.edges:
+            from_source = graph.vertex(name.upstream).kind is VertexKind.SOURCE
+            began = _positions(restored, name.upstream) if restored and from_source else {}
+            edge = _Edge(name, from_source, began)
+            edge.add((unit, 1) for unit in _in_flight(restored, name))
+            self._edges.append(edge)
+            self._into.setdefault(name.downstream, []).append(edge)
+            self._out_of.setdefault(name.upstream, []).append(edge)
 
     def sends(self, event: SegmentSent) -> None:
         """Note a segment that a vertex sent."""
-        self.sent.setdefault(event.vertex, []).append(event)
+        for edge in self._out_of.get(event.vertex, ()):
+            edge.sends(event)
 
     def runs(self, event: SegmentsRun) -> None:
         """Note the segments of a micro-batch."""
-        for entry in event.inputs:
-            edge = EdgeId(entry.upstream, event.vertex, entry.input)
-            self.run.setdefault(edge, []).append((event.micro_batch, entry))
+        for edge in self._into.get(event.vertex, ()):
+            for entry in event.inputs:
+                if (entry.upstream, entry.input) == (edge.edge.upstream, edge.edge.input):
+                    units = (unit for segment in entry.segments for unit in _units(segment))
+                    edge.ran.waiting += [(event.micro_batch, unit) for unit in units]
 
     def takes_back(self, event: SegmentsTakenBack) -> None:
         """Forget a micro-batch that could not be written."""
-        for edge, ran in self.run.items():
-            if edge.downstream == event.vertex:
-                ran[:] = [each for each in ran if each[0] != event.micro_batch]
+        for edge in self._into.get(event.vertex, ()):
+            edge.add((unit, -times) for unit, times in edge.ran.drop(event.micro_batch))
 
-    def before(self, edge: EdgeId, record: CheckpointRecord) -> Iterator[Unit]:
-        """Yield what the upstream vertex had sent when it passed the barrier of this entry."""
-        if self.graph.vertex(edge.upstream).kind is VertexKind.SOURCE:
-            for split, reached in _positions(record, edge.upstream).items():
-                yield from self._slices(edge.upstream, split, reached)
-            return
-        counter = _vertex(record, edge.upstream).micro_batch
-        for sent in self.sent.get(edge.upstream, ()):
-            if sent.micro_batch <= counter:
-                yield from _units(sent.segment)
-
-    def ran(self, edge: EdgeId, record: CheckpointRecord) -> Iterator[Unit]:
-        """Yield what the downstream vertex had run over when it took its snapshot."""
-        counter = _vertex(record, edge.downstream).micro_batch
-        for micro_batch, entry in self.run.get(edge, ()):
-            if micro_batch <= counter:
-                for segment in entry.segments:
-                    yield from _units(segment)
-
-    def _slices(self, source: VertexId, split: str, reached: str | None) -> Iterator[SourceSlice]:
-        if reached is None or reached == self._started_at(source, split):
-            return
-        for sent in self.sent.get(source, ()):
-            if isinstance(sent.segment, SourceSlice) and sent.segment.split == split:
-                yield sent.segment
-                if sent.segment.end == reached:
-                    return
-
-    def _started_at(self, source: VertexId, split: str) -> str | None:
-        return _positions(self.restored, source).get(split) if self.restored else None
+    def judge(self, record: CheckpointRecord, mode: CheckpointingMode) -> Iterator[str]:
+        """Judge an entry on every edge."""
+        for edge in self._edges:
+            yield from edge.judge(record, mode)
 
 
 def misaligned(history: History) -> Iterator[str]:
@@ -97,20 +181,9 @@ def misaligned(history: History) -> Iterator[str]:
             case SegmentsTakenBack():
                 generations[event.generation].takes_back(event)
             case RowCommitted(record, _) if record.generation in generations:
-                yield from _of_row(record, generations[record.generation], history.mode)
+                yield from generations[record.generation].judge(record, history.mode)
             case _:
                 pass
-
-
-def _of_row(record: CheckpointRecord, traffic: _Traffic, mode: CheckpointingMode) -> Iterator[str]:
-    for edge in traffic.graph.edges:
-        due = Counter(traffic.before(edge, record)) + Counter(_in_flight(traffic.restored, edge))
-        held = Counter(traffic.ran(edge, record)) + Counter(_in_flight(record, edge))
-        where = f"checkpoint {record.checkpoint}, {edge.upstream} -> {edge.downstream}"
-        if due - held:
-            yield f"{where}: lacks {_brief(due - held)}"
-        if held - due and mode is CheckpointingMode.EXACTLY_ONCE:
-            yield f"{where}: holds {_brief(held - due)}, which came after the barrier"
 
 
 def _in_flight(record: CheckpointRecord | None, edge: EdgeId) -> Iterator[Unit]:
