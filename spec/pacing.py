@@ -36,6 +36,8 @@ class Pacing(DoorJudge):
         self._before: Counter[VertexId] = Counter()
         """How many rows each source had sent before the barrier of the newest entry."""
         self._limits = _limits(door)
+        self._polled_more = False
+        """The step that is judged polls a split."""
         self._by_slice = False
         """The step that is judged began with a slice of rows."""
         self._counted_at: dict[CheckpointId, int] = {CheckpointId(0): 0}
@@ -56,6 +58,7 @@ class Pacing(DoorJudge):
     def asked(self, effect: Effect) -> None:
         """Judge the position and size of a poll, and the rows between two entries."""
         if isinstance(effect, PollSource):
+            self._polled_more = True
             self._polled(effect)
         elif isinstance(effect, RunMicroBatch):
             self._ran(effect)
@@ -64,13 +67,15 @@ class Pacing(DoorJudge):
         else:
             record = drafted(effect)
             if record is not None and self._limits:
+                self._polled_more = True
                 self._between(record)
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge how many rows were read, or are being read, since the newest entry."""
+        """Judge how many rows were read, or are being read, since the newest entry. Only polls make them more."""
         if given:
             self._triggered(given[-1])
-        if not self._limits:
+        polled, self._polled_more = self._polled_more, False
+        if not self._limits or not polled:
             return
         granted: Counter[VertexId] = Counter()
         for (source, _), rows in self.door.polls.items():

@@ -28,7 +28,7 @@ BAR_WIDTH = 40
 SEEDS_A_PROCESS = 50
 """With fewer seeds, another process costs more time than it saves."""
 GARBAGE_MAX: Final = 200_000
-"""How many objects are made between two collections. A seed leaves few cycles, and looking for them takes a tenth."""
+"""How many objects are made between two collections. A seed leaves no cycles, and looking for them takes a tenth."""
 MOVES: Final = {
     each.name: type(value) for each in fields(Moves) if isinstance(value := getattr(NO_MOVES, each.name), int)
 }

@@ -1,6 +1,7 @@
 """A step of a door as its driver sees it: a fact, and the effects with which the door answered."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job.setup import JobSetup
@@ -15,8 +16,7 @@ class Begun:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A door took a fact and answered. `next_id` is the first checkpoint id that it has not used then."""
 
     told: Begun | Fact

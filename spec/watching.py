@@ -271,17 +271,31 @@ class DoorJudge:
 def watch(steps: Iterable[Step], judges: Iterable[type[DoorJudge]]) -> list[DoorJudge]:
     """Follow a door from its beginning to its end. Return its judges, with what they found."""
     door: Watched | None = None
-    asked: list[DoorJudge] = []
+    asked = Panel(())
     for step in steps:
         if door is None:
             if not isinstance(step.told, Begun):
                 break
             door = _begun(step.told)
-            asked = [judge(door) for judge in judges]
+            asked = Panel([judge(door) for judge in judges])
         elif door.is_over:
             break
         _follow(door, asked, step)
-    return asked
+    return asked.judges
+
+
+class Panel:
+    """The judges of one door. A judge is asked only what it looks at."""
+
+    def __init__(self, judges: Iterable[DoorJudge]) -> None:
+        """Find out what each judge looks at."""
+        self.judges = list(judges)
+        self.told = [judge.told for judge in self.judges if type(judge).told is not DoorJudge.told]
+        self.asked = [judge.asked for judge in self.judges if type(judge).asked is not DoorJudge.asked]
+        self.rested = [judge.rested for judge in self.judges if type(judge).rested is not DoorJudge.rested]
+        self.passed = [
+            judge.time_passed for judge in self.judges if type(judge).time_passed is not DoorJudge.time_passed
+        ]
 
 
 def _begun(begun: Begun) -> Watched:
@@ -291,21 +305,22 @@ def _begun(begun: Begun) -> Watched:
     return Watched(setup, begun.now_ms, begun.now_ms, claim.first_id, claim.last_id, channels, ended=ended)
 
 
-def _follow(door: Watched, judges: list[DoorJudge], step: Step) -> None:
-    door.told(step.told)
+def _follow(door: Watched, judges: Panel, step: Step) -> None:
     if not step.effects and isinstance(step.told, TimeAdvanced) and step.next_id == door.next_id:
-        for judge in judges:
-            judge.time_passed()
+        door.now_ms = max(door.now_ms, step.told.now_ms)
+        for pass_time in judges.passed:
+            pass_time()
         return
-    for judge in judges:
-        judge.told(step.told)
+    door.told(step.told)
+    for tell in judges.told:
+        tell(step.told)
     for effect in step.effects:
-        for judge in judges:
-            judge.asked(effect)
+        for ask in judges.asked:
+            ask(effect)
         door.asked(effect)
     given = door.given(step)
-    for judge in judges:
-        judge.rested(given)
+    for rest in judges.rested:
+        rest(given)
 
 
 def drafted(effect: Effect) -> CheckpointRecord | None:

@@ -23,6 +23,7 @@ from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.restoring import channel_now, check_fits, in_flight
 from checkpointing.job.savepoints import refused
 from checkpointing.job.setup import JobSetup
+from checkpointing.job.waking import Waking
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import (
     CutRecorded,
@@ -52,7 +53,6 @@ from checkpointing.messages import (
     TablePublished,
     TablesChecked,
     TimeAdvanced,
-    WakeAt,
 )
 from checkpointing.metadata.record import CheckpointCounts
 from checkpointing.task.messages import FilesStaged
@@ -68,7 +68,9 @@ class JobDoor:
             check_fits(setup.graph, setup.restored, setup.config.max_parallelism, allow_non_restored_state=allowed)
         self._setup = setup
         self._job = Wiring(setup)
-        self._wake_ms: int | None = None
+        self._waking = Waking(setup.linger_ms)
+        self._moved = True
+        """True if the last pass over the job has changed something, or a fact has come since that is not the time."""
 
     @property
     def next_id(self) -> CheckpointId:
@@ -108,6 +110,7 @@ class JobDoor:
         job = self._job
         if job.ending.over:
             return (refused(fact, over=True),) if isinstance(fact, SavepointRequested) else ()
+        self._moved = self._moved or not isinstance(fact, TimeAdvanced)
         match fact:
             case TimeAdvanced():
                 self._advance(fact.now_ms)
@@ -156,10 +159,11 @@ class JobDoor:
         job = self._job
         job.now_ms = max(job.now_ms, now_ms)
         job.tell(told.CoordinatorTimeAdvanced(job.now_ms))
-        for late in job.hooks.late(job.now_ms):
-            job.from_hook(late)
-        for why in job.hooks.not_restored(job.now_ms):
-            job.ending.failed(CheckpointFailureReason.TASK_FAILURE, why)
+        if job.hooks.wake_at_ms is not None:
+            for late in job.hooks.late(job.now_ms):
+                job.from_hook(late)
+            for why in job.hooks.not_restored(job.now_ms):
+                job.ending.failed(CheckpointFailureReason.TASK_FAILURE, why)
         for run in job.runs.values():
             if run.gate_wake_ms is not None and run.gate_wake_ms <= job.now_ms:
                 run.gate_wake_ms = None
@@ -260,16 +264,25 @@ class JobDoor:
         job.settle()
         if not job.ending.over:
             self._work()
+        if not job.effects:
+            return ()
         effects, job.effects = job.effects, []
         return tuple(effects)
 
     def _work(self) -> None:
-        """Give work to idle vertices and polls to splits with credit. Then decide whether the tick ends."""
+        """Give work to idle vertices and polls to splits with credit. Then decide whether the tick ends.
+
+        If the last pass has changed nothing, and no timer is due, time alone changes nothing either.
+        """
         if not self._job.hooks.restoring:
             if self._job.readers.barrier_due:
                 self._job.readers.barrier_asked()
                 self._request_checkpoint()
             self._poll_sources()
+        if not (self._moved or self._job.effects or self._waking.is_due(self._job.now_ms)):
+            return
+        self._moved, phase, asked = False, self._job.ending.phase, len(self._job.effects)
+        if not self._job.hooks.restoring:
             end_inputs(self._job)
             self._run_vertices()
         decision = self._decide_end()
@@ -279,17 +292,19 @@ class JobDoor:
             if self._job.barrier_waits:
                 self._poll_sources()
             self._run_vertices()
-        self._tell_wake()
+        self._moved = self._moved or self._job.ending.phase is not phase or len(self._job.effects) > asked
+        self._job.effects.extend(self._waking.asked(self._job))
 
     def _run_vertices(self) -> None:
         """Let every idle vertex take what its gate lets through, upstream ones first, so that barriers travel on."""
         for run in self._job.runs.values():
-            while not run.busy and self._turn(run):
-                pass
-        self._job.settle()
+            while not run.busy and run.has_input and self._turn(run):
+                self._moved = True
+        self._moved = self._job.settle() or self._moved
 
     def _request_checkpoint(self) -> None:
         if self._job.ending.takes_checkpoints:
+            self._moved = True
             self._job.ending.requested += 1
             self._job.tell(told.CheckpointRequested(OWN_REQUEST, CHECKPOINT))
             self._job.settle()
@@ -381,20 +396,3 @@ class JobDoor:
         if job.ending.uncommitted and job.coordinator.pending:
             return False
         return not any(run.at_work for run in job.runs.values())
-
-    def _tell_wake(self) -> None:
-        """Ask to be woken at the earliest of all timers.
-
-        A timer that is already due waits for something else than time, so it must not hide a later timer.
-        """
-        job = self._job
-        timers = [run.collected_since_ms + self._setup.linger_ms for run in job.runs.values() if run.collected]
-        waits = (job.ending.wake_at_ms, job.readers.next_poll_ms(job.now_ms), job.pause.until_ms)
-        timers += [at for at in waits if at is not None]
-        timers = [at for at in timers if at > job.now_ms]
-        timers += [run.gate_wake_ms for run in job.runs.values() if run.gate_wake_ms is not None]
-        timers += [at for at in (job.coordinator.wake_at_ms, job.hooks.wake_at_ms) if at is not None]
-        wake_ms = min(timers, default=None)
-        if wake_ms is not None and wake_ms != self._wake_ms:
-            job.effects.append(WakeAt(wake_ms))
-        self._wake_ms = wake_ms

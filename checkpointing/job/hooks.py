@@ -97,7 +97,9 @@ class MasterHooks:
     @property
     def wake_at_ms(self) -> int | None:
         """When the next hook is late, or None if no answer is awaited."""
-        return min((*self._restoring.values(), *self._asked.values()), default=None)
+        if not self._restoring and not self._asked:
+            return None
+        return min((*self._restoring.values(), *self._asked.values()))
 
     def _within(self, hook: str) -> str:
         limit_s = self._limits_ms[hook] / 1000

@@ -92,10 +92,14 @@ class OperatorRun:
     """Files that no snapshot has named. Once such a file is no longer live, nothing refers to it."""
 
     @property
+    def has_input(self) -> bool:
+        """True if rows, the end of the data or an item at the gate wait for the vertex. Otherwise it has no turn."""
+        return bool(self.collected) or self.gate.has_deliverable() or self.input_end is InputEnd.REACHED
+
+    @property
     def at_work(self) -> bool:
         """True if the vertex runs, is about to run, or could take something from its gate."""
-        waits = bool(self.collected) or self.trigger is not None or self.input_end is InputEnd.REACHED
-        return self.busy or waits or self.gate.has_deliverable()
+        return self.busy or self.trigger is not None or self.has_input
 
     @property
     def snapshot_due(self) -> TriggerCheckpoint | None:

@@ -7,7 +7,7 @@ no barrier can be sent before it arrives (A10).
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.graph import Vertex
@@ -17,7 +17,7 @@ from checkpointing.job.setup import JobSetup
 from checkpointing.messages import PollSource
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Split:
     """One split and its position. `granted` rows are being read.
 
@@ -82,6 +82,7 @@ class SourceReaders:
         self._counted = tuple(source.id for source in sources if self._is_counted(source.id))
         self._before_barrier = 0
         self._turn = 0
+        """How often the splits were asked what to poll. In each turn another one comes first."""
         self._asked = False
         self.stopped = False
         """True when the tick is about to end. Nothing more is read."""
@@ -149,33 +150,36 @@ class SourceReaders:
     def offered(self, slice_: SourceSlice) -> SubtaskId | None:
         """Take a slice and move its split on. Return the subtask that sends it, or None after the barrier of a stop."""
         split = self._polled(slice_.source, slice_.split)
+        self._grant(split, 0)
         if self.ended:
-            self._put(replace(split, granted=0))
             return None
         for key in self.cuts.offered(_key(split), slice_):
             if not self._splits[key].failures:
-                self._put(replace(self._splits[key], idle=False, idle_until_ms=0))
+                self._splits[key].idle, self._splits[key].idle_until_ms = False, 0
         self._rows[slice_.source] += slice_.rows
-        self._put(replace(split, position=slice_.end, granted=0, idle=False, failures=0, idle_until_ms=0))
+        split.position, split.idle, split.failures, split.idle_until_ms = slice_.end, False, 0, 0
         return split.subtask
 
     def found_idle(self, source: VertexId, name: SplitId, now_ms: int) -> None:
         """Note that a split has nothing to read now."""
         split = self._polled(source, name)
-        self._put(replace(split, granted=0, idle=True, failures=0, idle_until_ms=now_ms + self._pacing.idle_poll_ms))
+        self._grant(split, 0)
+        split.idle, split.failures, split.idle_until_ms = True, 0, now_ms + self._pacing.idle_poll_ms
 
     def found_ended(self, source: VertexId, name: SplitId) -> SubtaskId:
         """Note that a split has ended, and return its subtask. It is never polled again."""
         split = self._polled(source, name)
-        self._put(replace(split, granted=0, idle=True, ended=True, failures=0))
+        self._grant(split, 0)
+        split.idle, split.ended, split.failures = True, True, 0
         return split.subtask
 
     def failed(self, source: VertexId, name: SplitId, now_ms: int) -> bool:
         """Take the answer that a split cannot be read; return whether it has failed too often in a row."""
         split = self._polled(source, name)
-        again_ms, failures = now_ms + self._pacing.idle_poll_ms, split.failures + 1
-        self._put(replace(split, granted=0, idle=False, failures=failures, idle_until_ms=again_ms))
-        return failures > self._pacing.failures_max
+        self._grant(split, 0)
+        split.idle, split.idle_until_ms = False, now_ms + self._pacing.idle_poll_ms
+        split.failures += 1
+        return split.failures > self._pacing.failures_max
 
     def barrier_asked(self) -> None:
         """Note that a checkpoint was asked for. Its barrier comes when the coordinator allows it."""
@@ -199,19 +203,21 @@ class SourceReaders:
 
         A split for which a barrier waits needs no credit: a vertex that waits for that barrier would never give any.
         """
+        self._turn += 1
+        if not any(_is_ready(split, now_ms) for split in self._splits.values()):
+            return
         ready = [
             split
             for split in self._in_turn()
             if self._may_read(split) and _is_ready(split, now_ms)
             if has_credit(split.subtask) or (barrier_waits and self.cuts.is_behind(_key(split)))
         ]
-        self._turn += 1
         for place, split in enumerate(ready):
             budget = self._room(split)
             if budget > 0 and not self.cuts.seeks(_key(split), self._outstanding()):
                 sharers = sum(self._shares(split, other) for other in ready[place:])
                 rows = min(self._pacing.slice_rows_max, -(-budget // sharers))
-                self._put(replace(split, granted=rows))
+                self._grant(split, rows)
                 yield PollSource(split.subtask.vertex, split.name, split.position, rows, self.cuts.cut_for(_key(split)))
 
     def _may_read(self, split: Split) -> bool:
@@ -258,7 +264,7 @@ class SourceReaders:
 
     def _in_turn(self) -> list[Split]:
         splits = list(self._splits.values())
-        start = self._turn % len(splits) if splits else 0
+        start = (self._turn - 1) % len(splits) if splits else 0
         return splits[start:] + splits[:start]
 
     def _of(self, source: VertexId) -> Iterator[Split]:
@@ -270,10 +276,10 @@ class SourceReaders:
             raise UnknownSplitError(f"split {name} of source {source} answered, but was not polled")
         return split
 
-    def _put(self, split: Split) -> None:
-        source = split.subtask.vertex
-        self._granted[source] += split.granted - self._splits[source, split.name].granted
-        self._splits[source, split.name] = split
+    def _grant(self, split: Split, rows: int) -> None:
+        """Let the split read so many rows, or none any more."""
+        self._granted[split.subtask.vertex] += rows - split.granted
+        split.granted = rows
 
 
 _UNBOUNDED = 2**62

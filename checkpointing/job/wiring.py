@@ -144,11 +144,16 @@ class Wiring:
         """Queue a fact for the coordinator."""
         self._inbox.append(fact)
 
-    def settle(self) -> None:
-        """Deliver queued facts to the coordinator until none is left. Before the hooks are restored, deliver none."""
+    def settle(self) -> bool:
+        """Deliver queued facts to the coordinator until none is left. Before the hooks are restored, deliver none.
+
+        Return whether there was one.
+        """
+        delivers = bool(self._inbox) and not self.hooks.restoring
         while self._inbox and not self.hooks.restoring:
             for effect in self.coordinator.step(self._inbox.popleft()):
                 self._from_coordinator(effect)
+        return delivers
 
     def _from_coordinator(self, effect: told.CoordinatorEffect) -> None:  # noqa: PLR0912 - one line an effect
         match effect:

@@ -18,8 +18,8 @@ from checkpointing.gate.unaligned import AlternatingAligner
 from checkpointing.identifiers import ChannelId, CheckpointId
 from checkpointing.job import barriers, restoring
 from checkpointing.job.credit import Credit
-from checkpointing.job.door import JobDoor
 from checkpointing.job.operator_run import OperatorRun
+from checkpointing.job.waking import Waking
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import ChannelState, SubtaskSnapshot
@@ -185,7 +185,4 @@ def credit_is_never_given_back(patch: Patch) -> None:
 
 @mutant("no-deadlock")
 def no_wake_up_is_scheduled(patch: Patch) -> None:
-    def tell_wake(self: JobDoor) -> None:
-        """Ask for nothing."""
-
-    patch.put(JobDoor, "_tell_wake", tell_wake)
+    patch.put(Waking, "asked", lambda self, job: ())

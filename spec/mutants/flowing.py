@@ -83,7 +83,7 @@ def an_idle_split_is_never_asked_again(patch: Patch) -> None:
 
     def found_idle(self: SourceReaders, source: VertexId, name: SplitId, now_ms: int) -> None:
         real(self, source, name, now_ms)
-        self._put(replace(self._splits[source, name], idle_until_ms=2**60))
+        self._splits[source, name].idle_until_ms = 2**60
 
     patch.put(SourceReaders, "found_idle", found_idle)
 

@@ -1,7 +1,5 @@
 """Plants bugs in the handling of splits that cannot be read."""
 
-from dataclasses import replace
-
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.job import ending
 from checkpointing.job.ending import Cause, Ending, TickPhase
@@ -65,7 +63,7 @@ def a_split_that_cannot_be_read_is_asked_at_once(patch: Patch) -> None:
 
     def failed(self: SourceReaders, source: VertexId, name: SplitId, now_ms: int) -> bool:
         beyond = real(self, source, name, now_ms)
-        self._put(replace(self._splits[source, name], idle_until_ms=0))
+        self._splits[source, name].idle_until_ms = 0
         return beyond
 
     patch.put(SourceReaders, "failed", failed)

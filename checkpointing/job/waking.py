@@ -1,0 +1,33 @@
+"""Finds when the job door must be told the time again: at the earliest of all timers of the job."""
+
+from checkpointing.job.wiring import Wiring
+from checkpointing.messages import WakeAt
+
+
+class Waking:
+    """Remembers the time for which the door has asked."""
+
+    def __init__(self, linger_ms: int) -> None:
+        """Begin without a timer. Segments wait `linger_ms` for more."""
+        self._linger_ms = linger_ms
+        self._at_ms: int | None = None
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether the earliest timer is due."""
+        return self._at_ms is not None and self._at_ms <= now_ms
+
+    def asked(self, job: Wiring) -> tuple[WakeAt, ...]:
+        """Return the wish to be woken, if it has changed.
+
+        A timer that is already due waits for something else than time, so it must not hide a later timer.
+        """
+        waits = [job.ending.wake_at_ms, job.readers.next_poll_ms(job.now_ms), job.pause.until_ms]
+        timers = [job.coordinator.wake_at_ms, job.hooks.wake_at_ms]
+        for run in job.runs.values():
+            if run.collected:
+                waits.append(run.collected_since_ms + self._linger_ms)
+            if run.gate_wake_ms is not None:
+                timers.append(run.gate_wake_ms)
+        timers += [at for at in waits if at is not None and at > job.now_ms]
+        before, self._at_ms = self._at_ms, min([at for at in timers if at is not None], default=None)
+        return () if self._at_ms in (None, before) else (WakeAt(self._at_ms),)
