@@ -4,15 +4,18 @@ A micro-batch that failed counts nowhere. If the checkpoint before has failed, i
 or not. Then the work since the newest entry is only an upper limit.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from checkpointing.channel_items import SourceSlice
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, VertexId
-from checkpointing.messages import Effect, Fact, MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from checkpointing.messages import Effect, Fact, MicroBatchFinished, RunMicroBatch, SliceOffered, SubtaskOutput
 from checkpointing.metadata.record import CheckpointRecord, VertexStatistics
+from spec.pacing import positions_of
 from spec.steps import Begun
-from spec.watching import DoorJudge, Watched, drafted
+from spec.watching import DoorJudge, Split, Watched, drafted
 
 
 class Work(NamedTuple):
@@ -38,9 +41,21 @@ class Measured(DoorJudge):
         self._newest = CheckpointId(door.next_id - 1)
         self._passed: dict[VertexId, int] = {}
         """The last micro-batch of each vertex before the barrier of the newest entry."""
+        self._sent: Counter[Split] = Counter()
+        self._sent_bytes: Counter[Split] = Counter()
+        restored = positions_of(door.setup.restored)
+        self._sent_at: dict[tuple[Split, str | None], tuple[int, int]] = dict.fromkeys(restored.items(), (0, 0))
+        """How many rows and bytes a split had sent when it was at this position."""
+        self._sent_before: dict[Split, tuple[int, int]] = {}
+        """The same at the barrier of the newest entry."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note how long a micro-batch took, and what it wrote."""
+        """Note how long a micro-batch took, and what it wrote; and what a source sent."""
+        if isinstance(fact, SliceOffered) and isinstance(fact.slice, SourceSlice):
+            split = (fact.slice.source, fact.slice.split)
+            self._sent[split] += fact.slice.rows
+            self._sent_bytes[split] += fact.slice.bytes
+            self._sent_at[split, fact.slice.end] = self._sent[split], self._sent_bytes[split]
         if isinstance(fact, MicroBatchFinished):
             at, files = (
                 (fact.vertex, fact.micro_batch),
@@ -73,6 +88,7 @@ class Measured(DoorJudge):
         for vertex in record.statistics.vertices:
             self._judge_times(record, vertex)
             self._judge_work(record, vertex, last[vertex.vertex])
+        self._judge_sources(record)
         self._newest, self._passed = record.checkpoint, last
 
     def _judge_times(self, record: CheckpointRecord, vertex: VertexStatistics) -> None:
@@ -101,6 +117,24 @@ class Measured(DoorJudge):
         exact = record.checkpoint == self._newest + 1
         if said != due if exact else any(not 0 <= more <= most for more, most in zip(said, due, strict=True)):
             self.wrong(f"checkpoint {record.checkpoint} at {vertex.vertex}: {said}, its micro-batches did {due}")
+
+    def _judge_sources(self, record: CheckpointRecord) -> None:
+        """Judge what each source sent. Rows before the barrier of a failed checkpoint counted there, or count here."""
+        exact = record.checkpoint == self._newest + 1
+        at = positions_of(record)
+        now = {split: self._sent_at.get((split, place), (0, 0)) for split, place in at.items()}
+        for vertex in record.statistics.vertices:
+            splits = [split for split in at if split[0] == vertex.vertex]
+            if not splits:
+                continue
+            before = [self._sent_before.get(split, (0, 0)) for split in splits]
+            rows, size = (sum(now[split][n] for split in splits) - sum(was[n] for was in before) for n in (0, 1))
+            said = (vertex.rows_out, vertex.bytes_out)
+            if said != (rows, size) if exact else not (0 <= said[0] <= rows and 0 <= said[1] <= size):
+                self.wrong(
+                    f"checkpoint {record.checkpoint}: {vertex.vertex} sent {rows} rows, {size} bytes, not {said}"
+                )
+        self._sent_before = now
 
 
 def _tables_files(output: SubtaskOutput) -> Iterator[FileHandle]:

@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each of the sixteen machines. Some 130 to 170 of them are
+The nightly profile takes 2,000 runs of up to 200 steps of each of the eighteen machines. Some 130 to 170 of them are
 taken, so four machines together take more than a million.
 """
 
@@ -17,12 +17,14 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec import profiles
+from spec.machines.attempts import AttemptsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.keeping import KeepingMachine
+from spec.machines.subtask import SubtaskMachine
 
 MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     *GATE_MACHINES.values(),
@@ -30,6 +32,8 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     CommitMachine,
     CleanupMachine,
     KeepingMachine,
+    SubtaskMachine,
+    AttemptsMachine,
     *JOB_MACHINES.values(),
     HookedJobMachine,
     *RESETTING_MACHINES,

@@ -4,13 +4,20 @@ from dataclasses import replace
 
 from checkpointing.commit.at_rest import Stamp
 from checkpointing.coordinator import restart
-from checkpointing.coordinator.restart import FailureHistory, FixedDelay, RestartDecision, RestartStrategy
+from checkpointing.coordinator.restart import (
+    ExponentialDelay,
+    FailureHistory,
+    FailureRate,
+    FixedDelay,
+    RestartDecision,
+    RestartStrategy,
+)
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick
 from checkpointing.tick.attempts import Attempts
 from checkpointing.tick.messages import Recovered, RestartDue
-from spec.mutants.judges import RESTARTS
+from spec.mutants.judges import ATTEMPTS, RESTARTS
 from spec.mutants.planting import Patch, mutant
 
 
@@ -72,3 +79,62 @@ def a_rejected_suite_restarts_the_job(patch: Patch) -> None:
 def a_failure_that_is_counted_ends_the_tick(patch: Patch) -> None:
     counted = CheckpointFailureReason.TASK_FAILURE
     patch.function(restart, "may_restart", lambda reason: reason is not counted)
+
+
+@mutant("attempts", ATTEMPTS)
+def a_tick_that_has_done_its_work_goes_on_in_another_trace(patch: Patch) -> None:
+    def renews(self: Attempts, at: Stamp) -> bool:
+        self._renewals += not at.stopping
+        return not at.stopping
+
+    patch.put(Attempts, "renews", renews)
+
+
+@mutant("attempts", ATTEMPTS)
+def another_trace_begins_with_all_limits(patch: Patch) -> None:
+    real = Attempts.renews
+
+    def renews(self: Attempts, at: Stamp) -> bool:
+        goes_on = real(self, at)
+        self._renewals = 0
+        return goes_on
+
+    patch.put(Attempts, "renews", renews)
+
+
+@mutant("attempts", ATTEMPTS)
+def another_trace_counts_as_a_restart(patch: Patch) -> None:
+    real = Attempts.renews
+
+    def renews(self: Attempts, at: Stamp) -> bool:
+        goes_on = real(self, at)
+        self.restarts += goes_on
+        return goes_on
+
+    patch.put(Attempts, "renews", renews)
+
+
+@mutant("attempts", ATTEMPTS)
+def a_restart_comes_although_the_time_is_over(patch: Patch) -> None:
+    patch.put(Attempts, "_left_ms", lambda self, at: None)
+
+
+@mutant("attempts", ATTEMPTS)
+def a_delay_never_begins_anew(patch: Patch) -> None:
+    real = restart._by_backoff
+
+    def by_backoff(strategy: ExponentialDelay, history: FailureHistory, now_ms: int, seed: int) -> RestartDecision:
+        never = replace(strategy, reset_after_ms=strategy.reset_after_ms * 1_000)
+        return real(never, history, now_ms, seed)
+
+    patch.put(restart, "_by_backoff", by_backoff)
+
+
+@mutant("attempts", ATTEMPTS)
+def failures_of_any_time_count_in_a_rate(patch: Patch) -> None:
+    real = restart._by_rate
+
+    def by_rate(strategy: FailureRate, history: FailureHistory, now_ms: int) -> RestartDecision:
+        return real(replace(strategy, interval_ms=now_ms), history, now_ms)
+
+    patch.put(restart, "_by_rate", by_rate)

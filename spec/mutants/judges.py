@@ -13,12 +13,14 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec import profiles
+from spec.machines.attempts import AttemptsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.judging import BrokenRuleError
 from spec.machines.keeping import KeepingMachine
+from spec.machines.subtask import SubtaskMachine
 from spec.mishaps import Mishaps
 from spec.moves import Moves
 from spec.simulator import simulate
@@ -143,6 +145,8 @@ COORDINATOR = Judge("coordinator machine", _by_machine(CoordinatorMachine), 60)
 COMMIT = Judge("commit machine", _by_machine(CommitMachine), 60)
 CLEANUP = Judge("clean-up machine", _by_machine(CleanupMachine), 60)
 KEEPING = Judge("machine of what a clean-up keeps", _by_machine(KeepingMachine), 60)
+SUBTASK = Judge("subtask machine", _by_machine(SubtaskMachine), 60)
+ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 60)
 
 
 def directed(scene: Callable[[], bool], invariant: str) -> Judge:

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.gate.messages import InFlightComplete, TriggerCheckpoint
-from checkpointing.identifiers import CheckpointId, VertexId
+from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
 from checkpointing.job import epochs
 from checkpointing.job.epochs import EpochLog
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
@@ -102,3 +103,33 @@ def bytes_held_fall_below_zero(patch: Patch) -> None:
         real(self, vertex, replace(trigger, bytes_held=trigger.bytes_held - 1), now_ms)
 
     patch.put(EpochLog, "passed", passed)
+
+
+@mutant("measured")
+def a_source_sent_what_its_first_split_sent(patch: Patch) -> None:
+    patch.put(epochs, "_sent", lambda known, work: known if known.rows_out else _real_sent(known, work))
+
+
+@mutant("measured")
+def a_source_sends_each_row_of_the_tick_again(patch: Patch) -> None:
+    def work_of(self: EpochLog, epoch: epochs._Epoch, subtask: SubtaskId) -> epochs._SubtaskWork:
+        found = _real_work_of(self, epoch, subtask)
+        if subtask.vertex not in epoch.work:
+            self._read[subtask] = replace(found, tasks=found.tasks)
+        return found
+
+    patch.put(EpochLog, "_work_of", work_of)
+
+
+@mutant("measured")
+def rows_of_a_source_are_told_as_its_bytes(patch: Patch) -> None:
+    real = EpochLog.read
+
+    def read(self: EpochLog, split: SubtaskId, segment: Segment) -> None:
+        real(self, split, replace(segment, bytes=segment.rows) if isinstance(segment, SourceSlice) else segment)
+
+    patch.put(EpochLog, "read", read)
+
+
+_real_sent = epochs._sent
+_real_work_of = EpochLog._work_of

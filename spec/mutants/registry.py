@@ -39,6 +39,7 @@ from spec.mutants import (
     seeing,
     shapes,
     stops,
+    subtasks,
     transactions,
     unreadable,
     upstream,
@@ -85,6 +86,7 @@ _ROOMS = (
     unreadable,
     upstream,
     finishing,
+    subtasks,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

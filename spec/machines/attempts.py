@@ -1,0 +1,376 @@
+"""The machine of a tick's attempts: jobs fail, fill their traces and are stopped, and others claim the job (G4).
+
+The reference counts what the attempts have completed and how they failed. From that it says whether another attempt
+follows, after which delay, and what it may still do.
+"""
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from checkpointing.commit.at_rest import Stamp
+from checkpointing.commit.fencing import HolderObserved, Lease
+from checkpointing.commit.recovery import Observed
+from checkpointing.coordinator.restart import (
+    ExponentialDelay,
+    FailureRate,
+    FixedDelay,
+    NoRestart,
+    RestartStrategy,
+)
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import (
+    CutRecorded,
+    EndTick,
+    LookForRival,
+    RecordCut,
+    RivalSeen,
+    RowAppended,
+    RowRefused,
+    TickOutcome,
+)
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, Statistics
+from checkpointing.tick.door import TickDoor
+from checkpointing.tick.errand import Errand, Terms
+from checkpointing.tick.messages import (
+    AppendClaim,
+    AppendRelease,
+    CleanUp,
+    CutRead,
+    Done,
+    Finish,
+    Observe,
+    ReadCut,
+    RestartDue,
+    TickEffect,
+    TickFact,
+    Wait,
+    Waited,
+    Work,
+    WorkEnded,
+)
+from spec.machines.judging import expect
+
+ATTEMPTS = "attempts"
+"""Another attempt follows as the strategy and the limits say, and the limits hold for all attempts together."""
+
+ERRAND = Errand(questions=(), repairs=False, runs=True)
+FOR_GOOD = (Reason.QUALITY, Reason.TABLE_CHANGED, Reason.FENCED)
+JITTER = 0.25
+
+_limits = st.builds(
+    TickLimits, checkpoints=st.sampled_from([None, 1, 3]), duration_ms=st.sampled_from([None, 1_000, 10_000])
+)
+_strategies = st.sampled_from(
+    [
+        NoRestart(),
+        FixedDelay(2, 100),
+        FixedDelay(5, 2_000),
+        FailureRate(2, 3_000, 100),
+        ExponentialDelay(100, 1_000, 2.0, 4_000, 0.0, None),
+        ExponentialDelay(100, 1_000, 3.0, 4_000, JITTER, 2),
+    ]
+)
+_reasons = st.sampled_from([Reason.TASK_FAILURE, Reason.TASK_FAILURE, Reason.CHECKPOINT_EXPIRED, *FOR_GOOD])
+_waits = st.sampled_from([0, 400])
+_outcomes = st.sampled_from([TickOutcome.CAUGHT_UP, TickOutcome.STOPPED])
+_times = st.sampled_from([0, 10, 900, 1_000, 3_000, 6_000])
+
+
+@dataclass(slots=True)
+class Told:
+    """What happened to the attempts of one tick."""
+
+    limits: TickLimits
+    strategy: RestartStrategy
+    began_ms: int
+    claims: int = 0
+    completed: int = 0
+    restarts: int = 0
+    failures_ms: list[int] = field(default_factory=list)
+    backoff_ms: int = 0
+    in_a_row: int = 0
+    """The restarts since the last quiet time."""
+    waits_until_ms: int = 0
+    """Until when a tick whose trace is full waits for another process."""
+
+    def left_ms(self, now_ms: int) -> int | None:
+        """Return what is left of the duration."""
+        limit = self.limits.duration_ms
+        return None if limit is None else max(0, self.began_ms + limit - now_ms)
+
+    def left(self, now_ms: int) -> TickLimits:
+        """Return what is left of the limits, for the next attempt."""
+        if self.claims <= 1:
+            return self.limits
+        wanted = self.limits.checkpoints
+        return TickLimits(
+            checkpoints=None if wanted is None else max(0, wanted - self.completed),
+            duration_ms=self.left_ms(now_ms),
+            until_caught_up=self.limits.until_caught_up,
+        )
+
+    def delays_ms(self, now_ms: int) -> range | None:
+        """Note a failure. Return the delays that are right before the next restart, or None if none follows."""
+        before, self.failures_ms = self.failures_ms, [*self.failures_ms, now_ms]
+        match self.strategy:
+            case FixedDelay(attempts, delay_ms):
+                return range(delay_ms, delay_ms + 1) if len(before) < attempts else None
+            case FailureRate(failures_max, interval_ms, delay_ms):
+                recent = [at for at in self.failures_ms if at >= now_ms - interval_ms]
+                return range(delay_ms, delay_ms + 1) if len(recent) <= failures_max else None
+            case ExponentialDelay():
+                return self._backoff(self.strategy, before, now_ms)
+            case _:
+                return None
+
+    def _backoff(self, strategy: ExponentialDelay, before: list[int], now_ms: int) -> range | None:
+        quiet = not before or now_ms - before[-1] - self.backoff_ms >= strategy.reset_after_ms
+        self.in_a_row = 1 if quiet else self.in_a_row + 1
+        grown = min(int(self.backoff_ms * strategy.multiplier), strategy.max_ms)
+        self.backoff_ms = strategy.initial_ms if quiet else grown
+        if strategy.attempts is not None and self.in_a_row > strategy.attempts:
+            return None
+        spread = int(self.backoff_ms * strategy.jitter)
+        return range(self.backoff_ms - spread, min(self.backoff_ms + spread, strategy.max_ms) + 1)
+
+
+class AttemptsMachine(RuleBasedStateMachine):
+    """Ticks one after the other on one job. Their work, and what others do meanwhile, is drawn."""
+
+    def __init__(self) -> None:
+        """Begin a tick on a new job."""
+        super().__init__()
+        self.now_ms = 1_000
+        self.nonces = 0
+        self.rows: list[Row] = []
+        self.cuts: set[CheckpointId] = set()
+        self.stopping = False
+        self.effects: list[TickEffect] = []
+        self.asked: TickEffect = Finish(None)
+        self.rival: Generation | None = None
+        """The generation of another process that holds the job and lives."""
+        self.begin(TickLimits(), NoRestart(), waits_ms=0)
+
+    @initialize(limits=_limits, strategy=_strategies, waits_ms=_waits)
+    def begin_first(self, limits: TickLimits, strategy: RestartStrategy, waits_ms: int) -> None:
+        """Begin the first tick."""
+        self.rows, self.cuts = [], set()
+        self.begin(limits, strategy, waits_ms)
+
+    @precondition(lambda self: isinstance(self.asked, Finish) and self.rival is None)
+    @rule(limits=_limits, strategy=_strategies, waits_ms=_waits)
+    def begin(self, limits: TickLimits, strategy: RestartStrategy, waits_ms: int) -> None:
+        """Begin a tick."""
+        self.stopping = False
+        self.told = Told(limits, strategy, self.now_ms)
+        self.waits_ms = waits_ms
+        terms = Terms(holder=_holder(1), take_over=True, limits=limits, strategy=strategy, waits_ms=waits_ms)
+        self.door = TickDoor(ERRAND, terms)
+        self._carry_out(self.door.start(self._stamp()))
+
+    # -------------------------------------------------------------- what happens
+
+    @precondition(lambda self: isinstance(self.asked, Work))
+    @rule(completed=st.integers(0, 2), took_ms=_times, reason=_reasons, unpublished=st.booleans())
+    def fail(self, completed: int, took_ms: int, reason: Reason, unpublished: bool) -> None:  # noqa: FBT001
+        """Let the job fail, perhaps with an entry that is not published."""
+        end = EndTick(TickOutcome.FAILED, reason, "it broke")
+        beaten = self._ended(end, completed, took_ms, unpublished=unpublished, renews=False)
+        if beaten or self.stopping or reason in FOR_GOOD:
+            self._over(end)
+            return
+        due, left_ms = self.told.delays_ms(self.now_ms), self.told.left_ms(self.now_ms)
+        restart = next((each for each in self.effects if isinstance(each, RestartDue)), None)
+        if restart is None:
+            fits = due is not None and (left_ms is None or left_ms > max(due))
+            expect(not fits, ATTEMPTS, f"no restart, due is one after {due} ms: {self.told}")
+            self._over(end)
+            return
+        self.told.restarts += 1
+        fits = due is not None and restart.delay_ms in due and (left_ms is None or left_ms > restart.delay_ms)
+        expect(fits, ATTEMPTS, f"{restart}, due is one after {due} ms, {left_ms} are left: {self.told}")
+        expect(restart.restart == self.told.restarts, ATTEMPTS, f"{restart}: {self.told}")
+        expect(self.asked == Wait(restart.delay_ms), ATTEMPTS, f"{self.asked} after {restart}")
+
+    @precondition(lambda self: isinstance(self.asked, Work))
+    @rule(completed=st.integers(0, 2), took_ms=_times, unpublished=st.booleans())
+    def fill_the_trace(self, completed: int, took_ms: int, unpublished: bool) -> None:  # noqa: FBT001
+        """Let the job end because its trace is full."""
+        wanted, until_ms = self.told.limits.checkpoints, self.now_ms + took_ms
+        met = (wanted is not None and self.told.completed + completed >= wanted) or self.told.left_ms(until_ms) == 0
+        self.told.waits_until_ms = until_ms + self.waits_ms
+        end = EndTick(TickOutcome.STOPPED)
+        self._ended(end, completed, took_ms, unpublished=unpublished, renews=True)
+        if met or self.stopping:
+            self._over(end)
+        else:
+            self._goes_on()
+
+    @precondition(lambda self: isinstance(self.asked, Work))
+    @rule(completed=st.integers(0, 2), took_ms=_times, outcome=_outcomes)
+    def end_in_order(self, completed: int, took_ms: int, outcome: TickOutcome) -> None:
+        """Let the job end in order."""
+        end = EndTick(outcome)
+        self._ended(end, completed, took_ms, unpublished=False, renews=False)
+        self._over(end)
+
+    @precondition(lambda self: isinstance(self.asked, Wait))
+    @rule()
+    def wait(self) -> None:
+        """Let the time pass for which the tick waits, or let the wish to stop end it."""
+        if not isinstance(self.asked, Wait):
+            return
+        restarts = any(isinstance(each, RestartDue) for each in self.effects)
+        self.now_ms += 0 if self.stopping else self.asked.delay_ms
+        self.told.waits_until_ms = 0 if restarts else self.told.waits_until_ms
+        self._carry_out(self.door.step(Waited(), self._stamp()))
+        if restarts and self.stopping:
+            self._over(EndTick(TickOutcome.STOPPED))
+        else:
+            self._goes_on()
+
+    @precondition(lambda self: not isinstance(self.asked, Finish))
+    @rule()
+    def stop(self) -> None:
+        """Ask the tick to stop."""
+        self.stopping = True
+
+    @precondition(lambda self: not isinstance(self.asked, Finish) and self.rival is None)
+    @rule()
+    def take_the_job(self) -> None:
+        """Let another process claim the job."""
+        self.rival = Generation(max(row.generation for row in self.rows) + 1)
+        first = CheckpointId(max(row.last_id for row in self.rows if isinstance(row, Claim)) + 1)
+        self.nonces += 1
+        self.rows.append(
+            Claim(
+                generation=self.rival,
+                holder=_holder(2),
+                first_id=first,
+                last_id=CheckpointId(first + 9),
+                at_ms=self.now_ms,
+                nonce=str(self.nonces),
+            )
+        )
+
+    @precondition(lambda self: self.rival is not None)
+    @rule()
+    def give_the_job_back(self) -> None:
+        """Let that process release the job."""
+        first = next(row.first_id for row in self.rows if isinstance(row, Claim) and row.generation == self.rival)
+        self.nonces += 1
+        release = Release(
+            generation=self.rival or Generation(0), next_id=first, at_ms=self.now_ms, nonce=str(self.nonces)
+        )
+        self.rows.append(release)
+        self.rival = None
+
+    # -------------------------------------------------------------- judging
+
+    def _ended(self, end: EndTick, completed: int, took_ms: int, *, unpublished: bool, renews: bool) -> bool:
+        """Let the work end. Return whether another process has claimed the job meanwhile."""
+        work = self.asked
+        if not isinstance(work, Work):
+            raise TypeError(work)
+        own = work.claim.generation
+        beaten = any(row.generation > own for row in self.rows)
+        self.now_ms += took_ms
+        self.told.completed += completed
+        next_id = CheckpointId(work.claim.first_id + completed)
+        if unpublished and not beaten:
+            self.rows.append(_entry(next_id, own))
+            next_id = CheckpointId(next_id + 1)
+        version = max(at for at, row in enumerate(self.rows, start=1) if row.generation == own)
+        self._carry_out(self.door.step(WorkEnded(end, next_id, version, completed, renews), self._stamp()))
+        cleaned = any(isinstance(each, CleanUp) for each in self.effects)
+        due = end.outcome is not TickOutcome.FAILED and not self.stopping
+        expect(cleaned is due, ATTEMPTS, f"cleaned up: {cleaned}, after {end}")
+        return beaten
+
+    def _goes_on(self) -> None:
+        """Expect another attempt, once no other process holds the job."""
+        if self.rival is None:
+            expect(isinstance(self.asked, Work), ATTEMPTS, f"{self.asked}, another attempt is due: {self.told}")
+        elif self.now_ms < self.told.waits_until_ms and not self.stopping:
+            expect(isinstance(self.asked, Wait), ATTEMPTS, f"{self.asked}, and it waits for the holder: {self.told}")
+        else:
+            self._over(None)
+
+    def _over(self, end: EndTick | None) -> None:
+        """Expect that the tick is over. `end` None: because another process holds the job."""
+        last = self.asked
+        if not isinstance(last, Finish):
+            expect(holds=False, invariant=ATTEMPTS, what=f"{last}, and the tick is to end: {self.told}")
+            return
+        expect(last.restarts == self.told.restarts, ATTEMPTS, f"{last}: {self.told}")
+        if end is not None:
+            said = last.outcome
+            expect(isinstance(said, EndTick) and said.outcome is end.outcome, ATTEMPTS, f"{said}, due is {end}")
+
+    # -------------------------------------------------------------- the world
+
+    def _carry_out(self, effects: tuple[TickEffect, ...]) -> None:
+        """Carry out effects until the tick works, waits or is over."""
+        self.effects = []
+        while True:
+            self.effects += effects
+            self.asked = effects[-1]
+            fact = self._answer(self.asked)
+            if fact is None:
+                break
+            effects = self.door.step(fact, self._stamp())
+        if isinstance(self.asked, Work):
+            due = self.told.left(self.now_ms)
+            expect(self.asked.limits == due, ATTEMPTS, f"{self.asked.limits} are left, due are {due}: {self.told}")
+
+    def _answer(self, effect: TickEffect) -> TickFact | None:
+        match effect:
+            case Observe():
+                lease = Lease(self.rival, self.now_ms + 30_000) if self.rival is not None else None
+                holder = HolderObserved(alive=lease is not None, lease=lease)
+                return Observed(len(self.rows), tuple(self.rows), frozenset(self.cuts), holder, self.now_ms)
+            case AppendClaim() | AppendRelease():
+                if effect.at_version != len(self.rows):
+                    return RowRefused(effect.row.nonce, "another process")
+                self.told.claims += isinstance(effect, AppendClaim)
+                self.rows.append(effect.row)
+                return RowAppended(effect.row.nonce, len(self.rows))
+            case ReadCut():
+                return CutRead({})
+            case RecordCut():
+                self.cuts.add(effect.checkpoint)
+                self.told.completed += self.told.claims > 1
+                return CutRecorded(effect.checkpoint)
+            case CleanUp():
+                return Done()
+            case LookForRival(generation):
+                claims = (row for row in self.rows if isinstance(row, Claim) and row.generation > generation)
+                return RivalSeen(next(claims, None))
+            case _:
+                return None
+
+    def _stamp(self) -> Stamp:
+        self.nonces += 1
+        return Stamp(self.now_ms, str(self.nonces), self.stopping)
+
+
+def _holder(pid: int) -> Holder:
+    return Holder(host="here", pid=pid, started="")
+
+
+def _entry(checkpoint: CheckpointId, generation: Generation) -> CheckpointRecord:
+    return CheckpointRecord(
+        job="small",
+        checkpoint=checkpoint,
+        parent=CheckpointId(0),
+        generation=generation,
+        nonce=f"entry {checkpoint}",
+        max_parallelism=8,
+        vertices=(),
+        tables=(),
+        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=0),
+    )

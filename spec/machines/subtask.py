@@ -1,0 +1,254 @@
+"""The machine of one subtask's door: its checkpoints are asked for, aborted and completed in any order (B1 to B4, F1).
+
+The reference knows what was told of each checkpoint, and says from that what the door must answer.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from checkpointing.channel_items import AlignmentType, Barrier, SourceSlice
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.handles import FileHandle, StagedFile
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, SubtaskId, TableName, VertexId
+from checkpointing.snapshots import ChannelState, SubtaskSnapshot
+from checkpointing.task.messages import (
+    Acknowledge,
+    AlignmentAborted,
+    BroadcastBarrier,
+    BroadcastCancelMarker,
+    CancelSnapshot,
+    CheckpointAborted,
+    CheckpointCompleted,
+    Decline,
+    FilesStaged,
+    InFlightStored,
+    NotifyOperatorsAborted,
+    NotifyOperatorsComplete,
+    RefusedFactError,
+    SnapshotFailed,
+    SnapshotRequested,
+    SnapshotTaken,
+    SubtaskEffect,
+    SubtaskFact,
+    SubtaskFinished,
+    TakeSnapshot,
+)
+from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
+from spec.machines.judging import expect
+
+ANSWERED = "subtask-answers"
+"""A subtask answers each fact as the table of its door says."""
+REFUSED = "subtask-refuses"
+"""A subtask refuses what breaks a rule, and is unchanged."""
+STAGED = "staged-until-complete"
+"""A staged file is in each snapshot from the next barrier on, until one of these checkpoints is complete."""
+
+FORGOTTEN = 128
+"""An id that lies further than this below the newest aborted one counts as aborted."""
+TABLE = TableName("bronze/orders")
+CHANNEL = ChannelId(EdgeId(VertexId("orders"), VertexId("sink"), 0), 0)
+
+_steps = st.sampled_from([1, 1, 1, 2, 3, 0, -1, FORGOTTEN, FORGOTTEN + 1, FORGOTTEN + 2])
+_near = st.sampled_from([0, 0, 0, -1, -2, 1])
+_reasons = st.sampled_from([Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER, Reason.CHECKPOINT_DECLINED_SUBSUMED])
+
+
+@dataclass(slots=True)
+class Asked:
+    """A snapshot in progress: what had been staged and told when it was asked for, and what has come since."""
+
+    staged: tuple[StagedFile, ...]
+    finished: bool
+    in_flight: tuple[ChannelState, ...] | None
+    snapshot: SubtaskSnapshot | None = None
+
+
+@dataclass(slots=True)
+class Reference:
+    """What a subtask was told."""
+
+    last: int
+    """The newest id of which a barrier was seen, or aborted."""
+    completed: int
+    counts_when_finished: bool
+    finished: bool = False
+    staged: list[StagedFile] = field(default_factory=list)
+    asked: dict[int, Asked] = field(default_factory=dict)
+    aborted: list[int] = field(default_factory=list)
+    """The ids that were told as aborted before their barrier."""
+
+    def is_aborted(self, checkpoint: int) -> bool:
+        """Return whether a checkpoint whose barrier comes now was aborted before."""
+        return checkpoint in self.aborted or any(checkpoint + FORGOTTEN < each for each in self.aborted)
+
+    def owed(self) -> list[StagedFile]:
+        """Return the files that no complete checkpoint holds. One that was staged after barrier m is in m + 1."""
+        return [file for file in self.staged if not self.completed > file.after]
+
+
+class SubtaskMachine(RuleBasedStateMachine):
+    """One subtask."""
+
+    def __init__(self) -> None:
+        """Begin with nothing told."""
+        super().__init__()
+        self.made = 0
+        self.begin(last=0, counts_when_finished=True)
+
+    @initialize(last=st.sampled_from([0, 5]), counts_when_finished=st.booleans())
+    def begin(self, last: int, counts_when_finished: bool) -> None:  # noqa: FBT001
+        """Begin at the start of a job, or at a cut."""
+        self.known = Reference(last, last, counts_when_finished)
+        self.door = SubtaskCheckpointing(
+            SubtaskId(VertexId("sink"), 0),
+            last=CheckpointId(last),
+            checkpoint_after_finished=counts_when_finished,
+        )
+
+    # -------------------------------------------------------------- a barrier
+
+    @rule(step=_steps, unaligned=st.booleans(), synchronous=st.booleans(), ends=st.booleans())
+    def request(self, step: int, unaligned: bool, synchronous: bool, ends: bool) -> None:  # noqa: FBT001
+        """Ask for a snapshot: mostly of the next checkpoint, sometimes of one that was seen."""
+        known, checkpoint = self.known, CheckpointId(max(1, self.known.last + step))
+        barrier = Barrier(checkpoint, 7, AlignmentType.UNALIGNED if unaligned else AlignmentType.ALIGNED)
+        fact = SnapshotRequested(barrier, unaligned=unaligned, synchronous=synchronous, advance_to_max=ends)
+        if ends and not synchronous:
+            self._refused(fact)
+        elif checkpoint <= known.last:
+            self._answered(fact)
+        else:
+            known.last = checkpoint
+            if known.is_aborted(checkpoint):
+                self._answered(fact, BroadcastCancelMarker(checkpoint))
+            elif known.finished and not known.counts_when_finished:
+                declined = Decline(checkpoint, Reason.CHECKPOINT_DECLINED_TASK_CLOSING)
+                self._answered(fact, declined, BroadcastCancelMarker(checkpoint))
+            else:
+                known.asked[checkpoint] = Asked(tuple(known.staged), known.finished, None if unaligned else ())
+                self._answered(fact, BroadcastBarrier(barrier), TakeSnapshot(checkpoint))
+
+    @rule(near=_near, finished=st.booleans())
+    def take(self, near: int, finished: bool) -> None:  # noqa: FBT001
+        """Let the snapshot be taken."""
+        checkpoint, self.made = self._some(near), self.made + 1
+        snapshot = SubtaskSnapshot(position=str(self.made), finished=finished)
+        self._progress(checkpoint, SnapshotTaken(checkpoint, snapshot), snapshot=snapshot)
+
+    @rule(near=_near)
+    def store(self, near: int) -> None:
+        """Let the rows in flight be stored."""
+        checkpoint, self.made = self._some(near), self.made + 1
+        slice_ = SourceSlice(VertexId("orders"), SplitId("a"), str(self.made), str(self.made + 1), "", 1, 1)
+        channels = (ChannelState(CHANNEL, (slice_,)),)
+        self._progress(checkpoint, InFlightStored(checkpoint, channels), in_flight=channels)
+
+    def _progress(self, checkpoint: CheckpointId, fact: SubtaskFact, **came: object) -> None:
+        asked = self.known.asked.get(checkpoint)
+        if asked is None:
+            self._answered(fact)
+            return
+        for name, value in came.items():
+            setattr(asked, name, value)
+        if asked.snapshot is None or asked.in_flight is None:
+            self._answered(fact)
+            return
+        del self.known.asked[checkpoint]
+        owed = tuple(file for file in asked.staged if file in self.known.owed())
+        finished = asked.snapshot.finished or asked.finished
+        due = replace(asked.snapshot, staged=owed, in_flight=asked.in_flight, finished=finished)
+        self._answered(fact, Acknowledge(checkpoint, due))
+
+    # -------------------------------------------------------------- a checkpoint ends
+
+    @rule(near=_near)
+    def fail(self, near: int) -> None:
+        """Let the snapshot fail."""
+        checkpoint = self._some(near)
+        declined = [Decline(checkpoint, Reason.TASK_CHECKPOINT_FAILURE)] if checkpoint in self.known.asked else []
+        self.known.asked.pop(checkpoint, None)
+        self._answered(SnapshotFailed(checkpoint), *declined)
+
+    @rule(near=_near, reason=_reasons)
+    def abort_at_the_gate(self, near: int, reason: Reason) -> None:
+        """Let the gate abort a checkpoint, perhaps one whose barrier the subtask never saw."""
+        checkpoint = self._some(near)
+        cancelled = self._cancelled(checkpoint)
+        self.known.last = max(self.known.last, checkpoint)
+        marker = (NotifyOperatorsAborted(checkpoint), BroadcastCancelMarker(checkpoint))
+        self._answered(AlignmentAborted(checkpoint, reason), *cancelled, Decline(checkpoint, reason), *marker)
+
+    @rule(step=_steps, completed=st.sampled_from([0, 0, -1, -2, 1]))
+    def abort(self, step: int, completed: int) -> None:
+        """Tell that a checkpoint is aborted, perhaps before its barrier, and which one was completed last."""
+        known, checkpoint = self.known, CheckpointId(max(1, self.known.last + step))
+        latest = CheckpointId(max(0, known.last + completed)) if completed else CheckpointId(known.completed)
+        fact = CheckpointAborted(checkpoint, latest)
+        if latest > known.last:
+            self._refused(fact)
+            return
+        told = [NotifyOperatorsComplete(latest)] if latest > known.completed else []
+        known.completed = max(known.completed, latest)
+        if checkpoint > known.last:
+            known.aborted.append(checkpoint)
+        self._answered(fact, *told, *self._cancelled(checkpoint), NotifyOperatorsAborted(checkpoint))
+
+    @rule(near=_near)
+    def complete(self, near: int) -> None:
+        """Tell that a checkpoint is complete. Nobody can complete one for which the subtask was never asked."""
+        checkpoint = CheckpointId(max(1, self.known.last + near))
+        if checkpoint > self.known.last:
+            self._refused(CheckpointCompleted(checkpoint))
+            return
+        self.known.completed = max(self.known.completed, checkpoint)
+        self._answered(CheckpointCompleted(checkpoint), NotifyOperatorsComplete(checkpoint))
+
+    # -------------------------------------------------------------- work
+
+    @rule(count=st.integers(1, 2))
+    def stage(self, count: int) -> None:
+        """Let a micro-batch stage files after the newest barrier."""
+        files = []
+        for _ in range(count):
+            self.made += 1
+            files.append(StagedFile(TABLE, FileHandle(f"{TABLE}/{self.made}", 1, 1, 1), CheckpointId(self.known.last)))
+        self.known.staged += files
+        self._answered(FilesStaged(tuple(files)))
+
+    @precondition(lambda self: self.made > 3)  # noqa: PLR2004 - not at once
+    @rule()
+    def finish(self) -> None:
+        """Let the subtask process its last input."""
+        self.known.finished = True
+        self._answered(SubtaskFinished())
+
+    @invariant()
+    def what_no_complete_checkpoint_holds_is_kept(self) -> None:
+        """The door keeps exactly the staged files that the next snapshots owe, and knows what it takes."""
+        expect(list(self.door.staged) == self.known.owed(), STAGED, f"{self.door.staged}, due {self.known.owed()}")
+        takes = [each for each in range(1, self.known.last + 3) if self.door.takes(CheckpointId(each))]
+        expect(takes == sorted(self.known.asked), ANSWERED, f"takes {takes}, asked for {sorted(self.known.asked)}")
+
+    # -------------------------------------------------------------- judging
+
+    def _some(self, near: int) -> CheckpointId:
+        """Return a checkpoint: mostly one whose snapshot is in progress."""
+        newest = max(self.known.asked, default=self.known.last)
+        return CheckpointId(max(1, newest + near))
+
+    def _cancelled(self, checkpoint: CheckpointId) -> list[SubtaskEffect]:
+        asked = self.known.asked.pop(checkpoint, None)
+        return [] if asked is None else [CancelSnapshot(checkpoint)]
+
+    def _answered(self, fact: SubtaskFact, *due: SubtaskEffect) -> None:
+        answer = self.door.step(fact)
+        expect(answer == due, ANSWERED, f"{fact}: {answer}, due is {due}")
+
+    def _refused(self, fact: SubtaskFact) -> None:
+        try:
+            answer = self.door.step(fact)
+        except RefusedFactError:
+            return
+        expect(holds=False, invariant=REFUSED, what=f"{fact}: {answer}")
