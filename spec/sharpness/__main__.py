@@ -1,12 +1,11 @@
 """Measures how sharp the spec is: `python -m spec.sharpness --sample 1000 --seed 1 --results FILE`.
 
-Draws slips that a maintainer could make in `checkpointing`. Plants each in a process of its own, and says which judge
-finds it. Ends with the figures of each package, and with every slip that survived all judges. Exits with 1 if fewer
-than 85 % are found by the spec proper (simulator and machines), or fewer than 95 % by all judges. Writes each result to
-FILE at once. A later run with the same FILE goes on after the slips that are in it.
+Draws slips that a maintainer could make in `checkpointing`, plants each in a process of its own, and says which judge
+finds it. Ends with the figures of each package, and with every slip that survived all judges. Exit 1 if fewer than
+85 % are found by the spec proper (simulator and machines) of those whose lines it runs, or fewer than 95 % by all. Each
+result is written to FILE at once. A later run with the same FILE goes on after the slips that are in it.
 """
 
-import json
 import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
@@ -23,12 +22,14 @@ must_have_hypothesis()
 
 from spec.sharpness.core import all_slips, lines_of
 from spec.sharpness.equivalent import EQUIVALENT
-from spec.sharpness.judges import JUDGES, SPEC, UNIT_TESTS, Trial, judged, reach, rooms, trials, unit_tests
-from spec.sharpness.reach import Lines
+from spec.sharpness.judges import JUDGES, SPEC, UNIT_TESTS, Trial, judged, reach, together, trials, unit_tests
+from spec.sharpness.reach import Kept, Reach
+from spec.sharpness.results import Result, Results
 from spec.sharpness.slips import Slip
 
 BY_SPEC: Final = 0.85
 BY_ALL: Final = 0.95
+_Task = tuple[Slip, Sequence[Trial]]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,15 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
     given = _options(arguments)
     counted = [slip for slip in all_slips() if slip.key not in EQUIVALENT and given.only in str(slip)]
     sample = sorted(counted, key=lambda slip: _lot(given.seed, slip))[: given.sample]
-    known = _read(given.results)
-    finders = {slip: known[slip.identity] for slip in sample if slip.identity in known}
-    waiting = [slip for slip in sample if slip not in finders][: given.portion]
-    for slip, trial in found(waiting, given.processes):
-        finders[slip] = trial.judge if trial is not None else ""
-        sys.stderr.write(f"[{len(finders)} of {len(sample)}] {trial or 'SURVIVED'}: {slip}\n")
-        _write(given.results, slip, trial)
-    sys.stdout.write("\n".join(report(finders)) + "\n")
-    return 0 if sharp_enough(finders) else 1
+    known = Results(given.results)
+    done = known.of(sample)
+    waiting = [slip for slip in sample if slip not in done][: given.portion]
+    for slip, result in found(waiting, given.processes, known.finds(), given.results):
+        known.add(slip, result)
+        sys.stderr.write(f"[{len(known.of(sample))} of {len(sample)}] {result}: {slip}\n")
+    sys.stdout.write("\n".join(report(known.of(sample))) + "\n")
+    return 0 if sharp_enough(known.of(sample)) else 1
 
 
 def _lot(seed: int, slip: Slip) -> bytes:
@@ -66,83 +66,81 @@ def _options(arguments: list[str] | None) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def found(slips: Sequence[Slip], processes: int) -> Iterator[tuple[Slip, Trial | None]]:
-    """Yield each slip with the trial that found it, as soon as it is known.
+def found(
+    slips: Sequence[Slip], processes: int, finds: Mapping[str, int], results: Path | None = None
+) -> Iterator[tuple[Slip, Result]]:
+    """Yield each slip with who found it, as they end; each in a fresh copy of this process.
 
-    Each slip gets a fresh copy of this process.
+    `finds` says how many slips each trial has found so far. What the trials reach is kept beside the results.
     """
     if not slips:
         return
     with get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
-        reached = dict(_reached(pool, (*trials(), *rooms())))
-        yield from pool.imap_unordered(_judged, ((slip, tuple(_worth_trying(slip, reached))) for slip in slips))
+        reached = dict(_reached(pool, (*trials(), *unit_tests()), Kept.of(results)))
+        yield from pool.imap_unordered(_judged, ((slip, worth_trying(slip, reached, finds)) for slip in slips))
 
 
-def _reached(pool: Pool, tried: Sequence[Trial]) -> Iterator[tuple[Trial, Lines]]:
-    """Yield the lines that each trial runs.
-
-    Raise AssertionError if the spec or a vector fails on the unchanged core.
-    """
-    for trial, lines in zip(tried, pool.imap(reach, tried), strict=True):
-        if lines is not None:
-            yield trial, lines
+def _reached(pool: Pool, tried: Sequence[Trial], kept: Kept) -> Iterator[tuple[Trial, Reach]]:
+    """Yield what each trial runs; raise AssertionError if the spec, or a vector, finds the core wrong as it is."""
+    new = [trial for trial in tried if str(trial) not in kept]
+    for trial, reach_ in zip(new, pool.imap(reach, new), strict=True):
+        kept.add(str(trial), reach_)
+    for trial in tried:
+        known = kept[str(trial)]
+        if known is not None:
+            yield trial, known
         elif trial.judge == UNIT_TESTS:
             sys.stderr.write(f"left out, since they fail on the core as it is: {trial}\n")
         else:
             raise AssertionError(f"{trial} finds the core wrong as it is")
 
 
-def _worth_trying(slip: Slip, reached: Mapping[Trial, Lines]) -> Iterator[Trial]:
-    """Yield the trials that run what the slip changes. The unit tests are a single trial, and come last."""
+def worth_trying(slip: Slip, reached: Mapping[Trial, Reach], finds: Mapping[str, int]) -> tuple[Trial, ...]:
+    """Return the trials that run what the slip changes, the spec proper first, all unit tests together as the last.
+
+    Those come first that have found most slips for the time that they take.
+    """
     file, lines = lines_of(slip)
-    worth = [trial for trial, ran in reached.items() if lines & ran.get(file, frozenset())]
-    yield from (trial for trial in worth if trial.judge != UNIT_TESTS)
-    names = [trial.name for trial in worth if trial.judge == UNIT_TESTS]
-    if names:
-        yield unit_tests(slip, names)
+    worth = {trial: ran.seconds for trial, ran in reached.items() if lines & ran.lines.get(file, frozenset())}
+    modules = {trial.name: seconds for trial, seconds in worth.items() if trial.judge == UNIT_TESTS}
+    others = [trial for trial in worth if trial.judge != UNIT_TESTS]
+    others.sort(
+        key=lambda trial: (JUDGES.index(trial.judge) >= len(SPEC), worth[trial] / (1 + finds.get(str(trial), 0)))
+    )
+    return (*(trial.within(worth[trial]) for trial in others), *([together(slip, modules)] if modules else []))
 
 
-def _judged(task: tuple[Slip, Sequence[Trial]]) -> tuple[Slip, Trial | None]:
+def _judged(task: _Task) -> tuple[Slip, Result]:
     slip, tried = task
-    return slip, judged(slip, tried)
+    return slip, Result.of(judged(slip, tried), applies=any(trial.judge in SPEC for trial in tried))
 
 
-def _read(results: Path | None) -> Mapping[str, str]:
-    """Return the judge that found each slip, by the slip's identity. A slip that survived has no judge."""
-    if results is None or not results.exists():
-        return {}
-    rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    return {row["slip"]: row["judge"] for row in rows}
+def sharp_enough(results: Mapping[Slip, Result]) -> bool:
+    """Whether the spec proper, and all judges together, find as much as they should."""
+    counts = Counter(result.judge for result in results.values())
+    by_spec, applies = sum(counts[name] for name in SPEC), sum(result.applies for result in results.values())
+    return by_spec >= BY_SPEC * applies and len(results) - counts[""] >= BY_ALL * len(results)
 
 
-def _write(results: Path | None, slip: Slip, trial: Trial | None) -> None:
-    if results is not None:
-        judge, name = (trial.judge, trial.name) if trial is not None else ("", "")
-        with results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"slip": slip.identity, "judge": judge, "trial": name}) + "\n")
+def report(results: Mapping[Slip, Result]) -> Iterator[str]:
+    """Yield a table of the packages, the sum last, and what the spec proper ran and did not find.
 
-
-def sharp_enough(finders: Mapping[Slip, str]) -> bool:
-    """Return True if the spec proper and all judges together find as many slips as they should."""
-    by_spec = sum(finder in SPEC for finder in finders.values())
-    by_all = sum(bool(finder) for finder in finders.values())
-    return by_spec >= BY_SPEC * len(finders) and by_all >= BY_ALL * len(finders)
-
-
-def report(finders: Mapping[Slip, str]) -> Iterator[str]:
-    """Yield a table of the packages with their sum at the end, then the slips that survived."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for slip, finder in finders.items():
+    The column `applies` counts the slips whose lines the spec proper runs.
+    """
+    rows: dict[str, list[Result]] = defaultdict(list)
+    for slip, result in results.items():
         for row in (".".join(slip.module.split(".")[:2]), "all"):
-            counts[row][finder or "survived"] += 1
-    names = (*JUDGES, "survived")
-    yield f"| package | slips | {' | '.join(names)} | spec proper | all judges |"
-    yield f"|---|{'---|' * (len(names) + 3)}"
-    for row in (*sorted(set(counts) - {"all"}), "all"):
-        total, spec = counts[row].total(), sum(counts[row][name] for name in SPEC)
-        shares = f"{spec / max(1, total):.0%} | {1 - counts[row]['survived'] / max(1, total):.0%}"
-        yield f"| `{row}` | {total} | {' | '.join(str(counts[row][name]) for name in names)} | {shares} |"
-    yield from (f"survived: {slip}" for slip, finder in finders.items() if not finder)
+            rows[row].append(result)
+    yield f"| package | slips | applies | {' | '.join(JUDGES)} | survived | spec proper | all judges |"
+    yield f"|---|{'---|' * (len(JUDGES) + 5)}"
+    for row in (*sorted(set(rows) - {"all"}), "all"):
+        counts, applies = Counter(result.judge for result in rows[row]), sum(result.applies for result in rows[row])
+        spec = f"{sum(counts[name] for name in SPEC) / max(1, applies):.0%}"
+        every = f"{1 - counts[''] / max(1, len(rows[row])):.0%}"
+        cells = [len(rows[row]), applies, *(counts[name] for name in (*JUDGES, "")), spec, every]
+        yield f"| `{row}` | {' | '.join(map(str, cells))} |"
+    yield from (f"only by {result}: {slip}" for slip, result in results.items() if result.judge not in (*SPEC, ""))
+    yield from (f"survived: {slip}" for slip, result in results.items() if not result.judge)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ import inspect
 import pkgutil
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
 import checkpointing
+from spec.sharpness.reach import ROOT
 from spec.sharpness.slips import Slip, lines, planted, slips
 
 
@@ -24,12 +26,12 @@ def all_slips() -> tuple[Slip, ...]:
 
 
 def lines_of(slip: Slip) -> tuple[str, frozenset[int]]:
-    """Return the slip's file, and a set of its lines.
+    """Return the slip's file, and lines of which Python runs at least one whenever it runs what the slip changes.
 
-    Python runs at least one of them whenever it runs the changed code.
+    The file is a path from the root of the project.
     """
     module = importlib.import_module(slip.module)
-    return str(module.__file__), lines(module, slip)
+    return str(Path(str(module.__file__)).relative_to(ROOT)), lines(module, slip)
 
 
 def plant(slip: Slip) -> None:

@@ -1,7 +1,7 @@
 """Runs the judges that look for a planted slip: simulator, machines, vectors, and last the unit tests.
 
-A judge's work is cut into trials: a seed, a machine, a file of vectors. Only trials that run the slip's lines are run.
-Each has a bound. A slip counts as found if a trial fails, or if a trial does not end within its bound.
+A judge's work is cut into trials: a seed, a machine, a file of vectors. Only trials that run the slip's lines are worth
+it. An error counts as found. So does a trial that takes several times as long as on the core as it is.
 """
 
 import contextlib
@@ -9,8 +9,8 @@ import io
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,26 +22,20 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from spec import profiles
 from spec.machines.__main__ import MACHINES
 from spec.sharpness.core import plant
-from spec.sharpness.reach import Lines, lines_run
+from spec.sharpness.reach import ROOT, Reach, reached_by
 from spec.sharpness.slips import Slip
 from spec.simulate import run_seed
 from spec.vectors import run_file
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 UNIT: Final = ROOT / "tests" / "unit"
 SEEDS: Final = range(120)
-FIRST_SEEDS: Final = range(12)
-"""These seeds find most slips, and take less time than the machines."""
 STEPS: Final = 60
 EXAMPLES: Final = 12
 EXAMPLES_OF_ONE_DOOR: Final = 48
-"""A machine of one door is about ten times as fast as a machine of a whole job."""
-SEED_BOUND_S: Final = 20
-BOUND_S: Final = 90
-"""A trial that computes longer than this hangs.
-
-Without a slip, a seed takes 0.1 s, other trials less than half of this.
-"""
+"""A machine of one door is some ten times as fast as one of a whole job."""
+BOUND_S: Final = 10
+SLOWER: Final = 4
+"""A trial may take this many times as long as on the core as it is, and never less than BOUND_S. Then it hangs."""
 MEMORY_BYTES_MAX: Final = 4 << 30
 """A trial that needs more memory than this grows without end."""
 SIMULATOR, MACHINE, VECTORS, UNIT_TESTS = "simulator", "machines", "vectors", "unit tests"
@@ -56,7 +50,12 @@ class Trial:
     judge: str
     name: str
     finds: Callable[[], bool]
-    bound_s: int = BOUND_S
+    bound_s: float = BOUND_S
+    """The CPU seconds after which it hangs."""
+
+    def within(self, seconds: float) -> "Trial":
+        """Return the trial with the bound that fits its time on the core as it is."""
+        return replace(self, bound_s=max(BOUND_S, SLOWER * seconds))
 
     def __str__(self) -> str:
         """Return the judge's name and what it runs."""
@@ -64,35 +63,42 @@ class Trial:
 
 
 def trials(seeds: Iterable[int] = SEEDS) -> tuple[Trial, ...]:
-    """Return the trials for every slip, in their order. The trials that find most in the least time come first."""
+    """Return what is tried on every slip."""
     profiles.register()
-    simulated = [Trial(SIMULATOR, f"seed {seed}", partial(_breaks, seed), SEED_BOUND_S) for seed in seeds]
+    simulated = [Trial(SIMULATOR, f"seed {seed}", partial(_breaks, seed)) for seed in seeds]
     machines = [Trial(MACHINE, machine.__name__, partial(_errs, machine)) for machine in MACHINES]
     files = sorted((ROOT / "tests" / "vectors").glob("*.json"))
     vectors = [Trial(VECTORS, file.name, partial(_differs, file)) for file in files]
-    first = len(FIRST_SEEDS)
-    return (*simulated[:first], *machines, *simulated[first:], *vectors)
+    return (*simulated, *machines, *vectors)
 
 
-def rooms() -> tuple[Trial, ...]:
-    """Return the unit tests: a trial for each folder, and one for each module outside the folders."""
-    found = sorted(each for each in UNIT.iterdir() if each.is_dir() or each.match("test_*.py"))
-    return tuple(Trial(UNIT_TESTS, each.name, partial(_fails, (each,))) for each in found if each.name != "__pycache__")
+def unit_tests() -> tuple[Trial, ...]:
+    """Return the unit tests of the core, a trial for each module that imports it."""
+    modules = [each for each in sorted(UNIT.rglob("test_*.py")) if _imports_the_core(each)]
+    return tuple(Trial(UNIT_TESTS, str(each.relative_to(UNIT)), partial(_fails, (each,))) for each in modules)
 
 
-def unit_tests(slip: Slip, names: Iterable[str]) -> Trial:
-    """Return one trial of the unit tests in these rooms. The rooms of the slip's package come first."""
+def _imports_the_core(module: Path) -> bool:
+    return "import checkpointing" in (text := module.read_text(encoding="utf-8")) or "from checkpointing" in text
+
+
+def together(slip: Slip, modules: Mapping[str, float]) -> Trial:
+    """Return one trial of these modules of unit tests, those of the slip's package first, then the shortest.
+
+    `modules` has the seconds of each. Starting pytest for each of them would take longer than most of them.
+    """
     package = slip.module.split(".")[1]
-    chosen = sorted(names, key=lambda name: (package not in name, name))
-    return Trial(UNIT_TESTS, ", ".join(chosen), partial(_fails, tuple(UNIT / name for name in chosen)))
+    chosen = sorted(modules, key=lambda name: (package not in name, modules[name]))
+    every = Trial(UNIT_TESTS, f"{len(chosen)} modules", partial(_fails, tuple(UNIT / name for name in chosen)))
+    return every.within(sum(modules.values()))
 
 
-def reach(trial: Trial) -> Lines | None:
-    """Run a trial on the unchanged core, and return the lines that it runs. Return None if the trial fails there."""
+def reach(trial: Trial) -> Reach | None:
+    """Run a trial on the core as it is and return what it reaches; None: it finds the core wrong as it is."""
     os.chdir(ROOT)
     found: list[bool] = []
     with _silence():
-        reached = lines_run(lambda: found.append(trial.finds()))
+        reached = reached_by(lambda: found.append(trial.finds()))
     return reached if found == [False] else None
 
 
@@ -132,14 +138,14 @@ def _differs(file: Path) -> bool:
     return any(outcome.problems for outcome in run_file(str(file)))
 
 
-def _fails(rooms: Sequence[Path]) -> bool:
+def _fails(modules: Sequence[Path]) -> bool:
     chosen = ["-m", "not spark and not kill and not dear and not browser and not matrix"]
     plain = ["-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen]
-    return pytest.main([*plain, *map(str, rooms)]) not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    return pytest.main([*plain, *map(str, modules)]) not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 @contextlib.contextmanager
-def _bound(seconds: int) -> Iterator[None]:
+def _bound(seconds: float) -> Iterator[None]:
     def hang(_signal: int, _frame: object) -> None:
         raise TimeoutError
 

@@ -1,23 +1,106 @@
-"""Finds the lines of the core that a trial runs. A trial cannot notice a slip in lines that it never runs."""
+"""Finds out which lines of the core a trial runs: a slip in lines that it never runs changes nothing that it sees.
 
-from collections.abc import Callable, Mapping
+Running all trials takes minutes. So a run that keeps its results keeps the lines beside them, trial by trial. The next
+run takes them from there, as long as neither the core nor its judges have changed.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from time import process_time
+from typing import Any, Final, Self
 
 from coverage import Coverage
 
 import checkpointing
 
-_CORE: Final = str(Path(*checkpointing.__path__) / "*")
+ROOT: Final = Path(*checkpointing.__path__).parent
+_CORE: Final = str(ROOT / "checkpointing" / "*")
+_CODE: Final = ("checkpointing/**/*.py", "spec/**/*.py", "tests/unit/**/*.py", "tests/vectors/*.json")
+"""The files that decide what a trial runs."""
 Lines = Mapping[str, frozenset[int]]
-"""Lines, by the file in which they are."""
+"""Lines by the file that they are in, as a path from the root of the project."""
 
 
-def lines_run(trial: Callable[[], object]) -> Lines:
-    """Run the trial and return the lines of the core that it ran."""
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The lines that a trial runs on the core as it is, and its CPU seconds meanwhile."""
+
+    lines: Lines
+    seconds: float
+
+
+def reached_by(trial: Callable[[], object]) -> Reach:
+    """Run the trial. Return the lines of the core that it ran, and the CPU seconds that it took."""
     measured = Coverage(data_file=None, config_file=False, include=[_CORE])
     measured.set_option("run:disable_warnings", ["no-data-collected"])
+    began = process_time()
     with measured.collect():
         trial()
-    found = measured.get_data()
-    return {file: frozenset(found.lines(file) or ()) for file in found.measured_files()}
+    seconds, found = process_time() - began, measured.get_data()
+    lines = {file: frozenset(found.lines(file) or ()) for file in found.measured_files()}
+    return Reach({str(Path(file).relative_to(ROOT)): ran for file, ran in lines.items()}, seconds)
+
+
+class Kept:
+    """What trials reach, kept in a file: a line for each trial. The first line names the code that they ran.
+
+    A trial without a Reach has found the core wrong as it is.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        """Read the file, if it is of this code. Without a file, nothing is kept."""
+        self._file = file
+        self._known: dict[str, Reach | None] = {}
+
+    @classmethod
+    def of(cls, results: Path | None) -> Self:
+        """Return what is kept beside these results."""
+        kept = cls(results.with_suffix(".lines") if results is not None else None)
+        kept._read()
+        return kept
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether the trial is known."""
+        return name in self._known
+
+    def __getitem__(self, name: str) -> Reach | None:
+        """Return what a known trial reaches."""
+        return self._known[name]
+
+    def add(self, name: str, reach: Reach | None) -> None:
+        """Keep what a trial reaches."""
+        self._known[name] = reach
+        lines = {file: sorted(ran) for file, ran in reach.lines.items()} if reach is not None else None
+        self._write({"trial": name, "seconds": reach.seconds if reach is not None else 0, "lines": lines})
+
+    def _read(self) -> None:
+        code, rows = _code(), list(self._rows())
+        if not rows or rows[0] != {"code": code}:
+            if self._file is not None:
+                self._file.unlink(missing_ok=True)
+            self._write({"code": code})
+            return
+        for row in rows[1:]:
+            lines = row["lines"]
+            found = {file: frozenset(ran) for file, ran in lines.items()} if lines is not None else None
+            self._known[row["trial"]] = Reach(found, row["seconds"]) if found is not None else None
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        if self._file is not None and self._file.exists():
+            yield from map(json.loads, self._file.read_text(encoding="utf-8").splitlines())
+
+    def _write(self, row: object) -> None:
+        if self._file is not None:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def _code() -> str:
+    """Return a digest of the core and of all that judges it."""
+    found = blake2b()
+    for file in sorted(each for pattern in _CODE for each in ROOT.glob(pattern)):
+        found.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
+    return found.hexdigest()

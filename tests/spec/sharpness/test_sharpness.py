@@ -9,10 +9,13 @@ from multiprocessing.pool import ThreadPool as Pool
 import pytest
 
 from spec.sharpness import __main__ as command
-from spec.sharpness.__main__ import report, sharp_enough
+from spec.sharpness import reach as reaching
+from spec.sharpness.__main__ import report, sharp_enough, worth_trying
 from spec.sharpness.core import all_slips, changed, lines_of
 from spec.sharpness.equivalent import EQUIVALENT
-from spec.sharpness.judges import UNIT_TESTS, Trial, reach, rooms, trials
+from spec.sharpness.judges import UNIT_TESTS, Trial, reach, trials, unit_tests
+from spec.sharpness.reach import Kept, Reach
+from spec.sharpness.results import Result
 from spec.sharpness.slips import Slip, slips
 
 SOURCE = '''
@@ -110,7 +113,7 @@ def test_a_slip_that_matters_is_found_and_one_that_nothing_uses_is_not(drawn, pl
 
 def test_only_trials_that_run_a_slips_lines_are_worth_it(drawn):
     """A trial runs the lines of a slip, or it cannot see it: of a condition over several lines one is enough."""
-    seed, gates = trials()[0], trials()[12]
+    seed, gates = trials(range(1))[:2]
     ran, by_gates = reach(seed), reach(gates)
     met, unmet = _slip(drawn, "checkpointing.job.door:JobDoor.step"), _slip(drawn, "checkpointing.rescale")
     assert _meets(ran, met)
@@ -128,7 +131,7 @@ def test_a_slip_in_the_head_of_a_statement_is_in_none_of_its_body(drawn):
 def test_a_run_goes_on_where_another_has_stopped(tmp_path, capsys, monkeypatch):
     """Results are written one by one; a slip that has one is not judged again, and the report counts all."""
     monkeypatch.setattr(command, "trials", lambda: trials(range(3))[:3])
-    monkeypatch.setattr(command, "rooms", lambda: rooms()[:0])
+    monkeypatch.setattr(command, "unit_tests", tuple)
     results = tmp_path / "results.ndjson"
     asked = ["--sample", "2", "--only", "gate.aligner:Aligner._block", "--processes", "1", "--results", str(results)]
     command.main([*asked, "--portion", "1"])
@@ -149,10 +152,10 @@ def test_unit_tests_that_fail_anyway_are_left_out(capsys, monkeypatch):
     broken = Trial(UNIT_TESTS, "broken", lambda: True)
     with Pool(1) as pool:
         monkeypatch.setattr(pool, "imap", map)
-        assert not list(command._reached(pool, [broken]))
+        assert not list(command._reached(pool, [broken], Kept(None)))
         assert "unit tests, broken" in capsys.readouterr().err
         with pytest.raises(AssertionError, match="simulator, seed 1 finds the core wrong"):
-            list(command._reached(pool, [Trial("simulator", "seed 1", lambda: True)]))
+            list(command._reached(pool, [Trial("simulator", "seed 1", lambda: True)], Kept(None)))
 
 
 def _slip(drawn, place):
@@ -161,7 +164,7 @@ def _slip(drawn, place):
 
 def _meets(ran, slip):
     file, lines = lines_of(slip)
-    return bool(lines & ran.get(file, frozenset()))
+    return bool(lines & ran.lines.get(file, frozenset()))
 
 
 def test_every_equivalent_slip_exists_and_has_a_reason(drawn):
@@ -174,9 +177,44 @@ def test_the_report_counts_by_package_and_names_survivors():
     """Below 85 % by the spec, or 95 % by all, the spec is not sharp enough."""
     slip = Slip("checkpointing.gate.aligner", "Aligner._block", 1, "negation", 7, "a", "not a")
     other = Slip("checkpointing.gate.aligner", "Aligner._block", 2, "negation", 8, "b", "not b")
-    lines = list(report({slip: "simulator", other: ""}))
-    assert "| `checkpointing.gate` | 2 | 1 | 0 | 0 | 0 | 1 | 50% | 50% |" in lines
+    found, survived = Result("simulator", "seed 1"), Result("", "", applies=False)
+    lines = list(report({slip: found, other: survived}))
+    assert "| `checkpointing.gate` | 2 | 1 | 1 | 0 | 0 | 0 | 1 | 100% | 50% |" in lines
     assert f"survived: {other}" == lines[-1]
-    assert not sharp_enough({slip: "simulator", other: ""})
-    assert sharp_enough({slip: "simulator"})
-    assert not sharp_enough({slip: "unit tests"})
+    assert not sharp_enough({slip: found, other: survived})
+    assert sharp_enough({slip: found})
+    assert not sharp_enough({slip: Result(UNIT_TESTS)})
+    assert sharp_enough({slip: Result(UNIT_TESTS, "", applies=False)})
+
+
+def test_what_trials_reach_is_kept_until_the_code_changes(tmp_path, monkeypatch):
+    """The lines lie beside the results; a trial that found the core wrong is kept as such."""
+    results = tmp_path / "results.ndjson"
+    kept = Kept.of(results)
+    kept.add("seed 1", Reach({"checkpointing/graph.py": frozenset({3, 1})}, 0.5))
+    kept.add("broken", None)
+    again = Kept.of(results)
+    assert Reach({"checkpointing/graph.py": frozenset({1, 3})}, 0.5) == again["seed 1"]
+    assert "broken" in again
+    assert again["broken"] is None
+    monkeypatch.setattr(reaching, "_code", lambda: "other")
+    assert "seed 1" not in Kept.of(results)
+
+
+def test_the_trial_that_found_most_for_its_time_comes_first(drawn):
+    """The spec proper comes before the vectors, and each trial has a bound that fits its time."""
+    slip = _slip(drawn, "checkpointing.job.door:JobDoor.step")
+    file, lines = lines_of(slip)
+    seconds = {"simulator, a": 1, "machines, b": 8, "simulator, c": 2, "vectors, d": 0.1, "unit tests, e": 30}
+    tried = [Trial(*name.split(", "), finds=lambda: False) for name in seconds]
+    reached = {trial: Reach({file: lines}, seconds[str(trial)]) for trial in tried}
+    first = worth_trying(slip, reached, {"machines, b": 40, "vectors, d": 900})
+    assert ["b", "a", "c", "d", "1 modules"] == [trial.name for trial in first]
+    assert [32, 10, 10, 10, 120] == [trial.bound_s for trial in first]
+
+
+def test_only_unit_tests_of_the_core_are_tried():
+    """Tests of the command line or of Spark's programs cannot see a slip, and some of them take minutes."""
+    names = {trial.name for trial in unit_tests()}
+    assert "task/test_subtask_checkpointing.py" in names
+    assert "init/test_project.py" not in names
