@@ -57,7 +57,7 @@ QUICK: Final = Extent(
     rounds=1,
     checkpoints=400,
     large_keys=4_000_000,
-    transactions=50_000,
+    transactions=100_000,
     kafka_rows=2_000_000,
     freshness_s=30,
 )
