@@ -145,10 +145,7 @@ class Wiring:
         self._inbox.append(fact)
 
     def settle(self) -> bool:
-        """Deliver queued facts to the coordinator until none is left. Before the hooks are restored, deliver none.
-
-        Return whether there was one.
-        """
+        """Deliver queued facts to the coordinator; none before the hooks are restored. Return whether there was one."""
         delivers = bool(self._inbox) and not self.hooks.restoring
         while self._inbox and not self.hooks.restoring:
             for effect in self.coordinator.step(self._inbox.popleft()):

@@ -395,8 +395,5 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a job is finished while a source goes on": 2,
     "a finished job is left with an entry that is not published": 33,
     "a finished job is left with tables that have lost entries": 4,
-    "a delay never begins anew": 3,
     "failures of any time count in a rate": 15,
-    "a source sent what its first split sent": 1,
-    "an id that may have been forgotten counts as good": 4,
 }
