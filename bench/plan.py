@@ -1,5 +1,6 @@
 """Which programs there are and how large their work is, for a full and for a quick run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,7 @@ _KEYS: Final = 1_000_000
 WARM_UP: Final = 3
 """Epochs and batches at the beginning of a program that do not count."""
 WARM_UP_FLIGHTS: Final = 4
-_ONCE: Final = ("state", "tiny", "core", "postgres")
+_ONCE: Final = ("state", "tiny", "core", "postgres", "store")
 """Programs whose own figures are many enough, so that no round repeats them."""
 
 
@@ -41,6 +42,8 @@ class Extent:
     """Records of the Kafka topic (P17)."""
     freshness_s: int
     """How long records are measured (P18)."""
+    store_checkpoints: Mapping[str, int]
+    """On an object store: those that are measured (P12, `commits`), and those before a tick that is (P16, `starts`)."""
 
 
 FULL: Final = Extent(
@@ -51,6 +54,7 @@ FULL: Final = Extent(
     transactions=250_000,
     kafka_rows=8_000_000,
     freshness_s=120,
+    store_checkpoints={"commits": 30, "starts": 1_000},
 )
 QUICK: Final = Extent(
     files=8,
@@ -60,6 +64,7 @@ QUICK: Final = Extent(
     transactions=100_000,
     kafka_rows=2_000_000,
     freshness_s=30,
+    store_checkpoints={"commits": 12, "starts": 300},
 )
 
 
@@ -70,7 +75,7 @@ def program(name: str, extent: Extent) -> Program:
     return Program(name, (*_command(name, extent), "--scratch", str(scratch)), once=name.startswith(_ONCE))
 
 
-def _command(name: str, extent: Extent) -> tuple[str, ...]:
+def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: PLR0912 - a branch for each kind of program
     match name.split(":"):
         case ["ours", *settings]:
             flags = (word for setting in settings for word in f"--{setting}".split("="))
@@ -90,6 +95,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:
             command = module(_FRESHNESS[by], "--seconds", str(extent.freshness_s))
         case ["tiny"]:
             command = module("bench.ours.tiny_commits", "--checkpoints", str(extent.checkpoints))
+        case ["store", part]:
+            command = module(f"bench.ours.store_{part}", "--checkpoints", str(extent.store_checkpoints[part]))
         case ["core"]:
             command = module("bench.ours.core_acknowledgements")
         case ["dagster", runner]:

@@ -62,6 +62,8 @@ def _ratios(figures: Figures) -> str:
             return f"{figures['ratio']:.2f} / {figures[beside]['ratio']:.2f}"
     if "spread_s" in figures:
         return f"spread {figures['spread_s']:.3f}"
+    if "sequential" in figures:
+        return f"{figures['sequential']:.0f} in turn"
     if "more_s" in figures:
         return f"{figures['more_s']:+.3f} s"
     return f"{figures['ratio']:.2f}"

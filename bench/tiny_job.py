@@ -4,12 +4,13 @@ Ten rows an epoch go to an append table, and a count by key to an upsert table, 
 process. The protocol, the stores and the Delta commits are the real ones.
 """
 
-from pathlib import Path
+import time
 from typing import Final
 
 import pyarrow as pa
 
 from checkpointing.config import CheckpointConfig
+from checkpointing.graph import TableMode
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, JobName
 from checkpointing.key_groups import range_of
@@ -17,10 +18,11 @@ from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOut
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.snapshots import RangeFiles
 from jobs.operators.schemas import arrow_schema
-from jobs.operators.spec import KeyedSpec, StagedTable, StatelessSpec, VertexPlan
+from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
 from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.sequence import SequenceSource
 from jobs.state.backend import state_file_schema
+from jobs.storage.address import Root
 from tidemark import Pipeline, count
 
 ROWS: Final = 10
@@ -41,36 +43,45 @@ def pipeline(epochs: int) -> Pipeline:
 class TinyEngine:
     """Answers each micro-batch with files of as many rows as it would have; what is in them is all the same."""
 
-    def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Path, job: JobName) -> MicroBatchFinished:
+    def __init__(self, *, lasts_s: float = 0.0) -> None:
+        """Let each micro-batch last so long."""
+        self._lasts_s = lasts_s
+
+    def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
         """Write the files of one micro-batch."""
         writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
         match plan.spec:
-            case StatelessSpec(table=StagedTable(name=name, schema=schema)):
-                file = writer.write(name, _rows(arrow_schema(schema)))
-                output = SubtaskOutput(emitted=(file,), staged=((name, file),))
-            case KeyedSpec(table=StagedTable()) as spec:
-                output = _keyed(spec, effect, writer)
-            case spec:
-                raise TypeError(f"vertex {effect.vertex} is none of the tiny job's: {spec}")
-        return MicroBatchFinished(effect.vertex, effect.micro_batch, (output,), duration_ms=1)
+            case StatelessSpec() as spec:
+                outputs = (_stateless(spec, writer),)
+            case KeyedSpec() as spec:
+                outputs = tuple(_keyed(spec, effect, writer, subtask) for subtask in range(spec.parallelism))
+        time.sleep(self._lasts_s)
+        return MicroBatchFinished(effect.vertex, effect.micro_batch, outputs, duration_ms=1)
 
     def close(self) -> None:
         """Nothing was opened."""
 
 
-def _keyed(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> SubtaskOutput:
+def _stateless(spec: StatelessSpec, writer: StagedFiles) -> SubtaskOutput:
+    tables = [table for table in (spec.table, spec.quarantine) if table is not None]
+    staged = tuple((table.name, writer.write(table.name, _rows(arrow_schema(table.schema)))) for table in tables)
+    return SubtaskOutput(emitted=tuple(file for _, file in staged[:1]), staged=staged)
+
+
+def _keyed(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles, subtask: int) -> SubtaskOutput:
     table = spec.table
     if table is None:
         raise TypeError(f"vertex {spec.vertex} has no table")
-    own = range_of(subtask=0, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
+    own = range_of(subtask=subtask, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
     version = Version(Generation(effect.generation), effect.micro_batch)
     state_schema = state_file_schema(arrow_schema(spec.state), spec.keys)
     state = writer.write(ProtocolPaths(writer.job).state_table(spec.vertex), _rows(state_schema))
-    gold = writer.write(table.name, _rows(arrow_schema(table.schema)))
-    return SubtaskOutput(
-        state=(KeyedFile(state, KeyedFileKind.BASE, own.first, own.last, version),),
-        ranges=(RangeFiles(table.name, (KeyedFile(gold, KeyedFileKind.BASE, own.first, own.last, version),)),),
-    )
+    kept = (KeyedFile(state, KeyedFileKind.BASE, own.first, own.last, version),)
+    file = writer.write(table.name, _rows(arrow_schema(table.schema)))
+    if table.mode is TableMode.APPEND:
+        return SubtaskOutput(emitted=(file,), staged=((table.name, file),), state=kept)
+    shown = KeyedFile(file, KeyedFileKind.BASE, own.first, own.last, version)
+    return SubtaskOutput(state=kept, ranges=(RangeFiles(table.name, (shown,)),))
 
 
 def _rows(schema: pa.Schema) -> pa.Table:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import assert_never
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from checkpointing.metadata.record import CheckpointRecord, Claim, Row
 from jobs.cleanup.log_keeping import LogKeeping
 from jobs.cleanup.looks import read_looks
 from jobs.holding.boundaries import Boundary, log_hook
+from jobs.storage.together import both, together
 from jobs.stores.checkpoints import (
     NO_MARKS,
     Appended,
@@ -56,10 +58,11 @@ class JobStores:
         self._recorded = threading.Lock()
         self._locks: dict[TableName, threading.Lock] = {}
         """One for each output table. They are few, so none is ever dropped."""
-        self._checkpoints = CheckpointStore(
-            warehouse, hook=log_hook(boundary, "checkpoints"), beyond_damage=beyond_damage
+        self._checkpoints, self._cuts = both(
+            warehouse.storage,
+            lambda: CheckpointStore(warehouse, hook=log_hook(boundary, "checkpoints"), beyond_damage=beyond_damage),
+            lambda: CutStore(warehouse, hook=log_hook(boundary, "cuts")),
         )
-        self._cuts = CutStore(warehouse, hook=log_hook(boundary, "cuts"))
         self._logs = TableLogs(warehouse, hook=log_hook(boundary, "tables"))
         self._outputs = OutputTables(warehouse, self._logs)
         self._publisher = Publisher(warehouse, self._logs)
@@ -70,11 +73,14 @@ class JobStores:
 
         Raises what the codec raises for entries that cannot be read.
         """
-        version, rows = self._checkpoints.observe()
-        claim, lease = newest_claim(rows), LeaseStore(self.warehouse).read()
+        storage, leases = self.warehouse.storage, LeaseStore(self.warehouse)
+        (version, rows), (recorded, lease) = both(
+            storage, self._checkpoints.observe, lambda: both(storage, self._cuts.recorded, leases.read)
+        )
+        claim = newest_claim(rows)
         alive = is_alive(claim.holder, run_ended) if claim is not None else None
         holder = HolderObserved(alive=alive, lease=lease.lease() if lease is not None else None)
-        return Observed(version, rows, self._cuts.recorded(), holder, self.warehouse.now_ms())
+        return Observed(version, rows, recorded, holder, self.warehouse.now_ms())
 
     def rows(self) -> tuple[Row, ...]:
         """Return the entries as they are now, newest first; raises what reading entries raises."""
@@ -111,7 +117,7 @@ class JobStores:
         try:
             with self._rows:
                 if isinstance(row, CheckpointRecord):
-                    known = (each for each in self._checkpoints.latest() if isinstance(each, CheckpointRecord))
+                    known = (each for each in self._checkpoints.known() if isinstance(each, CheckpointRecord))
                     self._durability.sync_files(files_to_sync(row, known))
                 result = self._checkpoints.append(
                     row, at_version, frozenset(subsumed), disposed=frozenset(disposed), marks=marks
@@ -143,29 +149,38 @@ class JobStores:
         and `renamed` ones are not published yet under their new names.
         """
         columns = columns_of(newest)
-        for table in tables:
+
+        def ensure(table: Table) -> None:
             name = table.name
             shows = Shows(columns.get(name, ()), settled=name not in unsettled, renamed=name in renamed)
             with self._lock(name):
                 self._outputs.ensure(name, schemas[name], table.mode, shows)
 
+        together(self.warehouse.storage, ensure, tables)
+
     def check(self, tables: Iterable[TableName], leaving: Collection[str] = ()) -> tuple[str, ...]:
         """Return the problems that forbid publishing into these tables now; see `OutputTables.check`."""
-        problems: list[str] = []
-        for table in tables:
+
+        def checked(table: TableName) -> tuple[str, ...]:
             with self._lock(table):
-                problems.extend(self._outputs.check([table], leaving))
-        return tuple(problems)
+                return self._outputs.check([table], leaving)
+
+        return tuple(problem for found in together(self.warehouse.storage, checked, tables) for problem in found)
 
     def publish(
-        self, publication: Publication, checkpoint: CheckpointId, *, again: bool = False
+        self,
+        publication: Publication,
+        checkpoint: CheckpointId,
+        *,
+        again: bool = False,
+        by: Generation | None = None,
     ) -> TablePublished | PublishFailed:
         """Publish a table; see `Publisher.publish`.
 
         What is published `again` is durable then: recorded cuts name it, so nobody makes it durable later.
         """
         with self._lock(publication.table):
-            answer = self._publisher.publish(publication, checkpoint, again=again)
+            answer = self._publisher.publish(publication, checkpoint, again=again, by=by)
             if isinstance(answer, TablePublished):
                 self._outputs.published(publication.table, publication.columns)
                 if again:
@@ -204,7 +219,7 @@ class JobStores:
         retained, wanted = self._retained(), tuple(versions)
         with self._recorded:
             try:
-                self._durability.sync_entries(entries_to_sync(dict(wanted), self._cuts.all()))
+                self._durability.sync_entries(entries_to_sync(dict(wanted), self._cuts.known()))
                 self._cuts.record(checkpoint, wanted, retained)
             except OSError as error:
                 raise CutsNotRecordedError(
@@ -242,18 +257,23 @@ class JobStores:
         """Return the newest of the job's checkpoints that a table shows; 0 if it shows none or does not exist."""
         with self._lock(table):
             log = self._logs.log(table)
-            return CheckpointId(self._logs.shown(log.current(), table) if log.exists() else NO_CHECKPOINT)
+            there = log.is_open or log.exists()
+            return CheckpointId(self._logs.shown(log.current(), table) if there else NO_CHECKPOINT)
 
     def look_again(self, tables: Iterable[TableName]) -> None:
         """Read what was committed meanwhile, at a time when no checkpoint waits.
 
         The next checkpoint then need not read it between its barrier and its cut.
         """
-        self.rows()
-        self.recorded_cuts()
-        for table in tables:
-            self.check([table])
-            self.shown(table)
+
+        def look_at(table: TableName) -> None:
+            with self._lock(table):
+                self._outputs.check([table])
+                self._logs.shown(self._logs.log(table).known(), table)
+
+        looks: list[Callable[[], object]] = [self.rows, self.recorded_cuts]
+        looks += [partial(look_at, table) for table in tables]
+        together(self.warehouse.storage, lambda look: look(), looks)
 
     def maintain(self, tables: Iterable[TableName], keeping: LogKeeping | None) -> None:
         """Keep all logs short; without `keeping` the tables keep all their log entries.
@@ -279,7 +299,7 @@ class JobStores:
     def _retained(self) -> set[CheckpointId]:
         """Return the checkpoints whose cuts may still be read."""
         with self._rows:
-            rows = self._checkpoints.latest()
+            rows = self._checkpoints.known()
         records = [row for row in rows if isinstance(row, CheckpointRecord)]
         parents = {row.parent for row in records if not row.commits}  # its tables are this cut's
         return {row.checkpoint for row in records} | parents

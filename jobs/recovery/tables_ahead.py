@@ -11,6 +11,7 @@ from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.holding.failures import TablesAheadError
 from jobs.holding.job_stores import JobStores
+from jobs.storage.together import together
 
 
 def must_not_be_ahead(stores: JobStores, tables: Iterable[TableName], rows: tuple[Row, ...]) -> None:
@@ -22,10 +23,8 @@ def must_not_be_ahead(stores: JobStores, tables: Iterable[TableName], rows: tupl
     begins = newest.checkpoint if newest is not None else None
     savepoints = [row.checkpoint for row in rows if isinstance(row, CheckpointRecord) and row.is_savepoint]
     warehouse = stores.warehouse
-    for table in tables:
-        if table.startswith(f"{warehouse.paths.states}/"):
-            continue
-        shows = stores.shown(table)
+    outputs = [table for table in tables if not table.startswith(f"{warehouse.paths.states}/")]
+    for table, shows in zip(outputs, together(warehouse.storage, stores.shown, outputs), strict=True):
         if shows > (begins or 0):
             restore = begins or max(savepoints, default=None)
             raise TablesAheadError(warehouse.paths.job, warehouse.root, table, shows, begins, restore)

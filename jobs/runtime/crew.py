@@ -19,7 +19,8 @@ from jobs.holding.boundaries import CarriedOut, HookEffect, boundary_of
 SPARK_THREADS: Final = 4
 """How many micro-batches run at a time. Spark shares its cores among them."""
 
-FILE_THREADS: Final = 4
+FILE_THREADS: Final = 32
+"""How many tables are published at a time. Each of them mostly waits for the storage."""
 
 
 @dataclass(frozen=True, slots=True)

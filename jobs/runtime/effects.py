@@ -9,7 +9,7 @@ from typing import Final, assert_never
 import structlog
 
 from checkpointing.coordinator.messages import AskHook, CloseHook, ResetHook, RestoreHook
-from checkpointing.identifiers import CheckpointId, VertexId
+from checkpointing.identifiers import CheckpointId, Generation, VertexId
 from checkpointing.messages import (
     AppendRow,
     CancelJudgement,
@@ -70,10 +70,12 @@ class EffectHandlers:
         boundary: Boundary,
         notices: Notices,
         *,
+        generation: Generation,
         keeping: LogKeeping | None,
     ) -> None:
         """Take what the effects need. `keeping` says how long log entries stay; None means for ever."""
         self._plan = plan
+        self._generation = generation
         self._stores = stores
         self._engine = engine
         self._boundary = boundary
@@ -108,7 +110,7 @@ class EffectHandlers:
             case AppendRow():
                 return self._stores.append(effect.row, effect.at_version, subsumed=effect.subsumed)
             case PublishTable():
-                return self._stores.publish(effect.publication, effect.checkpoint)
+                return self._stores.publish(effect.publication, effect.checkpoint, by=self._generation)
             case RecordCut():
                 self._stores.record_cut(effect.checkpoint, effect.versions)
                 return CutRecorded(effect.checkpoint)

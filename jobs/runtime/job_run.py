@@ -62,7 +62,15 @@ class JobRun:
 
     def handlers(self, engine: Engine) -> EffectHandlers:
         """Return the handlers of the door's effects."""
-        return EffectHandlers(self.linked.plan, self.stores, engine, self.boundary, self.notices, keeping=self.keeping)
+        return EffectHandlers(
+            self.linked.plan,
+            self.stores,
+            engine,
+            self.boundary,
+            self.notices,
+            generation=self.work.claim.generation,
+            keeping=self.keeping,
+        )
 
     def ended(self, engine: Engine, inbox: Inbox, clock: Clock, bounds: TraceBounds, drain_ms: int) -> WorkEnded:
         """Drive the job to its end. An OSError, such as a full disk, fails the tick; other errors are returned."""

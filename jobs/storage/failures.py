@@ -39,6 +39,11 @@ _KINDS: Final = (
         "give the key the rights to list, read, write and delete objects there",
     ),
     (
+        r"503 Service Unavailable|503 Slow Down|SlowDown|429 Too Many",
+        "the store is too busy",
+        "try again later, and let fewer processes use this prefix at a time",
+    ),
+    (
         r"builder error",
         "the endpoint begins with http://, which is not encrypted",
         "set AWS_ALLOW_HTTP=true if that is meant, or write https:// in AWS_ENDPOINT_URL",

@@ -1,17 +1,17 @@
 """A warehouse in an object store: the storage port by obstore, the Rust library on which delta-rs is built too.
 
 Options and credentials come from the environment and the machine's role, under the names that delta-rs reads. A request
-without an answer, or with an answer 5xx, is repeated a few times. A repeated put may find that its first try has
-succeeded. So every new object carries a word of its own, by which the put recognizes it.
+without an answer, or with an answer 5xx, is repeated for some seconds, with longer and longer pauses. A repeated put
+may find that its first try has succeeded. So every new object carries a word, by which the put recognizes it.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 from jobs.storage.address import StoreUrl
@@ -19,14 +19,24 @@ from jobs.storage.failures import StoreError, store_error
 from jobs.storage.port import ChangedError, Content, Listed
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
+    from obstore import GetOptions, ObjectMeta
+    from obstore.store import BackoffConfig
     from obstore.store import ObjectStore as Client
 
 _WORD: Final = "tidemark-write"
 """The metadata of an object that distinguishes one put from another."""
 _PART_BYTES: Final = 64 * 1024
 _TIMEOUT: Final = timedelta(seconds=30)
-_RETRIES: Final = 6
+_RETRIES: Final = 7
+_BACKOFF: Final["BackoffConfig"] = {
+    "init_backoff": timedelta(seconds=0.1),
+    "max_backoff": timedelta(seconds=4),
+    "base": 3,
+}
+"""Pauses that are drawn between the first one and three times the last one: about five seconds in all."""
+_BROKEN_OFF: Final = "response body error"
+"""What the client says of an answer that it got in part."""
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +77,8 @@ class ObjectStore:
             except GenericError as error:
                 if "416 Range Not Satisfiable" not in str(error):
                     raise
-            return _described(
-                b"", obstore.head(self._client, name)
-            )  # an empty object has no range, nor what follows it
+            # An empty object has no range, and nothing lies behind the end of another.
+            return _described(b"", obstore.head(self._client, name))
 
     def write(self, name: str, content: bytes | memoryview, *, durable: bool = True) -> None:
         """Write a new object by a conditional put; see the port."""
@@ -111,10 +120,9 @@ class ObjectStore:
         inside = len(name) + 1 if name else 0
         with store_error(self.root, "list", name):
             if deep:
-                for part in obstore.list(self._client, name or None):
-                    yield from (_object(each, inside) for each in part)
+                yield from (_object(each, inside) for each in _all_below(self._client, name or None))
                 return
-            found = obstore.list_with_delimiter(self._client, name or None)
+            found = _answered(lambda: obstore.list_with_delimiter(self._client, name or None))
         yield from (Object(prefix.rstrip("/")[inside:], is_folder=True) for prefix in found["common_prefixes"])
         yield from (_object(each, inside) for each in found["objects"])
 
@@ -124,7 +132,7 @@ class ObjectStore:
 
         try:
             with store_error(self.root, "delete", name):
-                obstore.delete(self._client, name)
+                _answered(lambda: obstore.delete(self._client, name))
         except FileNotFoundError:
             return
 
@@ -133,11 +141,41 @@ class ObjectStore:
         import obstore  # noqa: PLC0415 - an extra
 
         with store_error(self.root, "copy", source):
-            obstore.copy(self._client, source, target)
+            _answered(lambda: obstore.copy(self._client, source, target))
 
     @property
     def _client(self) -> "Client":
         return _client_of(str(self.root))
+
+
+def _answered(call: Callable[[], _Answer]) -> _Answer:
+    """Return the answer to a request. The client repeats it if it fails, but not if the answer breaks off."""
+    for _ in range(_RETRIES):
+        try:
+            return call()
+        except Exception as error:
+            if _BROKEN_OFF not in str(error):
+                raise
+    return call()
+
+
+def _all_below(client: "Client", prefix: str | None) -> "Iterator[ObjectMeta]":
+    """Yield all objects of a prefix, as far as they are asked for. A list that breaks off goes on where it was."""
+    import obstore  # noqa: PLC0415 - an extra
+
+    last: str | None = None
+    for _ in range(_RETRIES):
+        try:
+            for part in obstore.list(client, prefix, offset=last):
+                for each in part:
+                    last = each["path"]
+                    yield each
+        except Exception as error:
+            if _BROKEN_OFF not in str(error):
+                raise
+        else:
+            return
+    raise StoreError(f"{prefix} cannot be listed, because the store breaks off its answers", "try again later")
 
 
 @lru_cache(maxsize=8)
@@ -150,7 +188,7 @@ def _client_of(url: str) -> "Client":
     return from_url(
         url,
         client_options={"timeout": _TIMEOUT, "connect_timeout": timedelta(seconds=5), "allow_http": _allows_http()},
-        retry_config={"max_retries": _RETRIES, "retry_timeout": _TIMEOUT},
+        retry_config={"max_retries": _RETRIES, "retry_timeout": _TIMEOUT, "backoff": _BACKOFF},
     )
 
 

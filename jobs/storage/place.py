@@ -88,7 +88,7 @@ class StoragePlace:
         """Return True if this is an existing folder."""
         if isinstance(self.storage, Folder):
             return self.storage.path(self.name).is_dir()
-        return any(True for _ in self.entries())
+        return any(True for _ in self.entries(deep=True))  # the first LIST of a thousand tells it
 
     def folders(self) -> list["StoragePlace"]:
         """Return the folders in this folder, ordered by name."""

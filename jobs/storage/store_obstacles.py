@@ -14,6 +14,7 @@ from jobs.storage.failures import StoreError
 from jobs.storage.objects import ObjectStore
 from jobs.storage.obstacle import Obstacle
 from jobs.storage.place import StoragePlace
+from jobs.storage.together import both
 
 WRITERS: Final = 8
 RACES: Final = 12
@@ -32,11 +33,9 @@ def store_obstacles(store: ObjectStore, folder: str) -> Iterator[Obstacle]:
     probe = StoragePlace(store, f"{folder}/probe-{uuid4().hex}")
     try:
         probe.write(b"probe")
-        found = probe.read() == b"probe" and any(
-            each.name == probe.last for each in StoragePlace(store, folder).entries()
-        )
+        read, listed = both(store, probe.read, lambda: [each.name for each in StoragePlace(store, folder).entries()])
         probe.delete()
-        if not found or probe.exists():
+        if read != b"probe" or probe.last not in listed or probe.exists():
             yield Obstacle(
                 f"{store.root} does not show at once what was written into it or deleted",
                 "a warehouse needs a store that does: name another one with --warehouse",

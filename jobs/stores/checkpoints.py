@@ -22,6 +22,7 @@ from checkpointing.commit.manifests import SIZES, Stored, newest_stored, stored,
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.codec import UnreadableRowError, decode_stored, encode, kind_of
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row, RowKind
+from jobs.storage.together import together
 from jobs.stores import maintenance
 from jobs.stores.delta_log import (
     DeltaLog,
@@ -122,8 +123,8 @@ class CheckpointStore:
         """The same rows in their whole form."""
         self._damaged: dict[str, DamagedRow] = {}
         """By nonce, or by path for a whole file."""
-        self._appended: tuple[int, tuple[Row, ...]] | None = None
-        """The version that this store committed last, and its rows, newest first."""
+        self._seen: tuple[int, tuple[Row, ...]] | None = None
+        """The version that this store committed or read last, and its rows, newest first."""
         self._log.create(SCHEMA, dict(SMALL_TABLE))
 
     def observe(self) -> tuple[int, tuple[Row, ...]]:
@@ -136,11 +137,13 @@ class CheckpointStore:
             table = opened(self._warehouse, self._log, self._warehouse.paths.checkpoints)
             version = table.version()
             try:
-                return version, self._rows(table)
+                self._seen = version, self._rows(table)
             except UnreadableRowError:
                 if version == seen:
                     raise
                 seen = version  # a clean-up may have deleted manifests of a row that was dropped meanwhile
+            else:
+                return self._seen
 
     def observe_at(self, version: int) -> tuple[Row, ...]:
         """Return the rows that the table had at one of its last `maintenance.EVERY_VERSIONS` versions, newest first.
@@ -150,13 +153,14 @@ class CheckpointStore:
         return self._rows(DeltaTable(str(self._log.folder), version=version))
 
     def latest(self) -> tuple[Row, ...]:
-        """Return the rows as `observe` does, without reading the log again if the newest version is this store's own.
-
-        Raises what `observe` raises.
-        """
-        if self._appended is not None and self._log.ends_at(self._appended[0]):
-            return self._appended[1]
+        """Return the rows as `observe` does. It reads nothing again if nobody has committed since."""
+        if self._seen is not None and self._log.ends_at(self._seen[0]):
+            return self._seen[1]
         return self.observe()[1]
+
+    def known(self) -> tuple[Row, ...]:
+        """Return the rows as of this store's last commit or look. If others have appended since, an append fails."""
+        return self._seen[1] if self._seen is not None else self.observe()[1]
 
     @property
     def damaged(self) -> tuple[DamagedRow, ...]:
@@ -180,7 +184,7 @@ class CheckpointStore:
         """
         changes = _Changes(row, frozenset(subsumed), frozenset(disposed), marks)
         try:
-            table = self._log.current()
+            table = self._log.known()
             if table.version() == at_version:
                 entries = self._commit(table, changes)
                 self._log.sync(at_version + 1)
@@ -200,7 +204,7 @@ class CheckpointStore:
         """Remember the rows of a version that was just committed, unless one of them was never decoded."""
         entries.sort(key=lambda entry: int(entry["version"]), reverse=True)
         rows = tuple(self._decoded[entry["payload"]] for entry in entries if entry["payload"] in self._decoded)
-        self._appended = (version, rows) if len(rows) == len(entries) and not self._damaged else None
+        self._seen = (version, rows) if len(rows) == len(entries) and not self._damaged else None
 
     def _commit(self, table: DeltaTable, changes: "_Changes") -> list[dict[str, Any]]:
         """Commit the changes, and return all entries that the table has then."""
@@ -221,19 +225,20 @@ class CheckpointStore:
         actions += [remove(path, at_ms) for path in unreadable if path in leaves]
         form = self._in_manifests(row, found) if isinstance(row, CheckpointRecord) else None
         fresh = _entry(row if form is None else form.entry, version, at_ms, self._warehouse.writer)
-        actions.append(self._files.write(f"{version:020d}", [*survivors, fresh], at_ms))
+        calls: list[Callable[[], object]] = [lambda: self._log.must_have(table.version())]
+        calls.append(lambda: None if form is None else self._manifests.write(form))
+        calls.append(lambda: actions.append(self._files.write(f"{version:020d}", [*survivors, fresh], at_ms)))
+        together(self._log.folder.storage, lambda call: call(), calls)
         self._log.commit(table, actions, says=_says(row))
         self._stored[fresh["payload"]] = row if form is None else form.entry
         self._decoded[fresh["payload"]] = row if form is None else row.model_copy(update={"held_in": form.held_in})
         return [*staying, fresh]
 
     def _in_manifests(self, row: CheckpointRecord, found: Mapping[str, tuple[dict[str, Any], ...]]) -> Stored:
-        """Return how to store a row behind these entries, once its new manifests are durable."""
+        """Return how to store a row behind these entries. Its new manifests are not written yet."""
         entries = sorted((each for file in found.values() for each in file), key=lambda each: -(each["version"] or 0))
         newest = newest_stored(self._stored[each["payload"]] for each in entries if each["payload"] in self._stored)
-        form = stored(row, self._manifests.of(newest) if newest is not None else (), SIZES)
-        self._manifests.write(form)
-        return form
+        return stored(row, self._manifests.of(newest) if newest is not None else (), SIZES)
 
     def _read_back(self, row: Row, at_version: int, met: str) -> AppendResult:
         try:

@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from checkpointing.identifiers import CheckpointId, InvalidNameError, TableName
 from checkpointing.metadata.codec import UnreadableRowError
 from checkpointing.metadata.row_validity import NUMBER_MAX
+from jobs.storage.together import both
 from jobs.stores import maintenance
 from jobs.stores.checkpoints import SMALL_TABLE
 from jobs.stores.delta_log import DeltaLog, FaultHook, active_paths, no_fault, remove
@@ -128,6 +129,13 @@ class CutStore:
         """Return the versions of every recorded cut; raises what `entries` raises."""
         return {checkpoint: cut.versions for checkpoint, cut in self.entries().items()}
 
+    def known(self) -> dict[CheckpointId, Cut]:
+        """Return the recorded cuts as of this store's last commit or look, and ask the storage nothing.
+
+        Raises what `entries` raises.
+        """
+        return {checkpoint: cut.versions for checkpoint, cut in self._recorded(self._log.known()).items()}
+
     def recorded(self) -> frozenset[CheckpointId]:
         """Return the checkpoints whose cut is recorded."""
         return frozenset(self.all())
@@ -140,11 +148,12 @@ class CutStore:
     def _change(self, change: Callable[[_Recorded], _Change | None], failed: str) -> None:
         """Commit what `change` makes of the recorded cuts, durably. None from it means that nothing is left to do.
 
-        A commit that raises may be in all the same, so each turn reads the cuts anew.
+        The first turn asks nobody whether another process has recorded a cut since the last look, because its commit
+        fails then. A commit that raises may be in all the same, so each further turn reads the cuts anew.
         """
         met: Exception | None = None
         for _ in range(TRIES):
-            table = self._log.current()
+            table = self._log.known() if met is None else self._log.current()
             wanted = change(self._recorded(table))
             if wanted is None:
                 self._log.sync(table.version())
@@ -175,7 +184,12 @@ class CutStore:
                 actions.append(remove(path, at_ms))
                 rows = [*kept, *rows]
         if rows:
-            actions.append(self._files.write(f"{max(row['checkpoint'] for row in rows):020d}", rows, at_ms))
+            name = f"{max(row['checkpoint'] for row in rows):020d}"
+            both(
+                self._log.folder.storage,
+                lambda: self._log.must_have(table.version()),
+                lambda: actions.append(self._files.write(name, rows, at_ms)),
+            )
         self._log.commit(table, actions, says=change.says)
 
     def _recorded(self, table: DeltaTable) -> _Recorded:

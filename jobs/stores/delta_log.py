@@ -1,12 +1,13 @@
 """Uses a Delta table's log as a register with compare-and-swap: load a version, commit exactly the next one.
 
-Measured with delta-rs 1.6.6: with `max_commit_retries=0`, a commit from loaded version v becomes version v + 1, or it
-fails if another commit came first. (By default it is silently rebased on newer versions.) A hook that fails after the
-commit raises although the version is in. So hooks are off, an exception says nothing about the outcome, and the
-committer reads back what it wrote.
+A commit from version v becomes version v + 1, or it fails if another commit came first (`log_entry`). An exception says
+nothing about the outcome, so the committer reads back what it wrote.
 
-A process that is killed leaves the whole commit or none, because a log entry is linked into place. delta-rs does not
-fsync, so a power cut may lose an entry. `DeltaLog.sync` makes one durable, before anything relies on it (`durable`).
+delta-rs reads the log. What this process committed itself is known, so nobody asks a storage whether it is there: a
+commit from an older version than the newest fails. delta-rs takes it in before the table is used next.
+
+A process that is killed leaves the whole commit or none, because a log entry is linked into place. It is not synced
+then, so a power cut may lose it. `DeltaLog.sync` makes one durable, before anything relies on it (`durable`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from jobs.storage.folder import Folder
 from jobs.storage.place import StoragePlace, delete_folder
 from jobs.storage.synced import new_folders, sync_files, sync_folders
+from jobs.storage.together import together
 from jobs.stores.log_entries import METADATA_KEY, entry_place, log_of
 from jobs.stores.log_entry import write_entry
 
@@ -69,8 +71,19 @@ class DeltaLog:
         self.folder = folder
         self._hook = hook
         self._table: DeltaTable | None = None
+        self._committed = -1
+        """The newest version that was committed here. The loaded table may not have it yet."""
         self.sound_at: int | None = None
         """The version at which no other writer was found to have removed anything (`own_tables`)."""
+
+    def has_committed(self, version: int) -> bool:
+        """Return whether that version is the last that was committed here, so that its entry need not be read."""
+        return version == self._committed
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the table was read or made here."""
+        return self._table is not None
 
     def exists(self) -> bool:
         """Return whether a table is there."""
@@ -80,7 +93,7 @@ class DeltaLog:
 
     def create(self, schema: pa.Schema | Schema, configuration: dict[str, str]) -> None:
         """Create the table if it is missing. Of several processes that try at once, one succeeds and all go on."""
-        if self.exists():
+        if self.is_open or self.exists():
             return
         new = new_folders(self.folder)
         try:
@@ -102,30 +115,51 @@ class DeltaLog:
     def drop(self) -> None:
         """Delete the log, so that the folder is no table any more. Only for a table without any commit."""
         delete_folder(log_of(self.folder))
-        self._table = None
+        self._table, self._committed = None, -1
 
     def current(self) -> DeltaTable:
         """Return the table at its newest version. Raises what delta-rs raises if it cannot be read."""
         if self._table is None:
             return self.reopen()
-        if self.ends_at(self._table.version()):
-            return self._table  # versions have no gaps; an update would list all entries, however many there are
-        try:
-            self._table.update_incremental()
-        except Exception:  # noqa: BLE001 - a log shortened since the last look: reading it anew is always right
+        version = self._table.version()
+        if version < self._committed or not self.ends_at(version):
+            return self._updated(self._table)
+        return self._table  # versions have no gaps; an update would list all entries, however many there are
+
+    def known(self) -> DeltaTable:
+        """Return the table as of the last look, or of the last commit here. Another process may have committed since.
+
+        Raises what delta-rs raises if it cannot be read.
+        """
+        if self._table is None:
             return self.reopen()
-        return self._table if entry_place(self.folder, self._table.version()).exists() else self.reopen()
+        return self._table if self._table.version() >= self._committed else self._updated(self._table)
 
     def ends_at(self, version: int) -> bool:
         """Return whether that is the newest version, by one look for its entry and one for the next.
 
         The newest version always has its entry, unless the table was dropped.
         """
-        return entry_place(self.folder, version).exists() and not entry_place(self.folder, version + 1).exists()
+        entries = [entry_place(self.folder, version), entry_place(self.folder, version + 1)]
+        there, later = together(self.folder.storage, StoragePlace.exists, entries)
+        return there and not later
+
+    def must_have(self, version: int) -> None:
+        """Raise FileNotFoundError if the entry of a version is gone: an entry behind it would leave a gap."""
+        if not entry_place(self.folder, version).exists():
+            raise FileNotFoundError(f"entry {version} of the log of {self.folder} is gone")
+
+    def _updated(self, table: DeltaTable) -> DeltaTable:
+        before = table.version()
+        try:
+            table.update_incremental()
+        except Exception:  # noqa: BLE001 - a log shortened since the last look: reading it anew is always right
+            return self.reopen()
+        return table if table.version() > before else self.reopen()
 
     def reopen(self) -> DeltaTable:
         """Return the table as its log says, read anew."""
-        self._table = None
+        self._table, self._committed = None, -1
         self._table = DeltaTable(str(self.folder))
         return self._table
 
@@ -140,27 +174,14 @@ class DeltaLog:
     ) -> None:
         """Commit `actions` as the version after the one `table` is loaded at, or raise.
 
-        With `schema` the same commit gives the table these columns. Then the caller must check that the table's
-        features allow a commit, because delta-rs, which refuses unknown features, is not asked (`log_entry`).
-
-        An exception does not say that the commit is absent: read back `says` by `entries_after`.
+        With `schema` the same commit gives the table these columns. An exception does not say that the commit is
+        absent: read back `says` by `entries_after`.
         """
         self._hook(CommitMoment.BEFORE)
-        if schema is None:
-            properties = CommitProperties(
-                custom_metadata={METADATA_KEY: says},
-                max_commit_retries=0,
-                app_transactions=[transaction] if transaction else None,
-            )
-            table.create_write_transaction(
-                list(actions),
-                "append",
-                table.schema(),
-                commit_properties=properties,
-                post_commithook_properties=NO_HOOKS,
-            )
-        else:
-            write_entry(self.folder, table, actions, schema=schema, says={METADATA_KEY: says}, transaction=transaction)
+        write_entry(self.folder, table, actions, schema=schema, says={METADATA_KEY: says}, transaction=transaction)
+        if self.sound_at == table.version():
+            self.sound_at = table.version() + 1
+        self._committed = table.version() + 1
         self._hook(CommitMoment.AFTER)
 
     def sync(self, version: int) -> None:

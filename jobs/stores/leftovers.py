@@ -11,6 +11,7 @@ from checkpointing.graph import JobGraph, VertexKind
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths, parse_generation, parse_staged_name
+from jobs.storage.together import together
 from jobs.stores.warehouse import Warehouse
 
 
@@ -21,8 +22,12 @@ def delete_leftovers(
 
     If the process dies in between, the next tick deletes the rest.
     """
-    found = (path for table in tables for path in sorted(_of_table(warehouse, table, current=current, by=by)))
-    return tuple(path for path in found if warehouse.delete(path))
+    found = together(
+        warehouse.storage, lambda table: sorted(_of_table(warehouse, table, current=current, by=by)), tables
+    )
+    paths = [path for of_table in found for path in of_table]
+    deleted = together(warehouse.storage, warehouse.delete, paths)
+    return tuple(path for path, gone in zip(paths, deleted, strict=True) if gone)
 
 
 def delete_unfinished(warehouse: Warehouse, tables: Iterable[TableName], effect: RunMicroBatch) -> None:
@@ -54,12 +59,11 @@ def staging_folders(graph: JobGraph, paths: ProtocolPaths) -> tuple[TableName, .
 
 
 def _of_table(warehouse: Warehouse, table: TableName, *, current: Generation, by: Referenced) -> Iterator[str]:
-    for folder in warehouse.place(warehouse.paths.staged_root(table)).folders():
-        generation = parse_generation(folder.last)
-        if generation is None or generation >= current:
+    for file in warehouse.place(warehouse.paths.staged_root(table)).entries(deep=True):
+        folder, _, last = file.name.rpartition("/")
+        generation, name = parse_generation(folder), parse_staged_name(last)
+        if generation is None or name is None or generation >= current:
             continue
-        for file in folder.entries():
-            name = parse_staged_name(file.name)
-            path = f"{warehouse.paths.staged_folder(table, generation)}/{file.name}"
-            if name is not None and is_unreferenced(path, name, generation, current=current, by=by):
-                yield path
+        path = f"{warehouse.paths.staged_folder(table, generation)}/{last}"
+        if is_unreferenced(path, name, generation, current=current, by=by):
+            yield path

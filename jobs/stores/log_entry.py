@@ -1,10 +1,11 @@
-"""Writes a log entry that changes a table's columns, as Delta's protocol describes it: delta-rs cannot.
+"""Writes a log entry as Delta's protocol describes it: one compare-and-swap, and one request to an object store.
 
-Tried with delta-rs 1.6.6: its write transaction ignores the schema of an append. An overwrite takes the schema and
-removes every active file, and the protocol forbids adding one of them again in the same commit. ADD COLUMN is a
-commit of its own, and nothing drops a column. So this module writes the commit that changes columns: the protocol
-(only if a type needs a feature), the metadata, the transaction, removes and adds. It is a compare-and-swap like
-delta-rs's own: the whole, durable entry is written if no other entry has its number.
+The whole entry is written if no other entry has its number. delta-rs does the same, but it asks a store for the log's
+newest version before, and reads the log after. Tried with delta-rs 1.6.6, it cannot change columns in a commit either:
+its write transaction ignores the schema of an append. An overwrite takes the schema and removes every active file, and
+the protocol forbids adding one of them again in the same commit. ADD COLUMN is a commit of its own, and nothing drops a
+column. An entry has the transaction, removes and adds. If columns change it has the metadata too, and the protocol if a
+type needs a feature.
 """
 
 import json
@@ -13,10 +14,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from deltalake import DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from jobs.storage.place import StoragePlace
 from jobs.stores.log_entries import entry_place
+from jobs.stores.table_rules import HARMLESS
 
 _READER, _WRITER = 3, 7
 _IMPLIED: Final = {2: ("appendOnly", "invariants"), 3: ("checkConstraints",), 4: ("changeDataFeed", "generatedColumns")}
@@ -33,23 +36,37 @@ def write_entry(
     table: DeltaTable,
     actions: Sequence[AddAction | RemoveAction],
     *,
-    schema: Schema,
+    schema: Schema | None,
     says: dict[str, Any],
     transaction: Transaction | None,
 ) -> None:
-    """Commit `actions` and the columns of `schema` as the version after the one `table` is loaded at.
+    """Commit `actions` as the version after the one `table` is loaded at; with `schema` the table gets these columns.
 
-    Raises EntryTakenError if that version is there already, and OSError.
+    The entry is not durable yet in a folder. Raises CommitFailedError for a table that forbids the commit,
+    EntryTakenError if that version is there already, and OSError.
     """
+    _must_allow(table, actions)
     entry, at_ms = entry_place(folder, table.version() + 1), _now_ms(transaction)
-    lines = [_commit_info(says, at_ms), *_protocol(table, schema), _metadata(table, schema)]
+    lines = [_commit_info(says, at_ms)]
+    if schema is not None:
+        lines += [*_protocol(table, schema), _metadata(table, schema)]
     if transaction is not None:
         lines.append({"txn": {"appId": transaction.app_id, "version": transaction.version, "lastUpdated": at_ms}})
     lines.extend(_file_action(action) for action in actions)
     try:
-        entry.write("".join(f"{json.dumps(line)}\n" for line in lines).encode())
+        entry.write("".join(f"{json.dumps(line)}\n" for line in lines).encode(), durable=False)
     except FileExistsError as error:
         raise EntryTakenError(f"version {table.version() + 1} of {folder} was committed by another") from error
+
+
+def _must_allow(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> None:
+    """Raise CommitFailedError for a table with a feature that our entries would break (`table_rules`)."""
+    unknown = sorted(frozenset(table.protocol().writer_features or ()) - HARMLESS)
+    if unknown:
+        raise CommitFailedError(f"unsupported table features: {', '.join(unknown)}")
+    takes_out = any(isinstance(action, RemoveAction) and action.data_change for action in actions)
+    if takes_out and table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
+        raise CommitFailedError("the table is append-only, and the commit removes files")
 
 
 def _now_ms(transaction: Transaction | None) -> int:

@@ -7,6 +7,7 @@ from jobs.storage.folder_obstacles import folder_obstacles, kind_of
 from jobs.storage.objects import ObjectStore
 from jobs.storage.obstacle import Obstacle
 from jobs.storage.store_obstacles import broken_promises, store_obstacles
+from jobs.storage.together import both
 from jobs.stores.warehouse import Warehouse
 
 
@@ -21,12 +22,22 @@ def obstacles(warehouse: Warehouse, *, thorough: bool = False) -> Iterator[Obsta
         case Folder() as folder:
             yield from folder_obstacles(folder, (paths.folder, paths.requests, paths.traces, *logs))
         case ObjectStore() as store:
-            found = tuple(store_obstacles(store, paths.folder))
+            found, has_run = both(
+                store, lambda: tuple(store_obstacles(store, paths.folder)), lambda: _is_there(warehouse, logs[0])
+            )
             yield from found
-            if not found and (thorough or not warehouse.place(logs[0]).is_folder()):
+            if not found and (thorough or not has_run):
                 yield from broken_promises(store, paths.folder)
         case _:
             raise TypeError(f"no storage of Tidemark's: {warehouse.storage}")
+
+
+def _is_there(warehouse: Warehouse, folder: str) -> bool:
+    """Return whether a folder is there; False if the storage cannot be asked, of which an obstacle tells."""
+    try:
+        return warehouse.place(folder).is_folder()
+    except OSError:
+        return False
 
 
 def kind_at(warehouse: Warehouse, name: str) -> str | None:

@@ -110,8 +110,9 @@ class OutputTables:
             self._drop_shell(log, shows.columns or declared_columns(schema))
         made_in = Schema([field_of(column) for column in shows.columns]) if shows.columns else schema
         log.create(made_in, {**CONFIGURATION, JOB_PROPERTY: str(self._warehouse.paths.job)})
-        self._must_be_ours(log.current(), table, mode, renamed=shows.renamed)
-        problems = self._problems(table)
+        loaded = log.current()
+        self._must_be_ours(loaded, table, mode, renamed=shows.renamed)
+        problems = self._problems(table, loaded)
         if problems:
             raise TableMismatchError("; ".join(problems))
 
@@ -136,14 +137,14 @@ class OutputTables:
 
     def _checked(self, table: TableName, leaving: Collection[str]) -> tuple[str, ...]:
         try:
-            return (*self._problems(table), *self._moved(table, leaving))
+            loaded = self._tables.log(table).current()
+            return (*self._problems(table, loaded), *self._moved(table, loaded, leaving))
         except Exception as error:
             if not self._tables.log(table).exists():
                 return (f"table {table} is gone: restore its folder, or start an empty warehouse",)
             raise TableNotCheckedError(table, error) from error
 
-    def _problems(self, table: TableName) -> tuple[str, ...]:
-        loaded = self._tables.log(table).current()
+    def _problems(self, table: TableName, loaded: DeltaTable) -> tuple[str, ...]:
         if self._sound_at.get(table) == loaded.version():
             return ()
         expected, folder = self._expected[table], str(self._tables.log(table).folder)
@@ -154,16 +155,15 @@ class OutputTables:
             self._sound_at[table] = loaded.version()
         return tuple(f"table {table} {each.what}{_since(loaded, each)}: {each.way_out}" for each in found)
 
-    def _moved(self, table: TableName, leaving: Collection[str]) -> tuple[str, ...]:
+    def _moved(self, table: TableName, loaded: DeltaTable, leaving: Collection[str]) -> tuple[str, ...]:
         """Return the problem of a table if another writer has moved the rows of files that must leave it."""
         inside = [path for path in (relative_to_table(table, file) for file in leaving) if path is not None]
-        log = self._tables.log(table)
-        why_not = not_removable(log.current(), log.folder, inside) if inside else ""
+        why_not = not_removable(loaded, self._tables.log(table).folder, inside) if inside else ""
         return (f"table {table}: {why_not}",) if why_not else ()
 
     def _drop_shell(self, log: DeltaLog, due: Columns) -> None:
         """Drop a table that an earlier tick made with other columns, if no commit has ever reached it."""
-        if not log.exists():
+        if not log.is_open and not log.exists():
             return
         loaded = log.current()
         ours = loaded.metadata().configuration.get(JOB_PROPERTY) == str(self._warehouse.paths.job)

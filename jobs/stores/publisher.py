@@ -9,6 +9,7 @@ foreign OPTIMIZE, DELETE or UPDATE; the note names it. A rollback takes only Tid
 
 from base64 import b64decode
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final, assert_never
 
 from deltalake import DeltaTable, Schema, Transaction
@@ -17,10 +18,11 @@ from deltalake.transaction import RemoveAction
 
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from checkpointing.metadata.paths import relative_to_table
-from jobs.storage.folder import link_to
+from jobs.storage.folder import Folder, link_to
+from jobs.storage.together import together
 from jobs.stores import maintenance
 from jobs.stores.delta_log import (
     Action,
@@ -52,6 +54,7 @@ class _Request:
     publication: Publication
     checkpoint: CheckpointId
     again: bool
+    by: Generation | None
 
     @property
     def table(self) -> TableName:
@@ -67,15 +70,22 @@ class Publisher:
         self._tables = tables
 
     def publish(
-        self, publication: Publication, checkpoint: CheckpointId, *, again: bool = False
+        self,
+        publication: Publication,
+        checkpoint: CheckpointId,
+        *,
+        again: bool = False,
+        by: Generation | None = None,
     ) -> TablePublished | PublishFailed:
         """Make the table show checkpoint n of this publication, once, whatever was tried before.
 
-        `again`: it had been published, and the log has lost it; the new entry says so. The version returned is the
-        one at which the table came to show n; foreign commits may lie behind it. A failure leaves the table as it
-        was, and asking again is always safe.
+        `again`: it had been published, and the log has lost it; the new entry says so. `by` is the generation of the
+        tick that has just checked the table and whose tasks wrote the files staged under it. So an object store is
+        asked for neither: the commit fails if another came first, and the store has said of each file that it is
+        there. The version returned is the one at which the table came to show n; foreign commits may lie behind it. A
+        failure leaves the table as it was, and asking again is always safe.
         """
-        request = _Request(publication, checkpoint, again)
+        request = _Request(publication, checkpoint, again, by)
         try:
             return self._publish(request)
         except _CannotPublishError as error:
@@ -92,7 +102,7 @@ class Publisher:
         log = self._tables.log(request.table)
         met: Exception | None = None
         for _ in range(TRIES):
-            table = log.current()
+            table = log.current() if request.by is None or met is not None else log.known()
             if self._tables.shown(table, request.table) >= request.checkpoint:
                 version = self._version_showing(table, request.checkpoint)
                 return TablePublished(request.checkpoint, request.table, version, "")
@@ -110,6 +120,7 @@ class Publisher:
                 met = error
                 log.reopen()
                 continue
+            self._tables.published(table, request.table, request.checkpoint)
             return TablePublished(request.checkpoint, request.table, table.version() + 1, note)
         raise _CannotPublishError(f"table {request.table}: its log refuses the commit ({met}). {advice(str(met))}")
 
@@ -142,7 +153,7 @@ class Publisher:
                 return [*self._takes_out(table, request, active), *adds], ""
             case TableMode.UPSERT | TableMode.STATE:
                 adds = self._adds(request, publication.files, active)
-                foreign = _foreign_since_ours(table)
+                foreign = self._foreign_since_ours(table, request)
                 healed = f"set back to the checkpoint's files after {_named(foreign)}" if foreign else ""
                 return [*self._removes(table, request, active), *adds], healed
             case _:
@@ -150,20 +161,16 @@ class Publisher:
 
     def _adds(self, request: _Request, files: tuple[FileHandle, ...], active: set[str]) -> list[Action]:
         now_ms = self._warehouse.now_ms()
-        actions: list[Action] = []
-        for file in files:
-            path = _inside(request.table, file)
-            if path not in active:
-                self._must_exist(request, file)
-                actions.append(add(path, file.bytes, file.stats, now_ms))
-        return actions
+        new = {path: file for file in files if (path := _inside(request.table, file)) not in active}
+        together(self._warehouse.storage, lambda file: self._must_exist(request, file), new.values())
+        return [add(path, file.bytes, file.stats, now_ms) for path, file in new.items()]
 
     def _removes(self, table: DeltaTable, request: _Request, active: set[str]) -> list[Action]:
         wanted = {_inside(request.table, file) for file in request.publication.files}
         gone = sorted(active - wanted)
         vectors = paths_with_deletion_vectors(table).intersection(active)
         if vectors:
-            foreign = _foreign_since_ours(table)
+            foreign = self._foreign_since_ours(table, request)
             folder = str(self._tables.log(request.table).folder)
             raise _CannotPublishError(
                 f"table {request.table}: {_named(foreign)} left deletion vectors on {len(vectors)} files "
@@ -183,8 +190,17 @@ class Publisher:
         now_ms = self._warehouse.now_ms()
         return [remove(path, now_ms) for path in sorted(wanted & active)]
 
+    def _foreign_since_ours(self, table: DeltaTable, request: _Request) -> list[LogEntry]:
+        """Return the entries that others wrote since our last commit (or the table's creation), oldest first."""
+        if self._tables.log(request.table).has_committed(table.version()):
+            return []
+        foreign = takewhile(lambda entry: entry.ours is None and entry.version > 0, newest_entries(table))
+        return [*foreign][::-1]
+
     def _must_exist(self, request: _Request, file: FileHandle) -> None:
         place = self._warehouse.place(file.path)
+        if not isinstance(place.storage, Folder) and not file.inline and self._was_written(request, file):
+            return
         size = place.size()
         if file.inline and size != file.bytes and link_to(place.storage, file.path) is None:
             place.replace(b64decode(file.inline))
@@ -195,6 +211,12 @@ class Publisher:
                 f"table {request.table}: staged file {file.path} of checkpoint {request.checkpoint} {wrong}. "
                 "Restore it from a backup of the warehouse, or roll back to an older checkpoint"
             )
+
+    def _was_written(self, request: _Request, file: FileHandle) -> bool:
+        """Return whether a task of the tick that asks has written the file."""
+        if request.by is None:
+            return False
+        return file.path.startswith(f"{self._warehouse.paths.staged_folder(request.table, request.by)}/")
 
     def _says(self, request: _Request) -> dict[str, object]:
         says: dict[str, object] = {"job": self._warehouse.paths.job, "checkpoint": request.checkpoint}
@@ -243,16 +265,6 @@ def _inside(table: TableName, file: FileHandle) -> str:
     if path is None:
         raise _CannotPublishError(f"table {table}: file {file.path} does not lie in the table's folder")
     return path
-
-
-def _foreign_since_ours(table: DeltaTable) -> list[LogEntry]:
-    """Return the entries that others wrote since our last commit (or the table's creation), oldest first."""
-    foreign: list[LogEntry] = []
-    for entry in newest_entries(table):
-        if entry.ours is not None or entry.version == 0:
-            break
-        foreign.append(entry)
-    return foreign[::-1]
 
 
 def _named(foreign: list[LogEntry]) -> str:

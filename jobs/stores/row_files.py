@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from jobs.storage.place import StoragePlace
+from jobs.storage.together import together
 from jobs.stores.delta_log import add
 
 FOLDER = "_rows"
@@ -36,11 +37,12 @@ class RowFiles:
 
     def write(self, prefix: str, rows: list[dict[str, Any]], at_ms: int) -> AddAction:
         """Write a durable file of `rows`; return the action that would enter it into the table."""
-        buffer = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(rows, schema=self._schema), buffer, compression="zstd")
+        buffer, table = io.BytesIO(), pa.Table.from_pylist(rows, schema=self._schema)
+        pq.write_table(table, buffer, compression="zstd")
         content = buffer.getvalue()
         path = f"{FOLDER}/{prefix}-{uuid4()}.parquet"
         (self._folder / path).write(content)
+        self._read[path] = tuple(table.to_pylist())
         return add(path, len(content), f'{{"numRecords":{len(rows)}}}', at_ms)
 
     def read_sound(self, paths: list[str]) -> tuple[dict[str, tuple[dict[str, Any], ...]], dict[str, str]]:
@@ -51,11 +53,11 @@ class RowFiles:
         """
         found: dict[str, tuple[dict[str, Any], ...]] = {}
         unreadable: dict[str, str] = {}
-        for path in paths:
-            try:
-                found[path] = self._read[path] if path in self._read else self._load(path)
-            except (OSError, pa.ArrowException) as error:
-                unreadable[path] = f"{type(error).__name__}: {error}"
+        for path, rows in zip(paths, together(self._folder.storage, self._known, paths), strict=True):
+            if isinstance(rows, str):
+                unreadable[path] = rows
+            else:
+                found[path] = rows
         ours = [row for path, rows in found.items() if is_own(path) for row in rows]
         for path, rows in found.items():
             if not is_own(path):
@@ -65,6 +67,15 @@ class RowFiles:
 
     def _is_whole(self, row: dict[str, Any]) -> bool:
         return all(row.get(field.name) is not None for field in self._schema if field.name not in self._nullable)
+
+    def _known(self, path: str) -> tuple[dict[str, Any], ...] | str:
+        """Return a file's rows, or what is wrong with it."""
+        if path in self._read:
+            return self._read[path]
+        try:
+            return self._load(path)
+        except (OSError, pa.ArrowException) as error:
+            return f"{type(error).__name__}: {error}"
 
     def _load(self, path: str) -> tuple[dict[str, Any], ...]:
         # A third of the time of pq.read_table, which makes a dataset of the file: there are few rows in each.

@@ -11,6 +11,7 @@ from checkpointing.commit.behind import Cuts, LogSeen, Standing, in_doubt
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.engine_paths import typed
+from jobs.storage.together import together
 from jobs.stores.log_entries import broken_entry, log_versions, published_by
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
@@ -49,28 +50,38 @@ def observe_standing(
         for each in row.tables:
             versions.setdefault(each.table, set())
     wanted = {table: at for table, at in versions.items() if tables is None or table in tables}
-    looked = {table: _look_at(warehouse, logs, table, None if whole else at) for table, at in wanted.items()}
+
+    def looks(asked: Iterable[tuple[TableName, AbstractSet[int] | None]]) -> dict[TableName, LogSeen]:
+        found = together(warehouse.storage, lambda each: (each[0], _look_at(warehouse, logs, *each)), asked)
+        return dict(found)
+
+    looked = looks([(table, None if whole else at) for table, at in wanted.items()])
     seen = Standing(warehouse.paths.job, tuple(known), cuts, looked)
     doubtful = frozenset() if whole else in_doubt(seen)
-    return replace(seen, logs=looked | {table: _look_at(warehouse, logs, table, None) for table in doubtful})
+    return replace(seen, logs=looked | looks([(table, None) for table in doubtful]))
 
 
 def _look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: AbstractSet[int] | None) -> LogSeen:
     """Return what a table's log says at these versions, or at all versions (None); raise TableLogDamagedError."""
     log = logs.log(table)
-    there = log_versions(log.folder)
-    if not there:
-        return LogSeen(None)
     try:
         loaded = log.current()
         shows = CheckpointId(logs.shown(loaded, table))
     except Exception as error:
+        if not log_versions(log.folder):
+            return LogSeen(None)
         raise damaged_log(warehouse, table, error) from error
     application = warehouse.paths.transaction_id(table)
-    looked = there if versions is None else [version for version in there if version in versions]
-    entries = {version: published_by(log.folder, version, application) for version in looked}
-    published = {version: entry for version, entry in entries.items() if entry is not None}
-    return LogSeen(loaded.version(), shows, published, there[0])
+    there = log_versions(log.folder) if versions is None else []
+    asked = sorted(versions) if versions is not None else there
+    entries = together(
+        warehouse.storage, lambda version: (version, published_by(log.folder, version, application)), asked
+    )
+    published = {version: entry for version, entry in entries if entry is not None}
+    if not there and not published.keys() >= {*asked} - {0}:
+        there = log_versions(log.folder)  # the entry of one version is not there: was it dropped as too old?
+    oldest = there[0] if there else 0
+    return LogSeen(loaded.version(), shows, published, oldest)
 
 
 def damaged_log(warehouse: Warehouse, name: str, error: Exception) -> TableLogDamagedError:

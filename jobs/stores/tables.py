@@ -38,6 +38,10 @@ class TableLogs:
             self._shown[name] = (table, table.version(), checkpoint)
         return checkpoint
 
+    def published(self, table: DeltaTable, name: TableName, checkpoint: CheckpointId) -> None:
+        """Take note that a commit behind that loaded table lets the table show a checkpoint."""
+        self._shown[name] = (table, table.version() + 1, checkpoint)
+
 
 @dataclass(frozen=True, slots=True)
 class TableShown:

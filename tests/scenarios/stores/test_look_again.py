@@ -4,7 +4,7 @@ import pytest
 from deltalake import DeltaTable
 
 from checkpointing.graph import Table, TableMode
-from checkpointing.identifiers import CheckpointId
+from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import Publication, TablePublished
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
@@ -62,3 +62,16 @@ def test_commits_of_others_after_the_look_are_noticed(stores, rows, tables, anot
     assert 3 == _checkpoint(stores, rows, tables, silver, 2)
     assert CheckpointId(2) == stores.shown(silver)
     assert CheckpointId(2) == JobStores(tables.warehouse, cross_freely).shown(silver)
+
+
+def test_a_commit_that_asks_nothing_before_finds_out_that_another_came_first(stores, rows, tables, another, silver):
+    """The tick of generation 1 publishes without a look. Its commit fails, is repeated, and stands behind the other."""
+    _checkpoint(stores, rows, tables, silver, 1)
+    stores.look_again([silver])
+    DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
+    stores.append(rows.checkpoint(2), 1)
+    file = tables.stage(silver, {"k2": 2})
+    publication = Publication(silver, TableMode.APPEND, adds=(file,))
+    published = stores.publish(publication, CheckpointId(2), by=Generation(1))
+    assert TablePublished(CheckpointId(2), silver, 3, "") == published
+    assert published == stores.publish(publication, CheckpointId(2), by=Generation(1))

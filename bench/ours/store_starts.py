@@ -1,0 +1,88 @@
+"""How long a tick on an object store, at 30 ms a request, takes to its first micro-batch after many checkpoints.
+
+`python -m bench.ours.store_starts --checkpoints N` lays N checkpoints of the flights out in a folder,
+and copies it into the store. Each further tick takes one checkpoint. It prints for each of them the seconds from its
+start to its first micro-batch, and the longest chain of requests meanwhile.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from bench.measures import FailedTickError, Laps, print_result
+from bench.store_job import BUCKET, job, slow_store
+from bench.tick_trace import first_micro_batch_ms
+from bench.tiny_job import TinyEngine
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import TickOutcome
+from jobs.planner import JobPlan
+from jobs.runtime.report import TickReport
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
+from jobs.storage.address import Root, StoreUrl
+from jobs.storage.location import storage_of
+from tests.store_proxy import Proxy, longest_chain
+
+_TICKS: Final = 3
+_PER_TICK: Final = 250
+_URL: Final = StoreUrl(f"s3://{BUCKET}/starts")
+
+
+def main() -> None:
+    """Measure the starts of some ticks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checkpoints", type=int, default=1_000)
+    parser.add_argument("--scratch", type=Path)
+    asked = parser.parse_args()
+    planned = job(asked.checkpoints + _TICKS + 1)
+    with slow_store() as (server, slow):
+        os.environ.update(server.environment)
+        with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
+            _lay_out(planned, Path(scratch), asked.checkpoints)
+        result = [_start(planned, slow) for _ in range(_TICKS)]
+    print_result(
+        {
+            "program": "tidemark-store-starts",
+            "start_s": [took for took, _, _ in result],
+            "sequential": [chain for _, chain, _ in result],
+            "requests": result[-1][2],
+        }
+    )
+
+
+def _lay_out(planned: JobPlan, root: Path, checkpoints: int) -> None:
+    """Take the checkpoints in a folder, and copy it into the store."""
+    done = 0
+    while done < checkpoints:
+        done += len(_tick(planned, root, min(_PER_TICK, checkpoints - done)).completed)
+    # The bucket's own address: this process keeps a client of each address, and the ticks' client is to be slow.
+    bucket, prefix = storage_of(StoreUrl(f"s3://{BUCKET}")), str(_URL).rpartition("/")[2]
+    files = [path for path in root.rglob("*") if path.is_file()]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda path: bucket.replace(f"{prefix}/{path.relative_to(root)}", path.read_bytes()), files))
+
+
+def _start(planned: JobPlan, slow: Proxy) -> tuple[float, int, dict[str, int]]:
+    """Run a tick of one checkpoint; return what its start took, its longest chain of requests, and how many of each."""
+    os.environ.update(slow.environment)
+    started = time.time()
+    began = first_micro_batch_ms(_tick(planned, _URL, 1).trace) / 1000
+    asked = [each for each in slow.seen() if started <= each.began and each.ended <= began]
+    return began - started, longest_chain(asked), dict(Counter(each.kind for each in asked))
+
+
+def _tick(planned: JobPlan, root: Root, checkpoints: int) -> TickReport:
+    settings = RuntimeSettings(warehouse=root, limits=TickLimits(checkpoints=checkpoints), reader_grace_ms=0)
+    report = run_tick(planned, settings, Laps(), engine=TinyEngine())
+    if report.outcome is TickOutcome.FAILED:
+        raise FailedTickError(report.message)
+    return report
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""A job with the tables and states of the flights, and an S3 server that takes 30 ms for each request.
+
+The job's micro-batches run in this process (`tiny_job`): only its checkpoints and its stores are measured. The server
+is moto in a process of its own, behind a proxy in another one, so that neither takes this process's time.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.sql.types import LongType
+
+from bench.tiny_job import ROWS
+from jobs.planner import JobPlan, plan
+from jobs.quality.expectation import Expectation
+from jobs.sources.sequence import SequenceSource
+from tests.object_store import Server, serving
+from tests.store_proxy import Proxy
+from tidemark import CheckpointConfig, Pipeline, count, sum_of
+
+LATENCY_MS: Final = 30
+BUCKET: Final = "lake"
+
+
+def job(epochs: int) -> JobPlan:
+    """Return the job of so many epochs: nine tables, of which three are states."""
+    config = CheckpointConfig(every_rows=ROWS, rows_of=("flights",), slice_rows_max=ROWS, retained=3)
+    pipeline = Pipeline("flights", config=config, parallelism=2)
+    source = SequenceSource({"all": ROWS * epochs}, keys=ROWS)
+    flights = (
+        pipeline.source("flights", source)
+        .table("bronze/flights", id="bronze_flights")
+        .check_rows(
+            Expectation("expect_column_values_to_not_be_null", {"column": "value"}), quarantine="quarantine/flights"
+        )
+    )
+    weather = pipeline.source("weather", source, rows_per_epoch=ROWS).table("bronze/weather", id="bronze_weather")
+    silver = (
+        flights.key_by("key")
+        .connect(weather.with_column("temp", "value", LongType()).key_by("key"))
+        .enrich("silver_flights", "temp")
+        .table("silver/flights")
+    )
+    silver.key_by("key").aggregate("delays_by_route", flights=count(), total=sum_of("value")).upsert(
+        "gold/delays_by_route"
+    )
+    silver.key_by("n").aggregate("delays_by_wind", flights=count(), total=sum_of("value")).upsert("gold/delays_by_wind")
+    return plan(pipeline)
+
+
+@contextmanager
+def slow_store() -> Iterator[tuple[Server, Proxy]]:
+    """Lend a server with a bucket, and the proxy before it. Each is stopped by its process id."""
+    with serving() as server, Proxy(server, latency_ms=LATENCY_MS) as slow:
+        server.make_bucket(BUCKET)
+        yield server, slow
