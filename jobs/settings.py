@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, overload
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import (
@@ -93,8 +93,8 @@ class TickSettings(CheckpointConfig, BaseSettings):
     warehouse: Annotated[Path | StoreUrl, NoDecode, BeforeValidator(_address)] = Path("warehouse")
     """The folder of the tables, or a URL like `s3://bucket/prefix`. All processes of the job must reach it. A relative
     path begins at the project."""
-    data: Annotated[Path, BeforeValidator(_named_folder)] = Path("data")
-    """The folder of the pipeline's input. A relative path begins at the project."""
+    data: Annotated[Path | StoreUrl, NoDecode, BeforeValidator(_address)] = Path("data")
+    """The folder of the pipeline's input, or a URL like `s3://bucket/input`. A relative path begins at the project."""
     parallelism: Count | None = Field(default=None, ge=1)
     """The number of subtasks of each keyed vertex. None: what the pipeline says."""
 
@@ -219,10 +219,6 @@ def launchpad_layer(values: Mapping[str, object]) -> Layer:
     return Layer("set in the launchpad", {name: value for name, value in values.items() if value is not None})
 
 
-@overload
-def folder(name: Literal["data"], *given: Layer, project: Project | None = None) -> Path: ...
-@overload
-def folder(name: Literal["warehouse"], *given: Layer, project: Project | None = None) -> Root: ...
 def folder(name: Literal["data", "warehouse"], *given: Layer, project: Project | None = None) -> Root:
     """Return a folder that must be known before the pipeline: from the last of `given` that sets it.
 
@@ -239,7 +235,7 @@ def folder(name: Literal["data", "warehouse"], *given: Layer, project: Project |
 def _named(name: Literal["data", "warehouse"], layer: Layer) -> Root:
     text = str(layer.values[name])
     try:
-        return parsed(text) if name == "warehouse" else Path(text)
+        return parsed(text)
     except InvalidAddressError as error:
         raise InvalidSettingsError((Problem(name, str(error), layer.names(name)),)) from None
 

@@ -93,7 +93,7 @@ def _source_spec(plan: JobPlan, naming: Naming, name: VertexId, owners: list[str
         what = f"Source `{name}`, {about.kind}: {about.place}"
         told |= {"kind": about.kind, "place": about.place}
     if folder is not None:
-        told["folder"] = dg.MetadataValue.path(folder)
+        told["folder"] = dg.MetadataValue.path(str(folder))
     read = next((each for each in layers(source) if isinstance(each, CutSource)), None)
     return dg.AssetSpec(
         naming.source_key(name),

@@ -36,7 +36,7 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     key_prefix: str | Sequence[str] = (),
     group_name: str = GROUPS,
     warehouse: str | Path | None = None,
-    data: str | Path | None = None,
+    data: Root | str | None = None,
     settings: Mapping[str, object] | None = None,
     show_state: bool = True,
     upstream_prefixes: Mapping[str, str | Sequence[str]] = MappingProxyType({}),

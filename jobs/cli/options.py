@@ -26,16 +26,11 @@ _LOG_WIDTH: Final = 120
 _PIPELINE: Final = "A registered name, or module:attribute.  [default: the project's]"
 
 
-def named_warehouse(text: str) -> str:
-    """Return the address of a warehouse, a path or a URL; refuse an empty one. The settings judge a URL."""
-    return text if "://" in text else str(named_folder(text))
-
-
-def named_folder(text: str) -> Path:
-    """Return the named folder; refuse an empty name, which would silently mean the current folder."""
+def named_place(text: str) -> str:
+    """Return an address, a path or a URL; refuse an empty one. The settings judge a URL."""
     if not text.strip():
         raise typer.BadParameter("'' names no folder; '.' is the current one")
-    return Path(text)
+    return text if "://" in text else str(Path(text))
 
 
 Pipeline = Annotated[str | None, typer.Argument(metavar="PIPELINE", help=_PIPELINE, autocompletion=completed)]
@@ -44,12 +39,14 @@ Number = Annotated[str | None, typer.Argument(metavar="N", help="A checkpoint id
 Warehouse = Annotated[
     str | None,
     typer.Option(
-        parser=named_warehouse, metavar="PATH|URL", help="The folder or s3:// of the tables.  [default: the project's]"
+        parser=named_place, metavar="PATH|URL", help="The folder or s3:// of the tables.  [default: the project's]"
     ),
 ]
 Data = Annotated[
-    Path | None,
-    typer.Option(parser=named_folder, metavar="PATH", help="The folder of the input.  [default: the project's]"),
+    str | None,
+    typer.Option(
+        parser=named_place, metavar="PATH|URL", help="The folder or s3:// of the input.  [default: the project's]"
+    ),
 ]
 OtherSettings = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting, repeatable.")

@@ -19,6 +19,7 @@ from jobs.pipelines.flights_report import report
 from jobs.quality.expectation import Expectation
 from jobs.sources.files import FileSource
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
+from jobs.storage.address import Root
 
 CONFIG = CheckpointConfig(every_rows=12_000, rows_of=("flights",), slice_rows_max=4_000, retained=3)
 """A checkpoint every 12,000 flights: 29 of them cover the year."""
@@ -35,14 +36,15 @@ class DemoFiles(FileSource):
 
     def splits(self) -> tuple[SplitId, ...]:
         """Return the airports; raise SourceError with the command that writes the input."""
-        data = self.root.parent
-        if not self.root.is_dir():
+        root = self.root
+        if isinstance(root, Path) and not root.is_dir():
+            data = root.parent
             write = f"{typed(sys.executable)} -m jobs.flights_data {typed(data)}"
             raise SourceError(f"the demo's input is not in {data}: write it with '{write}', or name it with --data")
         return super().splits()
 
 
-def build(data: Path) -> Pipeline:
+def build(data: Root) -> Pipeline:
     """Return the pipeline over the input that `jobs.flights_data` wrote under `data`."""
     pipeline = Pipeline("flights", config=CONFIG, parallelism=2).report(report)
     flights = (

@@ -24,8 +24,9 @@ from checkpointing.identifiers import SplitId, split_id
 from checkpointing.messages import PollSource
 from jobs.pipeline import Pipeline, count, max_of
 from jobs.sources.committed_positions import CommitsToFile
-from jobs.sources.port import Source, WrappedSource
+from jobs.sources.port import Source, SourceError, WrappedSource
 from jobs.sources.sequence import SequenceSource, SequenceSplit
+from jobs.storage.address import Root
 
 FIRST_WAVE = {"fast": 105, "slow": 100}
 """The positions of the two splits at barrier 1."""
@@ -73,12 +74,14 @@ class TwoWaves(WrappedSource):
                 self._noted.notify_all()
 
 
-def committed_file(data: Path) -> Path:
+def committed_file(data: Root) -> Path:
     """Return the file to which the example writes its positions."""
+    if not isinstance(data, Path):
+        raise SourceError(f"the example writes a file beside its input, and cannot write it to {data}: name a folder")
     return data / "offsets_100_105" / "committed.json"
 
 
-def build(data: Path) -> Pipeline:
+def build(data: Root) -> Pipeline:
     """Return the example, which generates its records. The configuration decides the mode: exactly once by default."""
     pipeline = Pipeline("offsets_100_105", config=CONFIG, parallelism=1)
     numbers = CommitsToFile(TwoWaves(SequenceSource(ALL), FIRST_WAVE), committed_file(data))

@@ -11,6 +11,7 @@ from typing import Final
 from checkpointing.identifiers import InvalidNameError
 from jobs.pipeline import InvalidPipelineError, Pipeline
 from jobs.project import OWN, Project, here, make_importable, project_above, unknown_pipeline, working_directory
+from jobs.storage.address import Root
 from jobs.suggestions import NotThereError, nearest
 from jobs.user_code import message_of
 
@@ -50,7 +51,7 @@ def project_of(reference: PipelineReference) -> Project | None:
     return project_above(file.parent) or at_hand
 
 
-def find_pipeline(reference: PipelineReference, data: Path, project: Project | None = None) -> Pipeline:
+def find_pipeline(reference: PipelineReference, data: Root, project: Project | None = None) -> Pipeline:
     """Return the pipeline of that name or `module:attribute`, built over the input under `data`.
 
     A reference is a name, `module:attribute`, a Pipeline, or a function of the data folder that returns one. Only the
@@ -90,7 +91,7 @@ def _file_of(reference: PipelineReference) -> Path | None:
     return Path(spec.origin).resolve() if spec is not None and spec.has_location and spec.origin else None
 
 
-def _built(found: object, name: str, attribute: str, data: Path) -> Pipeline:
+def _built(found: object, name: str, attribute: str, data: Root) -> Pipeline:
     built = found
     if callable(found):
         with _blaming(name, "could not be built"):

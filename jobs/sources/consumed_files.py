@@ -6,11 +6,9 @@ file is removed. A poll from an earlier position is refused. This happens after 
 begins at the start.
 """
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
@@ -20,7 +18,8 @@ from jobs.sources.file_matching import FoundFile
 from jobs.sources.file_position import FilePosition, SeenFile
 from jobs.sources.port import SourceError
 from jobs.storage.documents import document
-from jobs.storage.place import local
+from jobs.storage.place import StoragePlace
+from jobs.storage.transfer import moved
 
 LEDGER: Final = "_consumed.json"
 
@@ -49,14 +48,14 @@ class Ledger(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumedFiles:
-    """Removes files of one source that were read. `archive` is the absolute path of the folder for them."""
+    """Removes the files of one source that were read. `archive` is the folder for them."""
 
     after: AfterReading
-    archive: Path | None = None
+    archive: StoragePlace | None = None
 
     def remove(
         self,
-        folder: Path,
+        folder: StoragePlace,
         split: SplitId,
         position: FilePosition,
         found: Mapping[str, FoundFile],
@@ -73,28 +72,28 @@ class ConsumedFiles:
             return
         before = position.before + (position.consumed if position.rest is None else 0)
         archive = None if self.archive is None else str(self.archive)
-        local(folder / LEDGER).replace(document(Ledger(checkpoint=checkpoint, before=before, archive=archive)))
+        (folder / LEDGER).replace(document(Ledger(checkpoint=checkpoint, before=before, archive=archive)))
         for file in whole:
             self._remove(folder, file.name, split)
 
-    def _remove(self, folder: Path, name: str, split: SplitId) -> None:
+    def _remove(self, folder: StoragePlace, name: str, split: SplitId) -> None:
         path = folder / name
         try:
             if self.archive is None:
-                path.unlink()
+                path.delete()
             else:
-                _move(path, self.archive / split / path.relative_to(folder))
+                _move(path, self.archive / split / name)
         except OSError as error:
             raise SourceError(
-                f"{path} has been read, and cannot be removed ({error.strerror}): correct its rights"
+                f"{path} has been read, and cannot be removed ({error.strerror or error}): correct its rights"
             ) from error
 
 
-def must_be_behind_removed(folder: Path, position: FilePosition) -> None:
-    """Raise SourceError if the folder lost files that a job at `position` has not read."""
+def must_be_behind_removed(folder: StoragePlace, position: FilePosition) -> None:
+    """Raise SourceError if files were removed from the folder that a job at `position` has not read."""
     path = folder / LEDGER
     try:
-        ledger = Ledger.model_validate_json(path.read_bytes())
+        ledger = Ledger.model_validate_json(path.read())
     except FileNotFoundError:
         return
     except (OSError, ValidationError) as error:
@@ -119,8 +118,7 @@ def _is_as_read(read: SeenFile, now: FoundFile) -> bool:
     return (read.size, read.modified_ns) == (now.size, now.modified_ns)
 
 
-def _move(path: Path, to: Path) -> None:
+def _move(path: StoragePlace, to: StoragePlace) -> None:
     if to.exists():
         raise SourceError(f"{path} has been read, and cannot be archived: there is {to} already; rename or remove it")
-    to.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(path, to)
+    moved(path, to)

@@ -37,6 +37,7 @@ from jobs.sources.port import (
     read_schema,
 )
 from jobs.sources.position_words import END
+from jobs.storage.place import local
 
 SPLIT: Final = SplitId("table")
 """The single split of a Delta source."""
@@ -323,7 +324,7 @@ def _without(schema: StructType, names: Collection[str]) -> StructType:
 def _footer(path: Path, size: int) -> Footer:
     """Return the footer of a file from a cache. Each file is opened once, because files of a table never change."""
     del size
-    return read_footer(path)
+    return read_footer(local(path))
 
 
 def _range(file: DataFile, change: ChangeType, place: DeltaPosition, rows: int, taken: int) -> DeltaRange:

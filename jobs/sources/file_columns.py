@@ -15,13 +15,13 @@ A file that does not name its columns always fits: a CSV file without a header, 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from pyspark.sql.types import DataType, StructField, StructType
 
 from jobs.sources.arrow_types import Conversion
 from jobs.sources.file_footer import Column, Footer
 from jobs.sources.port import SourceError
+from jobs.storage.place import StoragePlace
 
 
 class OnMisfit(Enum):
@@ -62,7 +62,7 @@ class Contract:
     on_misfit: OnMisfit
     found: frozenset[str] = frozenset()
 
-    def fit(self, path: Path, footer: Footer) -> Fit:
+    def fit(self, path: StoragePlace, footer: Footer) -> Fit:
         """Return how the file is read. Raise SourceError if it must not be read.
 
         Columns may be in any order.
@@ -90,7 +90,7 @@ class Contract:
         wanted = field.dataType.simpleString()
         return f": column {field.name!r} is {column.said}, but the source's schema says {wanted}"
 
-    def _must_fit(self, path: Path, wrong: list[str], unknown: tuple[Column, ...]) -> None:
+    def _must_fit(self, path: StoragePlace, wrong: list[str], unknown: tuple[Column, ...]) -> None:
         for why in wrong:
             raise SourceError(
                 f"{path}{why}: write it with the columns of the source's schema, change the schema, or let the source "
@@ -105,7 +105,7 @@ class Contract:
             )
 
 
-def _by_name(path: Path, columns: tuple[Column, ...]) -> dict[str, Column]:
+def _by_name(path: StoragePlace, columns: tuple[Column, ...]) -> dict[str, Column]:
     by_name = {column.name: column for column in columns}
     if len(by_name) < len(columns):
         names = [column.name for column in columns]

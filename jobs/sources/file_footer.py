@@ -5,13 +5,11 @@ and every writer writes it anew. The footer is read anyway. Reading whole files 
 their micro-batch.
 """
 
-import os
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,9 +17,9 @@ from pyspark.sql.types import DataType, NullType, TimestampType
 
 from jobs.sources.arrow_types import Conversion, conversion_of, spark_type
 from jobs.sources.port import SourceError
+from jobs.storage.parquet import FOOTER_TAIL, footer_of
+from jobs.storage.place import StoragePlace
 
-_TAIL: Final = 8
-"""The bytes at the end of a file: the footer's length in four little-endian bytes, and the magic word."""
 _DIGEST_BYTES: Final = 6
 
 Conversions = tuple[tuple[str, Conversion], ...]
@@ -62,14 +60,12 @@ class Footer:
     columns: tuple[Column, ...] | None
 
 
-def read_footer(path: Path) -> Footer:
-    """Return the footer of a Parquet file. It reads no row.
-
-    Raise SourceError if the file is unreadable or truncated.
-    """
+def read_footer(path: StoragePlace) -> Footer:
+    """Return the footer of a Parquet file; no row is read. Raises SourceError if it is unreadable or truncated."""
     try:
-        with path.open("rb") as opened, pq.ParquetFile(opened) as file:
-            return Footer(int(file.metadata.num_rows), _digest_of_footer(opened), tuple(_columns(file)))
+        end = footer_of(path)
+        with pq.ParquetFile(pa.BufferReader(end)) as file:
+            return Footer(int(file.metadata.num_rows), digest(end[:-FOOTER_TAIL]), tuple(_columns(file)))
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, "Parquet", error) from error
 
@@ -81,8 +77,8 @@ def conversions_of(footer: Footer, names: Iterable[str]) -> Conversions:
     return tuple((name, conversion) for name, conversion in found if conversion is not None)
 
 
-def unreadable(path: Path, title: str, error: Exception) -> SourceError:
-    """Return the error for a file that has another format or is not whole."""
+def unreadable(path: StoragePlace, title: str, error: Exception) -> SourceError:
+    """Return the error for a file that is not of its format, or not whole."""
     return SourceError(
         f"{path} cannot be read as {title} ({first_line(error)}): write it anew, or remove it. A file that is "
         f"still being written needs a temporary name: a leading dot or underscore, or .tmp at the end"
@@ -107,10 +103,3 @@ def _columns(file: pq.ParquetFile) -> Iterator[Column]:
             yield Column(field.name, "timestamp", TimestampType())
         else:
             yield column(field.name, field.type)
-
-
-def _digest_of_footer(file: BinaryIO) -> str:
-    file.seek(-_TAIL, os.SEEK_END)
-    length = int.from_bytes(file.read(_TAIL)[:4], "little")
-    file.seek(-_TAIL - length, os.SEEK_END)
-    return digest(file.read(length))

@@ -17,7 +17,8 @@ import gzip
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import file_digest
-from pathlib import Path
+from io import BytesIO
+from pathlib import Path, PurePosixPath
 from typing import IO, Final, cast
 
 import pyarrow as pa
@@ -29,13 +30,16 @@ from jobs.sources.avro.types import AvroTypeError, ColumnType, column_types
 from jobs.sources.file_footer import Column, Footer, column, digest, read_footer, unreadable
 from jobs.sources.file_position import PLACES
 from jobs.sources.port import SourceError
+from jobs.storage.folder import Folder
+from jobs.storage.parquet import parquet_of
+from jobs.storage.place import StoragePlace
 
 Options = Mapping[str, str]
 """The options of Spark's reader for the format, all as text."""
 
 _SPARKS_AVRO: Final = "org.apache.spark.sql.avro.AvroFileFormat"
 """Spark's own jars have this class. Only the short name `avro` comes with a jar of its own."""
-
+_HEADER_BYTES_MAX: Final = 1024 * 1024
 _COMPRESSED: Final = ("", ".gz", ".bz2")
 
 
@@ -49,7 +53,7 @@ class FileFormat:
     name: str
     title: str
     suffixes: tuple[str, ...]
-    footer: Callable[[Path, Options], Footer]
+    footer: Callable[[StoragePlace, Options], Footer]
     bytes_per_row: int | None = None
     spark: str = ""
     """Spark's name for it, if that is another one."""
@@ -76,8 +80,8 @@ def format_named(name: str) -> FileFormat:
     return _FORMATS[name]
 
 
-def csv_header(path: Path, options: Options) -> tuple[str, ...]:
-    """Return the names in the first line of a CSV file. Raise SourceError if it cannot be read."""
+def csv_header(path: StoragePlace, options: Options) -> tuple[str, ...]:
+    """Return the names in the first line of a CSV file; raise SourceError if it cannot be read."""
     try:
         with _opened(path) as opened:
             encoding = options.get("encoding", options.get("charset", "utf-8"))
@@ -100,23 +104,25 @@ def _without_comments(lines: Iterator[str], options: Options) -> Iterator[str]:
     return (line for line in lines if line.strip() and not (comment and line.startswith(comment)))
 
 
-def _opened(path: Path) -> IO[bytes]:
-    match path.suffix:
+def _opened(path: StoragePlace) -> IO[bytes]:
+    """Open the beginning of a file, in which its header lies."""
+    beginning = BytesIO(path.read(_HEADER_BYTES_MAX))
+    match PurePosixPath(str(path)).suffix:
         case ".gz":
-            return cast("IO[bytes]", gzip.open(path))
+            return cast("IO[bytes]", gzip.open(beginning))
         case ".bz2":
-            return bz2.open(path)
+            return bz2.open(beginning)
         case _:
-            return path.open("rb")
+            return beginning
 
 
-def _of_parquet(path: Path, _: Options) -> Footer:
+def _of_parquet(path: StoragePlace, _: Options) -> Footer:
     return read_footer(path)
 
 
-def _of_orc(path: Path, _: Options) -> Footer:
+def _of_orc(path: StoragePlace, _: Options) -> Footer:
     try:
-        schema = orc.ORCFile(str(path)).schema
+        schema = orc.ORCFile(parquet_of(path)).schema
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, "ORC", error) from error
     return _whole(path, tuple(map(_orc_column, schema)))
@@ -128,9 +134,9 @@ def _orc_column(field: pa.Field) -> Column:
     return Column(field.name, None, found.type) if pa.types.is_timestamp(field.type) else found
 
 
-def _of_avro(path: Path, _: Options) -> Footer:
+def _of_avro(path: StoragePlace, _: Options) -> Footer:
     try:
-        types = column_types(schema_of_file(path))
+        types = column_types(schema_of_file(path.read(_HEADER_BYTES_MAX), str(path)))
     except (OSError, ValueError, EOFError) as error:
         raise unreadable(path, "Avro", error) from error
     return _whole(path, tuple(_avro_column(name, found) for name, found in types.items()))
@@ -142,27 +148,40 @@ def _avro_column(name: str, found: ColumnType | AvroTypeError) -> Column:
     return Column(name, found.spark.simpleString(), found.spark)
 
 
-def _of_csv(path: Path, options: Options) -> Footer:
+def _of_csv(path: StoragePlace, options: Options) -> Footer:
     if options.get("header", "false").lower() != "true":
         return _whole(path, None)
     return _whole(path, tuple(Column(name, None, StringType()) for name in csv_header(path, options)))
 
 
-def _of_json(path: Path, _: Options) -> Footer:
+def _of_json(path: StoragePlace, _: Options) -> Footer:
     return _whole(path, None)
 
 
-def _whole(path: Path, columns: tuple[Column, ...] | None) -> Footer:
-    """Return the footer of a file that is read whole. Raise SourceError if it cannot be read.
+def _whole(path: StoragePlace, columns: tuple[Column, ...] | None) -> Footer:
+    """Return what is known of a file that is read whole; raise SourceError if it cannot be read.
 
-    Its contents are compared in full, because such a file has no footer that its writer writes anew each time.
+    Such a file has no footer that its writer writes anew each time. So in a folder its contents are compared in full.
+    An object is known by its tag, which the store gives each content, or it would have to be downloaded.
     """
     try:
-        with path.open("rb") as opened:
-            contents = digest(file_digest(opened, "blake2b").digest())
-            return Footer(PLACES if opened.tell() else 0, contents, columns)
+        in_folder = isinstance(path.storage, Folder)
+        size, contents = _hashed(Path(str(path))) if in_folder else _tagged(path)
     except OSError as error:
-        raise SourceError(f"{path} cannot be read ({error.strerror}): correct its rights, or remove it") from error
+        said = error.strerror or str(error)
+        raise SourceError(f"{path} cannot be read ({said}): correct its rights, or remove it") from error
+    return Footer(PLACES if size else 0, contents, columns)
+
+
+def _hashed(path: Path) -> tuple[int, str]:
+    with path.open("rb") as opened:
+        contents = digest(file_digest(opened, "blake2b").digest())
+        return opened.tell(), contents
+
+
+def _tagged(path: StoragePlace) -> tuple[int, str]:
+    found = path.described()
+    return found.size, digest(found.tag.encode())
 
 
 def _suffixes(*plain: str) -> tuple[str, ...]:

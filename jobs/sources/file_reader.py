@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from checkpointing.identifiers import SplitId
-from jobs.engine_paths import spark_options, spark_uri_part
+from jobs.engine_paths import spark_address, spark_options, spark_uri_part
 from jobs.sources.arrow_types import Conversion
 from jobs.sources.file_columns import Cast, Fit
 from jobs.sources.file_formats import FileFormat, Options, format_named
@@ -50,7 +50,8 @@ class FileReader:
         All files have the same columns, which are read as `fit` says.
         """
         ranges = joined(ranges)
-        paths = list(dict.fromkeys(str(self.files.folder(split) / part.file.name) for split, part in ranges))
+        files_read = (self.files.folder(split) / part.file.name for split, part in ranges)
+        paths = list(dict.fromkeys(spark_address(str(each)) for each in files_read))
         stored = None if fit.set_aside and not fit.names else self._stored(fit)
         reader = spark.read.options(**self._options(paths)).format(self.format.spark or self.format.name)
         files = (reader if stored is None else reader.schema(stored)).load(paths)
@@ -104,7 +105,7 @@ class FileReader:
         """Return the expression of a row's file: its path below the root, quoted as in a URI."""
         if self.files.glob is None:
             return f"substring_index(_metadata.file_path, '/', {-1 if self.files.one_split else -2})"
-        root = _literal(f"{self.files.root}/")
+        root = _literal(f"{spark_address(str(self.files.root))}/")
         return f"substring(_metadata.file_path, locate({root}, _metadata.file_path) + length({root}))"
 
     def _numbered(self, files: DataFrame) -> DataFrame:

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -40,6 +39,9 @@ from jobs.sources.found_columns import found_columns, remember
 from jobs.sources.input_files import InputFiles
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, SourceDescription, SourceError
 from jobs.sources.position_words import END
+from jobs.storage.address import InvalidAddressError, Root, absolute, is_inside, parsed
+from jobs.storage.location import place_in
+from jobs.storage.place import StoragePlace
 
 _ASKED: Final = VertexId("SOURCE")
 """The name of a source in messages, if it does not know its own."""
@@ -47,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 
 class FileSource:
-    """Files under `root`, all with the columns of `schema` (see `port.Source`).
+    """Files under `root`, a folder or a URL such as `s3://bucket/in`, with the columns of `schema` (see `port.Source`).
 
     `format` is `parquet`, `orc`, `avro`, `csv` or `json` (a record a line), and `options` are those of Spark's reader
     for it. `avro` needs the extra `avro`.
@@ -66,7 +68,7 @@ class FileSource:
 
     def __init__(  # noqa: PLR0913 - each is a question of its own, with an answer that suits most
         self,
-        root: Path | str,
+        root: Root | str,
         schema: StructType,
         *,
         format: str = "parquet",  # noqa: A002 - the word of Spark's readers
@@ -76,15 +78,15 @@ class FileSource:
         columns: str = "fail",
         corrupt_column: str | None = None,
         after_reading: str = "keep",
-        archive: Path | str | None = None,
+        archive: Root | str | None = None,
         bounded: bool = False,
     ) -> None:
         """Raise SourceError for a setting with an unknown value, or for a column name that is taken."""
         self._format = format_named(format)
         self._options = dict(options or {})
-        self._files = InputFiles(Path(root).absolute(), self._format.title, self._format.suffixes, glob, one_split)
-        self._contract = _contract(self._files.root, schema, columns, corrupt_column)
-        self._consumed = _consumed_files(Path(root).absolute(), after_reading, archive)
+        self._files = InputFiles(_address(root), self._format.title, self._format.suffixes, glob, one_split)
+        self._contract = _contract(place_in(self._files.root, ""), schema, columns, corrupt_column)
+        self._consumed = _consumed_files(self._files.root, after_reading, archive)
         self._corrupt = corrupt_column
         self.bounded = bounded
         own = list(self._contract.schema)
@@ -96,9 +98,14 @@ class FileSource:
             raise SourceError(f"{root}: the schema has the corrupt column {corrupt_column!r} too: leave it out there")
 
     @property
-    def root(self) -> Path:
-        """Return the absolute path of the files' folder."""
+    def root(self) -> Root:
+        """The folder of the files: an absolute path, or a URL."""
         return self._files.root
+
+    @property
+    def stores(self) -> tuple[Root, ...]:
+        """Where Spark reads; see `needed_jars.ReadsStores`."""
+        return (self._files.root,)
 
     def look(self) -> FolderLook:
         """Return which files lie under the root, and which of them are ignored; see `port.LiesInFolder`."""
@@ -218,7 +225,7 @@ class FileSource:
             footer, unknown = self._footer(split, file), self._fit(split, file).unknown
             if unknown and self._contract.on_misfit is OnMisfit.EVOLVE:
                 path = self._files.folder(split) / file.name
-                remember(self._files.root, path, unknown)
+                remember(place_in(self._files.root, ""), path, unknown)
                 _log.info("waits for the next tick, which has its columns", file=str(path))
                 return
             yield SeenFile(
@@ -249,12 +256,11 @@ class FileSource:
         """Return the present file. Raise SourceError if its contents are not those that were polled."""
         path = self._files.folder(split) / part.file.name
         try:
-            status = path.stat()
+            now = self._files.found(split, part.file.name)
         except OSError as error:
             raise SourceError(
-                f"{path} was found, and cannot be read now ({error.strerror}): put it back, under this name"
+                f"{path} was found, and cannot be read now ({error.strerror or error}): put it back, under this name"
             ) from error
-        now = FoundFile(part.file.name, status.st_size, status.st_mtime_ns)
         untouched = (now.size, now.modified_ns) == (part.file.size, part.file.modified_ns)
         if not untouched and not is_same(part.file, now, lambda _: self._footer_if_any(split, now)):
             raise SourceError(
@@ -281,12 +287,12 @@ class FileSource:
 
 
 @lru_cache(maxsize=4_096)
-def _footer(kind: str, options: tuple[tuple[str, str], ...], folder: Path, file: FoundFile) -> Footer:
-    """Return the footer of a file from a cache. The file is opened once."""
+def _footer(kind: str, options: tuple[tuple[str, str], ...], folder: StoragePlace, file: FoundFile) -> Footer:
+    """Return the footer of a file from a cache, so that it is opened once."""
     return format_named(kind).footer(folder / file.name, dict(options))
 
 
-def _contract(root: Path, schema: StructType, columns: str, corrupt_column: str | None) -> Contract:
+def _contract(root: StoragePlace, schema: StructType, columns: str, corrupt_column: str | None) -> Contract:
     known = [each.value for each in OnMisfit]
     if columns not in known:
         raise SourceError(f"columns={columns!r}: write one of {', '.join(known)}")
@@ -298,16 +304,24 @@ def _contract(root: Path, schema: StructType, columns: str, corrupt_column: str 
     return Contract(StructType([*schema, *later]), OnMisfit.EVOLVE, frozenset(field.name for field in later))
 
 
-def _consumed_files(root: Path, after_reading: str, archive: Path | str | None) -> ConsumedFiles:
+def _consumed_files(root: Root, after_reading: str, archive: Root | str | None) -> ConsumedFiles:
     known = [each.value for each in AfterReading]
     if after_reading not in known:
         raise SourceError(f"after_reading={after_reading!r}: write one of {', '.join(known)}")
     if (after_reading == AfterReading.ARCHIVE.value) != (archive is not None):
         raise SourceError('after_reading="archive" and archive=FOLDER belong together: give both, or neither')
-    folder = None if archive is None else Path(archive).absolute()
-    if folder is not None and (folder == root or root in folder.parents):
+    folder = None if archive is None else _address(archive)
+    if folder is not None and is_inside(folder, root):
         raise SourceError(f"archive {folder} lies below the source's root {root}: name a folder elsewhere")
-    return ConsumedFiles(AfterReading(after_reading), folder)
+    return ConsumedFiles(AfterReading(after_reading), None if folder is None else place_in(folder, ""))
+
+
+def _address(given: Root | str) -> Root:
+    """Return what names a folder from every working directory; raise SourceError for a URL that cannot be one."""
+    try:
+        return absolute(parsed(given) if isinstance(given, str) else given)
+    except InvalidAddressError as error:
+        raise SourceError(str(error)) from error
 
 
 def _reset(request: PollSource, name: str, rows: int) -> str:

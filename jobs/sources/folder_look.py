@@ -11,6 +11,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from jobs.storage.address import Root
+
 _HIDDEN: Final = (".", "_")
 _IN_THE_MAKING: Final = (".tmp", "._COPYING_")
 _NAMED_AT_MOST: Final = 3
@@ -33,7 +35,7 @@ class Why(Enum):
 class FolderLook:
     """The files under a source's root: the number that it reads, and the names of those that it ignores."""
 
-    root: Path
+    root: Root
     pattern: str
     """The paths of the files that the source reads."""
     files_are: tuple[str, str]

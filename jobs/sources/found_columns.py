@@ -5,7 +5,6 @@ files are gone. So a table never loses a column because of its input.
 """
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
@@ -14,7 +13,7 @@ from pyspark.sql.types import DataType, NullType, StructField, StructType
 from jobs.sources.file_footer import Column
 from jobs.sources.port import SourceError
 from jobs.storage.documents import document
-from jobs.storage.place import local
+from jobs.storage.place import StoragePlace
 
 FOUND: Final = "_columns.json"
 
@@ -28,11 +27,11 @@ class FoundColumns(BaseModel):
     columns: dict[str, JsonValue]
 
 
-def found_columns(root: Path) -> StructType:
-    """Return the columns that were found so far. Raise SourceError if their file cannot be read."""
+def found_columns(root: StoragePlace) -> StructType:
+    """Return the columns that were found so far; raise SourceError if the file that says so cannot be read."""
     path = root / FOUND
     try:
-        said = FoundColumns.model_validate_json(path.read_bytes())
+        said = FoundColumns.model_validate_json(path.read())
         schema: StructType = StructType.fromJson(said.columns)
     except FileNotFoundError:
         return StructType()
@@ -44,20 +43,20 @@ def found_columns(root: Path) -> StructType:
     return schema
 
 
-def remember(root: Path, file: Path, columns: Iterable[Column]) -> None:
-    """Add columns that were found in a file. Raise SourceError if the type of one cannot be read."""
+def remember(root: StoragePlace, file: StoragePlace, columns: Iterable[Column]) -> None:
+    """Add columns that were found in a file; raise SourceError if one has a type that cannot be read."""
     known = found_columns(root)
     new = [StructField(each.name, _type(file, each)) for each in columns if each.name not in known.names]
     try:
-        local(root / FOUND).replace(document(FoundColumns(columns=StructType([*known, *new]).jsonValue())))
+        (root / FOUND).replace(document(FoundColumns(columns=StructType([*known, *new]).jsonValue())))
     except OSError as error:
         raise SourceError(
-            f"{root / FOUND} cannot be written ({error.strerror}), to add the columns of {file}: correct the rights of "
-            "the folder, or add the columns to the source's schema"
+            f"{root / FOUND} cannot be written ({error.strerror or error}), to add the columns of {file}: correct the "
+            "rights of the folder, or add the columns to the source's schema"
         ) from error
 
 
-def _type(file: Path, column: Column) -> DataType:
+def _type(file: StoragePlace, column: Column) -> DataType:
     if column.type is None:
         raise SourceError(
             f"{file}: column {column.name!r} is {column.said}, a type that Spark cannot read: write another"

@@ -11,17 +11,19 @@ By Spark's convention, names that begin with `_` or `.` are hidden, and names th
 files that are still being written. Such files and folders are no input, whatever the glob says.
 """
 
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from checkpointing.identifiers import InvalidNameError, SplitId, split_id
 from jobs.sources.file_matching import FoundFile
-from jobs.sources.folder_look import FolderLook, Why, entries, files_below, is_hidden
+from jobs.sources.folder_look import FolderLook, Why
+from jobs.sources.input_folder import InputEntry, InputFolder, input_folder
 from jobs.sources.port import SourceError
+from jobs.storage.address import Root
+from jobs.storage.failures import StoreError
+from jobs.storage.location import place_in
+from jobs.storage.place import StoragePlace
 
 ALL: Final = SplitId("all")
 """The split of a source that has only one."""
@@ -29,9 +31,9 @@ ALL: Final = SplitId("all")
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """The files under `root` (absolute) that a source reads. `title` and `suffixes` are those of its format."""
+    """Which files under `root` (a URL or absolute) a source reads; `title` and `suffixes` are those of its format."""
 
-    root: Path
+    root: Root
     title: str
     suffixes: tuple[str, ...]
     glob: str | None = None
@@ -48,95 +50,91 @@ class InputFiles:
         parts = [str(self.root), *([] if self.one_split else ["SPLIT"]), self.glob or f"*{self.suffixes[0]}"]
         return "/".join(parts)
 
-    def folder(self, split: SplitId) -> Path:
+    def folder(self, split: SplitId) -> StoragePlace:
         """Return the folder to which the names of the split's files are relative."""
-        return self.root if self.one_split else self.root / split
+        return place_in(self.root, "" if self.one_split else split)
 
     def splits(self) -> tuple[SplitId, ...]:
         """Return the splits, sorted; raise SourceError."""
         if self.one_split:
-            self._entries(self.root)
+            self._entries(place_in(self.root, ""))
             return (ALL,)
         return tuple(sorted(self._folders()))
 
     def listed(self, split: SplitId) -> dict[str, FoundFile]:
         """Return the split's finished files, ordered by name. Raise SourceError."""
         folder = self.folder(split)
-        found = {}
-        for name in sorted(self._names(folder)):
-            _must_be_text(folder, name)
-            with suppress(FileNotFoundError):  # somebody removed it just now
-                status = (folder / name).stat()
-                found[name] = FoundFile(name, status.st_size, status.st_mtime_ns)
-        return found
+        try:
+            found = sorted(self._files(folder), key=lambda file: file.name)
+        except OSError as error:
+            raise self._not_listed(folder, error) from error
+        return {file.name: file for file in found}
+
+    def found(self, split: SplitId, name: str) -> FoundFile:
+        """Return a file of the split as it is now; raise OSError."""
+        return input_folder(self.folder(split)).found(name)
 
     def look(self) -> FolderLook:
         """Return how many files the source reads, and which ones it ignores. Raise SourceError."""
         found = FolderLook(self.root, self.pattern, (self.suffixes[0], self.title))
+        root = place_in(self.root, "")
         if self.one_split:
             found.splits = 1
-            self._look_into(self.root, "", found)
+            self._look_into(root, "", found)
             return found
-        for entry in self._entries(self.root):
+        for entry in self._entries(root):
             if entry.is_dir():
                 found.splits += 1
-                self._look_into(Path(entry.path), f"{entry.name}/", found)
+                self._look_into(root / entry.name, f"{entry.name}/", found)
             else:
                 found.pass_over(Why.BESIDE, entry.name)
         return found
 
     def _folders(self) -> Iterator[SplitId]:
-        for entry in self._entries(self.root):
+        for entry in self._entries(place_in(self.root, "")):
             if entry.is_dir():
-                yield self._as_split(entry.name)
+                yield self._as_split(entry)
             elif entry.name.endswith(self.suffixes):
                 raise SourceError(f"{entry.path} lies beside the folders of splits: move it into one of them")
 
-    def _as_split(self, name: str) -> SplitId:
+    def _as_split(self, entry: InputEntry) -> SplitId:
         try:
-            return split_id(name)
+            return split_id(entry.name)
         except InvalidNameError as error:
-            raise SourceError(f"folder {self.root / name} cannot be a split: {error}; rename the folder") from error
+            raise SourceError(f"folder {entry.path} cannot be a split: {error}; rename the folder") from error
 
-    def _names(self, folder: Path) -> Iterator[str]:
-        if self.glob is None:
-            return (entry.name for entry in self._entries(folder) if self._is_input(entry))
-        self._entries(folder)  # names the folder if it cannot be listed
-        below = (path.relative_to(folder) for path in folder.glob(self.glob) if path.is_file())
-        return (str(path) for path in below if not any(map(is_hidden, path.parts)))
+    def _files(self, folder: StoragePlace) -> Iterator[FoundFile]:
+        return input_folder(folder).files(self.suffixes, self.glob)
 
-    def _is_input(self, entry: os.DirEntry[str]) -> bool:
-        return entry.name.endswith(self.suffixes) and entry.is_file()
-
-    def _look_into(self, folder: Path, shown: str, found: FolderLook) -> None:
-        if self.glob is not None:  # with a glob, the user has chosen the files
-            found.files += sum(1 for _ in self._names(folder))
+    def _look_into(self, place: StoragePlace, shown: str, found: FolderLook) -> None:
+        if self.glob is not None:  # the user has said which files are meant
+            found.files += sum(1 for _ in self._files(place))
             return
-        for entry in self._entries(folder):
-            if self._is_input(entry):
+        folder: InputFolder = input_folder(place)
+        for entry in self._entries(place):
+            if entry.name.endswith(self.suffixes) and entry.is_file():
                 found.files += 1
             elif entry.is_dir():
-                for nested in files_below(entry.path):
-                    found.pass_over(Why.NESTED, f"{shown}{os.path.relpath(nested, folder)}")
+                for nested in folder.nested(entry.name):
+                    found.pass_over(Why.NESTED, f"{shown}{nested}")
             else:
                 found.pass_over(Why.SUFFIX if entry.is_file() else Why.NO_FILE, f"{shown}{entry.name}")
 
-    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+    def _entries(self, folder: StoragePlace) -> list[InputEntry]:
         try:
-            return entries(folder)
+            return input_folder(folder).entries()
         except OSError as error:
-            if folder != self.root and not folder.exists() and self.root.is_dir():
-                raise SourceError(
-                    f"{folder}, a folder that was a split of the source, is gone: put it back, or create it empty to "
-                    "go on with the other splits (if it comes back later, what was read of it is not read again)"
-                ) from error
-            raise SourceError(
-                f"{folder} cannot be listed ({error.strerror}): create the folder, or correct the source's root"
-            ) from error
+            raise self._not_listed(folder, error) from error
 
-
-def _must_be_text(folder: Path, name: str) -> None:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise SourceError(f"{name!r} in {folder} is not UTF-8: rename the file") from None
+    def _not_listed(self, folder: StoragePlace, error: OSError) -> SourceError:
+        root = place_in(self.root, "")
+        if folder != root and not folder.exists() and root.is_folder():
+            return SourceError(
+                f"{folder}, a folder that was a split of the source, is gone: put it back, or create it empty to "
+                "go on with the other splits (if it comes back later, what was read of it is not read again)"
+            )
+        if isinstance(error, StoreError):
+            return SourceError(str(error))
+        return SourceError(
+            f"{folder} cannot be listed ({error.strerror}): create the folder, or correct the source's root"
+        )

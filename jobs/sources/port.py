@@ -9,7 +9,6 @@ offers too.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +18,7 @@ from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import CheckpointId, SplitId
 from checkpointing.messages import PollSource
 from jobs.sources.folder_look import FolderLook
+from jobs.storage.address import Root
 
 SPLIT_COLUMN = "_split"
 """The column with the name of a row's split; string, never null."""
@@ -265,8 +265,8 @@ class LiesInFolder(Protocol):
     """Optional for a source of files: names its folder, for doctor and Dagster."""
 
     @property
-    def root(self) -> Path:
-        """Return the absolute path of the files' folder."""
+    def root(self) -> Root:
+        """The folder of the files: an absolute path, or a URL."""
         ...
 
     def look(self) -> FolderLook:

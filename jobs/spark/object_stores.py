@@ -1,4 +1,4 @@
-"""Lets Spark read a warehouse in an object store: it adds the jars and settings.
+"""Lets Spark read a warehouse or input in an object store: which jars it needs, and which settings.
 
 Spark's own reader of S3 is Hadoop's `s3a`. Its endpoint and region come from the variables that delta-rs reads. None of
 these settings has credentials: Hadoop's default chain takes them from the environment of its JVM, or from the machine's
@@ -16,9 +16,9 @@ from jobs.storage.address import Root, StoreUrl
 _S3A: Final = "spark.hadoop.fs.s3a."
 
 
-def with_store(config: SparkConfig, warehouse: Root) -> SparkConfig:
-    """Return the configuration of a session that reads this warehouse. Settings that the user gave stay."""
-    if not isinstance(warehouse, StoreUrl) or warehouse.scheme != "s3":
+def with_store(config: SparkConfig, root: Root) -> SparkConfig:
+    """Return the configuration of a session that reads this warehouse or input. A setting that the user gave stays."""
+    if not isinstance(root, StoreUrl) or root.scheme != "s3":
         return config
     sets = tuple(dict.fromkeys([*config.jar_sets, "s3a"]))
     return replace(config, jar_sets=sets, settings={**s3a_settings(os.environ), **config.settings})

@@ -1,4 +1,4 @@
-"""A warehouse's address: a path, or the URL of a prefix in an object store."""
+"""The address of a warehouse or of input: a path, or the URL of a prefix in an object store."""
 
 import re
 from dataclasses import dataclass
@@ -14,18 +14,22 @@ _INSTEAD: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "az":
 
 
 class InvalidAddressError(ValueError):
-    """A warehouse's URL is refused. The message says which part of it is wrong, and how to write it."""
+    """A URL is refused. The message says which part of it is wrong, and how to write it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """The URL of a warehouse in an object store, such as `s3://bucket/prefix`, without a slash at its end."""
+    """The URL of a folder in an object store, such as `s3://bucket/prefix`, without a slash at its end."""
 
     text: str
 
     def __str__(self) -> str:
         """Return the URL."""
         return self.text
+
+    def __truediv__(self, part: str) -> "StoreUrl":
+        """Return the URL of a folder below this one; raise InvalidAddressError if its name is not plain."""
+        return StoreUrl(f"{self.text}/{_plain(part, of=self.text)}")
 
     @property
     def scheme(self) -> str:
@@ -34,34 +38,38 @@ class StoreUrl:
 
 
 Root = Path | StoreUrl
-"""The place of a warehouse."""
+"""The place of a warehouse, or of input."""
 
 
 def parsed(text: str) -> Root:
-    """Return the path or the URL of an address. Raise InvalidAddressError for a URL that no warehouse can have."""
+    """Return the path or the URL of an address. Raise InvalidAddressError for a URL that is refused."""
     found = _URL.fullmatch(text)
     if found is None:
         return Path(text)
     scheme, bucket, prefix = found["scheme"], found["bucket"], found["prefix"].strip("/")
     if scheme not in _SCHEMES:
         instead = f"write {_INSTEAD[scheme]}://" if scheme in _INSTEAD else f"there are {', '.join(_SCHEMES)}"
-        raise InvalidAddressError(
-            f"a warehouse's URL cannot begin with {_shown(scheme)}://: {instead}, or name a folder"
-        )
+        raise InvalidAddressError(f"a URL cannot begin with {_shown(scheme)}://: {instead}, or name a folder")
     named = _CONTAINER if scheme == "abfss" else _BUCKET
     if not named.fullmatch(bucket):
         example = "CONTAINER@ACCOUNT.dfs.core.windows.net" if scheme == "abfss" else "BUCKET"
         raise InvalidAddressError(
-            f"the URL of a warehouse in {scheme} is {scheme}://{example}/PREFIX, and what stands before the prefix is "
+            f"the URL of a folder in {scheme} is {scheme}://{example}/PREFIX, and what stands before the prefix is "
             "not the name of a bucket; credentials are no part of it, they come from the environment"
         )
     for part in prefix.split("/") if prefix else ():
-        if part in (".", "..") or not _PART.fullmatch(part):
-            raise InvalidAddressError(
-                f"{_shown(part)!r} in the prefix of {scheme}://{bucket} is not plain: write it of letters, digits and "
-                "the characters _ - . = +"
-            )
+        _plain(part, of=f"{scheme}://{bucket}")
     return StoreUrl(f"{scheme}://{bucket}/{prefix}" if prefix else f"{scheme}://{bucket}")
+
+
+def _plain(part: str, *, of: str) -> str:
+    """Return a part of a URL's prefix; raise InvalidAddressError if not every library reads it alike."""
+    if part in (".", "..") or not _PART.fullmatch(part):
+        raise InvalidAddressError(
+            f"{_shown(part)!r} in the prefix of {of} is not plain: write it of letters, digits and the characters "
+            "_ - . = +"
+        )
+    return part
 
 
 def is_same(one: Root, other: Root) -> bool:

@@ -1,6 +1,7 @@
 """Copies one file from a storage to another, and returns the size and checksum of the copy."""
 
 import os
+import shutil
 import zlib
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -25,6 +26,17 @@ def transferred(source: StoragePlace, target: StoragePlace, *, link: bool = Fals
     content = source.read()
     target.replace(content)
     return len(content), zlib.crc32(content)
+
+
+def moved(source: StoragePlace, target: StoragePlace) -> None:
+    """Move a file to a name that is free: by renaming it in a folder, or by a copy and a deletion. Raises OSError."""
+    if isinstance(source.storage, Folder) and isinstance(target.storage, Folder):
+        there = target.storage.path(target.name)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(source.storage.path(source.name), there)
+        return
+    transferred(source, target)
+    source.delete()
 
 
 def _link(source: Path, target: Path) -> tuple[int, int]:

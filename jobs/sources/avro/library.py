@@ -2,7 +2,7 @@
 
 import json
 from importlib.util import find_spec
-from pathlib import Path
+from io import BytesIO
 
 from jobs.distribution import DISTRIBUTION
 from jobs.sources.avro.types import Avro
@@ -39,13 +39,12 @@ def written_out(schema: Avro, what: str) -> Avro:
         raise SourceError(f"{what} is no Avro schema ({type(error).__name__}: {error}): correct it") from error
 
 
-def schema_of_file(path: Path) -> Avro:
-    """Return the schema in the header of an Avro file, with every named type written out.
+def schema_of_file(beginning: bytes, shown: str) -> Avro:
+    """Return the schema in the header of an Avro file, with every named type written out; `shown` is the file's name.
 
     Raises OSError, EOFError or ValueError for a file that is not an Avro file or cannot be read.
     """
     must_be_installed()
     from fastavro import reader  # noqa: PLC0415 - an extra
 
-    with path.open("rb") as opened:
-        return written_out(reader(opened).writer_schema, str(path))
+    return written_out(reader(BytesIO(beginning)).writer_schema, shown)

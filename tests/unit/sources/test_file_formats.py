@@ -13,6 +13,7 @@ from checkpointing.messages import PollSource
 from jobs.sources.file_formats import csv_header
 from jobs.sources.files import FileSource
 from jobs.sources.port import SourceError
+from jobs.storage.place import local
 
 SCHEMA = StructType().add("n", LongType()).add("word", StringType())
 
@@ -48,7 +49,7 @@ def test_the_header_of_a_csv_file_is_read_as_spark_reads_it(folder, line, option
     (folder / "1.csv").write_bytes(line)
     with gzip.open(folder / "1.csv.gz", "wb") as file:
         file.write(line)
-    assert names == csv_header(folder / "1.csv", options) == csv_header(folder / "1.csv.gz", options)
+    assert names == csv_header(local(folder / "1.csv"), options) == csv_header(local(folder / "1.csv.gz"), options)
 
 
 def test_a_csv_file_in_another_encoding_is_named(folder):
