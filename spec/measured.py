@@ -38,6 +38,8 @@ class Measured(DoorJudge):
         self._rows: dict[tuple[VertexId, int], int] = {}
         self._finished: dict[tuple[VertexId, int], Work] = {}
         """What each micro-batch did."""
+        self._state: dict[tuple[VertexId, int], tuple[int, ...]] = {}
+        """The bytes of state that each micro-batch wrote, by subtask."""
         self._newest = CheckpointId(door.next_id - 1)
         self._passed: dict[VertexId, int] = {}
         """The last micro-batch of each vertex before the barrier of the newest entry."""
@@ -62,6 +64,7 @@ class Measured(DoorJudge):
                 [file for output in fact.outputs for file in _tables_files(output)],
             )
             rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
+            self._state[at] = tuple(sum(keyed.file.bytes for keyed in output.state) for output in fact.outputs)
             self._finished[at] = Work(1, self._rows.get(at, 0), fact.duration_ms, rows, size)
 
     def asked(self, effect: Effect) -> None:
@@ -88,6 +91,7 @@ class Measured(DoorJudge):
         for vertex in record.statistics.vertices:
             self._judge_times(record, vertex)
             self._judge_work(record, vertex, last[vertex.vertex])
+            self._judge_subtasks(record, vertex, last[vertex.vertex])
         self._judge_sources(record)
         self._newest, self._passed = record.checkpoint, last
 
@@ -117,6 +121,26 @@ class Measured(DoorJudge):
         exact = record.checkpoint == self._newest + 1
         if said != due if exact else any(not 0 <= more <= most for more, most in zip(said, due, strict=True)):
             self.wrong(f"checkpoint {record.checkpoint} at {vertex.vertex}: {said}, its micro-batches did {due}")
+
+    def _judge_subtasks(self, record: CheckpointRecord, vertex: VertexStatistics, last: int) -> None:
+        """Judge what the subtasks wrote: together as much as their vertex, and of state what their micro-batches did.
+
+        An entry may lack these columns. Then nobody measured them.
+        """
+        columns, where = vertex.subtasks, f"checkpoint {record.checkpoint} at the subtasks of {vertex.vertex}"
+        if not columns.rows_out or not columns.checkpointed_bytes:
+            return
+        wrote = (sum(rows or 0 for rows in columns.rows_out), sum(size or 0 for size in columns.bytes_out))
+        if wrote != (vertex.rows_out, vertex.bytes_out):
+            self.wrong(f"{where}: they wrote {wrote} rows and bytes, not {vertex.rows_out} and {vertex.bytes_out}")
+        since = self._passed.get(vertex.vertex, 0) + 1
+        state = [self._state.get((vertex.vertex, number), ()) for number in range(since, last + 1)]
+        due = [sum(sizes) for sizes in zip(*(each for each in state if each), strict=True)]
+        said = [size or 0 for size in columns.checkpointed_bytes]
+        due = due or [0] * len(said)
+        exact = record.checkpoint == self._newest + 1
+        if said != due if exact else any(not 0 <= size <= most for size, most in zip(said, due, strict=True)):
+            self.wrong(f"{where}: {said} bytes of state, their micro-batches wrote {due}")
 
     def _judge_sources(self, record: CheckpointRecord) -> None:
         """Judge what each source sent. Rows before the barrier of a failed checkpoint counted there, or count here."""

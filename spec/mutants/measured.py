@@ -1,13 +1,16 @@
 """Plants bugs in the figures that an entry has of each vertex."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from checkpointing.channel_items import Segment, SourceSlice
+from checkpointing.coordinator.task import SnapshotMetrics
 from checkpointing.gate.messages import InFlightComplete, TriggerCheckpoint
 from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
 from checkpointing.job import epochs
 from checkpointing.job.epochs import EpochLog
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
+from checkpointing.snapshots import SubtaskSnapshot
 from spec.mutants.planting import Patch, mutant
 
 
@@ -129,6 +132,38 @@ def rows_of_a_source_are_told_as_its_bytes(patch: Patch) -> None:
         real(self, split, replace(segment, bytes=segment.rows) if isinstance(segment, SourceSlice) else segment)
 
     patch.put(EpochLog, "read", read)
+
+
+def _acknowledged_with(**wrong: str) -> Callable[[Patch], None]:
+    """Return a patch with which subtasks tell one measurement as another one."""
+
+    def plant(patch: Patch) -> None:
+        real = EpochLog.acknowledged
+
+        def acknowledged(
+            self: EpochLog, subtask: SubtaskId, checkpoint: CheckpointId, snapshot: SubtaskSnapshot, now_ms: int
+        ) -> SnapshotMetrics:
+            found = real(self, subtask, checkpoint, snapshot, now_ms)
+            return replace(found, **{name: getattr(found, other) for name, other in wrong.items()})
+
+        patch.put(EpochLog, "acknowledged", acknowledged)
+
+    return plant
+
+
+@mutant("measured")
+def a_subtask_tells_its_bytes_as_rows(patch: Patch) -> None:
+    _acknowledged_with(rows_out="bytes_out")(patch)
+
+
+@mutant("measured")
+def a_subtask_tells_all_its_state_as_written_now(patch: Patch) -> None:
+    _acknowledged_with(checkpointed_bytes="state_bytes")(patch)
+
+
+@mutant("measured")
+def a_subtask_tells_what_it_sent_as_state(patch: Patch) -> None:
+    _acknowledged_with(checkpointed_bytes="bytes_out")(patch)
 
 
 _real_sent = epochs._sent
