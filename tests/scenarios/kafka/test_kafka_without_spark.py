@@ -80,6 +80,26 @@ def test_records_of_an_open_transaction_are_not_offered(make_topic):
     assert (1, 5) == offsets(eventually(lambda: ask(source, f"{topic.name}-0", after)))
 
 
+def test_a_bounded_partition_ends_where_it_ended_at_the_first_look(make_topic):
+    """The position says where. So a later tick ends there too, whatever was written meanwhile."""
+    topic = make_topic(2)
+    empty, full = (SplitId(f"{topic.name}-{partition}") for partition in range(2))
+    topic.write(["a", "b", "c"], 1)
+    source = raw(topic.servers, topic.name, bounded=True)
+    first = ask(source, full, rows=2)
+    assert None is ask(source, empty)
+    assert (True, False) == (source.has_ended(empty, None), source.has_ended(full, first.end))
+    topic.write(["d"], 0)
+    topic.write(["e"], 1)
+    later = raw(topic.servers, topic.name, bounded=True)
+    second = ask(later, full, first.end)
+    assert (2, 3) == offsets(second)
+    assert None is ask(later, full, second.end)
+    assert later.has_ended(full, second.end)
+    assert Lag(0, 0.0) == later.lag({full: second.end})[full]
+    assert (3, 4) == offsets(ask(raw(topic.servers, topic.name), full, second.end))
+
+
 def test_latest_begins_at_the_end_of_the_first_poll(make_topic):
     """The source gives that end out as a slice without records. Otherwise the next tick would begin at a later end."""
     topic = make_topic()
