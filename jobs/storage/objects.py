@@ -72,7 +72,7 @@ class ObjectStore:
             if most is not None and (start or most > _PART_BYTES):
                 options = {"range": (start, start + most)}
             try:
-                found = obstore.get(self._client, name, options=options)
+                found = _answered(lambda: obstore.get(self._client, name, options=options))
                 return _described(bytes(found.bytes())[:most], found.meta)
             except GenericError as error:
                 if "416 Range Not Satisfiable" not in str(error):
@@ -89,8 +89,10 @@ class ObjectStore:
         word = uuid4().hex
         with store_error(self.root, "write", name):
             try:
-                obstore.put(
-                    self._client, name, bytes(content), mode="create", attributes={_WORD: word}, use_multipart=False
+                _answered(
+                    lambda: obstore.put(
+                        self._client, name, bytes(content), mode="create", attributes={_WORD: word}, use_multipart=False
+                    )
                 )
             except (AlreadyExistsError, NotModifiedError, PreconditionError) as error:
                 if obstore.get(self._client, name).attributes.get(_WORD) != word:
@@ -107,7 +109,7 @@ class ObjectStore:
         mode: Any = "overwrite" if unchanged is None else {"e_tag": unchanged}
         with store_error(self.root, "write", name):
             try:
-                obstore.put(self._client, name, bytes(content), mode=mode, use_multipart=False)
+                _answered(lambda: obstore.put(self._client, name, bytes(content), mode=mode, use_multipart=False))
             except (PreconditionError, FileNotFoundError) as error:
                 if unchanged is None:
                     raise

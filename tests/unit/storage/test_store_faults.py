@@ -70,6 +70,13 @@ def test_an_operation_survives_each_harm(proxy, store, operation, harm):
     assert [True] == proxy.struck()
 
 
+def test_an_answer_that_breaks_off_again_and_again_is_asked_for_again(proxy, store):
+    """The second put finds the first one's object, and its answer says so in part only. The third one is told whole."""
+    proxy.harm(Fault(Harm.HALF, "PUT", "new", times=2))
+    store.write("new", b"12345")
+    assert b"12345" == store.read("new").bytes
+
+
 def test_somebody_elses_object_is_not_taken_for_ones_own(proxy, store):
     """The reply to the second writer is lost. What it meets is the first one's."""
     store.write("taken", b"first")
