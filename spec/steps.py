@@ -1,7 +1,6 @@
 """A step of a door as its driver sees it: a fact, and the effects with which the door answered."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job.setup import JobSetup
@@ -16,7 +15,8 @@ class Begun:
     now_ms: int
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Step:
     """A door took a fact and answered. `next_id` is the first checkpoint id that it has not used then."""
 
     told: Begun | Fact

@@ -50,7 +50,7 @@ def take_longer_for_each_micro_batch(history):
     def slower(step):
         told = step.told
         return (
-            step._replace(told=replace(told, duration_ms=told.duration_ms + 1))
+            replace(step, told=replace(told, duration_ms=told.duration_ms + 1))
             if isinstance(told, MicroBatchFinished)
             else step
         )
@@ -64,7 +64,7 @@ def let_a_tick_catch_up_with_a_split_that_failed(history):
 
     def failed(step):
         told = step.told
-        return step._replace(told=PollFailed(told.source, told.split, "?")) if isinstance(told, SourceIdle) else step
+        return replace(step, told=PollFailed(told.source, told.split, "?")) if isinstance(told, SourceIdle) else step
 
     steps = {generation: [failed(step) for step in taken] for generation, taken in history.steps.items()}
     return replace(history, steps=steps)
@@ -92,7 +92,7 @@ def run_slices_from_a_row_later(history):
         return tuple(_run_otherwise(each, later) for each in step.effects)
 
     steps = {
-        generation: [step._replace(effects=effects(step)) for step in taken]
+        generation: [replace(step, effects=effects(step)) for step in taken]
         for generation, taken in history.steps.items()
     }
     return replace(history, steps=steps)
