@@ -22,7 +22,7 @@ _KEYS: Final = 1_000_000
 WARM_UP: Final = 3
 """Epochs and batches at the beginning of a program that do not count."""
 WARM_UP_FLIGHTS: Final = 4
-_ONCE: Final = ("state", "tiny", "core", "postgres", "store")
+_ONCE: Final = ("state", "tiny", "core", "live", "postgres", "store")
 """Programs whose own figures are many enough, so that no round repeats them."""
 
 
@@ -75,7 +75,7 @@ def program(name: str, extent: Extent) -> Program:
     return Program(name, (*_command(name, extent), "--scratch", str(scratch)), once=name.startswith(_ONCE))
 
 
-def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: PLR0912 - a branch for each kind of program
+def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR0912 - a branch for each kind of program
     match name.split(":"):
         case ["ours", *settings]:
             flags = (word for setting in settings for word in f"--{setting}".split("="))
@@ -99,6 +99,10 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: PLR0912 - a
             command = module(f"bench.ours.store_{part}", "--checkpoints", str(extent.store_checkpoints[part]))
         case ["core"]:
             command = module("bench.ours.core_acknowledgements")
+        case ["core", subtasks]:
+            command = module("bench.ours.core_acknowledgements", "--subtasks", subtasks, "--checkpoints", "20")
+        case ["live", files]:
+            command = module("bench.ours.live_files", "--live", files)
         case ["dagster", runner]:
             command = module("bench.ours.dagster_epochs", "--by", runner)
         case ["postgres"]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bench.large_jobs import LARGE_CORE, LIVE, live_files, many_acknowledgements
 from bench.measures import middle, spread, steady
 from bench.plan import WARM_UP, WARM_UP_FLIGHTS, Extent
 from bench.programs import Result
@@ -317,6 +318,22 @@ ROWS: Final = (
         programs=lambda _: ("store:commits",),
         figures=_store_commits,
         reached=lambda found: found["sequential"] <= 6 and found["ours_s"] <= 0.250,  # noqa: PLR2004
+    ),
+    Row(
+        id="P14",
+        work="a checkpoint with 100,000 live state files over one with 1,000, the same 1,000 changed: time, bytes",
+        bar="<= 1.5x each",
+        programs=lambda _: LIVE,
+        figures=live_files,
+        reached=lambda found: found["ratio"] <= 1.5 and found["bytes_ratio"] <= 1.5,  # noqa: PLR2004
+    ),
+    Row(
+        id="P15",
+        work="the core alone: acknowledgements a second, 100,000 subtasks, and their growth over 20 checkpoints",
+        bar=">= 100,000/s, flat",
+        programs=lambda _: (LARGE_CORE,),
+        figures=many_acknowledgements,
+        reached=lambda found: found["per_second"] >= 100_000 and found["ratio"] <= 1.1,  # noqa: PLR2004
     ),
     Row(
         id="P16",

@@ -69,7 +69,7 @@ def net_tables(
                 records.append(whole.model_copy(update=planned))
                 continue
             unchanged = live_files(table, before[vertex.id]) if vertex.id in before else ()
-            if set(files) != set(unchanged) or differ(old, new):
+            if files != unchanged or differ(old, new):  # both are in order of path
                 records.append(_net(table, files, leaving(old, new), versions.get(table.name, 0)))
     return tuple(records)
 

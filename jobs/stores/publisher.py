@@ -161,12 +161,13 @@ class Publisher:
 
     def _adds(self, request: _Request, files: tuple[FileHandle, ...], active: set[str]) -> list[Action]:
         now_ms = self._warehouse.now_ms()
-        new = {path: file for file in files if (path := _inside(request.table, file)) not in active}
+        fresh = [file for file in files if _path_in_log(request.table, file) not in active]
+        new = {_inside(request.table, file): file for file in fresh}
         together(self._warehouse.storage, lambda file: self._must_exist(request, file), new.values())
         return [add(path, file.bytes, file.stats, now_ms) for path, file in new.items()]
 
     def _removes(self, table: DeltaTable, request: _Request, active: set[str]) -> list[Action]:
-        wanted = {_inside(request.table, file) for file in request.publication.files}
+        wanted = {_path_in_log(request.table, file) for file in request.publication.files}
         gone = sorted(active - wanted)
         vectors = paths_with_deletion_vectors(table).intersection(active)
         if vectors:
@@ -258,6 +259,11 @@ def _must_keep_types(table: DeltaTable, request: _Request) -> None:
                 f"{request.checkpoint} has it as {column.type}: somebody else added it meanwhile; take it back with "
                 f"RESTORE TABLE delta.`{table.table_uri}`, then start again"
             )
+
+
+def _path_in_log(table: TableName, file: FileHandle) -> str:
+    """Return how the log names a file, if it does. `_inside` checks a path that the log does not have yet."""
+    return file.path.removeprefix(f"{table}/")
 
 
 def _inside(table: TableName, file: FileHandle) -> str:

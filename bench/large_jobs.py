@@ -1,0 +1,48 @@
+"""The figures of P14 and P15: jobs with many live files, and with many subtasks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from bench.measures import middle
+from bench.plan import WARM_UP, Extent
+from bench.programs import Result
+
+LARGE_CORE: Final = "core:100000"
+LIVE: Final = ("live:1000", "live:100000")
+
+
+def many_acknowledgements(results: Mapping[str, Sequence[Result]], extent: Extent) -> dict[str, Any]:
+    """Return the acknowledgements a second without the time of Python's garbage collector, and with it."""
+    del extent
+    (result,) = results[LARGE_CORE]
+    rates = result["without_collector_per_second"]
+    third = len(rates) // 3
+    return {
+        "per_second": middle(rates),
+        "with_collector_per_second": middle(result["per_second"]),
+        "ours_s": result["subtasks"] / middle(rates),
+        "ratio": middle(rates[:third]) / middle(rates[-third:]),
+        "peak_memory_bytes": result["peak_memory_bytes"],
+    }
+
+
+def live_files(results: Mapping[str, Sequence[Result]], extent: Extent) -> dict[str, Any]:
+    """Compare whole checkpoints: composed, appended, published, and their cut recorded."""
+    del extent
+    (few,), (many,) = (results[name] for name in LIVE)
+    phases = [name for name in many if name.endswith("_s")]
+    seconds = [
+        middle([sum(of_one) for of_one in zip(*(result[name] for name in phases), strict=True)][WARM_UP:])
+        for result in (few, many)
+    ]
+    sizes = [middle(result["bytes"][WARM_UP:]) for result in (few, many)]
+    return {
+        "ratio": seconds[1] / seconds[0],
+        "ours_s": seconds[1],
+        "peer_s": seconds[0],
+        "bytes_ratio": sizes[1] / sizes[0],
+        "bytes": sizes[1],
+        "bytes_first": many["bytes"][0],
+        **{name: [middle(result[name][WARM_UP:]) for result in (few, many)] for name in phases},
+        "peak_memory_bytes": many["peak_memory_bytes"],
+    }

@@ -1,0 +1,214 @@
+"""What a checkpoint costs beside few and beside many live state files, when the same number of files changes.
+
+`python -m bench.ours.live_files --live 100000` commits checkpoints of a job of 10 operators with 1,000 subtasks each.
+The commit protocol and the stores are the real ones, without Spark: each checkpoint composes its entry, appends it,
+publishes the ten state tables and records the cut. Before each checkpoint, files of a thousand subtasks are replaced.
+It prints the seconds of each checkpoint's phases, and the bytes that it adds to the job's own tables and manifests.
+"""
+
+import argparse
+import resource
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pyarrow as pa
+
+from bench.measures import print_result
+from checkpointing.commit.two_phase import (
+    CheckpointCommitted,
+    CommitEffect,
+    CommitFact,
+    CommitIdentity,
+    Draft,
+    TwoPhaseCommit,
+)
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import CheckpointId, EdgeId, Generation, SplitId, VertexId, job_name
+from checkpointing.messages import (
+    AppendRow,
+    CheckTables,
+    CutRecorded,
+    PublishTable,
+    RecordCut,
+    TablesChecked,
+)
+from checkpointing.metadata.paths import ProtocolPaths, StagedName
+from checkpointing.metadata.record import Claim, Holder, Statistics, VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.job_stores import JobStores
+from jobs.stores.warehouse import Warehouse
+
+OPERATORS: Final = 10
+SUBTASKS: Final = 1_000
+CHANGED: Final = 1_000
+"""Files that are replaced before each checkpoint."""
+_PATHS: Final = ProtocolPaths(job_name("large"))
+_SOURCE: Final = VertexId("numbers")
+_NAMES: Final = tuple(VertexId(f"sums_{number}") for number in range(OPERATORS))
+_STATS: Final = '{"numRecords":8,"minValues":{"key":17,"total":3},"maxValues":{"key":99017,"total":400},"nullCount":{}}'
+
+
+class NotCommittedError(RuntimeError):
+    """A checkpoint was refused. The message says why."""
+
+
+@dataclass(slots=True)
+class State:
+    """The live files of all subtasks, and those that the next checkpoint replaces."""
+
+    warehouse: Warehouse
+    live: int
+    random: Random = field(default_factory=lambda: Random(18))  # noqa: S311 - a run must be repeatable
+    files: dict[VertexId, list[tuple[KeyedFile, ...]]] = field(default_factory=dict)
+    _written: int = 0
+
+    def __post_init__(self) -> None:
+        """Give each subtask as many files, or one to the first subtasks of each operator if there are fewer."""
+        each, subtasks = max(1, self.live // (OPERATORS * SUBTASKS)), min(SUBTASKS, self.live // OPERATORS)
+        for name in _NAMES:
+            full = [tuple(self._file(name, index) for _ in range(each)) for index in range(subtasks)]
+            self.files[name] = [*full, *[()] * (SUBTASKS - subtasks)]
+
+    def change(self) -> None:
+        """Replace the oldest file of a hundred subtasks of each operator."""
+        for name, subtasks in self.files.items():
+            full = [index for index, files in enumerate(subtasks) if files]
+            for index in self.random.sample(full, CHANGED // OPERATORS):
+                subtasks[index] = (*subtasks[index][1:], self._file(name, index))
+
+    def snapshots(self) -> tuple[VertexRecord, ...]:
+        """Return what the subtasks hand over, as new objects that share the handles."""
+        source = VertexRecord(
+            vertex=_SOURCE, micro_batch=0, splits=("all",), subtasks=(SubtaskSnapshot(position=str(self._written)),)
+        )
+        return (
+            source,
+            *(
+                VertexRecord(
+                    vertex=name,
+                    micro_batch=self._written,
+                    subtasks=tuple(SubtaskSnapshot(state=(*files,)) for files in subtasks),
+                )
+                for name, subtasks in self.files.items()
+            ),
+        )
+
+    def _file(self, name: VertexId, index: int) -> KeyedFile:
+        self._written += 1
+        unique = f"{self.random.getrandbits(128):032x}"
+        table = _PATHS.state_table(name)
+        path = _PATHS.staged_file(table, Generation(1), StagedName(name, self._written, unique))
+        self.warehouse.place(path).write(b"of no interest", durable=False)
+        handle = FileHandle(path, 8, 14, self.random.getrandbits(32), _STATS)
+        return KeyedFile(handle, KeyedFileKind.DELTA, index, index, Version(Generation(1), self._written))
+
+
+class Job:
+    """The commits of one generation, on real stores."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        """Claim the job, and create the state tables."""
+        self._warehouse = warehouse
+        tables = {name: Table(_PATHS.state_table(name), TableMode.STATE) for name in _NAMES}
+        source = Vertex(_SOURCE, VertexKind.SOURCE, 1, splits=(SplitId("all"),))
+        operators = [Vertex(name, VertexKind.KEYED, SUBTASKS, (table,)) for name, table in tables.items()]
+        graph = JobGraph((source, *operators), tuple(EdgeId(_SOURCE, name) for name in _NAMES))
+        self._stores = JobStores(warehouse, cross_freely)
+        claim = Claim(
+            generation=Generation(1),
+            holder=Holder(host="here", pid=1, started=""),
+            first_id=CheckpointId(1),
+            last_id=CheckpointId(1_000),
+            at_ms=0,
+            nonce="claim",
+        )
+        self._stores.append(claim, 0)
+        schema = pa.schema([pa.field("key", pa.int64()), pa.field("total", pa.int64())])
+        self._stores.ensure(tuple(tables.values()), {table.name: schema for table in tables.values()})
+        identity = CommitIdentity(
+            job=str(_PATHS.job), generation=Generation(1), nonce="claim", max_parallelism=SUBTASKS
+        )
+        self._door = TwoPhaseCommit(graph, identity, parent=None, versions={}, at_version=1)
+        self._last: tuple[CheckpointId, ...] = ()
+
+    def commit(self, checkpoint: CheckpointId, vertices: tuple[VertexRecord, ...]) -> dict[str, float]:
+        """Commit a checkpoint that replaces the one before. Return the seconds of each phase."""
+        draft = Draft(checkpoint, vertices, Statistics(triggered_ms=0, committed_ms=0, rows=0), subsumed=self._last)
+        taken = dict.fromkeys(("compose_s", "append_s", "publish_s", "cut_s"), 0.0)
+        waiting: list[CommitEffect] = []
+        began = time.perf_counter()
+        effects = self._door.offer(draft, 0)
+        taken["compose_s"] += time.perf_counter() - began
+        waiting += effects
+        while waiting:
+            effect = waiting.pop(0)
+            if isinstance(effect, CheckpointCommitted):
+                self._last = (checkpoint,)
+                return taken
+            began = time.perf_counter()
+            phase, fact = self._carried_out(effect)
+            taken[phase] += time.perf_counter() - began
+            began = time.perf_counter()
+            waiting += self._door.step(fact, 0)
+            taken["compose_s"] += time.perf_counter() - began
+        raise NotCommittedError(f"checkpoint {checkpoint}")
+
+    def _carried_out(self, effect: CommitEffect) -> tuple[str, CommitFact]:
+        match effect:
+            case CheckTables():
+                return "publish_s", TablesChecked(effect.checkpoint, self._stores.check(effect.tables))
+            case AppendRow():
+                return "append_s", self._stores.append(effect.row, effect.at_version, subsumed=effect.subsumed)
+            case PublishTable():
+                return "publish_s", self._stores.publish(effect.publication, effect.checkpoint)
+            case RecordCut():
+                self._stores.record_cut(effect.checkpoint, effect.versions)
+                return "cut_s", CutRecorded(effect.checkpoint)
+            case _:
+                raise NotCommittedError(str(effect))
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--live", type=int, default=100_000)
+    parser.add_argument("--checkpoints", type=int, default=12)
+    parser.add_argument("--scratch", type=Path)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
+        warehouse = Warehouse(Path(scratch), _PATHS)
+        state, job = State(warehouse, asked.live), Job(warehouse)
+        phases: list[dict[str, float]] = []
+        sizes: list[int] = []
+        for number in range(1, asked.checkpoints + 1):
+            before = _files(warehouse)
+            phases.append(job.commit(CheckpointId(number), state.snapshots()))
+            sizes.append(sum(size for path, size in _files(warehouse).items() if path not in before))
+            state.change()
+        print_result(
+            {
+                "program": "live-files",
+                "live": asked.live,
+                "bytes": sizes,
+                **{name: [each[name] for each in phases] for name in phases[0]},
+                "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            }
+        )
+
+
+def _files(warehouse: Warehouse) -> dict[str, int]:
+    """Return the sizes of the files of `checkpoints`, and of the manifests."""
+    folders = (warehouse.paths.checkpoints, warehouse.paths.manifests)
+    return {
+        f"{folder}/{each.name}": each.size for folder in folders for each in warehouse.place(folder).entries(deep=True)
+    }
+
+
+if __name__ == "__main__":
+    main()
