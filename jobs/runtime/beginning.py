@@ -9,6 +9,7 @@ from checkpointing.identifiers import TableName
 from checkpointing.job.restoring import check_fits
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.tick.messages import Question
+from jobs.engine_paths import typed
 from jobs.holding.job_stores import JobStores
 from jobs.planner import JobPlan
 from jobs.recovery.renaming import Renaming, find_renaming, names_before
@@ -18,6 +19,7 @@ from jobs.recovery.tables_ahead import must_not_be_ahead
 from jobs.recovery.tables_behind import must_be_repairable, must_be_whole
 from jobs.sources.port import SourceError
 from jobs.sources.upstream_job import newest_that_stands, taken_back
+from jobs.stores.warehouse import Warehouse
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class Beginning:
                 must_be_sound(stores.warehouse, plan)
             case Question.FITS:
                 if self.plan.cut_groups and self.renaming.record is not None:
-                    _must_stand(self.renaming.record, seen)
+                    _must_stand(self.renaming.record, seen, stores.warehouse)
                 self.plan = self._fitting(self.renaming.record, stores)
             case Question.REPAIRABLE:
                 must_be_repairable(stores, seen.rows, self.tables())
@@ -71,7 +73,7 @@ class Beginning:
         return plan_with_migrations(plan, restored, stores.warehouse.root)
 
 
-def _must_stand(restored: CheckpointRecord, seen: Observed) -> None:
+def _must_stand(restored: CheckpointRecord, seen: Observed, warehouse: Warehouse) -> None:
     """Raise SourceError if an upstream job was rolled back behind a cut that the restored checkpoint rests on (A10)."""
     lost = taken_back(restored)
     if not lost:
@@ -84,5 +86,5 @@ def _must_stand(restored: CheckpointRecord, seen: Observed) -> None:
         )
     raise SourceError(
         f"{lost}. Take {job} back to checkpoint {older.checkpoint}, which rests on a cut that still exists: "
-        f"'tidemark rollback {job} --follow'"
+        f"'tidemark rollback {job} --follow --warehouse {typed(warehouse.root)}'"
     )

@@ -75,7 +75,7 @@ def test_both_jobs_are_killed_again_and_again(tmp_path, capsys):
     assert 0 == execute(["cut", REPORT, "--warehouse", str(tmp_path / REPORT)])
     assert f"rests on cut {seen[-1]} of {SHOP} in {tmp_path / SHOP}" in " ".join(capsys.readouterr().out.split())
     roll_back(Warehouse(tmp_path / SHOP, ProtocolPaths(JobName(SHOP))), seen[len(seen) // 2])
-    with pytest.raises(SourceError, match="rollback report --follow"):
+    with pytest.raises(SourceError, match=f"rollback report --follow --warehouse {tmp_path / REPORT}'"):
         tick(REPORT, tmp_path)
     assert 0 == execute(["rollback", REPORT, "--follow", "--warehouse", str(tmp_path / REPORT)])
     assert seen[len(seen) // 2] == Cuts(tmp_path / REPORT, REPORT).latest().rests_on[0].checkpoint
