@@ -11,6 +11,7 @@ import pytest
 
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.messages import TickOutcome
+from jobs.at_rest.importing import import_row
 from jobs.at_rest.resetting import Reset, reset
 from jobs.at_rest.rollback import roll_back
 from jobs.holding.boundaries import KILL_VARIABLE
@@ -19,7 +20,7 @@ from jobs.runtime.discovery import discover
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
 from jobs.sources.sequence import SequenceSource
-from tests.scenarios.runtime.savepoint_job import at
+from tests.scenarios.runtime.savepoint_job import at, wanted
 from tests.scenarios.runtime.sequence_job import KEYS, ONE, ROWS, LocalEngine, build, read_cut
 
 PROGRAM = Path(__file__).with_name("sequence_job.py")
@@ -129,6 +130,16 @@ def test_a_rollback_to_before_the_end_lets_the_job_finish_again(tmp_path):
     assert TickOutcome.FINISHED is tick(tmp_path).outcome
     assert ALL == len(read_cut(tmp_path)["bronze/numbers"])
     assert finished != newest_restorable(at(tmp_path)).checkpoint
+
+
+def test_a_job_that_begins_from_a_finished_one_is_finished(tmp_path):
+    """The next tick publishes the tables in the other warehouse, and runs nothing."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    tick(old)
+    origin = f"{old}@{newest_restorable(at(old)).checkpoint}"
+    import_row(wanted(origin, new, plan=build(config=ONE, bounded=True)))
+    assert TickOutcome.FINISHED is tick(new, engine=NoEngine()).outcome
+    assert read_cut(old) == read_cut(new)
 
 
 def test_a_finished_job_whose_table_lost_its_newest_entry_is_repaired(tmp_path):
