@@ -10,12 +10,14 @@ from pyspark.sql import SparkSession
 
 from checkpointing.identifiers import JobName
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch
+from checkpointing.metadata.paths import ProtocolPaths
 from jobs.operators.execute import run_micro_batch
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.spec import VertexPlan
 from jobs.runtime.listener import JarsFetching, SparkStarted, SparkStarting, TickListener
 from jobs.spark.jars import fetch, jars_folder, not_fetched
-from jobs.spark.session import SparkConfig, abandon, is_alive, open_session
+from jobs.spark.session import SparkConfig, abandon, is_alive, is_local, open_session
+from jobs.spark.workers import UnfitWorkerError, must_suit, versions
 from jobs.state.worker_copy import CopyUses
 from jobs.storage.address import Root
 
@@ -60,6 +62,7 @@ class SparkEngine:
         self._listener = listener
         self._session = given
         self._own = given is None
+        self._compared = given is not None
         self._lock = threading.Lock()
         self.copies = CopyUses()
         """How often a task found its state in its worker's memory (D5)."""
@@ -67,6 +70,7 @@ class SparkEngine:
     def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
         """Run a micro-batch as one Spark job; raise what Spark raises if no session can be opened."""
         session = self._opened()
+        self._compare_workers(session, effect, warehouse, job)
         try:
             done = run_micro_batch(session, plan, effect, warehouse, job)
         except MicroBatchError as error:
@@ -100,6 +104,19 @@ class SparkEngine:
         if self._own:
             abandon(session)
         return True
+
+    def _compare_workers(self, session: SparkSession, effect: RunMicroBatch, warehouse: Root, job: JobName) -> None:
+        """Look at the workers of a cluster once; raise MicroBatchError if one of them does not suit."""
+        with self._lock:
+            if self._compared or is_local(self._config):
+                return
+            try:
+                must_suit(session, warehouse, ProtocolPaths(job).checkpoints, self._config.cores, versions())
+            except UnfitWorkerError as error:
+                raise MicroBatchError(effect.vertex, effect.micro_batch, str(error)) from error
+            except Exception as error:
+                raise MicroBatchError.of(effect.vertex, effect.micro_batch, error) from error
+            self._compared = True
 
     def _opened(self) -> SparkSession:
         with self._lock:

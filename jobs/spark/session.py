@@ -89,7 +89,7 @@ def open_session(config: SparkConfig) -> SparkSession:
             session.conf.set(name, value)
         return session
     builder = SparkSession.builder.appName("tidemark").master(config.master or f"local[{config.cores}]")
-    temporary = {TEMPORARY: str(spark_folder())} if _is_local(config) else {}
+    temporary = {TEMPORARY: str(spark_folder())} if is_local(config) else {}
     for name, value in (temporary | classic_settings(config)).items():
         builder = builder.config(name, value)
     with _stderr_of_children(config.log_file), _locale_of_children():
@@ -151,8 +151,10 @@ def session_settings(cores: int) -> dict[str, str]:
     }
 
 
-def _is_local(config: SparkConfig) -> bool:
-    return config.master is None or config.master.startswith("local")
+def is_local(config: SparkConfig) -> bool:
+    """Return whether the workers are this machine's own processes, of this environment."""
+    in_this_process = config.master is None or config.master.startswith("local")
+    return config.connect_url is None and in_this_process
 
 
 def classic_settings(config: SparkConfig) -> dict[str, str]:
@@ -170,7 +172,7 @@ def classic_settings(config: SparkConfig) -> dict[str, str]:
     }
     if CLASS_ARCHIVE.exists():
         settings[JVM_OPTIONS] = f'"-XX:SharedArchiveFile={CLASS_ARCHIVE}" {SILENT}'
-    if _is_local(config):
+    if is_local(config):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if jars:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars)

@@ -1,0 +1,121 @@
+"""Compares the workers of a cluster with this process, before the first micro-batch runs there.
+
+Spark ships functions to its workers, but not the packages that they use. A worker with another version of a package may
+compute or write something else, and one without the store's credentials fails in the middle of a micro-batch. So a tiny
+job runs on the workers first. What it runs there is sent as code, since a worker may lack this very package.
+"""
+
+import json
+import platform
+import re
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import structlog
+from pyspark.sql import SparkSession
+
+from jobs.distribution import DISTRIBUTION
+from jobs.storage.address import Root
+from jobs.storage.location import place_in
+
+PYTHON: Final = "Python"
+_PACKAGES: Final = (DISTRIBUTION, "polars", "pyarrow")
+_LOOKS_PER_CORE: Final = 2
+_PAUSE_S: Final = 0.2
+"""How long a look takes at least, so that one free worker does not take all of them."""
+_MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+"""What Spark says if it cannot even start the look."""
+_WAY_OUT: Final = "install the same versions there, or name the worker's own Python in PYSPARK_PYTHON"
+_log = structlog.get_logger(__name__)
+
+Batches = Iterator[Any]
+
+
+class UnfitWorkerError(Exception):
+    """A worker of the cluster lacks something, or has another version. The message names the host and the way out."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that workers must have too; one that is not installed is empty."""
+    found = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def must_suit(session: SparkSession, warehouse: Root, folder: str, cores: int, ours: Mapping[str, str]) -> None:
+    """Raise UnfitWorkerError unless the workers have the versions `ours`, and see the warehouse's `folder`.
+
+    Spark chooses the workers that answer. There are twice as many looks as `cores`, so a busy cluster may leave one
+    out.
+    """
+    look = _look(dict(ours), PYTHON, place_in.__module__, str(warehouse), folder, _PAUSE_S)
+    looks = max(1, cores) * _LOOKS_PER_CORE
+    answers = session.range(0, looks, 1, looks).mapInArrow(look, "host string, found string, wrong string")
+    try:
+        seen = {row.host: row for row in answers.collect()}
+    except Exception as error:
+        missing = _MISSING.search(str(error))
+        if missing is None:
+            raise
+        raise UnfitWorkerError(f"the Python of a worker has no package {missing[1]}: {_WAY_OUT}") from error
+    _log.debug("workers compared", hosts=sorted(seen))
+    for host, row in sorted(seen.items()):
+        found = json.loads(row.found)
+        for name, wanted in ours.items():
+            if found[name] != wanted:
+                raise UnfitWorkerError(_differs(host, name, found[name], wanted))
+        if row.wrong:
+            raise UnfitWorkerError(f"worker {host} {row.wrong}")
+
+
+def _differs(host: str, name: str, theirs: str, ours: str) -> str:
+    has = f"has {name} {theirs}" if theirs else f"has no {name}"
+    return f"worker {host} {has}, and this process has {ours or 'none'}: {_WAY_OUT}"
+
+
+def _look(
+    ours: dict[str, str], python: str, storage_module: str, warehouse: str, folder: str, pause_s: float
+) -> Callable[[Batches], Batches]:
+    """Return what a worker does. It is a closure, so Spark sends its code and no reference to this module."""
+
+    def look(batches: Batches) -> Batches:
+        import json  # noqa: PLC0415 - on the worker
+        import platform  # noqa: PLC0415
+        import socket  # noqa: PLC0415
+        import time  # noqa: PLC0415
+        from importlib import import_module  # noqa: PLC0415
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+        import pyarrow as pa  # noqa: PLC0415
+
+        found = {}
+        for name in ours:
+            try:
+                found[name] = ".".join(platform.python_version_tuple()[:2]) if name == python else version(name)
+            except PackageNotFoundError:
+                found[name] = ""
+        wrong = ""
+        if found == ours:
+            try:
+                place = import_module(storage_module).place_in(warehouse, folder)
+                if not any(True for _ in place.entries()):
+                    wrong = (
+                        f"does not see {warehouse}: the workers must reach the warehouse. Name a folder that they "
+                        "see under the same path, or an object store"
+                    )
+            except ImportError as error:
+                wrong = f"cannot import {storage_module} ({error}): install there what this process runs"
+            except OSError as error:
+                wrong = f"cannot read {warehouse}: {error}"
+        for _ in batches:
+            time.sleep(pause_s)
+        yield pa.RecordBatch.from_pydict(
+            {"host": [socket.gethostname()], "found": [json.dumps(found)], "wrong": [wrong]}
+        )
+
+    return look

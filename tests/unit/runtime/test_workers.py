@@ -1,0 +1,53 @@
+"""Tests the comparison of a cluster's workers with this process, on a real Spark session."""
+
+import socket
+from unittest.mock import MagicMock
+
+import pytest
+
+from jobs.spark.workers import PYTHON, UnfitWorkerError, must_suit, versions
+
+pytestmark = pytest.mark.spark
+HOST = socket.gethostname()
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "an entry").touch()
+    return tmp_path
+
+
+def test_workers_of_the_same_environment_suit(spark, warehouse):
+    """The versions are those of this process, and the workers see the warehouse."""
+    assert all(versions().values())
+    must_suit(spark, warehouse, "checkpoints", 2, versions())
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "message"),
+    [
+        (PYTHON, "3.99", rf"worker {HOST} has Python 3\.\d+, and this process has 3\.99: install the same versions"),
+        ("polars", "0.0.1", rf"worker {HOST} has polars .*, and this process has 0\.0\.1: install the same versions"),
+        ("no-such-package", "1", rf"worker {HOST} has no no-such-package, and this process has 1: install"),
+    ],
+)
+def test_a_worker_with_another_version_is_named(spark, warehouse, name, ours, message):
+    """With its host, both versions, and the way out."""
+    with pytest.raises(UnfitWorkerError, match=message):
+        must_suit(spark, warehouse, "checkpoints", 1, versions() | {name: ours})
+
+
+def test_a_worker_that_does_not_see_the_warehouse_is_named(spark, tmp_path):
+    """As on a cluster whose workers share no disk with the driver."""
+    with pytest.raises(UnfitWorkerError, match=f"worker {HOST} does not see {tmp_path}/gone: the workers must reach"):
+        must_suit(spark, tmp_path / "gone", "checkpoints", 1, versions())
+
+
+def test_a_worker_that_lacks_what_spark_itself_needs_is_told(warehouse):
+    """Spark raises before the look begins, as it does if the worker's Python has no pyarrow."""
+    session = MagicMock()
+    answers = session.range.return_value.mapInArrow.return_value
+    answers.collect.side_effect = RuntimeError("... ModuleNotFoundError: No module named 'pyarrow.lib'")
+    with pytest.raises(UnfitWorkerError, match="a worker has no package pyarrow: install the same versions there"):
+        must_suit(session, warehouse, "checkpoints", 1, versions())
