@@ -1,10 +1,9 @@
 """Carries out a door's effects on the simulated world, with the faults that a scenario draws."""
 
 import json
-from collections.abc import Collection, Mapping
 from heapq import heapify
 from random import Random
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.commit.fencing import rival_of
@@ -56,6 +55,9 @@ from spec.pipeline import ESTIMATED, ROW_BYTES, SEQUENCE, first_id, position_bef
 from spec.upstream import PUBLISHES, Upstreams
 from spec.world import FileGoneError, World
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 QUALITY_MESSAGE = "a row was bad: repair it"
 
 
@@ -74,22 +76,29 @@ class Hands:
         """The jobs whose cuts the sources read, if they read any."""
         self.bounded: Collection[VertexId] = ()
         """The sources whose splits end where no row can be read, by their first names."""
+        self._seen: dict[tuple[Generation, SplitId], int] = {}
+        """How far each split could be read when a generation last polled it."""
         self._retained: dict[tuple[Generation, CheckpointId], frozenset[CheckpointId]] = {}
 
     def cut_groups(self, graph: JobGraph) -> dict[VertexId, str]:
         """Return the upstream job of each source that reads cuts."""
         return {} if self.upstreams is None else self.upstreams.groups(graph)
 
-    def offered(self, graph: JobGraph, *, still: bool) -> tuple[tuple[SplitId, int], ...]:
-        """Return how many rows of each split its source offers now; unknown if another job may publish at any time."""
+    def offered(self, graph: JobGraph, by: Generation, *, still: bool) -> tuple[tuple[SplitId, int], ...]:
+        """Return how many rows of each split its source offered when this generation last polled it.
+
+        For a split that reads cuts it is unknown if another job may publish at any time.
+        """
         splits = [split for source in graph.sources() for split in source.splits]
         known = [split for split in splits if still or not self._reads_cuts(split)]
-        return tuple((split, self._offers(split)) for split in known)
+        return tuple((split, self._offers(split, by)) for split in known)
 
     def _reads_cuts(self, split: SplitId) -> bool:
         return self.upstreams is not None and self.upstreams.has(split)
 
-    def _offers(self, split: SplitId) -> int:
+    def _offers(self, split: SplitId, by: Generation) -> int:
+        if (by, split) in self._seen:
+            return self._seen[by, split]
         if self.upstreams is None or not self.upstreams.has(split):
             return self.readable[split]
         return self.upstreams.place(self.upstreams.newest(split), split)
@@ -103,7 +112,7 @@ class Hands:
         """Carry out one effect. Return the fact that answers it, or None if it has no answer."""
         match effect:
             case PollSource():
-                return self._poll(effect, faults, self.readable)
+                return self._poll(effect, generation, faults)
             case RunMicroBatch():
                 return self._run(effect, faults)
             case JudgeSuites():
@@ -142,13 +151,14 @@ class Hands:
                 assert_never(effect)
         return None
 
-    def _poll(self, effect: PollSource, faults: Faults, readable: Mapping[SplitId, int]) -> Fact:
+    def _poll(self, effect: PollSource, generation: Generation, faults: Faults) -> Fact:
         if self._strikes(faults.poll_fails):
             return PollFailed(effect.source, effect.split, f"a file of split {effect.split} is damaged")
         start = rows_before(effect.position)
         if self.upstreams is not None and self.upstreams.has(effect.split):
-            return self._poll_cut(effect, start, self.upstreams)
-        rows = min(effect.max_rows, readable.get(effect.split, 0) - start)
+            return self._poll_cut(effect, generation, self.upstreams)
+        readable = self._seen[generation, effect.split] = self.readable.get(effect.split, 0)
+        rows = min(effect.max_rows, readable - start)
         if rows <= 0:
             is_over = first_id(effect.source) in self.bounded
             return (SourceEnded if is_over else SourceIdle)(effect.source, effect.split)
@@ -159,12 +169,13 @@ class Hands:
         size = rows * ROW_BYTES
         return SliceOffered(SourceSlice(effect.source, effect.split, *ends, "", rows, size, rows_estimated=estimated))
 
-    def _poll_cut(self, effect: PollSource, start: int, upstreams: Upstreams) -> Fact:
+    def _poll_cut(self, effect: PollSource, generation: Generation, upstreams: Upstreams) -> Fact:
         """Answer with rows up to the wanted cut of another job, by default its newest; none if they were all read."""
         if effect.cut is None and self._strikes(PUBLISHES):
             upstreams.publish(effect.split)
         number = upstreams.newest(effect.split) if effect.cut is None else int(effect.cut)
-        place = upstreams.place(number, effect.split)
+        start, place = rows_before(effect.position), upstreams.place(number, effect.split)
+        self._seen[generation, effect.split] = place
         if effect.cut is None and start == place:
             return SourceIdle(effect.source, effect.split)
         end = min(start + effect.max_rows, place)

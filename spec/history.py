@@ -249,7 +249,7 @@ class OrderBroken:
 
 @dataclass(frozen=True, slots=True)
 class TickOver:
-    """A tick ended by itself. `readable` is how far each split could be read then."""
+    """A tick ended by itself. `readable` is how far each split could be read when the tick last polled it."""
 
     generation: Generation
     end: EndTick

@@ -32,6 +32,8 @@ class Moves:
     """After each tick, or during it: how often somebody may clean up. Ticks then also clean up at their end."""
     readers_max: int = 0
     """During each tick: how many readers may reserve a cut."""
+    arrivals_max: int = 0
+    """During each tick: how often more rows may become readable."""
     releases: bool = False
     """True if ticks run releases of the pipeline that declare other columns and names."""
     splits: bool = False
@@ -90,6 +92,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     upstream = Random(f"cuts of {seed}")  # noqa: S311 - as above
     stores = Random(f"manifests of {seed}")  # noqa: S311 - as above
     ends = Random(f"ends of {seed}")  # noqa: S311 - as above
+    arrivals = Random(f"arrivals of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
         rollbacks_max=random.choice([0, 0, 0, 1, 2]),
@@ -97,6 +100,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         savepoints_at_rest_max=random.choice([0, 0, 0, 1, 2]),
         clean_ups_max=random.choice([0, 0, 1, 2]),
         readers_max=later.choice([0, 0, 2]),
+        arrivals_max=arrivals.choice([0, 0, 3]),
         releases=random.random() < SOMETIMES,
         splits=random.random() < SOMETIMES,
         vertices=random.random() < SOMETIMES,
@@ -121,4 +125,6 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         cuts=upstream.random() < SELDOM,
     )
     moves = replace(moves, **forced)
-    return replace(moves, resets_max=0, orders_max=None) if moves.cuts else moves  # a cut is read whole, by all
+    moves = replace(moves, arrivals_max=0) if moves.sources_end else moves  # a split that has ended gets no more rows
+    # a cut is read whole, by all, and the other job decides when its rows come
+    return replace(moves, resets_max=0, orders_max=None, arrivals_max=0) if moves.cuts else moves

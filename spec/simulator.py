@@ -6,25 +6,24 @@ dead ticks that come late, replies that are lost. The last tick has no faults, a
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
 from checkpointing.config import CheckpointingMode
-from checkpointing.coordinator.restart import FixedDelay, NoRestart, RestartStrategy
-from checkpointing.identifiers import Generation, SplitId
-from checkpointing.job.setup import TickLimits
-from checkpointing.messages import Effect, SavepointKind, SavepointRequested, StopKind, StopRequested, TickOutcome
+from checkpointing.identifiers import Generation
+from checkpointing.messages import Effect, TickOutcome
 from checkpointing.metadata.record import Claim
-from spec.at_the_door import LEASE_MS, Eyes
+from spec.at_the_door import LEASE_MS
 from spec.carrying_out import Hands
-from spec.clocks import Jump
-from spec.faults import EVENLY, NONE, Scenario
+from spec.drawing_plans import Plans
+from spec.faults import NONE, Scenario
 from spec.history import DoorBroke, History
 from spec.invariants import Violation, violations
 from spec.mishaps import Chance
 from spec.moves import Moves, drawn
 from spec.neighbours import optimize
-from spec.pipeline import LATER, MAX_PARALLELISM, ORDERS, RELEASES, SPLITS, graph
+from spec.pipeline import LATER, MAX_PARALLELISM, graph
 from spec.scenarios import scenario_of
 from spec.storing import store_entries
 from spec.tick import Narrate, Tick
@@ -35,13 +34,10 @@ from spec.world import World
 
 RACES_VISIT = 0.3
 """The probability that another tick begins while somebody works on a job at rest."""
-SKEWS_MS = (0, 0, 200, -200, -900, 3_000, 90_000_000)
-"""How far a clock is ahead (or behind, if negative)."""
 LAG_MS = 100
 """How late a list shows new files."""
 VISIT_STEP_MS = 60
 """The longest time for a step of a visit."""
-RESTART_DELAY_MS = 100
 ZOMBIE_MS = 2_000
 """How late an effect of a dead coordinator may still be carried out."""
 
@@ -77,10 +73,9 @@ class Simulation:
         self.moves = drawn(seed) if moves is None else moves
         self._chance = Chance(seed, self.moves.mishaps)
         self._random = Random(seed)  # noqa: S311 - a run must be repeatable
-        self._releases = Random(f"releases of {seed}")  # noqa: S311 - as above
-        self._restarts = Random(f"restarts of {seed}")  # noqa: S311 - as above
         self._shapes = Random(f"shapes of {seed}")  # noqa: S311 - as above
         self._rests = Random(f"rests of {seed}")  # noqa: S311 - as above
+        self._arrivals = Random(f"arrivals of {seed}")  # noqa: S311 - as above
         self.scenario = scenario_of(seed, self.moves, self._random, self._shapes)
         self.world = World(self._new_history)
         store_entries(self.world, self.moves, self._shapes)
@@ -94,6 +89,9 @@ class Simulation:
         if self.moves.cuts:
             self._hands.upstreams = drawn_upstreams(seed, self._rows, self._hands.readable)
         self._visiting = Random(f"visits of {seed}")  # noqa: S311 - as above
+        self._plans = Plans(
+            seed, self.moves, self.scenario, random=self._random, shapes=self._shapes, visiting=self._visiting
+        )
         self._visits = Visits(self.world, self.moves, self._visiting, self._hands.readable)
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._noted = 0
@@ -105,17 +103,18 @@ class Simulation:
         """Run the ticks with their faults, then one without faults, which must catch up."""
         for _ in range(self.scenario.ticks):
             self._more_rows(self._random.random())
-            self._start(self._drawn_plan())
+            self._start(self._plans.drawn(self._number()))
             self._may_lose_power()
             self._may_be_cleaned()
             self._may_be_read()
+            self._may_get_rows()
             self._play()
             self._may_lose_entries()
             self._visited()
             self._rest()
         self._healing = True
         self._more_rows(1.0)
-        last = self._start(self._healing_plan())
+        last = self._start(self._plans.healing(self._number()))
         self._play()
         if last.end is None or last.end.outcome not in (TickOutcome.CAUGHT_UP, TickOutcome.FINISHED):
             self.world.history.add(DoorBroke(last.generation, f"a tick without faults did not catch up: {last.end}"))
@@ -170,99 +169,13 @@ class Simulation:
             committed = int(rows * share) // self.moves.transaction_rows * self.moves.transaction_rows
             self._hands.readable[split] = max(self._hands.readable[split], committed)
 
+    def _may_get_rows(self) -> None:
+        """Let more rows become readable while a tick runs."""
+        for _ in range(self._arrivals.randint(0, self.moves.arrivals_max) if self.moves.arrivals_max else 0):
+            share = self._arrivals.random()
+            self._note(self._arrivals.randint(0, 1_500), partial(self._more_rows, share))
+
     # -------------------------------------------------------------- ticks
-
-    def _drawn_plan(self) -> TickPlan:
-        random, faults = self._random, self.scenario.faults
-        limits = random.choice(
-            [TickLimits(), TickLimits(), TickLimits(checkpoints=2), TickLimits(duration_ms=random.choice([50, 700]))]
-        )
-        stop = StopRequested(random.choice(list(StopKind))) if random.random() < faults.stop else None
-        return TickPlan(
-            number=self._number(),
-            faults=faults,
-            parallelism=random.choice(self.scenario.parallelisms),
-            limits=limits,
-            patient=False,
-            take_over=False,
-            stop=stop,
-            stop_after_ms=random.randint(0, 1_000),
-            savepoints=self._drawn_savepoints(),
-            release=self._release(),
-            strategy=self._strategy(),
-            grace_ms=self._grace_ms(),
-            orders=self._orders(),
-            audited=self._audited(),
-            eyes=self._eyes(),
-            clock_jump=self._clock_jump(),
-        )
-
-    def _drawn_savepoints(self) -> tuple[tuple[int, SavepointRequested], ...]:
-        """Draw requests, some for the same moment. After a first stop, most later ones come too late."""
-        most = self.moves.savepoints_max
-        if not most:
-            return ()
-        times = sorted(self._random.choice([0, 100, 1_000]) * self._random.randint(0, 3) for _ in range(most))
-        kinds = self._random.choices(list(SavepointKind), [6, 1, 1], k=self._random.randint(0, most))
-        return tuple(
-            (after_ms, SavepointRequested(f"savepoint {number}", kind))
-            for number, (after_ms, kind) in enumerate(zip(times, kinds, strict=False))
-        )
-
-    def _healing_plan(self) -> TickPlan:
-        parallelism = self._random.choice(self.scenario.parallelisms)
-        return TickPlan(
-            number=self._number(),
-            faults=NONE,
-            parallelism=parallelism,
-            limits=TickLimits(),
-            patient=True,
-            take_over=True,
-            release=self._release(),
-            grace_ms=self._grace_ms(),
-            orders=self._orders(),
-            audited=self._audited(),
-            eyes=Eyes(self._skew_ms()),
-        )
-
-    def _orders(self) -> tuple[SplitId, ...]:
-        """Return the splits that a tick finds, in any order."""
-        if not self.moves.splits:
-            return SPLITS[ORDERS]
-        known = [*SPLITS[ORDERS], LATER]
-        return tuple(self._shapes.sample(known, self._shapes.randint(1, len(known))))
-
-    def _eyes(self) -> Eyes:
-        unseen = self.moves.leases and self._shapes.random() < EVENLY
-        return Eyes(self._skew_ms(), not unseen, self._shapes if self.moves.lists_lag else None)
-
-    def _skew_ms(self) -> int:
-        return self._shapes.choice(SKEWS_MS) if self.moves.clocks_jump else 0
-
-    def _clock_jump(self) -> Jump | None:
-        jumps = self.moves.clocks_jump and self._shapes.random() < EVENLY
-        after_ms, by_ms = self._shapes.randint(0, 1_000), self._shapes.choice(SKEWS_MS)
-        # the rule of intervals counts time over which a clock leaps as time in which nothing was triggered
-        by_ms = min(by_ms, 0) if "interval_ms" in self.scenario.config else by_ms
-        return Jump(after_ms, by_ms) if jumps else None
-
-    def _audited(self) -> bool:
-        return self.moves.vertices and self._shapes.random() < EVENLY
-
-    def _grace_ms(self) -> int | None:
-        return self._visiting.choice([0, 300]) if self.moves.clean_ups_max else None
-
-    def _release(self) -> int:
-        """Return which release of the pipeline a tick runs.
-
-        Its own random numbers keep a seed's other choices unchanged.
-        """
-        return self._releases.randrange(len(RELEASES)) if self.moves.releases else 0
-
-    def _strategy(self) -> RestartStrategy:
-        """Return whether and how often a tick restarts a failed job, with its own random numbers."""
-        attempts = self._restarts.randrange(4)
-        return FixedDelay(attempts, RESTART_DELAY_MS) if self.moves.restarts and attempts else NoRestart()
 
     def _number(self) -> int:
         self._started += 1
@@ -292,7 +205,7 @@ class Simulation:
             self._note(self._random.randint(0, 1_000), self._start_rival)
 
     def _start_rival(self) -> None:
-        plan = self._drawn_plan()
+        plan = self._plans.drawn(self._number())
         rival = replace(plan, take_over=plan.eyes.sees_holders, stop=None)
         if not self._healing and len(self._alive) < 3:  # noqa: PLR2004 - a crowd shows nothing that two do not
             self._start(rival)

@@ -378,7 +378,7 @@ class Tick:
 
     def _ended(self, effect: EndTick) -> None:
         self.end = effect
-        readable = self.hands.offered(self.graph, still=self.plan.patient)
+        readable = self.hands.offered(self.graph, self.generation, still=self.plan.patient)
         newest = newest_checkpoint(self.world.rows())
         self.world.history.add(TickOver(self.generation, effect, readable, newest))
 

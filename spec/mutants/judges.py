@@ -130,6 +130,7 @@ CODEC = Judge(
     "simulator with older formats", partial(_simulated, savepoints_max=2, rollbacks_max=1, older_formats=True), 400
 )
 CLOCKS = Judge("simulator with clocks that leap", partial(_simulated, clocks_jump=True, limits=True, hooks=True), 400)
+ARRIVALS = Judge("simulator with rows that come meanwhile", partial(_simulated, savepoints_max=1, arrivals_max=3), 400)
 LEASES = Judge("simulator with leases", partial(_simulated, leases=True, rests=True, clocks_jump=True), 400)
 LISTS = Judge("simulator with lists that lag", partial(_simulated, lists_lag=True, restarts=True), 400)
 RELEASES_WITH_MISHAPS = Judge(

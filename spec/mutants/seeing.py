@@ -4,18 +4,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from checkpointing.channel_items import SourceSlice
 from checkpointing.commit import fencing
 from checkpointing.commit.fencing import HolderObserved, Lease, MayClaim, Refused
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.coordinator.coordinator import CheckpointCoordinator
-from checkpointing.identifiers import Generation
+from checkpointing.identifiers import Generation, SubtaskId
+from checkpointing.job.pause import Pause
+from checkpointing.job.readers import SourceReaders
 from checkpointing.metadata import codec, migrations
 from checkpointing.metadata.record import FORMAT, CheckpointRecord, Claim, Row, RowKind
 from checkpointing.tick.asking import Steps
 from checkpointing.tick.claiming import Claiming, Held
 from checkpointing.tick.messages import Examine
 from spec.at_the_door import LEASE_MS
-from spec.mutants.judges import CLOCKS, CODEC, LEASES, LISTS
+from spec.mutants.judges import ARRIVALS, CLOCKS, CODEC, LEASES, LISTS
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ the codec
@@ -60,7 +63,29 @@ def _decoding(patch: Patch, read: Callable[[CheckpointRecord], CheckpointRecord]
     patch.function(codec, "decode", decode)
 
 
+# ------------------------------------------------------------------ rows that come while a tick runs
+
+
+@mutant("caught-up-is-committed", ARRIVALS)
+def a_split_that_was_idle_once_counts_as_idle(patch: Patch) -> None:
+    real = SourceReaders.offered
+
+    def offered(self: SourceReaders, slice_: SourceSlice) -> SubtaskId | None:
+        split = self._splits[slice_.source, slice_.split]
+        was_idle = split.idle
+        sender = real(self, slice_)
+        split.idle = was_idle
+        return sender
+
+    patch.put(SourceReaders, "offered", offered)
+
+
 # ------------------------------------------------------------------ clocks
+
+
+@mutant("no-deadlock", CLOCKS)
+def a_pause_after_a_failure_ends_only_at_its_very_moment(patch: Patch) -> None:
+    patch.put(Pause, "is_over", lambda self, now_ms: self.until_ms in (None, now_ms))
 
 
 @mutant("not-too-late", CLOCKS)
