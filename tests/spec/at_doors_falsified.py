@@ -20,7 +20,7 @@ from spec.pipeline import ORDERS, PAYMENTS
 def _built_from(history: History, **changes) -> History:
     steps = {}
     for generation, (begun, *others) in history.steps.items():
-        steps[generation] = [begun._replace(told=replace(begun.told, setup=replace(begun.told.setup, **changes)))]
+        steps[generation] = [replace(begun, told=replace(begun.told, setup=replace(begun.told.setup, **changes)))]
         steps[generation] += others
     return replace(history, steps=steps)
 
@@ -78,7 +78,7 @@ def say_that_the_job_has_finished(history):
         return EndTick(TickOutcome.FINISHED) if caught_up else effect
 
     steps = {
-        generation: [step._replace(effects=tuple(map(finished, step.effects))) for step in taken]
+        generation: [replace(step, effects=tuple(map(finished, step.effects))) for step in taken]
         for generation, taken in history.steps.items()
     }
     return replace(history, steps=steps)
@@ -115,7 +115,7 @@ def let_every_slice_reach_a_cut(history):
     def reached(step):
         told = step.told
         told = replace(told, slice=at_cut(told.slice)) if isinstance(told, SliceOffered) else told
-        return step._replace(told=told, effects=tuple(_run_otherwise(each, at_cut) for each in step.effects))
+        return replace(step, told=told, effects=tuple(_run_otherwise(each, at_cut) for each in step.effects))
 
     grouped = _built_from(history, cut_groups={ORDERS: "shop", PAYMENTS: "shop"})
     steps = {generation: [reached(step) for step in taken] for generation, taken in grouped.steps.items()}
@@ -126,7 +126,7 @@ def let_another_process_claim_the_job(history):
     """The door is told of it, and goes on."""
     ((generation, (begun, *others)), *rest) = history.steps.items()
     claim = begun.told.setup.claim.model_copy(update={"generation": generation + 1})
-    seen = begun._replace(told=RivalSeen(claim), effects=())
+    seen = replace(begun, told=RivalSeen(claim), effects=())
     return replace(history, steps={generation: [begun, seen, *others], **dict(rest)})
 
 
