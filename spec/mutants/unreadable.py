@@ -73,9 +73,10 @@ def a_split_that_cannot_be_read_is_asked_at_once(patch: Patch) -> None:
 def nobody_is_read_while_a_split_cannot_be(patch: Patch) -> None:
     real = SourceReaders.polls
 
-    def polls(self, now_ms, has_credit):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - as the real one
+    def polls(self, now_ms, has_credit, **options):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN003, ANN202
         failing = {split.subtask for split in self._splits.values() if split.failures}
-        return real(self, now_ms, lambda subtask: has_credit(subtask) and (not failing or subtask in failing))
+        given = lambda subtask: has_credit(subtask) and (not failing or subtask in failing)  # noqa: E731
+        return real(self, now_ms, given, **options)
 
     patch.put(SourceReaders, "polls", polls)
 
