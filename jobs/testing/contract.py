@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
+from jobs.settings import TickSettings
 from jobs.sources.closing import close_all
 from jobs.sources.port import (
     POSITION_COLUMN,
@@ -34,8 +35,7 @@ from jobs.sources.port import (
 )
 from jobs.sources.position_words import END, START
 from jobs.sources.seeking import Place, seek
-from jobs.spark.session import SparkConfig, open_session
-from jobs.testing.trial import NotKilledError, Trial
+from jobs.testing.trial import NotKilledError, Trial, session_for
 
 NAME: Final = VertexId("source")
 POLLS_MAX: Final = 100_000
@@ -75,13 +75,13 @@ class SourceUnderTest:
         """Return rows as Spark reads them: split and position first, in their order."""
         if not slices:
             return []
-        frame = source.read(_session(), slices)
+        frame = source.read(_session(source), slices)
         names = [SPLIT_COLUMN, POSITION_COLUMN, *source.schema().names]
         return sorted((_plain(row) for row in frame.select(*(f"`{name}`" for name in names)).collect()), key=_place)
 
 
-def _session() -> SparkSession:
-    return open_session(SparkConfig())
+def _session(*sources: Source) -> SparkSession:
+    return session_for(sources, TickSettings())
 
 
 def _place(row: Row) -> Row:
@@ -199,7 +199,7 @@ class SourceContract(SourceUnderTest):
         """And the two columns that every source adds, of the right types."""
         source = self.source(tmp_path)
         piece = next(found for split in source.splits() for found in Walk(source, split, 3).slices[:1])
-        found = {field.name: field.dataType for field in source.read(_session(), [piece]).schema.fields}
+        found = {field.name: field.dataType for field in source.read(_session(source), [piece]).schema.fields}
         due = {field.name: field.dataType for field in read_schema(source).fields}
         promised(found == due, f"read() gives the columns {found}, and schema() says {due}")
         close_all({NAME: source})

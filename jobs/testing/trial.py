@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from signal import SIGKILL
 from typing import TypeAlias
@@ -11,6 +12,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from checkpointing.messages import TickOutcome
 from jobs.holding.boundaries import KILL_VARIABLE, boundary_names
@@ -20,11 +22,19 @@ from jobs.reading import Cut, Cuts
 from jobs.runtime.engine import fetch_missing_jars
 from jobs.runtime.listener import TickListener
 from jobs.runtime.tick import run_tick
-from jobs.settings import Layer
+from jobs.settings import Layer, TickSettings
 from jobs.sources.needed_jars import with_needed_jars
+from jobs.sources.port import Source
 from jobs.spark.session import open_session
 
 Frame: TypeAlias = "pl.DataFrame | pd.DataFrame | pa.Table"
+
+
+def session_for(sources: Iterable[Source], settings: TickSettings) -> SparkSession:
+    """Return this process's Spark session as a tick over these sources has it; fetch the jars that are missing."""
+    config = with_needed_jars(spark_config(settings), sources)
+    fetch_missing_jars(config, TickListener())
+    return open_session(config)
 
 
 class TickFailedError(AssertionError):
@@ -65,9 +75,8 @@ class Trial:
         what a refused tick raises, and NoSuchCutError if there was nothing to read.
         """
         started = self._launched(settings)
-        config = with_needed_jars(spark_config(started.settings), started.plan.sources.values())
-        fetch_missing_jars(config, TickListener())
-        report = run_tick(started.plan, started.runtime(), spark=open_session(config))
+        session = session_for(started.plan.sources.values(), started.settings)
+        report = run_tick(started.plan, started.runtime(), spark=session)
         if report.outcome is TickOutcome.FAILED:
             reason = f"{report.reason.message}: " if report.reason else ""
             raise TickFailedError(f"{started.plan.job}: {reason}{report.message}")

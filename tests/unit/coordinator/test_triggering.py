@@ -252,7 +252,7 @@ def test_hooks_have_ids(drive):
     driven = drive()
     assert (True, False) == (driven.door.add_hook("h"), driven.door.add_hook("h"))
     for blank in (None, "", "   "):
-        with pytest.raises(InvalidHookError, match="needs an id"):
+        with pytest.raises(InvalidHookError, match="it must not be blank"):
             driven.door.add_hook(blank)
 
 
