@@ -361,7 +361,6 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "only the newest interrupted replay is counted": 15,
     "a renamed table takes removed files along": 229,
     "a savepoint at rest is made of any checkpoint": 37,
-    "a split that failed too often is never given up": 342,
     "an entry is read without its rows in flight": 9,
     "a release of an older format names an id that was used": 2,
     "a lease that runs is taken for one that has run out": 4,

@@ -45,8 +45,8 @@ def the_failures_of_a_split_add_up_although_it_answered(patch: Patch) -> None:
 
 @mutant("splits-fail-alone", UNREADABLE)
 def a_tick_stops_in_order_although_a_split_failed(patch: Patch) -> None:
-    def split_failed(self: Ending, message: str) -> None:
-        if self.told(Cause.SPLIT_FAILED):
+    def split_failed(self: Ending, message: str, *, at_once: bool) -> None:
+        if self.told(Cause.FAILURE if at_once else Cause.SPLIT_FAILED):
             self._end = EndTick(TickOutcome.STOPPED)
 
     patch.put(Ending, "split_failed", split_failed)
@@ -81,7 +81,7 @@ def nobody_is_read_while_a_split_cannot_be(patch: Patch) -> None:
     patch.put(SourceReaders, "polls", polls)
 
 
-@mutant("no-deadlock", UNREADABLE)
+@mutant("splits-fail-alone", UNREADABLE)
 def a_split_that_failed_too_often_is_never_given_up(patch: Patch) -> None:
     _move(patch, TickPhase.RUNNING)
 
