@@ -170,13 +170,17 @@ class Hands:
         return SliceOffered(SourceSlice(effect.source, effect.split, *ends, "", rows, size, rows_estimated=estimated))
 
     def _poll_cut(self, effect: PollSource, generation: Generation, upstreams: Upstreams) -> Fact:
-        """Answer with rows up to the wanted cut of another job, by default its newest; none if they were all read."""
+        """Answer with rows up to the wanted cut of another job, by default its newest; none if they were all read.
+
+        A split that was never read reaches its first cut too, also without a row, as `CutSource.poll` says.
+        """
         if effect.cut is None and self._strikes(PUBLISHES):
             upstreams.publish(effect.split)
         number = upstreams.newest(effect.split) if effect.cut is None else int(effect.cut)
         start, place = rows_before(effect.position), upstreams.place(number, effect.split)
         self._seen[generation, effect.split] = place
-        if effect.cut is None and start == place:
+        is_there = number == 0 or (effect.position is not None and start == place)
+        if effect.cut is None and is_there:
             return SourceIdle(effect.source, effect.split)
         end = min(start + effect.max_rows, place)
         size = (end - start) * ROW_BYTES
