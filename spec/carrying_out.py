@@ -48,9 +48,9 @@ from checkpointing.messages import (
     TablesChecked,
     WakeAt,
 )
-from spec.faults import Faults
+from spec.faults import NONE, Faults
 from spec.micro_batches import MicroBatches
-from spec.neighbours import merged
+from spec.neighbours import merged, undo_merges
 from spec.pipeline import ESTIMATED, ROW_BYTES, SEQUENCE, first_id, position_before, rows_before
 from spec.upstream import PUBLISHES, Upstreams
 from spec.world import FileGoneError, World
@@ -242,6 +242,8 @@ class Hands:
         if self._strikes(faults.check_fails):
             return TableCheckFailed(effect.checkpoint, "the log cannot be read")
         changed = ("a column was dropped: put it back",) if self._strikes(faults.table_problem) else ()
+        if faults == NONE:
+            undo_merges(self._world, effect.leaving)
         moved = tuple(f"a neighbour has merged {path}: undo it" for path in merged(self._world, effect.leaving))
         return TablesChecked(effect.checkpoint, (*changed, *moved))
 

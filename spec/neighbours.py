@@ -32,6 +32,12 @@ def merged(world: World, leaving: Collection[str]) -> list[str]:
     return sorted(frozenset[str]().union(*there).intersection(leaving))
 
 
+def undo_merges(world: World, leaving: Collection[str]) -> None:
+    """Undo the merges of these files, as the neighbour does whom a tick has named. The last tick must find none."""
+    for log in world.tables.values():
+        log.undo_merges(leaving, world.now_ms)
+
+
 def _leaving(world: World, name: TableName) -> frozenset[str]:
     """Return the files that an entry removes and that the table still shows: not published yet, or lost again."""
     shown = world.table(name).shown[-1]

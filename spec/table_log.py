@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from checkpointing.handles import FileHandle
 from checkpointing.identifiers import Generation, VertexId
 from checkpointing.messages import Publication
 from spec.history import Rows
@@ -62,9 +61,9 @@ class TableLog:
         self.shown.append(shown)
         self.columns.append(self.columns[-1] if columns is None else columns)
 
-    def undo_merges(self, leaving: Iterable[FileHandle], at_ms: int) -> None:
+    def undo_merges(self, leaving: Iterable[str], at_ms: int) -> None:
         """Add a version as before a neighbour merged any of these files."""
-        paths = {file.path for file in leaving}
+        paths = set(leaving)
         for path, files in self.merged.items():
             if path in self.active and files & paths:
                 self.commit(self.active - {path} | (files - self.merged.keys()), self.shown[-1], at_ms)

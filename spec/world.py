@@ -223,7 +223,7 @@ class World:
         self.log.append((self.version, row))
         if isinstance(row, CheckpointRecord):
             for each in row.tables:  # its publication names the neighbour, and waits until the merge is undone
-                self.table(each.table).undo_merges(each.removes, self.now_ms)
+                self.table(each.table).undo_merges((file.path for file in each.removes), self.now_ms)
             there = self.checkpoints()
             missing = sorted(self.paths_of(row) & self.gone)
             self.history.events.extend(FileMissed(path, f"entry {row.checkpoint}") for path in missing)
