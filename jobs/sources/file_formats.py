@@ -25,7 +25,7 @@ import pyarrow as pa
 from pyarrow import orc
 from pyspark.sql.types import StringType
 
-from jobs.sources.avro.library import schema_of_file
+from jobs.sources.avro.schemas import schema_of_file
 from jobs.sources.avro.types import AvroTypeError, ColumnType, column_types
 from jobs.sources.file_footer import Column, Footer, column, digest, read_footer, unreadable
 from jobs.sources.file_position import PLACES

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from jobs.sources.avro.library import as_json, written_out
+from jobs.sources.avro.schemas import as_json, written_out
 from jobs.sources.avro.types import Avro, AvroTypeError, ColumnType, column_types, without_logical_types
 from jobs.sources.port import SourceError
 

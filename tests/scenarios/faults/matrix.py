@@ -10,10 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.scenarios.faults.orders_job import Rows
+from tests.scenarios.faults.orders_job import GOLD, Rows
 from tests.scenarios.faults.processes import Ended, Order, Running
 from tests.scenarios.faults.reader import Reader, final_tables, ids_used_twice, leftovers
-from tests.scenarios.faults.strikes import At, ForbidUpserts, append_only
+from tests.scenarios.faults.strikes import At, ForbidUpserts, HalfWritten, append_only
 
 AT_A_TIME = 2
 COMMITTED = "after:AppendRow#2"
@@ -72,19 +72,28 @@ class Matrix:
         )
 
     def _tick(self, order: Order, reader: Reader, kill_at: str) -> Ended:
-        aborting = "NotifyAborted" in kill_at
-        strike = ForbidUpserts(At("before:CheckTables", (2,))) if aborting else None
-        ended = Running(replace(order, kill_at=kill_at, strike=strike)).wait()
-        if aborting:
+        ended = Running(_struck(order, kill_at)).wait()
+        if "NotifyAborted" in kill_at:
             append_only(order.root, value=False)
         reader.look()
         return ended
+
+
+def _struck(order: Order, kill_at: str) -> Order:
+    """Return the order of a process that dies there. Two boundaries are reached only after a checkpoint has failed."""
+    order = replace(order, kill_at=kill_at)
+    if "NotifyAborted" in kill_at:
+        return replace(order, strike=ForbidUpserts(At("before:CheckTables", (2,))))
+    if "LookForRival" in kill_at:
+        tolerant = order.config.model_copy(update={"tolerable_failures": 1})
+        return replace(order, config=tolerant, strike=HalfWritten(GOLD, 1))
+    return order
 
 
 def kills(name: str, crossed: Counter[str]) -> tuple[str, ...]:
     """Return where each process of a case dies, '' for nowhere: in the middle of what a tick does, or in a recovery."""
     if "RollForward" in name:
         return COMMITTED, name, ""
-    if "NotifyAborted" in name:
+    if "NotifyAborted" in name or "LookForRival" in name:
         return name, ""
     return f"{name}#{(crossed[name] + 1) // 2}", ""

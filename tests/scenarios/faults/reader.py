@@ -31,8 +31,7 @@ from tests.scenarios.faults.orders_job import (
 LOOK_EVERY_S = 0.1
 CUTS = f"_tidemark/{JOB}/cuts"
 STAGED = tuple(str(table.name) for table in build().graph.tables())
-NAMES = tuple(name for name in boundary_names(build().graph) if "LookForRival" not in name)
-"""Without the look for another claim, which follows only a failure that the job outlives (test_restarts has it)."""
+NAMES = boundary_names(build().graph)
 
 _COLUMNS = {
     ORDERS: ("split", "n", "key", "value"),

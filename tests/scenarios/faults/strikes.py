@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from checkpointing.identifiers import TableName
 from tests.scenarios.faults.orders_job import GOLD
 
 HELD_S = 120
@@ -69,6 +70,29 @@ class ForbidUpserts:
         """Forbid them."""
         if self.at(name):
             append_only(root, value=True)
+
+
+@dataclass
+class HalfWritten:
+    """Half an entry is at the end of a table's log while the tables are checked, so many times from the second on."""
+
+    table: TableName
+    times: int
+    checks: int = field(default=0)
+
+    def __call__(self, name: str, root: Path) -> None:
+        """Put it there before such a check, and take it away after it."""
+        log = root / self.table / "_delta_log"
+        if name == "before:CheckTables":
+            self.checks += 1
+            if self._struck():
+                newest = int(max(log.glob("*.json")).stem)
+                (log / f"{newest + 1:020}.json").write_bytes(b'{"commitInfo":{"oper')
+        elif name == "after:CheckTables" and self._struck():
+            max(log.glob("*.json")).unlink()
+
+    def _struck(self) -> bool:
+        return 2 <= self.checks < 2 + self.times
 
 
 def append_only(root: Path, *, value: bool) -> None:

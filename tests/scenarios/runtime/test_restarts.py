@@ -27,8 +27,8 @@ from jobs.sources.sequence import SequenceSource
 from jobs.stores.holders import this_process
 from jobs.stores.warehouse import Warehouse
 from spec.traces import judge as judge_trace
-from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, LocalEngine, build, read_cut
-from tests.scenarios.runtime.test_unreadable_logs import HalfWritten
+from tests.scenarios.faults.strikes import HalfWritten
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, read_cut
 
 
 def restarting(**settings):
@@ -265,10 +265,10 @@ def test_what_a_rival_took_away_fails_the_tick_as_fenced_off(tick, tmp_path):
 
 def test_a_tick_whose_checkpoints_all_fail_learns_of_a_rival_at_once(tick, tmp_path):
     """Its tables cannot be looked at any more. It tolerates that, but not that another process has the job."""
-    damaged = HalfWritten(tmp_path, 100)
+    damaged = HalfWritten(GOLD, 100)
 
     def taken_over(name):
-        damaged(name)
+        damaged(name, tmp_path)
         if name == "after:CheckTables" and damaged.checks == 2:
             rival_claim(tmp_path)
 

@@ -1,30 +1,15 @@
 """The log of an output table that cannot be read for a while: the checkpoint is declined, and the job goes on (E3)."""
 
+from functools import partial
+
 import pytest
 
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.messages import TickOutcome
 from jobs.runtime.listener import TickListener
 from spec.traces import judge as judge_trace
+from tests.scenarios.faults.strikes import HalfWritten
 from tests.scenarios.runtime.sequence_job import CONFIG, GOLD, build, read_cut
-
-
-class HalfWritten:
-    """Puts half an entry at the end of gold's log while the tables are checked, so many times from the second on."""
-
-    def __init__(self, root, times):
-        self._log = root / GOLD / "_delta_log"
-        self._times = range(2, 2 + times)
-        self.checks = 0
-
-    def __call__(self, name):
-        if name == "before:CheckTables":
-            self.checks += 1
-            if self.checks in self._times:
-                newest = int(max(self._log.glob("*.json")).stem)
-                (self._log / f"{newest + 1:020}.json").write_bytes(b'{"commitInfo":{"oper')
-        elif name == "after:CheckTables" and self.checks in self._times:
-            max(self._log.glob("*.json")).unlink()
 
 
 class Failed(TickListener):
@@ -42,7 +27,7 @@ def test_a_log_that_can_be_read_again_costs_a_checkpoint_and_nothing_else(tick, 
     """The message names the table and the cause; the tick catches up, with the tables of an undisturbed run."""
     failed = Failed()
     config = CONFIG.model_copy(update={"tolerable_failures": times})
-    report = tick(plan=build(config=config), listener=failed, boundary=HalfWritten(tmp_path, times))
+    report = tick(plan=build(config=config), listener=failed, boundary=partial(HalfWritten(GOLD, times), root=tmp_path))
     assert TickOutcome.CAUGHT_UP is report.outcome, report.message
     assert [CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE] * times == [reason for _, reason, _ in failed.heard]
     for _, _, message in failed.heard:
@@ -55,7 +40,7 @@ def test_a_log_that_can_be_read_again_costs_a_checkpoint_and_nothing_else(tick, 
 
 def test_without_a_setting_the_first_failure_ends_the_tick(tick, tmp_path, undisturbed):
     """It names the way out. The next tick, on the repaired log, leaves the tables of an undisturbed run."""
-    report = tick(boundary=HalfWritten(tmp_path, 1))
+    report = tick(boundary=partial(HalfWritten(GOLD, 1), root=tmp_path))
     reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
     assert (TickOutcome.FAILED, reason) == (report.outcome, report.reason)
     assert f"table {GOLD}: its log cannot be read" in report.message

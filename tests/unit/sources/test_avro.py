@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from jobs.sources.avro.library import written_out
+from jobs.sources.avro.schemas import written_out
 from jobs.sources.avro.types import AvroTypeError, column_types
 from jobs.sources.kafka.records import UNDECODED_COLUMN, record_form
 from jobs.sources.port import SourceError
