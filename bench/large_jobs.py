@@ -9,6 +9,8 @@ from bench.programs import Result
 
 LARGE_CORE: Final = "core:100000"
 LIVE: Final = ("live:1000", "live:100000")
+PHASES: Final = ("compose_s", "append_s", "publish_s", "cut_s")
+"""What `bench.ours.live_files` tells of each checkpoint, in seconds."""
 
 
 def many_acknowledgements(results: Mapping[str, Sequence[Result]], extent: Extent) -> dict[str, Any]:
@@ -30,9 +32,8 @@ def live_files(results: Mapping[str, Sequence[Result]], extent: Extent) -> dict[
     """Compare whole checkpoints: composed, appended, published, and their cut recorded."""
     del extent
     (few,), (many,) = (results[name] for name in LIVE)
-    phases = [name for name in many if name.endswith("_s")]
     seconds = [
-        middle([sum(of_one) for of_one in zip(*(result[name] for name in phases), strict=True)][WARM_UP:])
+        middle([sum(of_one) for of_one in zip(*(result[name] for name in PHASES), strict=True)][WARM_UP:])
         for result in (few, many)
     ]
     sizes = [middle(result["bytes"][WARM_UP:]) for result in (few, many)]
@@ -43,6 +44,6 @@ def live_files(results: Mapping[str, Sequence[Result]], extent: Extent) -> dict[
         "bytes_ratio": sizes[1] / sizes[0],
         "bytes": sizes[1],
         "bytes_first": many["bytes"][0],
-        **{name: [middle(result[name][WARM_UP:]) for result in (few, many)] for name in phases},
+        **{name: [middle(result[name][WARM_UP:]) for result in (few, many)] for name in PHASES},
         "peak_memory_bytes": many["peak_memory_bytes"],
     }

@@ -17,6 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from bench.large_jobs import PHASES
 from bench.measures import print_result
 from checkpointing.commit.two_phase import (
     CheckpointCommitted,
@@ -140,7 +141,7 @@ class Job:
     def commit(self, checkpoint: CheckpointId, vertices: tuple[VertexRecord, ...]) -> dict[str, float]:
         """Commit a checkpoint that replaces the one before. Return the seconds of each phase."""
         draft = Draft(checkpoint, vertices, Statistics(triggered_ms=0, committed_ms=0, rows=0), subsumed=self._last)
-        taken = dict.fromkeys(("compose_s", "append_s", "publish_s", "cut_s"), 0.0)
+        taken = dict.fromkeys(PHASES, 0.0)
         waiting: list[CommitEffect] = []
         began = time.perf_counter()
         effects = self._door.offer(draft, 0)
