@@ -34,11 +34,11 @@ from checkpointing.snapshots import SubtaskSnapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The bounds, in handles. An entry with at most `inline` has no manifests.
+    """Bounds, counted in handles.
 
-    Up to `recent` new handles stay in an entry. A manifest has at most `manifest`. It is written anew if less than one
-    in `sparse` of its handles counts. Small neighbours are merged if there are more than `few` manifests, and one for
-    each `recent` handles.
+    An entry with at most `inline` handles has no manifests. Up to `recent` new handles stay in an entry. A manifest has
+    at most `manifest` handles. If less than one in `sparse` of its handles counts, it is written anew. Small neighbours
+    are merged if there are more than `few` manifests, plus one for each `recent` handles.
     """
 
     inline: int = 1_024
@@ -52,7 +52,7 @@ SIZES: Final = Sizes()
 
 
 class HandleList(NamedTuple):
-    """One list of files in an entry: the state of a subtask (`part` 0), or the n-th of its upsert ranges (`part` n)."""
+    """Names one list of files in an entry: a subtask's state (`part` 0), or its n-th range of upserts (`part` n)."""
 
     vertex: VertexId
     subtask: int
@@ -61,7 +61,7 @@ class HandleList(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlacedFile:
-    """A handle in a manifest, and the list of an entry to which it belongs."""
+    """A handle in a manifest, and the list of an entry to which the handle belongs."""
 
     vertex: VertexId
     subtask: int
@@ -70,12 +70,12 @@ class PlacedFile:
 
     @property
     def place(self) -> HandleList:
-        """The list to which it belongs."""
+        """The list to which the handle belongs."""
         return HandleList(self.vertex, self.subtask, self.part)
 
 
 class ManifestContent(BaseModel):
-    """A manifest, as it is persisted."""
+    """The content of a manifest file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -85,7 +85,7 @@ class ManifestContent(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest that an entry names, and the indices of its handles that the entry counts, in order."""
+    """A manifest that an entry names. `counted` has the indices of the handles that count in this entry, in order."""
 
     generation: Generation
     digest: str
@@ -94,22 +94,22 @@ class Manifest:
 
     @property
     def counted_files(self) -> Iterator[PlacedFile]:
-        """The handles that the entry counts."""
+        """The handles that count in the entry."""
         return (self.files[index] for index in self.counted)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An entry in its stored form, its manifests in order, and the content of those that must be written first."""
+    """An entry in its stored form, its manifests in order, and the content of the manifests to write before it."""
 
     entry: CheckpointRecord
     manifests: tuple[Manifest, ...] = ()
     new: Mapping[str, bytes] = field(default_factory=dict)
-    """By path."""
+    """Maps each path to its content."""
 
     @property
     def held_in(self) -> tuple[str, ...]:
-        """The paths of its manifests."""
+        """The paths of the entry's manifests."""
         return tuple(path_of(self.entry, each) for each in self.manifests)
 
 
@@ -122,9 +122,9 @@ def path_of(entry: CheckpointRecord, manifest: Manifest | ManifestReference) -> 
 
 
 def stored(record: CheckpointRecord, known: Sequence[Manifest] = (), sizes: Sizes = SIZES) -> Stored:
-    """Return how to store a whole entry.
+    """Return the stored form of a whole entry.
 
-    `known` are the manifests of one entry at the version onto which this one is appended.
+    `known` are the manifests of an older entry: one at the version onto which this entry is appended.
     """
     record = record.model_copy(update={"held_in": ()})
     lists = dict(_lists(record))
@@ -150,7 +150,7 @@ def stored(record: CheckpointRecord, known: Sequence[Manifest] = (), sizes: Size
 
 
 def newest_stored(rows: Iterable[Row]) -> CheckpointRecord | None:
-    """Return the entry whose manifests the next one may keep: the newest that has some.
+    """Return the newest entry that has manifests. The next entry may keep these.
 
     `rows` are all entries at the version onto which the next one is appended, in their stored form, newest first.
     """
@@ -170,7 +170,7 @@ def _lists(record: CheckpointRecord) -> Iterator[tuple[HandleList, tuple[KeyedFi
 def _kept(
     lists: Mapping[HandleList, tuple[KeyedFile, ...]], known: Sequence[Manifest]
 ) -> tuple[list[Manifest], dict[HandleList, tuple[KeyedFile, ...]]]:
-    """Return the known manifests with what still counts of them, and the files of each list that come after those."""
+    """Return the known manifests with the handles that still count, and each list's files that are in none of them."""
     found = dict.fromkeys(lists, 0)
     kept = []
     for manifest in known:
@@ -187,7 +187,7 @@ def _kept(
 
 
 def _without_sparse(kept: Iterable[Manifest], sizes: Sizes) -> Iterator[Manifest | list[PlacedFile]]:
-    """Yield the manifests, and in place of neighbours that are sparse what still counts of them."""
+    """Yield the manifests. In place of sparse neighbours, yield chunks of their handles that still count."""
     sparse: list[PlacedFile] = []
     for manifest in kept:
         if len(manifest.counted) * sizes.sparse < len(manifest.files):
@@ -204,7 +204,7 @@ def _chunks(files: list[PlacedFile], sizes: Sizes) -> Iterator[list[PlacedFile]]
 
 
 def _merged(parts: list[Manifest | list[PlacedFile]], most: int, sizes: Sizes) -> list[Manifest | list[PlacedFile]]:
-    """Merge the smallest neighbours, as long as there are more than `most`."""
+    """Merge the two smallest neighbours until at most `most` parts are left, or until no two fit into one manifest."""
     while len(parts) > most:
         counts = [len(part.counted if isinstance(part, Manifest) else part) for part in parts]
         at = min(range(len(parts) - 1), key=lambda place: counts[place] + counts[place + 1])
@@ -220,7 +220,7 @@ def _merged(parts: list[Manifest | list[PlacedFile]], most: int, sizes: Sizes) -
 def _bare(
     record: CheckpointRecord, recent: Mapping[HandleList, tuple[KeyedFile, ...]], manifests: Iterable[Manifest]
 ) -> CheckpointRecord:
-    """Return the entry with those handles alone that are in no manifest."""
+    """Return the entry with only those handles that are in no manifest."""
     shown = _shown_by_snapshots(record)
     tables = (
         table.model_copy(update={"files": (), "of_snapshots": True}) if _is_shown(table, shown) else table
@@ -235,7 +235,7 @@ def _is_shown(table: TableRecord, shown: Mapping[TableName, tuple[FileHandle, ..
 
 
 def _shown_by_snapshots(record: CheckpointRecord) -> dict[TableName, tuple[FileHandle, ...]]:
-    """Return the files of the upsert and state tables, as the snapshots name them."""
+    """Return the files of the upsert and state tables, as the snapshots list them."""
     return {name: table.files for name, table in keyed_tables(record, JobName(record.job))}
 
 
@@ -283,7 +283,7 @@ def _snapshot(
 
 
 def handles_in(entry: CheckpointRecord, reference: ManifestReference, content: bytes) -> tuple[PlacedFile, ...]:
-    """Return the handles in a manifest. Raise UnreadableRowError if it is not the one that the entry names."""
+    """Return the handles in a manifest. Raise UnreadableRowError if the content is not what the entry names."""
     path = path_of(entry, reference)
     if sha256(content).hexdigest() != reference.digest:
         raise unfit(entry, f"{path} was changed")
@@ -294,7 +294,7 @@ def handles_in(entry: CheckpointRecord, reference: ManifestReference, content: b
 
 
 def counted_by(entry: CheckpointRecord, reference: ManifestReference, files: tuple[PlacedFile, ...]) -> Manifest:
-    """Return a manifest with what the entry counts of it. Raise UnreadableRowError if the two do not fit."""
+    """Return a manifest with the handles that count in the entry. Raise UnreadableRowError if the two do not fit."""
     left_out = int(reference.left_out or "0", 16)
     if len(files) != reference.handles or left_out.bit_length() > len(files):
         raise unfit(entry, f"{path_of(entry, reference)} has {len(files)} handles, not {reference.handles}")
@@ -304,7 +304,7 @@ def counted_by(entry: CheckpointRecord, reference: ManifestReference, files: tup
 
 
 def whole(entry: CheckpointRecord, manifests: Sequence[Manifest]) -> CheckpointRecord:
-    """Return an entry in its whole form. `manifests` are those that it names, in order.
+    """Return an entry with all its handles. `manifests` are the ones that it names, in order.
 
     Raises UnreadableRowError for an entry that Tidemark cannot have written.
     """

@@ -1,15 +1,15 @@
-"""Which cut of another job its readers are at, and whether a barrier may follow what they have sent (A10).
+"""Decides which cut of an upstream job a group of splits reads next, and whether a barrier may be sent (A10).
 
-Splits that read tables of one upstream job form a group. The invariant: at every barrier all splits of a group stand
-at one cut of that job. So a source of cuts announces its barrier itself: the group reads on to one cut, and stops
-there until a barrier has been sent. A barrier that is asked for meanwhile waits for the group.
+Splits that read tables of one upstream job form a group. The invariant: at every barrier, all splits of a group stand
+at one cut of that job. So the group reads up to one cut, stops, and asks for a barrier itself. If anybody else asks for
+a barrier in the meantime, that barrier waits until the group has reached its cut.
 
-| the group is                                     | it is polled                       | a barrier     |
-|--------------------------------------------------|------------------------------------|---------------|
-| at a cut, and knows no newer one                 | one split at a time, for any cut   | may be sent   |
-| on its way to a cut that a split has found       | every split behind, up to that cut | waits         |
-| at that cut, with every split                    | not                                | is asked for  |
-| of an old and a new split, which stands nowhere  | one split at a time, for any cut   | waits         |
+| state of the group                               | polls                               | a barrier     |
+|--------------------------------------------------|-------------------------------------|---------------|
+| stands at a cut, and knows no newer one          | one split at a time, for any cut    | may be sent   |
+| reads up to a cut that one of its splits found   | all splits behind, up to that cut   | waits         |
+| all its splits have reached that cut             | none                                | is requested  |
+| has a split at a cut and a new one at none       | one split at a time, for any cut    | waits         |
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ SplitKey = tuple[VertexId, SplitId]
 
 
 class MixedCutsError(ValueError):
-    """A source of cuts answered a poll with rows of another cut than requested. Nothing was changed."""
+    """A source of cuts answered a poll with rows of another cut than the requested one. The group is unchanged."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class CutGroup:
 
     splits: frozenset[SplitKey]
     uneven: bool
-    """Some splits stand at a cut, and others at no place yet."""
+    """True if some splits stand at a cut and others have no position yet."""
     target: str | None = None
     arrived: set[SplitKey] = field(default_factory=set)
 
@@ -46,7 +46,7 @@ class CutGroup:
         return self.uneven if self.target is None else not self.is_at_cut
 
     def offered(self, split: SplitKey, slice_: SourceSlice) -> None:
-        """Take a slice. The first slice after a barrier names the cut. Raises MixedCutsError."""
+        """Take a slice. After a barrier, the first slice decides which cut the group reads. Raises MixedCutsError."""
         if slice_.cut is None or self.target not in (None, slice_.cut) or split in self.arrived:
             raise MixedCutsError(f"split {split[1]} of {split[0]} offered rows of cut {slice_.cut}, not {self.target}")
         self.target = slice_.cut
@@ -55,16 +55,16 @@ class CutGroup:
         self.uneven = self.uneven and not self.is_at_cut
 
     def barrier_sent(self) -> None:
-        """Record that a barrier follows the cut. The group may now read on to another cut."""
+        """Record that a barrier was sent at the cut. The group may now read up to another cut."""
         self.target = None
         self.arrived.clear()
 
 
 class CutGroups:
-    """The groups of a job. A split of another kind of source belongs to no group."""
+    """All groups of a job. Splits of other kinds of sources belong to no group."""
 
     def __init__(self, groups: Mapping[VertexId, str], positions: Mapping[SplitKey, str | None]) -> None:
-        """Begin at these positions. Each group stands at a cut, or its splits have no position yet."""
+        """Begin at these positions. A split without a position has not been read yet."""
         by_name: dict[str, set[SplitKey]] = {}
         for split in positions:
             if split[0] in groups:
@@ -92,7 +92,7 @@ class CutGroups:
         return group.splits - {split} if begins else frozenset()
 
     def barrier_sent(self) -> None:
-        """Record that a barrier was sent, after all rows that the splits have read."""
+        """Record that a barrier was sent behind all rows that the splits have read."""
         for group in self._groups:
             group.barrier_sent()
 
@@ -112,9 +112,9 @@ class CutGroups:
         return None if group is None else group.target
 
     def seeks(self, split: SplitKey, polled: Iterable[SplitKey]) -> bool:
-        """Return True if another split of the group is just being asked for a cut.
+        """Return True if another split of the group is being asked for a cut right now.
 
-        Two splits might find different cuts.
+        Two splits, asked at the same time, might find different cuts.
         """
         group = self._of.get(split)
         return group is not None and group.target is None and not group.splits.isdisjoint(polled)

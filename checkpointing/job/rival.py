@@ -1,8 +1,8 @@
-"""Decides when a tick looks whether another process has claimed its job (G5).
+"""Decides when a tick checks whether another process has claimed its job (G5).
 
-A tick that was taken over learns it when its next entry is refused. If each of its checkpoints fails before the commit,
-it sends no entry. The other process may have deleted its files, or its tables cannot be looked at. Without a look it
-would go on for up to `tolerable_failures` checkpoints, with a longer pause after each of them.
+Usually, a tick that was taken over finds out when its next entry is refused. But if each of its checkpoints fails
+before the commit, it sends no entry. This happens if the other process deletes its files, or if the tables cannot be
+read. Without a check, the tick would go on for up to `tolerable_failures` checkpoints, with a longer pause after each.
 
 The rule: after each failed checkpoint that counts as a failure of the job, the tick reads the newest claim. If that
 claim is of a later generation, the tick ends as fenced.
@@ -14,15 +14,15 @@ from checkpointing.messages import LookForRival, NotifyAborted, RivalSeen
 
 
 class RivalWatch:
-    """Looks for another claim, once at a time."""
+    """Asks for the newest claim after a failed checkpoint, one request at a time."""
 
     def __init__(self, generation: Generation) -> None:
-        """Begin without a look. `generation` is the tick's own."""
+        """Begin without a request. `generation` is the tick's own."""
         self._generation = generation
         self._looks = False
 
     def failed(self, aborted: NotifyAborted) -> tuple[LookForRival, ...]:
-        """Return the look that a failed checkpoint makes necessary. A look in progress is enough."""
+        """Return the request that a failed checkpoint makes necessary, unless one is under way."""
         if self._looks or aborted.reason not in COUNTED:
             return ()
         self._looks = True

@@ -1,25 +1,25 @@
-"""Finds when the job door must be told the time again: at the earliest of all timers of the job."""
+"""Finds the time at which the job door must be stepped again: the earliest of all timers of the job."""
 
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import WakeAt
 
 
 class Waking:
-    """Remembers the time for which the door has asked."""
+    """Remembers the time at which the door asked to be woken."""
 
     def __init__(self, linger_ms: int) -> None:
-        """Begin without a timer. Segments wait `linger_ms` for more."""
+        """Begin without a timer. A vertex waits `linger_ms` for more segments."""
         self._linger_ms = linger_ms
         self._at_ms: int | None = None
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether the earliest timer is due."""
+        """Return True if the earliest timer is due."""
         return self._at_ms is not None and self._at_ms <= now_ms
 
     def asked(self, job: Wiring) -> tuple[WakeAt, ...]:
-        """Return the wish to be woken, if it has changed.
+        """Return the request to be woken, if its time has changed.
 
-        A timer that is already due waits for something else than time, so it must not hide a later timer.
+        A wait that is already over no longer depends on time, so it must not hide a later timer.
         """
         waits = [job.ending.wake_at_ms, job.readers.next_poll_ms(job.now_ms), job.pause.until_ms]
         timers = [job.coordinator.wake_at_ms, job.hooks.wake_at_ms]
