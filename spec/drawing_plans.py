@@ -1,4 +1,4 @@
-"""Draws what differs from tick to tick: limits, requests, releases, splits, eyes and clocks."""
+"""Draws the plan of each tick: its limits, requests, release, splits, clock, and which processes it can see."""
 
 from random import Random
 
@@ -14,17 +14,20 @@ from spec.pipeline import LATER, ORDERS, RELEASES, SPLITS
 from spec.tick_plan import TickPlan
 
 SKEWS_MS = (0, 0, 200, -200, -900, 3_000, 90_000_000)
-"""How far a clock is ahead (or behind, if negative)."""
+"""By how much a clock is fast (or slow, if negative)."""
 RESTART_DELAY_MS = 100
 
 
 class Plans:
-    """Draws the plans of a run's ticks. Most moves have random numbers of their own, so that the others stay."""
+    """Draws the plans of a run's ticks.
+
+    Most moves have random numbers of their own. So a new move changes nothing else in the runs of known seeds.
+    """
 
     def __init__(
         self, seed: int, moves: Moves, scenario: Scenario, *, random: Random, shapes: Random, visiting: Random
     ) -> None:
-        """Draw for this seed. The run draws from the given random numbers too."""
+        """Prepare the random numbers of this seed. The run itself draws from the given ones too."""
         self._moves = moves
         self._scenario = scenario
         self._random = random
@@ -60,7 +63,7 @@ class Plans:
         )
 
     def _drawn_savepoints(self) -> tuple[tuple[int, SavepointRequested], ...]:
-        """Draw requests, some for the same moment. After a first stop, most later ones come too late."""
+        """Draw requests for savepoints. Some come at the same moment. After a stop, most later ones come too late."""
         most = self._moves.savepoints_max
         if not most:
             return ()
@@ -72,7 +75,7 @@ class Plans:
         )
 
     def healing(self, number: int) -> TickPlan:
-        """Return the plan of the last tick. It has no faults, and nobody holds it up."""
+        """Return the plan of the last tick. It has no faults, and no other process holds it up."""
         parallelism = self._random.choice(self._scenario.parallelisms)
         return TickPlan(
             number=number,
@@ -89,7 +92,7 @@ class Plans:
         )
 
     def _orders(self) -> tuple[SplitId, ...]:
-        """Return the splits that a tick finds, in any order."""
+        """Return the splits that a tick finds, in random order."""
         if not self._moves.splits:
             return SPLITS[ORDERS]
         known = [*SPLITS[ORDERS], LATER]
@@ -105,7 +108,7 @@ class Plans:
     def _clock_jump(self) -> Jump | None:
         jumps = self._moves.clocks_jump and self._shapes.random() < EVENLY
         after_ms, by_ms = self._shapes.randint(0, 1_000), self._shapes.choice(SKEWS_MS)
-        # the rule of intervals counts time over which a clock leaps as time in which nothing was triggered
+        # the rule on intervals would count a leap forward as time in which no checkpoint was triggered
         by_ms = min(by_ms, 0) if "interval_ms" in self._scenario.config else by_ms
         return Jump(after_ms, by_ms) if jumps else None
 
@@ -116,13 +119,13 @@ class Plans:
         return self._visiting.choice([0, 300]) if self._moves.clean_ups_max else None
 
     def _release(self) -> int:
-        """Return which release of the pipeline a tick runs.
+        """Return the release of the pipeline that a tick runs.
 
-        Its own random numbers keep a seed's other choices unchanged.
+        It is drawn from random numbers of its own, so a seed's other choices stay the same.
         """
         return self._releases.randrange(len(RELEASES)) if self._moves.releases else 0
 
     def _strategy(self) -> RestartStrategy:
-        """Return whether and how often a tick restarts a failed job, with its own random numbers."""
+        """Return how often a tick restarts a failed job. It is drawn from random numbers of its own."""
         attempts = self._restarts.randrange(4)
         return FixedDelay(attempts, RESTART_DELAY_MS) if self._moves.restarts and attempts else NoRestart()

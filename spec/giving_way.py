@@ -1,7 +1,6 @@
-"""Checks on any run that a tick gives way: after a failed checkpoint it looks for another claim, and ends (G5).
+"""Checks on any run that a tick whose job was taken over looks for the other claim, and ends (G5).
 
-`one-generation` says that a tick that was taken over commits nothing more. This rule says that it does not go on for
-nothing either.
+`one-generation` says that such a tick commits nothing. This rule says that it does not go on in vain.
 """
 
 from typing import Final
@@ -36,12 +35,12 @@ _OF_THE_JOB: Final = (
     Reason.CHECKPOINT_DECLINED,
     Reason.FINALIZE_CHECKPOINT_FAILURE,
 )
-"""Reasons that say that something is wrong. Other checkpoints fail in the normal life of a job."""
+"""Failures for which the tick must look. Other reasons belong to the normal life of a job."""
 _COMMITTED: Final = (RowAppended, RowRefused, RowUnknown, TablePublished, PublishFailed, CutRecorded)
 
 
 class GivesWay(DoorJudge):
-    """Judges what a door does after a checkpoint failed, and after it heard of another claim."""
+    """Judges what a door does after a failed checkpoint, and after the answer that the job has another claim."""
 
     def __init__(self, door: Watched) -> None:
         """Begin without a failure."""
@@ -50,17 +49,17 @@ class GivesWay(DoorJudge):
         self._must_look = False
         self._lost = False
         self._unsettled = 0
-        """How many effects of a commit are not answered."""
+        """The number of effects of a commit without an answer yet."""
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note the answer of a look, and the answers of a commit."""
+        """Record the answers to looks and to effects of a commit."""
         if isinstance(fact, RivalSeen):
             self._looks = False
             self._lost |= fact.claim is not None
         self._unsettled -= isinstance(fact, _COMMITTED)
 
     def asked(self, effect: Effect) -> None:
-        """Note failures and looks. Judge the end."""
+        """Record failures and looks. Judge how the tick ends."""
         match effect:
             case NotifyAborted():
                 self._must_look |= effect.reason in _OF_THE_JOB and not self._looks

@@ -1,4 +1,4 @@
-"""Lists the events of a suite's judgement of a vertex's rows: its begin, and its end with or without a verdict."""
+"""Events of the judgement of a vertex's rows by a suite: its begin, and its end with or without a verdict."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from checkpointing.identifiers import CheckpointId, Generation, VertexId
 
 @dataclass(frozen=True, slots=True)
 class JudgementBegun:
-    """A generation asked for the verdict on the rows that a vertex has staged for a checkpoint."""
+    """A generation asked a suite to judge the rows that a vertex has staged for a checkpoint."""
 
     generation: Generation
     vertex: VertexId
@@ -17,7 +17,7 @@ class JudgementBegun:
 
 @dataclass(frozen=True, slots=True)
 class JudgementCancelled:
-    """A generation no longer waits for this verdict."""
+    """A generation stopped waiting for this verdict."""
 
     generation: Generation
     vertex: VertexId
@@ -26,7 +26,7 @@ class JudgementCancelled:
 
 @dataclass(frozen=True, slots=True)
 class JudgementTold:
-    """The verdict came."""
+    """The suite's verdict arrived."""
 
     generation: Generation
     vertex: VertexId
@@ -37,7 +37,7 @@ class JudgementTold:
 
 @dataclass(frozen=True, slots=True)
 class JudgementBroke:
-    """No verdict came: the judge failed."""
+    """The suite failed, so there is no verdict."""
 
     generation: Generation
     vertex: VertexId

@@ -1,4 +1,4 @@
-"""The invariants of manifests: an entry that has its handles in manifests is whole, and stays so (ADR 14)."""
+"""Invariants of manifests: an entry with manifests can always be read, and reads as it was appended (ADR 14)."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
 
 def read_otherwise(history: History) -> Iterator[str]:
-    """Yield every entry that was read otherwise than it was appended."""
+    """Yield every entry that reads differently from how it was appended."""
     for event in history.events:
         if isinstance(event, EntryRead) and event.differs:
             yield f"entry {event.checkpoint} was read otherwise than it was appended"
 
 
 def named_too_early(history: History) -> Iterator[str]:
-    """Yield every manifest that an entry names and that is not there, is another one, or is not the entry's own."""
+    """Yield every manifest that is missing, changed, or of a foreign generation when an entry begins to name it."""
     for event in history.events:
         if isinstance(event, EntryStored):
             yield from (f"entry {event.checkpoint} names {path}, which does not fit" for path in event.unfit)
 
 
 def written_again(history: History) -> Iterator[str]:
-    """Yield every entry that writes manifests although an entry before it has the same handles in manifests."""
+    """Yield every entry that writes manifests although the entry before it has the same handles."""
     for event in history.events:
         if isinstance(event, EntryStored) and event.new and not event.changed:
             yield f"entry {event.checkpoint} has the handles of the one before, and writes {event.new[0]}"
 
 
 def deleted_too_early(history: History) -> Iterator[str]:
-    """Yield every manifest that was deleted or missed while an entry named it."""
+    """Yield every manifest that was deleted, or found missing, while an entry named it."""
     stored: dict[CheckpointId, tuple[str, ...]] = {}
     named: dict[CheckpointId, tuple[str, ...]] = {}
     for event in history.events:

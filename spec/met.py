@@ -1,7 +1,7 @@
-"""Counts the rare moves that simulated runs meet, so that a world that goes blind is seen.
+"""Counts the rare events of simulated runs. If one of them stops to occur, a test fails.
 
-Gates are asked from outside: while a run is watched, every step of every gate is looked at. The rest is told by the
-history and by what the world has noted itself.
+The steps of all gates are watched while a run goes on. The other events are in the history, or are counted by the
+world.
 """
 
 from collections import Counter
@@ -75,12 +75,12 @@ RARE: Final = (
     "a power cut strikes",
     "lost entries are published again",
 )
-"""What at least every hundredth seed meets, by the name that `python -m spec.simulate` shows."""
+"""Events that occur in at least one of a hundred seeds. `python -m spec.simulate` shows them by these names."""
 
 
 @contextmanager
 def _gates_watched() -> Iterator[Counter[str]]:
-    """Count what gates answer, of all doors, until this is left."""
+    """Count the answers of all gates inside the context."""
     met: Counter[str] = Counter()
     real = InputGate.step
 
@@ -101,15 +101,15 @@ def _gates_watched() -> Iterator[Counter[str]]:
 
 
 def met_by(seed: int, moves: Moves | None = None) -> Counter[str]:
-    """Run one seed, judge nothing, and return how often it met each rare move."""
+    """Run one seed without judging it. Return how often each rare event occurred."""
     return _run(Simulation(seed, moves=drawn(seed) if moves is None else moves))
 
 
 def judged_and_met(seed: int, moves: Moves | None = None) -> tuple[Outcome, Counter[str]]:
-    """Run one seed, and return the judged outcome and how often it met each rare move.
+    """Run one seed. Return the judged outcome, and how often each rare event occurred.
 
-    The world and its history refer to each other. Nobody adds to that history any more, so the world lets it go. Then
-    all of it is freed with the outcome, and Python need not search for garbage, which took a twentieth of the time.
+    The world and its history refer to each other, so Python's garbage collector would have to find them. That took a
+    twentieth of the time. Nobody needs the world's history any more, so the world drops it, and both are freed at once.
     """
     run = Simulation(seed, moves=drawn(seed) if moves is None else moves)
     met = _run(run)
@@ -130,7 +130,7 @@ def _run(run: Simulation) -> Counter[str]:
 
 
 def _told(event: Event) -> str | None:
-    """Return the rare move that an event tells by itself."""
+    """Return the rare event that this one event of the history stands for, or None."""
     match event:
         case CheckpointEnded(reason=Reason() as reason):
             return _ENDED.get(reason)

@@ -1,4 +1,4 @@
-"""What other writers do to the simulator's tables: they merge files (a foreign OPTIMIZE)."""
+"""Simulates other programs that write to the job's tables: they merge files, as OPTIMIZE does."""
 
 from collections.abc import Collection
 
@@ -8,10 +8,10 @@ from spec.world import World
 
 
 def optimize(world: World, name: TableName) -> None:
-    """Merge all active files of a table into one.
+    """Merge all active files of a table into one, unless a committed entry must still remove one of them.
 
-    The neighbour spares files that a committed entry must still remove. In the product, the publication would name the
-    neighbour and wait until the merge is undone. So here the merge never happened.
+    In the product, publishing that entry would wait, and name the other program, until somebody undoes the merge. Here
+    the merge simply does not happen.
     """
     log = world.table(name)
     if log.active & _leaving(world, name):
@@ -33,13 +33,16 @@ def merged(world: World, leaving: Collection[str]) -> list[str]:
 
 
 def undo_merges(world: World, leaving: Collection[str]) -> None:
-    """Undo the merges of these files, as the neighbour does whom a tick has named. The last tick must find none."""
+    """Undo the merges of these files. A tick has named the program that merged them.
+
+    The last tick must find no merge.
+    """
     for log in world.tables.values():
         log.undo_merges(leaving, world.now_ms)
 
 
 def _leaving(world: World, name: TableName) -> frozenset[str]:
-    """Return the files that an entry removes and that the table still shows: not published yet, or lost again."""
+    """Return the files that the table still shows and an entry removes: not published yet, or lost again."""
     shown = world.table(name).shown[-1]
     waiting = [
         row

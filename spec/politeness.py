@@ -1,6 +1,6 @@
-"""The invariant of claims by processes that see only the lease of the holder before them (G5).
+"""Judges claims by processes that cannot see the holder, only its lease (G5).
 
-Safety does not depend on it. But a holder that lives and renews its lease must be left alone.
+Safety does not depend on this. But if the holder lives and renews its lease, other processes must leave it alone.
 """
 
 from collections.abc import Iterator
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnseenLeft:
-    """A process claimed a job whose holder it could not see, at this time by its clock.
+    """A process claimed a job whose holder it could not see. `now_ms` is the time by this process's clock.
 
-    `before` is the generation of that holder, which had not released the job. `lease` is the lease that was there.
+    `before` is the generation of that holder, which had not released the job. `lease` is the lease that the process
+    found.
     """
 
     generation: Generation
@@ -31,9 +32,9 @@ class UnseenLeft:
 
 
 def impolite(history: "History") -> Iterator[str]:
-    """Yield every claim before the lease of the unseen holder had run out, and every claim without such a lease.
+    """Yield every claim that came before the unseen holder's lease ran out, or while that holder had no lease.
 
-    A process may claim the job after itself, which a restart does.
+    A process may claim a job from itself, as it does at a restart.
     """
     for event in history.events:
         if isinstance(event, UnseenLeft) and event.holder != event.holder_before:

@@ -1,4 +1,4 @@
-"""Readers by cut that reserve what they read, while ticks and clean-ups go on beside them (K4)."""
+"""Simulates readers that reserve a cut and read it while ticks and clean-ups go on (K4)."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,10 @@ RAN_OUT = "a reservation runs out"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The files that a reader may ask for, from when it has found its cut recorded, until its reservation ends."""
+    """The files that a reader may ask for.
+
+    It may do so from the moment when it finds its cut until its reservation ends.
+    """
 
     paths: frozenset[str]
     until_ms: int
@@ -26,13 +29,13 @@ class Held:
 
 @dataclass(slots=True)
 class Readers:
-    """The reservations that are there, by reader, and what the readers count on."""
+    """All reservations by reader, and the files that each reader relies on."""
 
     reservations: dict[str, Reservation] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
 
     def all(self) -> tuple[Reservation, ...]:
-        """Return all reservations, those that have run out too."""
+        """Return all reservations, expired ones included."""
         return tuple(self.reservations.values())
 
     def cuts(self, now_ms: int) -> list[Mapping[TableName, int]]:
@@ -40,19 +43,19 @@ class Readers:
         return [each.versions for each in standing(self.all(), now_ms)]
 
     def discardable(self, paths: Iterable[str], now_ms: int) -> tuple[str, ...]:
-        """Return which of these files a tick or a disposal may delete, as the core decides it."""
+        """Return the files among these that a tick or a disposal may delete. The core decides this."""
         return discardable(paths, self.all(), now_ms)
 
     def counted_on(self, now_ms: int) -> frozenset[str]:
-        """Return the files that readers count on now."""
+        """Return the files that readers rely on now."""
         return frozenset[str]().union(*(each.paths for each in self.held.values() if now_ms < each.until_ms))
 
     def ends_ms(self) -> int:
-        """Return when the last reservation has run out."""
+        """Return the time at which the last reservation expires."""
         return max((each.ends_ms for each in self.all()), default=0)
 
     def leave(self, name: str) -> None:
-        """Take a reader's reservation away."""
+        """Delete a reader's reservation."""
         self.reservations.pop(name, None)
         self.held.pop(name, None)
 
@@ -60,10 +63,10 @@ class Readers:
 def reading(
     world: "World", name: str, checkpoint: CheckpointId, lease_ms: int, renewals: Collection[bool]
 ) -> Iterator[None]:
-    """Read the cut of a checkpoint in so many steps; before each of them the reservation is renewed, or it is not.
+    """Read the cut of a checkpoint. Each element of `renewals` is a step, and says whether it renews the reservation.
 
-    A reader that comes back too late learns that its reservation has run out, and reads no further. If its cut has lost
-    log entries, it gets an error instead of rows.
+    A reader that comes back too late finds its reservation expired, and stops. If its cut has lost log entries, it gets
+    an error instead of rows.
     """
     readers, versions = world.readers, dict(world.cuts[checkpoint])
     entry = next((row for row in world.checkpoints() if row.checkpoint == checkpoint), None)

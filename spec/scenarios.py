@@ -1,4 +1,4 @@
-"""Draws the scenario of a seed: the faults, and the changes of the faults by the run's moves."""
+"""Draws the scenario of a seed: its faults, and how the moves of the run change them."""
 
 from random import Random
 
@@ -7,7 +7,7 @@ from spec.moves import Moves
 
 
 def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scenario:
-    """Return the scenario of a run with these moves, drawn from both random numbers."""
+    """Return the scenario of a run with these moves. Both generators of random numbers are drawn from."""
     scenario = paced(ending(draw(random), moves.sources_end), moves.pause_ms, moves.orders_max)
     scenario = limited(scenario, shapes) if moves.limits else scenario
     scenario = hooked(scenario, seed) if moves.hooks else scenario

@@ -1,7 +1,7 @@
-"""Stores simulated entries as the product does: as text of any format, and with manifests.
+"""Stores simulated entries as the product does: as text in any format, and with manifests.
 
-The bounds are so low that small entries have several manifests. An entry is stored when it is appended, and is read
-with its manifests by every process that looks at the entries.
+Each appended entry is encoded and stored. Every process that reads it decodes it, with its manifests. The bounds are so
+low that even small entries have several manifests.
 """
 
 from hashlib import sha256
@@ -24,7 +24,7 @@ MANIFEST: Final = VertexId("manifest")
 
 
 def store_entries(world: World, moves: Moves, random: Random) -> None:
-    """Store the entries of this world as its moves say: in older formats, with manifests, or as they are."""
+    """Store the entries of this world as its moves say: in older formats, with manifests, or unchanged."""
     if moves.older_formats:
         world.as_stored = as_stored(random)
     if moves.manifests:
@@ -38,7 +38,7 @@ class _Entries:
         self._before = world.as_stored
         self._content: dict[str, bytes] = {}
         self._stored: dict[str, CheckpointRecord] = {}
-        """By nonce."""
+        """Maps each nonce to its entry."""
 
     def as_stored(self, row: Row) -> Row:
         row = self._before(row)
@@ -66,7 +66,7 @@ class _Entries:
         return read
 
     def _write(self, path: str, content: bytes, row: CheckpointRecord) -> None:
-        """Write a file if there is none of that name. It is durable then."""
+        """Write a durable file, unless a file of that name exists."""
         if path in self._world.files and path not in self._world.gone:
             return
         self._world.gone.discard(path)
@@ -79,7 +79,10 @@ class _Entries:
         return tuple(counted_by(entry, each, handles_in(entry, each, content)) for each, content in found)
 
     def _named(self, entry: CheckpointRecord) -> tuple[str, ...]:
-        """Return the paths of an entry's manifests, without the product's own list."""
+        """Return the paths of an entry's manifests.
+
+        They are computed here, so that the product's own list is tested.
+        """
         folder = f"_tidemark/{entry.job}/manifests/_data"
         return tuple(f"{folder}/{each.generation}/{each.digest}.json.zst" for each in entry.manifests)
 

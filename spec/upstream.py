@@ -1,4 +1,4 @@
-"""Simulates other jobs whose cuts the simulated job reads. Cut n of a job has so many rows of each split (A10)."""
+"""Simulates upstream jobs whose cuts the simulated job reads (A10)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from checkpointing.identifiers import Generation, SplitId, VertexId
 from spec.pipeline import PAYMENTS, SPLITS
 
 SHOP, BANK = "shop", "bank"
-"""Two upstream jobs."""
+"""Names of two upstream jobs."""
 
 ROWS_PER_CUT: Final = 7
-"""A cut adds so many rows to each split, until the split has no more."""
+"""Each cut adds this many rows to each split, until the split has no more."""
 PUBLISHES: Final = 0.2
-"""The probability that the upstream job has published a further cut when it is asked for its newest one."""
+"""The probability that an upstream job publishes another cut when it is asked for its newest one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutReached:
-    """A split has read all rows up to a cut of another job."""
+    """A split has read all rows up to a cut of its upstream job."""
 
     generation: Generation
     source: VertexId
@@ -30,10 +30,13 @@ class CutReached:
 
 
 class Upstreams:
-    """The jobs whose cuts the simulated job reads. A source may also read something else than cuts."""
+    """The upstream jobs. Some sources may read something other than cuts."""
 
     def __init__(self, rows: Mapping[SplitId, int], readable: dict[SplitId, int], jobs: Mapping[SplitId, str]) -> None:
-        """Name the job of each split. `rows` counts its rows in the end, and `readable` its rows now."""
+        """Assign a job to each split.
+
+        `rows` is the final number of its rows, and `readable` the number of rows so far.
+        """
         self._rows = rows
         self._readable = readable
         self._jobs = jobs
@@ -44,16 +47,19 @@ class Upstreams:
         return {source: job for source, job in jobs.items() if job is not None}
 
     def has(self, split: SplitId) -> bool:
-        """Return True if a split is read from cut to cut."""
+        """Return True if the split reads cuts."""
         return split in self._jobs
 
     def publish(self, split: SplitId) -> None:
-        """Let the job of this split publish a cut, if it has rows left."""
+        """Let the job of this split publish another cut, if it has rows left."""
         for each in self._of(split):
             self._readable[each] = min(self._rows[each], self._readable[each] + ROWS_PER_CUT)
 
     def newest(self, split: SplitId) -> int:
-        """Return the newest cut that the job of this split has published: its rows are readable in every split."""
+        """Return the newest cut that the job of this split has published.
+
+        Its rows are readable in every split of the job.
+        """
         splits = self._of(split)
         last = -(-max(self._rows[each] for each in splits) // ROWS_PER_CUT)
         return max(n for n in range(last + 1) if all(self.place(n, each) <= self._readable[each] for each in splits))
@@ -67,7 +73,7 @@ class Upstreams:
 
 
 def drawn_upstreams(seed: int, rows: Mapping[SplitId, int], readable: dict[SplitId, int]) -> Upstreams:
-    """Return what the sources read: one job or two, or one source reads a job and the other something else."""
+    """Draw what the sources read: cuts of one job, cuts of two jobs, or one of them reads something else."""
     random = Random(f"upstream of {seed}")  # noqa: S311 - a run must be repeatable
     orders = [split for split in rows if split not in SPLITS[PAYMENTS]]
     of_orders, of_payments = random.choice([(SHOP, SHOP), (SHOP, BANK), (SHOP, None), (None, BANK)])

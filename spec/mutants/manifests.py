@@ -1,4 +1,4 @@
-"""Mutants of the manifests that hold the handles of entries (ADR 14)."""
+"""Plants bugs in the manifests that hold the handles of entries (ADR 14)."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -128,7 +128,7 @@ def every_entry_writes_all_its_manifests(patch: Patch) -> None:
 
 
 def _storing(patch: Patch, otherwise: Callable[[Stored], Stored]) -> None:
-    """Store entries otherwise."""
+    """Change the stored form of every entry with this function."""
     real = manifests.stored
 
     def stored(record: CheckpointRecord, known: Sequence[Manifest] = (), sizes: Sizes = SIZES) -> Stored:
