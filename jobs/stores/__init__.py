@@ -1,4 +1,5 @@
-"""Reads and writes everything in a warehouse besides Spark's files: Delta logs (by delta-rs), small files, the lease.
+"""Reads and writes everything in a warehouse except Spark's files: Delta logs (with delta-rs), small files, the lease.
 
-A forked process may not call it, because delta-rs panics there: spawn one. One thread at a time may use a store.
+A forked process may not use this package, because delta-rs panics there. Spawn a process instead. Only one thread at a
+time may use a store.
 """

@@ -1,12 +1,12 @@
-"""Appends to the Delta table `checkpoints`, each time by compare-and-swap. One such append is THE COMMIT POINT.
+"""Appends entries to the Delta table `checkpoints` by compare-and-swap. A checkpoint's append is THE COMMIT POINT.
 
-One log entry adds a row as one small Parquet file. The process that appends names the version that it saw, and its
-entry becomes the next version or nothing. If the log replies with anything but success, the store looks for the row's
-nonce. If it finds the nonce, the row is in. If another commit has taken the version, the row is not in and never will
-be. If the version is still free, nobody can tell yet, and only another commit (a new claim) settles it.
+One Delta commit adds an entry as one small Parquet file. The process that appends names the version that it has seen,
+and its commit becomes the next version or fails. If the log replies with anything but success, the store looks for the
+entry's nonce. If it finds the nonce, the entry is in. If another commit has taken the version, the entry is not in and
+never will be. If the version is still free, nobody can tell yet. Then only another commit (a new claim) decides it.
 
-An appended row is durable: its manifests and its file are synced before the commit, and the log entry after it.
-`JobStores.append` makes the files that a checkpoint names durable before that.
+An appended entry is durable. Its manifests and its file are synced before the commit, and the log entry is synced after
+it. `JobStores.append` first makes the files durable that a checkpoint names.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -40,7 +40,7 @@ from jobs.stores.row_files import RowFiles, is_own
 from jobs.stores.warehouse import Warehouse
 
 GENERATIONS_KEPT: Final = 20
-"""Claims and releases of this many generations stay readable. They tell which ticks held the job."""
+"""The claims and releases of this many generations are kept. They say which ticks held the job."""
 
 NO_MARKS: Final[Mapping[CheckpointId, bool]] = MappingProxyType({})
 
@@ -62,27 +62,27 @@ SMALL_TABLE: Final = {
     "delta.deletedFileRetentionDuration": "interval 0 seconds",
     "delta.checkpointInterval": "1000000",
 }
-"""Properties of Tidemark's own tables. Only `maintenance` deletes their row files, and a VACUUM passes them by. So a
+"""Properties of Tidemark's own tables. Only `maintenance` deletes their row files, and a VACUUM ignores them. So a
 Delta log checkpoint need not remember removed files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The row is in the table since that version, and durable."""
+    """The entry is in the table since this version, and durable."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The row is not in the table and never will be: `holder` says who took its version."""
+    """The entry is not in the table and never will be. `holder` says who took its version."""
 
     holder: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can tell now whether the row is in the table or may still come in; `error` is what the log said."""
+    """Nobody can tell yet whether the entry is in the table, or may still come in. `error` is the reply of the log."""
 
     error: str
 
@@ -92,14 +92,14 @@ AppendResult = Appended | Refused | Unknown
 
 @dataclass(frozen=True, slots=True)
 class DamagedRow:
-    """A row, or a file of rows, that cannot be read: `name` says which, `checkpoint` if it can be told."""
+    """An entry, or a file of entries, that cannot be read. `name` names it. `checkpoint` is its id, if known."""
 
     name: str
     checkpoint: CheckpointId | None
     why: str
 
     def __str__(self) -> str:
-        """Return the damage as a message names it."""
+        """Return the damage in the words of messages."""
         return f"{self.name} cannot be read ({self.why})"
 
 
@@ -107,30 +107,30 @@ class CheckpointStore:
     """The `checkpoints` table of one job."""
 
     def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault, beyond_damage: bool = False) -> None:
-        """Open the table, creating it if this is the job's first tick.
+        """Open the table. The job's first tick creates it.
 
-        With `beyond_damage`, entries of cuts that cannot be read are passed over. They leave the table with the next
-        cut that is appended. The entries that the fence needs must be readable.
+        With `beyond_damage`, the store ignores unreadable entries of checkpoints. The next append of a checkpoint drops
+        them. The entries that the fence needs must be readable.
         """
         self._warehouse = warehouse
         self._log = DeltaLog(warehouse.place(warehouse.paths.checkpoints), hook=hook)
-        self._files = RowFiles(self._log.folder, SCHEMA, nullable=frozenset({"checkpoint"}))  # a claim is of none
+        self._files = RowFiles(self._log.folder, SCHEMA, nullable=frozenset({"checkpoint"}))  # a claim has none
         self._beyond_damage = beyond_damage
         self._manifests = ManifestFiles(warehouse)
         self._stored: dict[str, Row] = {}
-        """The rows as they are stored, by their text."""
+        """The stored form of each entry, by its text."""
         self._decoded: dict[str, Row] = {}
-        """The same rows in their whole form."""
+        """The whole form of each entry, by its text."""
         self._damaged: dict[str, DamagedRow] = {}
-        """By nonce, or by path for a whole file."""
+        """By the entry's nonce, or by the path of a whole file."""
         self._seen: tuple[int, tuple[Row, ...]] | None = None
-        """The version that this store committed or read last, and its rows, newest first."""
+        """The version that this store committed or read last, and its entries, newest first."""
         self._log.create(SCHEMA, dict(SMALL_TABLE))
 
     def observe(self) -> tuple[int, tuple[Row, ...]]:
-        """Return the table's version and its rows, newest first.
+        """Return the table's version and its entries, newest first.
 
-        Raises UnknownFormatError or UnreadableRowError (see the codec) for a row that cannot be read.
+        Raises UnknownFormatError or UnreadableRowError (see the codec) for an entry that cannot be read.
         """
         seen = None
         while True:
@@ -141,30 +141,30 @@ class CheckpointStore:
             except UnreadableRowError:
                 if version == seen:
                     raise
-                seen = version  # a clean-up may have deleted manifests of a row that was dropped meanwhile
+                seen = version  # a clean-up may have deleted the manifests of an entry that was dropped meanwhile
             else:
                 return self._seen
 
     def observe_at(self, version: int) -> tuple[Row, ...]:
-        """Return the rows that the table had at one of its last `maintenance.EVERY_VERSIONS` versions, newest first.
+        """Return the entries at one of the table's last `maintenance.EVERY_VERSIONS` versions, newest first.
 
-        For readers that saw a row before it was subsumed. Raises what delta-rs raises for a version that is gone.
+        A reader uses it for an entry that was subsumed later. Raises what delta-rs raises for a missing version.
         """
         return self._rows(DeltaTable(str(self._log.folder), version=version))
 
     def latest(self) -> tuple[Row, ...]:
-        """Return the rows as `observe` does. It reads nothing again if nobody has committed since."""
+        """Return the entries as `observe` does. If nobody has committed since the last look, nothing is read."""
         if self._seen is not None and self._log.ends_at(self._seen[0]):
             return self._seen[1]
         return self.observe()[1]
 
     def known(self) -> tuple[Row, ...]:
-        """Return the rows as of this store's last commit or look. If others have appended since, an append fails."""
+        """Return the entries as of this store's last commit or look. If others have appended since, an append fails."""
         return self._seen[1] if self._seen is not None else self.observe()[1]
 
     @property
     def damaged(self) -> tuple[DamagedRow, ...]:
-        """The entries and files that the last look passed over."""
+        """The entries and files that the last look ignored because they are damaged."""
         return tuple(self._damaged.values())
 
     def append(
@@ -176,11 +176,11 @@ class CheckpointStore:
         disposed: Collection[CheckpointId] = (),
         marks: Mapping[CheckpointId, bool] = NO_MARKS,
     ) -> AppendResult:
-        """Append the row if the table is at `at_version`; the same commit drops the subsumed checkpoints.
+        """Append the entry if the table is at `at_version`. The same commit drops the subsumed checkpoints.
 
-        Savepoints are never subsumed. The same commit drops the rows that a user has `disposed` of or a rollback has
-        abandoned. `marks` says which rows it marks as abandoned, or as no longer so. Asking again after Unknown is
-        safe: the store finds a nonce that is in.
+        Savepoints are never subsumed. The same commit also drops the entries that a user has `disposed` of, and those
+        that a rollback has abandoned. `marks` says which entries the commit marks as abandoned, or as no longer
+        abandoned. After Unknown, a second call is safe: if the nonce is in the table, the store finds it.
         """
         changes = _Changes(row, frozenset(subsumed), frozenset(disposed), marks)
         try:
@@ -191,23 +191,23 @@ class CheckpointStore:
                 self._note(at_version + 1, entries)
                 return Appended(at_version + 1)
             met = f"`checkpoints` is at version {table.version()}, not {at_version}"
-        except Exception as error:  # noqa: BLE001 - whatever it was, only reading back tells the outcome
+        except Exception as error:  # noqa: BLE001 - after any error, only the table says what happened
             met = f"{type(error).__name__}: {error}"
         return self._read_back(row, at_version, met)
 
     def maintain(self) -> None:
-        """Keep the log short. Call it while holding the job, away from the commit path."""
+        """Shorten the log. The caller must hold the job. Do not call it on the commit path."""
         if maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000):
             self._log.reopen()
 
     def _note(self, version: int, entries: list[dict[str, Any]]) -> None:
-        """Remember the rows of a version that was just committed, unless one of them was never decoded."""
+        """Remember the entries of the version that was just committed, unless one of them was never decoded."""
         entries.sort(key=lambda entry: int(entry["version"]), reverse=True)
         rows = tuple(self._decoded[entry["payload"]] for entry in entries if entry["payload"] in self._decoded)
         self._seen = (version, rows) if len(rows) == len(entries) and not self._damaged else None
 
     def _commit(self, table: DeltaTable, changes: "_Changes") -> list[dict[str, Any]]:
-        """Commit the changes, and return all entries that the table has then."""
+        """Commit the changes. Return all entries that the table has now."""
         at_ms = self._warehouse.now_ms()
         row, version = changes.row, table.version() + 1
         survivors: list[dict[str, Any]] = []
@@ -235,7 +235,7 @@ class CheckpointStore:
         return [*staying, fresh]
 
     def _in_manifests(self, row: CheckpointRecord, found: Mapping[str, tuple[dict[str, Any], ...]]) -> Stored:
-        """Return how to store a row behind these entries. Its new manifests are not written yet."""
+        """Return the stored form of an entry that is appended to these entries. Its manifests are not written yet."""
         entries = sorted((each for file in found.values() for each in file), key=lambda each: -(each["version"] or 0))
         newest = newest_stored(self._stored[each["payload"]] for each in entries if each["payload"] in self._stored)
         return stored(row, self._manifests.of(newest) if newest is not None else (), SIZES)
@@ -254,7 +254,7 @@ class CheckpointStore:
                 return Appended(there["version"])
             taken = next((entry for entry in after if entry.version == at_version + 1), None)
             return Unknown(met) if taken is None else Refused(self._taker(table, row, taken))
-        except Exception as error:  # noqa: BLE001 - unreadable means unknown
+        except Exception as error:  # noqa: BLE001 - if the table cannot be read, the outcome is unknown
             return Unknown(f"{met}; reading back failed too: {type(error).__name__}: {error}")
 
     def _taker(self, table: DeltaTable, row: Row, taken: LogEntry) -> str:
@@ -266,7 +266,7 @@ class CheckpointStore:
         return f"{claim.holder}, generation {claim.generation}"
 
     def _entries(self, table: DeltaTable) -> tuple[dict[str, tuple[dict[str, Any], ...]], dict[str, str]]:
-        """Return the entries by file, and what is wrong with files that cannot be read; raise UnreadableRowError."""
+        """Return the entries by file, and the damage of each unreadable file. Raise UnreadableRowError."""
         found, unreadable = self._files.read_sound(active_paths(table))
         if unreadable and not self._beyond_damage:
             path, why = next(iter(unreadable.items()))
@@ -287,7 +287,7 @@ class CheckpointStore:
         return rows
 
     def _sound(self, entries: list[dict[str, Any]], read: Callable[[dict[str, Any]], Row | None]) -> dict[str, Row]:
-        """Return what was read of these entries, by their text, without those that are passed over."""
+        """Return the whole form of these entries, by their text, without the ignored ones."""
         rows: dict[str, Row] = {}
         for entry in entries:
             try:
@@ -312,7 +312,7 @@ class CheckpointStore:
         return whole(row, self._manifests.of(row))
 
     def _own(self, entry: dict[str, Any], row: Row) -> Row:
-        """Return the row if it is this job's and its columns agree with it; raise UnreadableRowError."""
+        """Return the entry. Raise UnreadableRowError if it is not this job's, or its columns contradict its text."""
         job = self._warehouse.paths.job
         if isinstance(row, CheckpointRecord) and row.job != job:
             raise UnreadableRowError(
@@ -333,7 +333,7 @@ class CheckpointStore:
         return DamagedRow(f"file {path} in {self._log.folder}", None, why)
 
     def _must_know_the_fence(self, table: DeltaTable, rows: tuple[Row, ...]) -> None:
-        """Raise UnreadableRowError if a newer claim than those that can be read may lie in a damaged file."""
+        """Raise UnreadableRowError if a damaged file may hold a newer claim than the readable entries."""
         newest, claim = next(newest_entries(table)), newest_claim(rows)
         if claim is None or (newest.ours or {}).get("generation") != claim.generation:
             lost = next(iter(self._damaged.values()))
@@ -341,7 +341,7 @@ class CheckpointStore:
 
 
 def _says(row: Row) -> dict[str, object]:
-    """Return what the log says of a row, so that it is known even where the row cannot be read."""
+    """Return what the log knows of an entry. It is known even if the entry cannot be read."""
     return {"row": kind_of(row).value, "nonce": row.nonce, "generation": row.generation}
 
 
@@ -353,7 +353,7 @@ def _entry(row: Row, version: int, at_ms: int, writer: str) -> dict[str, Any]:
 
 
 def _columns(row: Row) -> dict[str, Any]:
-    """Return what the columns beside the text say of the row that it holds."""
+    """Return the columns beside an entry's text, computed from the text."""
     return {
         "kind": kind_of(row).value,
         "checkpoint": row.checkpoint if isinstance(row, CheckpointRecord) else None,
@@ -364,7 +364,7 @@ def _columns(row: Row) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """The changes that one append makes to the rows in the table."""
+    """The changes that one append makes to the entries in the table."""
 
     row: Row
     subsumed: frozenset[CheckpointId]
@@ -372,7 +372,7 @@ class _Changes:
     marks: Mapping[CheckpointId, bool]
 
     def apply(self, entries: Iterable[dict[str, Any]], writer: str) -> Iterator[dict[str, Any]]:
-        """Yield the entries that stay, as they stay."""
+        """Yield the entries that stay, unchanged."""
         for entry in entries:
             if entry["checkpoint"] in self.disposed or self._is_subsumed(entry):
                 continue
@@ -391,7 +391,7 @@ _SUBSUMABLE: Final = frozenset({RowKind.CHECKPOINT.value, RowKind.ROLLBACK.value
 
 
 def _marked(entry: dict[str, Any], *, abandoned: bool, writer: str) -> dict[str, Any]:
-    """Return a checkpoint's entry saying whether it is on the line; as it is if it says so already."""
+    """Return a checkpoint's entry, marked as abandoned or not. If the mark is right already, return it unchanged."""
     record = decode_stored(entry["payload"])
     if not isinstance(record, CheckpointRecord) or record.abandoned is abandoned:
         return entry

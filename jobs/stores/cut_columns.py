@@ -1,4 +1,4 @@
-"""Finds the columns of tables at a row that does not say them: rows written before format 4 (D6)."""
+"""Finds the columns that tables had at an old entry, one written before format 4, which does not list them (D6)."""
 
 from collections.abc import Iterable, Mapping
 
@@ -20,11 +20,12 @@ from jobs.stores.whole_tables import load
 def with_columns(
     warehouse: Warehouse, record: CheckpointRecord, tables: Iterable[TableName], cuts: Mapping[CheckpointId, Cut]
 ) -> CheckpointRecord:
-    """Return the row with the columns of these tables, unless it says its columns itself.
+    """Return the entry with the columns of these tables, unless it lists its columns already.
 
-    A state table has the columns of its files, if they agree. Any other table has those of its log at the row's cut:
-    the parent's cut for a plain savepoint, and the newest version for a row that is not published yet, since the
-    Tidemark that wrote such a row had added the columns before. Raises TableNotCopyableError for an unreadable log.
+    A state table has the columns of its files, if they agree. Any other table has the columns in its log at the entry's
+    cut. A plain savepoint has its parent's cut. For an entry that is not published yet, the newest version counts,
+    because the Tidemark that wrote such an entry added the columns first. Raises TableNotCopyableError for an
+    unreadable log.
     """
     if record.columns:
         return record

@@ -1,4 +1,7 @@
-"""Keeps the Delta table `cuts`: the version of each table at checkpoint n, so that all can be read as one (K1)."""
+"""Keeps the Delta table `cuts`: the version of each table at checkpoint n.
+
+With it, all tables can be read as of n (K1).
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,12 +33,12 @@ SCHEMA: Final = pa.schema(
 )
 
 Cut = dict[TableName, int]
-"""Table -> Delta version."""
+"""Maps each table to its Delta version."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCut:
-    """A cut, and when the publication of its last table was complete; ms since the epoch."""
+    """A cut, and the time at which its last table was published, in ms since the epoch."""
 
     checkpoint: CheckpointId
     published_at_ms: int
@@ -47,7 +50,7 @@ _Recorded = dict[CheckpointId, RecordedCut]
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """One commit: the recorded cuts that stay (None: all), the cuts that are written, and what the log says of it."""
+    """One commit: the recorded cuts to keep (None: all), the cuts to write, and the note for the log."""
 
     staying: Collection[CheckpointId] | None
     written: Sequence[RecordedCut]
@@ -59,10 +62,13 @@ class CutsNotRecordedError(RuntimeError):
 
 
 class CutStore:
-    """The `cuts` table of one job. A lost row file is passed over, since its cuts are made again (`rebuilt`)."""
+    """The `cuts` table of one job.
+
+    If a row file is lost, it is ignored, because its cuts can be rebuilt (`rebuilt`).
+    """
 
     def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault) -> None:
-        """Open the table, creating it if this is the job's first tick."""
+        """Open the table. The job's first tick creates it."""
         self._warehouse = warehouse
         self._log = DeltaLog(warehouse.place(warehouse.paths.cuts), hook=hook)
         self._files = RowFiles(self._log.folder, SCHEMA)
@@ -74,12 +80,12 @@ class CutStore:
         versions: Iterable[tuple[TableName, int]],
         retained: Collection[CheckpointId] | None = None,
     ) -> None:
-        """Record the cut of a checkpoint durably, once, even if it is asked for again.
+        """Record the cut of a checkpoint durably, once, even if the caller asks again.
 
-        With `retained`, the same commit drops the cuts of all other checkpoints but this one. If a newer cut is
-        recorded, nothing changes: another tick has taken over the job and has recorded this cut before its own, and
-        the caller's `retained` is outdated. Raises CutsNotRecordedError if the log refuses
-        it, and OSError if it cannot be made durable.
+        With `retained`, the same commit drops the cuts of all checkpoints but these and this one. If a newer cut is
+        recorded, nothing changes. Then another tick has taken over the job and has recorded this cut before its own,
+        and the caller's `retained` is outdated. Raises CutsNotRecordedError if the log refuses the commit, and OSError
+        if it cannot be made durable.
         """
         cut = RecordedCut(checkpoint, self._warehouse.now_ms(), dict(versions))
 
@@ -90,7 +96,7 @@ class CutStore:
         self._change(change, f"the cut of checkpoint {checkpoint} could not be recorded")
 
     def drop(self, checkpoints: Collection[CheckpointId]) -> None:
-        """Drop the cuts of these checkpoints; raise CutsNotRecordedError if the log refuses it."""
+        """Drop the cuts of these checkpoints. Raise CutsNotRecordedError if the log refuses the commit."""
 
         def change(recorded: _Recorded) -> _Change | None:
             dropped = sorted(recorded.keys() & set(checkpoints))
@@ -101,9 +107,9 @@ class CutStore:
     def correct(
         self, changed: Mapping[CheckpointId, Mapping[TableName, int]], dropped: Collection[CheckpointId]
     ) -> None:
-        """Record these cuts otherwise and drop others, in one durable commit. They keep the time of their publication.
+        """Replace these cuts and drop others, in one durable commit. They keep the time of their publication.
 
-        Raises CutsNotRecordedError if the log refuses it, and OSError if it cannot be made durable.
+        Raises CutsNotRecordedError if the log refuses the commit, and OSError if it cannot be made durable.
         """
 
         def change(recorded: _Recorded) -> _Change | None:
@@ -122,17 +128,17 @@ class CutStore:
         return self.all().get(checkpoint)
 
     def entries(self) -> dict[CheckpointId, RecordedCut]:
-        """Return every recorded cut, of one version of the table; raise UnreadableRowError for a foreign entry."""
+        """Return every recorded cut, read at one version of the table. Raise UnreadableRowError for a foreign entry."""
         return self._recorded(opened(self._warehouse, self._log, self._warehouse.paths.cuts))
 
     def all(self) -> dict[CheckpointId, Cut]:
-        """Return the versions of every recorded cut; raises what `entries` raises."""
+        """Return the versions of every recorded cut. Raises the errors of `entries`."""
         return {checkpoint: cut.versions for checkpoint, cut in self.entries().items()}
 
     def known(self) -> dict[CheckpointId, Cut]:
-        """Return the recorded cuts as of this store's last commit or look, and ask the storage nothing.
+        """Return the recorded cuts as of this store's last commit or look. It asks the storage nothing.
 
-        Raises what `entries` raises.
+        Raises the errors of `entries`.
         """
         return {checkpoint: cut.versions for checkpoint, cut in self._recorded(self._log.known()).items()}
 
@@ -141,15 +147,15 @@ class CutStore:
         return frozenset(self.all())
 
     def maintain(self) -> None:
-        """Keep the log short. Call it while holding the job, away from the commit path."""
+        """Shorten the log. The caller must hold the job. Do not call it on the commit path."""
         if maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000):
             self._log.reopen()
 
     def _change(self, change: Callable[[_Recorded], _Change | None], failed: str) -> None:
-        """Commit what `change` makes of the recorded cuts, durably. None from it means that nothing is left to do.
+        """Durably commit what `change` makes of the recorded cuts. If it returns None, nothing is to be done.
 
-        The first turn asks nobody whether another process has recorded a cut since the last look, because its commit
-        fails then. A commit that raises may be in all the same, so each further turn reads the cuts anew.
+        The first turn does not ask whether another process has recorded a cut since the last look. If one has, the
+        commit fails. A commit that raises may still be in the log, so each further turn reads the cuts anew.
         """
         met: Exception | None = None
         for _ in range(TRIES):
@@ -160,7 +166,7 @@ class CutStore:
                 return
             try:
                 self._commit(table, wanted)
-            except Exception as error:  # noqa: BLE001 - read back at the next turn
+            except Exception as error:  # noqa: BLE001 - the next turn reads the cuts
                 met = error
                 self._log.reopen()
                 continue
@@ -169,7 +175,7 @@ class CutStore:
         raise CutsNotRecordedError(f"{failed}: {met}")
 
     def _commit(self, table: DeltaTable, change: _Change) -> None:
-        """Write a file of the new cuts. Files with a cut that goes, and files of others, leave with the same commit."""
+        """Write a file of the new cuts. The same commit removes foreign files, and files with a cut that must go."""
         at_ms = self._warehouse.now_ms()
         found, lost = self._files.read_sound(active_paths(table))
         actions: list[Any] = [remove(path, at_ms) for path in lost]
@@ -203,7 +209,7 @@ class CutStore:
         return {each: RecordedCut(each, at_ms[each], cut) for each, cut in versions.items()}
 
     def _entry(self, row: dict[str, Any]) -> tuple[CheckpointId, TableName, int, int]:
-        """Return what an entry says; raise UnreadableRowError for one that this job cannot have written."""
+        """Return the cut in a row of the table. Raise UnreadableRowError for one that this job cannot have written."""
         try:
             name = self._warehouse.paths.known_table(str(row["table"]))
         except InvalidNameError as error:

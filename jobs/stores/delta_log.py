@@ -1,13 +1,14 @@
 """Uses a Delta table's log as a register with compare-and-swap: load a version, commit exactly the next one.
 
-A commit from version v becomes version v + 1, or it fails if another commit came first (`log_entry`). An exception says
-nothing about the outcome, so the committer reads back what it wrote.
+A commit from version v becomes version v + 1. It fails if another commit came first (`log_entry`). If it raises, its
+outcome is unknown, so the committer reads the log to find out.
 
-delta-rs reads the log. What this process committed itself is known, so nobody asks a storage whether it is there: a
-commit from an older version than the newest fails. delta-rs takes it in before the table is used next.
+delta-rs reads the log. This process knows its own commits, so it need not ask the storage about them. If another
+process has committed too, the next commit fails. delta-rs reads the own commits before the table is used again.
 
-A process that is killed leaves the whole commit or none, because a log entry is linked into place. It is not synced
-then, so a power cut may lose it. `DeltaLog.sync` makes one durable, before anything relies on it (`durable`).
+If a process is killed, its commit is in the log as a whole or not at all, because a log entry is linked into place. It
+is not synced then, so a power cut may lose it. `DeltaLog.sync` makes a log entry durable before anything relies on it
+(`durable`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,66 +34,69 @@ Action = AddAction | RemoveAction
 
 
 class CommitMoment(Enum):
-    """The two moments at which a test may interfere: around the call that commits."""
+    """The two moments at which a test may interfere with a commit: before and after the call."""
 
     BEFORE = "before"
     AFTER = "after"
 
 
 FaultHook = Callable[[CommitMoment], None]
-"""Called before and after each real commit. A test that raises AFTER plays a lost reply."""
+"""A function that is called before and after each real commit. If a test raises AFTER, it simulates a lost reply."""
 
 
 def no_fault(moment: CommitMoment) -> None:
-    """Let the commit pass: the hook of every real run."""
+    """Do nothing. Every real run uses this hook."""
     del moment
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One version of a table as its commitInfo tells it; `ours` is what Tidemark wrote there, or None."""
+    """One version of a table, as its commitInfo describes it. `ours` is Tidemark's note in it, or None."""
 
     version: int
     operation: str
     ours: dict[str, Any] | None
     engine: str = ""
-    """The program that wrote it, as it calls itself."""
+    """The program that wrote it, in its own words."""
 
     def __str__(self) -> str:
-        """Return the entry as a message names it."""
+        """Return the log entry in the words of messages."""
         return f"{self.operation} at version {self.version}"
 
 
 class DeltaLog:
-    """One table's log, held open. Each look reads only what was committed since the last one."""
+    """The log of one table, held open. Each look reads only the versions that came after the last look."""
 
     def __init__(self, folder: StoragePlace, *, hook: FaultHook = no_fault) -> None:
-        """Name the table; nothing is read yet."""
+        """Name the table. Nothing is read yet."""
         self.folder = folder
         self._hook = hook
         self._table: DeltaTable | None = None
         self._committed = -1
-        """The newest version that was committed here. The loaded table may not have it yet."""
+        """The newest version that this process committed. The loaded table may not have it yet."""
         self.sound_at: int | None = None
-        """The version at which no other writer was found to have removed anything (`own_tables`)."""
+        """Up to this version, no other writer removed any of Tidemark's files (`own_tables`)."""
 
     def has_committed(self, version: int) -> bool:
-        """Return whether that version is the last that was committed here, so that its entry need not be read."""
+        """Return True if this process has committed that version as its last one.
+
+        Then its log entry need not be read.
+        """
         return version == self._committed
 
     @property
     def is_open(self) -> bool:
-        """Whether the table was read or made here."""
+        """True if this process has read or created the table."""
         return self._table is not None
 
     def exists(self) -> bool:
-        """Return whether a table is there."""
+        """Return True if the table exists."""
         if isinstance(self.folder.storage, Folder):
             return DeltaTable.is_deltatable(str(self.folder))
-        return log_of(self.folder).is_folder()  # unlike delta-rs, it says why a store cannot be asked
+        return log_of(self.folder).is_folder()  # unlike delta-rs, this raises the reason if a store does not answer
 
     def create(self, schema: pa.Schema | Schema, configuration: dict[str, str]) -> None:
-        """Create the table if it is missing. Of several processes that try at once, one succeeds and all go on."""
+        """Create the table if it is missing. If several processes try at once, one creates it, and all go on."""
         if self.is_open or self.exists():
             return
         new = new_folders(self.folder)
@@ -113,39 +117,39 @@ class DeltaLog:
         sync_folders(new)
 
     def drop(self) -> None:
-        """Delete the log, so that the folder is no table any more. Only for a table without any commit."""
+        """Delete the log, so that the folder is no longer a table. Use it only for a table without any commit."""
         delete_folder(log_of(self.folder))
         self._table, self._committed = None, -1
 
     def current(self) -> DeltaTable:
-        """Return the table at its newest version. Raises what delta-rs raises if it cannot be read."""
+        """Return the table at its newest version. Raise what delta-rs raises if it cannot be read."""
         if self._table is None:
             return self.reopen()
         version = self._table.version()
         if version < self._committed or not self.ends_at(version):
             return self._updated(self._table)
-        return self._table  # versions have no gaps; an update would list all entries, however many there are
+        return self._table  # versions have no gaps, and an update would list all log entries, however many exist
 
     def known(self) -> DeltaTable:
-        """Return the table as of the last look, or of the last commit here. Another process may have committed since.
+        """Return the table as of the last look or the last commit here. Another process may have committed since.
 
-        Raises what delta-rs raises if it cannot be read.
+        Raises what delta-rs raises if the table cannot be read.
         """
         if self._table is None:
             return self.reopen()
         return self._table if self._table.version() >= self._committed else self._updated(self._table)
 
     def ends_at(self, version: int) -> bool:
-        """Return whether that is the newest version, by one look for its entry and one for the next.
+        """Return True if this is the newest version. It looks for the log entry of this version and of the next one.
 
-        The newest version always has its entry, unless the table was dropped.
+        The newest version always has its log entry, unless the table was dropped.
         """
         entries = [entry_place(self.folder, version), entry_place(self.folder, version + 1)]
         there, later = together(self.folder.storage, StoragePlace.exists, entries)
         return there and not later
 
     def must_have(self, version: int) -> None:
-        """Raise FileNotFoundError if the entry of a version is gone: an entry behind it would leave a gap."""
+        """Raise FileNotFoundError if the log entry of a version is gone, because the next commit would leave a gap."""
         if not entry_place(self.folder, version).exists():
             raise FileNotFoundError(f"entry {version} of the log of {self.folder} is gone")
 
@@ -153,12 +157,12 @@ class DeltaLog:
         before = table.version()
         try:
             table.update_incremental()
-        except Exception:  # noqa: BLE001 - a log shortened since the last look: reading it anew is always right
+        except Exception:  # noqa: BLE001 - the log may have been shortened since the last look, so read it anew
             return self.reopen()
         return table if table.version() > before else self.reopen()
 
     def reopen(self) -> DeltaTable:
-        """Return the table as its log says, read anew."""
+        """Read the log anew. Return the table."""
         self._table, self._committed = None, -1
         self._table = DeltaTable(str(self.folder))
         return self._table
@@ -172,10 +176,10 @@ class DeltaLog:
         transaction: Transaction | None = None,
         schema: Schema | None = None,
     ) -> None:
-        """Commit `actions` as the version after the one `table` is loaded at, or raise.
+        """Commit `actions` as the version after the one at which `table` is loaded, or raise.
 
-        With `schema` the same commit gives the table these columns. An exception does not say that the commit is
-        absent: read back `says` by `entries_after`.
+        With `schema`, the same commit gives the table these columns. If it raises, the commit may still be in the log.
+        Search `entries_after` for its note `says`.
         """
         self._hook(CommitMoment.BEFORE)
         write_entry(self.folder, table, actions, schema=schema, says={METADATA_KEY: says}, transaction=transaction)
@@ -190,7 +194,7 @@ class DeltaLog:
 
 
 def newest_entries(table: DeltaTable) -> Iterator[LogEntry]:
-    """Yield the entries of a table's log, newest first, reading only as far back as is asked for."""
+    """Yield the entries of a table's log, newest first. It reads only as many as the caller takes."""
     look, seen = 4, 0
     while True:
         entries = table.history(look)
@@ -204,7 +208,7 @@ def newest_entries(table: DeltaTable) -> Iterator[LogEntry]:
 
 
 def entries_after(table: DeltaTable, version: int) -> Iterator[LogEntry]:
-    """Yield the entries of versions after `version`, newest first."""
+    """Yield the log entries of versions after `version`, newest first."""
     for entry in newest_entries(table):
         if entry.version <= version:
             return
@@ -212,14 +216,14 @@ def entries_after(table: DeltaTable, version: int) -> Iterator[LogEntry]:
 
 
 def active_paths(table: DeltaTable) -> list[str]:
-    """Return the paths of the table's active files, as its log names them."""
+    """Return the paths of the table's active files, as its log has them."""
     return [str(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
 
 
 def paths_with_deletion_vectors(table: DeltaTable) -> frozenset[str]:
-    """Return the paths, as `active_paths` names them, of active files with a deletion vector.
+    """Return the paths, in the form of `active_paths`, of active files with a deletion vector.
 
-    delta-rs cannot name those in a remove. Asking costs nothing for a table that never had the feature.
+    delta-rs cannot remove such files. For a table that never had the feature, this call costs nothing.
     """
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return frozenset()
@@ -233,10 +237,10 @@ def _plain(uri: str) -> str:
 
 
 def remove(path: str, at_ms: int) -> RemoveAction:
-    """Return the action that takes an active file out of the table."""
+    """Return the action that removes an active file from the table."""
     return RemoveAction(path=path, data_change=True, deletion_timestamp=at_ms)
 
 
 def add(path: str, size: int, stats: str, at_ms: int) -> AddAction:
-    """Return the action that enters a file into the table; `path` is relative to the table's folder."""
+    """Return the action that adds a file to the table. `path` is relative to the table's folder."""
     return AddAction(path=path, size=size, partition_values={}, modification_time=at_ms, data_change=True, stats=stats)

@@ -1,6 +1,6 @@
-"""Makes durable what a commit is about to name, so that a power cut takes nothing of it (`commit.durability`).
+"""Makes files durable before a commit names them, so that a power cut cannot lose any of them (`commit.durability`).
 
-delta-rs and the writers of staged files leave syncing to others.
+Neither delta-rs nor the writers of staged files sync what they write.
 """
 
 from collections.abc import Iterable
@@ -12,18 +12,24 @@ from jobs.stores.warehouse import Warehouse
 
 
 class Durability:
-    """Syncs files of one warehouse. An object store needs none of it, since it answers when a file is durable."""
+    """Syncs files of one warehouse.
+
+    In an object store it does nothing, because a file is durable when the store answers.
+    """
 
     def __init__(self, warehouse: Warehouse) -> None:
-        """Nothing of the warehouse is known to be durable."""
+        """Begin without any file that is known to be durable."""
         self._warehouse = warehouse
         self._synced = SyncedNames(warehouse.storage)
 
     def sync_files(self, paths: Iterable[str]) -> None:
-        """Make these files of the warehouse durable. A missing file is left to its readers."""
+        """Make these files of the warehouse durable. A missing file is ignored.
+
+        The code that reads it will report it.
+        """
         self._synced.sync(tuple(paths))
 
     def sync_entries(self, entries: Iterable[Entries]) -> None:
-        """Make these entries of tables' logs durable, as far as the logs still have them."""
+        """Make these log entries of tables durable, if the logs still have them."""
         tables = ((self._warehouse.place(each.table), range(each.first, each.last + 1)) for each in entries)
         self._synced.sync([entry_place(folder, version).name for folder, versions in tables for version in versions])

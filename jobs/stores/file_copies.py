@@ -1,4 +1,4 @@
-"""Copying a row's files between storages: each checked against its handle, each durable, or named in the refusal."""
+"""Copies the files of an entry between storages. Each file is compared with its handle, and is durable at the end."""
 
 import base64
 import zlib
@@ -19,12 +19,12 @@ _WAY_OUT: Final = "Restore it from a backup, or name another savepoint"
 
 
 class FileNotCopiedError(Exception):
-    """A file that is missing, or is not what its handle says: names it and the way out."""
+    """A file is missing, or differs from its handle. The message names the file and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """How far a copy is, after each file."""
+    """The progress of a copy, after each file."""
 
     files: int
     files_all: int
@@ -33,21 +33,22 @@ class Copied:
 
 
 Told = Callable[[Copied], None]
-"""Called after each file that is copied."""
+"""A function that is called after each copied file."""
 
 
 NO_LINKS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def nobody(copied: Copied) -> None:
-    """Tell nobody how far a copy is."""
+    """Ignore the progress of a copy."""
     del copied
 
 
 def must_be_there(source: Storage, files: Iterable[FileHandle]) -> None:
-    """Raise FileNotCopiedError, before anything is copied, for the first file that is missing or of another size.
+    """Raise FileNotCopiedError for the first file that is missing or has another size. Nothing has been copied then.
 
-    A symbolic link in a table's folder is refused too: who made the folder may have it lead to anybody's files.
+    A symbolic link in a table's folder is refused too. The person who made the folder could have pointed it at any
+    file.
     """
     for file in files:
         if file.inline:
@@ -69,11 +70,11 @@ def copy_files(
     links: Mapping[str, str] = NO_LINKS,
     told: Told = nobody,
 ) -> dict[str, FileHandle]:
-    """Copy the files to the same paths below `target`, durably; return their handles by path, checksums known.
+    """Copy the files durably to the same paths below `target`. Return their handles by path, all with checksums.
 
-    With `link`, files become hard links where the file system can. `links` has the paths that files have in the
-    source, by the paths that they get. Raises FileNotCopiedError for a file that is missing or damaged, OSError for a
-    target that cannot be written.
+    With `link`, files become hard links where the file system can. `links` maps the paths that files get to their paths
+    in the source. Raises FileNotCopiedError for a file that is missing or damaged, and OSError for a target that cannot
+    be written.
     """
     wanted = {file.path: file for file in files}
     bytes_all, copied_bytes = sum(file.bytes for file in wanted.values()), 0
@@ -90,10 +91,10 @@ def copy_files(
 
 
 def link_files(storage: Storage, links: Mapping[str, str]) -> None:
-    """Give files of a warehouse further names: the old ones by the new ones.
+    """Give files of a warehouse further names. `links` maps each new name to the old one.
 
-    A file is copied where the storage has no hard links between the two. Nothing is synced: the row that names a file
-    does that first. Raises FileNotCopiedError for a file that is missing, OSError for a folder that is read-only.
+    If the storage cannot link the two places, the file is copied. Nothing is synced here. The append of an entry that
+    names a file syncs the file first. Raises FileNotCopiedError for a missing file, and OSError for a read-only folder.
     """
     for path, old in links.items():
         try:
@@ -112,7 +113,7 @@ def _must_fit(source: Storage, file: FileHandle, wrong: str) -> None:
 
 
 def _put(here: StoragePlace, there: StoragePlace, file: FileHandle, *, link: bool) -> tuple[int, int]:
-    """Put one file there; return its size and checksum. What lies there already is replaced."""
+    """Put one file there. Return its size and checksum. A file of that name is replaced."""
     if file.inline:
         content = base64.b64decode(file.inline)
         there.replace(content)

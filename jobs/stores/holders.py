@@ -1,8 +1,8 @@
-"""Names the present process as a holder, and says whether a holder still lives: from /proc, or by `ps`.
+"""Describes this process as a holder, and finds out whether another holder is alive (from /proc, or with `ps`).
 
-A pid alone names nobody: it is reused, and each container has its own. So a holder's `started` is made of the boot of
-the machine, the pid namespace and the start time of the process. A process counts as dead only if it was of this host
-and this namespace, and is certainly gone.
+A process id alone identifies no process: the system uses it again, and each container has ids of its own. So a holder's
+`started` combines the boot of the machine, the pid namespace and the start time of the process. A process counts as
+dead only if it belonged to this host and this namespace, and has certainly ended.
 """
 
 import os
@@ -18,14 +18,14 @@ _SEPARATOR = "|"
 
 
 def this_process(dagster_run: str | None = None) -> Holder:
-    """Return the present process as a holder."""
+    """Return this process as a holder."""
     return Holder(host=socket.gethostname(), pid=os.getpid(), started=_started_now(), dagster_run=dagster_run)
 
 
 def is_alive(holder: Holder, run_ended: Callable[[str], bool | None] | None = None) -> bool | None:
-    """Return whether the holder's process lives; None when nobody here can tell.
+    """Return True if the holder's process is alive, False if it is dead, and None if this process cannot tell.
 
-    `run_ended` is asked about the holder's Dagster run where the process itself tells nothing.
+    In the last case, `run_ended` is asked about the holder's Dagster run.
     """
     seen = _process_alive(holder)
     if seen is None and holder.dagster_run is not None and run_ended is not None and run_ended(holder.dagster_run):
@@ -61,7 +61,10 @@ def _namespace() -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return when a process started, in a form of its own; None if it is gone, or dead and not reaped yet."""
+    """Return the start time of a process, as an opaque text.
+
+    None means that it has ended, even if it is not reaped yet.
+    """
     if not (_PROC / "self/stat").exists():
         return _start_time_by_ps(pid)
     try:

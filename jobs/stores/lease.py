@@ -1,7 +1,7 @@
-"""Keeps the lease of a job's holder, a small JSON file that is renewed by atomic replace. It decides politeness only.
+"""Keeps the lease of a job's holder: a small JSON file, which is renewed by atomic replacement.
 
-A file that is missing, damaged or of another format means "no lease". A claim is safe without it, by the
-compare-and-swap on `checkpoints` alone.
+The lease decides only whether other ticks leave the holder alone. A file that is missing, damaged or of another format
+counts as no lease. A claim is safe without it, because of the compare-and-swap on `checkpoints`.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LeaseFile(BaseModel):
-    """The content of the lease file. Times in ms since the epoch, on the holder's clock."""
+    """The content of the lease file. Times are in ms since the epoch, by the holder's clock."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -33,7 +33,7 @@ class LeaseFile(BaseModel):
     expires_ms: int
 
     def lease(self) -> Lease:
-        """Return what the fence needs of it."""
+        """Return the part that the fence needs."""
         return Lease(self.generation, self.expires_ms)
 
 
@@ -41,16 +41,16 @@ class LeaseStore:
     """The lease file of one job."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        """Name the file; nothing is read or written yet."""
+        """Name the file. Nothing is read or written yet."""
         self._warehouse = warehouse
         self._place = warehouse.place(warehouse.paths.lease)
 
     def read(self) -> LeaseFile | None:
-        """Return the lease, or None if there is none that can be read."""
+        """Return the lease, or None if there is no readable one."""
         return read_document(LeaseFile, self._place)
 
     def renew(self, generation: Generation, holder: Holder, lease_ms: int) -> bool:
-        """Write the lease for `lease_ms` from now; return False, writing nothing, if a newer generation has one."""
+        """Write the lease for `lease_ms` from now. Return False, and write nothing, if a newer generation has one."""
         there = self.read()
         if there is not None and there.generation > generation:
             return False
@@ -61,9 +61,10 @@ class LeaseStore:
 
     @contextmanager
     def kept(self, claim: Claim, lease_ms: int) -> Iterator[None]:
-        """Write the lease of a claim and renew it until the block ends; then take it away.
+        """Write the lease of a claim, renew it until the block ends, and then delete it.
 
-        A newer generation's lease stays, and ends the renewing. An OSError is logged, since a lease is advisory.
+        A newer generation's lease stays, and ends the renewing. An OSError is only logged, since safety does not need a
+        lease.
         """
 
         def renew() -> bool:
@@ -79,7 +80,7 @@ class LeaseStore:
                 _log.warning("lease not released", error=str(failed))
 
     def release(self, generation: Generation) -> None:
-        """Take the lease of that generation away; a newer generation's stays."""
+        """Delete the lease of this generation. The lease of a newer generation stays."""
         there = self.read()
         if there is not None and there.generation <= generation:
             self._place.delete()

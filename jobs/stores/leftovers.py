@@ -1,6 +1,6 @@
-"""Deletes the files that older generations staged and that certainly nothing references.
+"""Deletes files that older generations staged and that nothing can refer to.
 
-The rule is `checkpointing.commit.leftovers`. A file whose name is not that of a staged file stays.
+`checkpointing.commit.leftovers` has the rule. A file whose name is not that of a staged file stays.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,9 +18,9 @@ from jobs.stores.warehouse import Warehouse
 def delete_leftovers(
     warehouse: Warehouse, tables: Iterable[TableName], *, current: Generation, by: Referenced
 ) -> tuple[str, ...]:
-    """Delete the leftovers in these tables' folders, in order, and return their warehouse-relative paths.
+    """Delete the leftovers in these tables' folders. Return their warehouse-relative paths, in order.
 
-    If the process dies in between, the next tick deletes the rest.
+    If the process dies before the end, the next tick deletes the rest.
     """
     found = together(
         warehouse.storage, lambda table: sorted(_of_table(warehouse, table, current=current, by=by)), tables
@@ -31,9 +31,9 @@ def delete_leftovers(
 
 
 def delete_unfinished(warehouse: Warehouse, tables: Iterable[TableName], effect: RunMicroBatch) -> None:
-    """Delete what a micro-batch wrote before it failed, so that a full disk gets its room back.
+    """Delete the files of a failed micro-batch, so that a full disk has room again.
 
-    A file that a task writes later, or that the system does not let go, stays until clean-up.
+    A file may stay because a task writes it later, or because the system refuses. The clean-up deletes it then.
     """
     for table in tables:
         folder = warehouse.paths.staged_folder(table, Generation(effect.generation))
@@ -45,13 +45,13 @@ def delete_unfinished(warehouse: Warehouse, tables: Iterable[TableName], effect:
 
 
 def own_folders(warehouse: Warehouse) -> Iterator[TableName]:
-    """Yield every folder of state and of channels, also those of vertices that the pipeline no longer has."""
+    """Yield every folder of state and of channels. This includes those of vertices that the pipeline no longer has."""
     for root in (warehouse.paths.states, warehouse.paths.channels):
         yield from (TableName(folder.name) for folder in warehouse.place(root).folders())
 
 
 def staging_folders(graph: JobGraph, paths: ProtocolPaths) -> tuple[TableName, ...]:
-    """Return every folder into which a vertex of the job stages files: its tables', its state's, its channel's."""
+    """Return every folder into which the job's vertices stage files: of tables, states and channels."""
     tables = [table.name for table in graph.tables()]
     states = [paths.state_table(vertex.id) for vertex in graph.operators() if vertex.kind is VertexKind.KEYED]
     channels = [paths.channel(vertex.id) for vertex in graph.operators()]

@@ -1,7 +1,7 @@
-"""Reads single entries of a Delta table's log: the files they add, the checkpoint they publish, what keeps them unread.
+"""Reads single entries of a Delta table's log: their files, the checkpoint that they publish, and damage.
 
-An entry is a file of JSON lines. A power cut can leave it empty, and delta-rs then takes it for a commit that changes
-nothing. An entry that is cut off, or missing between two others, keeps every engine from loading the table.
+A log entry is a file of JSON lines. After a power cut it may be empty, and delta-rs then reads it as a commit without
+changes. If a log entry is cut off, or is missing between two others, no engine can load the table.
 """
 
 import json
@@ -17,7 +17,7 @@ from checkpointing.identifiers import CheckpointId
 from jobs.storage.place import StoragePlace
 
 METADATA_KEY: Final = "tidemark"
-"""Under this key each of our commits says in its commitInfo what it is."""
+"""Each of Tidemark's commits describes itself in its commitInfo under this key."""
 
 ENTRY: Final = re.compile(r"(\d{20})\.json")
 LOG_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
@@ -25,7 +25,10 @@ LOG_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class BrokenEntry:
-    """Why a log cannot be loaded: `version` is missing or cut off; `newest`: no entry follows it."""
+    """The reason why a log cannot be loaded: `version` is missing or cut off.
+
+    `newest` says that no entry follows it.
+    """
 
     version: int
     missing: bool
@@ -34,30 +37,33 @@ class BrokenEntry:
 
 
 def log_of(folder: StoragePlace) -> StoragePlace:
-    """Return the folder in which a table's log lies."""
+    """Return the folder of a table's log."""
     return folder / "_delta_log"
 
 
 def entry_place(folder: StoragePlace, version: int) -> StoragePlace:
-    """Return where the entry of a version lies."""
+    """Return the place of a version's log entry."""
     return log_of(folder) / f"{version:020d}.json"
 
 
 def log_versions(folder: StoragePlace, named: re.Pattern[str] = ENTRY) -> list[int]:
-    """Return the versions that a table's log has files of this kind for, in order; none if there is no log."""
+    """Return the versions for which a table's log has files of this kind, in order. Without a log there are none."""
     names = (named.fullmatch(each.name) for each in log_of(folder).entries())
     return sorted({int(found[1]) for found in names if found})
 
 
 def file_actions(folder: StoragePlace, version: int) -> Iterator[tuple[str, str]]:
-    """Yield the removes of one log entry, then its adds, each with its path inside the table; raise OSError."""
+    """Yield the removes of one log entry, then its adds. Paths are relative to the table's folder. Raise OSError."""
     lines = [json.loads(line) for line in _lines(entry_place(folder, version))]
     for action in ("remove", "add"):
         yield from ((action, unquote(line[action]["path"])) for line in lines if action in line)
 
 
 def published_by(folder: StoragePlace, version: int, application: str) -> Entry | None:
-    """Return the checkpoint that an entry published under that transaction id; None if none, or if it is unreadable."""
+    """Return the checkpoint that a log entry published under that transaction id.
+
+    None: no checkpoint, or unreadable.
+    """
     try:
         lines = _lines(entry_place(folder, version))
         actions = [json.loads(line) for line in lines if line.startswith(('{"txn"', '{"commitInfo"'))]
@@ -71,9 +77,9 @@ def published_by(folder: StoragePlace, version: int, application: str) -> Entry 
 
 
 def broken_entry(folder: StoragePlace) -> BrokenEntry | None:
-    """Return the first entry that keeps the log from being loaded; None if every entry that is needed is there.
+    """Return the first log entry that keeps the log from being loaded, or None if no needed one is damaged or missing.
 
-    The first needed entry is the one after the newest Delta log checkpoint.
+    The first needed one is the entry after the newest Delta log checkpoint.
     """
     versions = log_versions(folder)
     start = max(log_versions(folder, LOG_CHECKPOINT), default=-1) + 1

@@ -1,11 +1,13 @@
 """Writes a log entry as Delta's protocol describes it: one compare-and-swap, and one request to an object store.
 
-The whole entry is written if no other entry has its number. delta-rs does the same, but it asks a store for the log's
-newest version before, and reads the log after. Tried with delta-rs 1.6.6, it cannot change columns in a commit either:
-its write transaction ignores the schema of an append. An overwrite takes the schema and removes every active file, and
-the protocol forbids adding one of them again in the same commit. ADD COLUMN is a commit of its own, and nothing drops a
-column. An entry has the transaction, removes and adds. If columns change it has the metadata too, and the protocol if a
-type needs a feature.
+The entry is written as a whole, unless another entry has its number. delta-rs could write it too, but asks a store for
+the log's newest version before, and reads the log afterwards. It cannot change columns in a commit either (tried with
+delta-rs 1.6.6). Its write transaction ignores the schema of an append. An overwrite takes the schema, but removes every
+active file, and the protocol forbids adding such a file again in the same commit. ADD COLUMN is a commit of its own,
+and no operation drops a column.
+
+An entry has the transaction, removes and adds. If columns change, it also has the metadata. If a type needs a feature,
+it also has the protocol.
 """
 
 import json
@@ -23,12 +25,12 @@ from jobs.stores.table_rules import HARMLESS
 
 _READER, _WRITER = 3, 7
 _IMPLIED: Final = {2: ("appendOnly", "invariants"), 3: ("checkConstraints",), 4: ("changeDataFeed", "generatedColumns")}
-"""The features that a table without named ones has by its writer version."""
+"""The features that a writer version implies in a table that does not list its features."""
 _NTZ: Final = "timestampNtz"
 
 
 class EntryTakenError(Exception):
-    """Another commit has this version of the table."""
+    """Another commit has taken this version of the table."""
 
 
 def write_entry(
@@ -40,10 +42,10 @@ def write_entry(
     says: dict[str, Any],
     transaction: Transaction | None,
 ) -> None:
-    """Commit `actions` as the version after the one `table` is loaded at; with `schema` the table gets these columns.
+    """Commit `actions` as the version after the loaded one of `table`. With `schema`, the table gets these columns.
 
-    The entry is not durable yet in a folder. Raises CommitFailedError for a table that forbids the commit,
-    EntryTakenError if that version is there already, and OSError.
+    In a folder, the log entry is not durable yet. Raises CommitFailedError for a table that forbids the commit,
+    EntryTakenError if that version exists already, and OSError.
     """
     _must_allow(table, actions)
     entry, at_ms = entry_place(folder, table.version() + 1), _now_ms(transaction)
@@ -60,7 +62,7 @@ def write_entry(
 
 
 def _must_allow(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> None:
-    """Raise CommitFailedError for a table with a feature that our entries would break (`table_rules`)."""
+    """Raise CommitFailedError for a table with a feature that Tidemark's log entries would break (`table_rules`)."""
     unknown = sorted(frozenset(table.protocol().writer_features or ()) - HARMLESS)
     if unknown:
         raise CommitFailedError(f"unsupported table features: {', '.join(unknown)}")
@@ -70,7 +72,7 @@ def _must_allow(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) 
 
 
 def _now_ms(transaction: Transaction | None) -> int:
-    """Return the time of the commit: the transaction's, whose clock is the warehouse's, or the machine's."""
+    """Return the time of the commit: that of the transaction (the warehouse's clock), or else the machine's time."""
     said = transaction.last_updated if transaction is not None else None
     return said if said is not None else time.time_ns() // 1_000_000
 
@@ -97,7 +99,7 @@ def _metadata(table: DeltaTable, schema: Schema) -> dict[str, Any]:
 
 
 def _protocol(table: DeltaTable, schema: Schema) -> Iterator[dict[str, Any]]:
-    """Yield the protocol with the one feature that a column of ours may need, unless the table has it."""
+    """Yield the protocol with the feature that one of Tidemark's columns needs, unless the table has it already."""
     there = table.protocol()
     if '"timestamp_ntz"' not in schema.to_json() or _NTZ in (there.writer_features or ()):
         return

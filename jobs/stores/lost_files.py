@@ -1,7 +1,7 @@
-"""Finds Tidemark's files that another writer removed from an append table: their rows were moved or deleted.
+"""Finds Tidemark's files that another writer removed from an append table, by moving or deleting their rows.
 
-It reads the log's own entries, which an output table keeps (`output_tables.CONFIGURATION`). A file that any writer has
-put back since is not lost.
+It reads the log's entries, which an output table keeps (`output_tables.CONFIGURATION`). If any writer has added a file
+again, the file is not lost.
 """
 
 from collections.abc import Collection
@@ -19,14 +19,14 @@ _PARTS_OF_A_STAGED_PATH = 3
 
 @dataclass(frozen=True, slots=True)
 class LostFile:
-    """A file of Tidemark that is in no version since, and the foreign entry that removed it."""
+    """A file of Tidemark that the table no longer has, and the foreign log entry that removed it."""
 
     path: str
     by: LogEntry
 
 
 def is_ours(path: str) -> bool:
-    """Return whether a path, as a table's log names it, is of a file that a vertex staged."""
+    """Return True if a path in a table's log is that of a file that a vertex staged."""
     parts = path.split("/")
     return (
         len(parts) == _PARTS_OF_A_STAGED_PATH
@@ -37,7 +37,7 @@ def is_ours(path: str) -> bool:
 
 
 def lost_files(table: DeltaTable, folder: StoragePlace, after: int) -> dict[str, LostFile]:
-    """Return Tidemark's files that foreign entries after that version removed and nobody put back, by path.
+    """Return Tidemark's files that foreign log entries after `version` removed and nobody added again, by path.
 
     Raises OSError if an entry of the log is gone.
     """
@@ -52,10 +52,10 @@ def lost_files(table: DeltaTable, folder: StoragePlace, after: int) -> dict[str,
 
 
 def not_removable(table: DeltaTable, folder: StoragePlace, leaving: Collection[str]) -> str:
-    """Return why these files of Tidemark cannot be taken out of an append table, and the way out; '' if they can.
+    """Return why these files of Tidemark cannot be removed from an append table, and the way out. Empty if they can.
 
-    Their rows may lie in other files by now, or have deletion vectors. A file that never came into the log need not
-    leave it.
+    Another writer may have moved their rows into other files, or given them deletion vectors. A file that never came
+    into the log need not be removed.
     """
     gone = set(leaving).difference(active_paths(table)) if leaving else set()
     lost = lost_files(table, folder, _newest_of_ours(table)) if gone else {}
@@ -70,7 +70,7 @@ def _newest_of_ours(table: DeltaTable) -> int:
 
 
 def merged(by: LogEntry, folder: str) -> str:
-    """Return the message and the way out if another writer moved rows of Tidemark into other files."""
+    """Return the message with the way out if another writer moved rows of Tidemark into other files."""
     return (
         f"foreign {by} removed files of Tidemark and wrote their rows into other files, so the rows that came after "
         f"the checkpoint can't be told apart: undo it (RESTORE TABLE delta.`{folder}` TO VERSION AS OF "
@@ -79,7 +79,7 @@ def merged(by: LogEntry, folder: str) -> str:
 
 
 def marked(paths: Collection[str], folder: str) -> str:
-    """Return the message and the way out if files have deletion vectors, so that a rollback can't remove them."""
+    """Return the message with the way out if files have deletion vectors. A rollback cannot remove such files."""
     return (
         f"a DELETE or UPDATE left deletion vectors on {len(paths)} files of Tidemark ({min(paths)}), which only Spark "
         f"can remove: find its version (DESCRIBE HISTORY delta.`{folder}`), go back to the one before (RESTORE TABLE "

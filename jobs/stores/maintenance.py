@@ -1,12 +1,13 @@
-"""Keeps tables' logs short, so that the ten-thousandth commit costs what the first did (P9).
+"""Keeps tables' logs short, so that the ten-thousandth commit costs as much as the first (P9).
 
-Every `EVERY_VERSIONS` versions a Delta log checkpoint is written. No reader opens an old version of `checkpoints` or
-`cuts`. So their log entries before the *last but one* Delta log checkpoint are then dropped, and row files that no
-later version names. A reader that began before is safe, because what it has listed stays for at least `EVERY_VERSIONS`
-more versions and an hour. Cuts name old versions of output tables, so only entries before all cuts go (`drop_entries`).
+After every `EVERY_VERSIONS` versions, a Delta log checkpoint is written. No reader opens an old version of
+`checkpoints` or `cuts`. So the log entries before the *last but one* Delta log checkpoint are then deleted, and so are
+the row files that no later version names. This is safe for a reader that began earlier, because the files that it has
+listed stay for at least `EVERY_VERSIONS` more versions and an hour. Cuts name old versions of output tables. In those
+tables, only log entries before all cuts are deleted (`drop_entries`).
 
-Only the tick that holds the job may call this, away from the commit path. A claim moves the version, so a row file
-written before the claim can never be committed any more.
+Only the tick that holds the job may call this, and not on the commit path. A claim takes a new version, so a row file
+that was written before the claim can never be committed.
 """
 
 import re
@@ -37,7 +38,10 @@ _TEMPORARY = re.compile(r"(_commit_.*\.tmp|\d{20}\.json#.*|.*\.tmp)")
 
 @dataclass(frozen=True, slots=True)
 class LogLength:
-    """A log's entries, and how many of them are read to open the table: those since the last Delta log checkpoint."""
+    """The number of a log's entries, and how many of them are read to open the table.
+
+    These are the entries after the last Delta log checkpoint.
+    """
 
     entries: int
     since_checkpoint: int
@@ -50,7 +54,10 @@ def log_length(folder: StoragePlace) -> LogLength:
 
 
 def checkpoint_log(folder: StoragePlace) -> bool:
-    """Write a Delta log checkpoint if the last is `EVERY_VERSIONS` or more versions old; return whether it was due."""
+    """Write a Delta log checkpoint if the last one is at least `EVERY_VERSIONS` versions old.
+
+    Return whether it was due.
+    """
     if max(log_versions(folder), default=-1) - _last_checkpoint(folder) < EVERY_VERSIONS:
         return False
     DeltaTable(str(folder)).create_checkpoint()
@@ -59,13 +66,19 @@ def checkpoint_log(folder: StoragePlace) -> bool:
 
 
 def _sync_log_checkpoints(folder: StoragePlace) -> None:
-    """Make them durable: entries before them are dropped one day, and a torn one keeps the table from loading."""
+    """Make the checkpoints durable.
+
+    Entries before them will be deleted, and a torn one keeps the table from loading.
+    """
     log = log_of(folder)
     sync_files([log / each.name for each in log.entries() if LOG_CHECKPOINT.fullmatch(each.name) or each.name == _LAST])
 
 
 def shorten(folder: StoragePlace, *, now_s: float) -> bool:
-    """Write a Delta log checkpoint if it is due, then drop what no reader needs any more; return whether it was due."""
+    """Write a Delta log checkpoint if it is due. Then delete the files that no reader needs.
+
+    Return whether it was due.
+    """
     if not checkpoint_log(folder):
         return False
     kept = log_versions(folder, LOG_CHECKPOINT)[-2:]
@@ -76,10 +89,11 @@ def shorten(folder: StoragePlace, *, now_s: float) -> bool:
 
 
 def drop_entries(folder: StoragePlace, floor: int, *, kept_s: float, now_s: float) -> bool:
-    """Drop an output table's log entries before the newest Delta log checkpoint at or before `floor`.
+    """Delete an output table's log entries before the newest Delta log checkpoint at or before `floor`.
 
-    That checkpoint must be `kept_s` old. An entry stays while it alone tells of a removed file that still exists, so
-    that the clean-up finds the file. The oldest go first, so that a log never has a gap. Returns whether any went.
+    That checkpoint must be `kept_s` old. Some log entries are the only place that names a removed file. Such an entry
+    stays while the file exists, so that the clean-up finds the file. The oldest entries are deleted first, so the log
+    never has a gap. Return True if any entry was deleted.
     """
     while (start := _newest_start(folder, floor, now_s - kept_s)) is not None:
         blocking = _needed_by_cleanup(folder, start)
@@ -90,7 +104,7 @@ def drop_entries(folder: StoragePlace, floor: int, *, kept_s: float, now_s: floa
 
 
 def _newest_start(folder: StoragePlace, floor: int, before_s: float) -> int | None:
-    """Return the newest version that a log could begin with: one with a Delta log checkpoint in a single file."""
+    """Return the newest version at which a log may begin: one with a Delta log checkpoint in a single file."""
     for version in reversed(log_versions(folder, _WHOLE_CHECKPOINT)):
         if version <= floor and _is_older(entry_place(folder, version), before_s):
             return version
@@ -98,7 +112,7 @@ def _newest_start(folder: StoragePlace, floor: int, before_s: float) -> int | No
 
 
 def _needed_by_cleanup(folder: StoragePlace, start: int) -> int | None:
-    """Return the first entry before `start` that removed another writer's file which still lies in the folder."""
+    """Return the first log entry before `start` that removed a foreign file, if that file is still in the folder."""
     for version in log_versions(folder):
         if version >= start:
             return None
@@ -109,7 +123,7 @@ def _needed_by_cleanup(folder: StoragePlace, start: int) -> int | None:
 
 
 def _last_checkpoint(folder: StoragePlace) -> int:
-    """Return the version of the newest Delta log checkpoint; -1 if there is none."""
+    """Return the version of the newest Delta log checkpoint, or -1 if there is none."""
     return max(log_versions(folder, LOG_CHECKPOINT), default=-1)
 
 

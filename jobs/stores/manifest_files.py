@@ -1,4 +1,4 @@
-"""Writes and reads the manifests of `checkpoints`, several at the same time. They are compressed, and durable."""
+"""Writes and reads the manifests of `checkpoints` as compressed, durable files, several at the same time."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,14 +29,15 @@ class ManifestFiles:
     """The manifests of one job. Their handles stay in memory while an entry names them."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        """Read nothing yet."""
+        """Read no manifest yet."""
         self._warehouse = warehouse
         self._handles: dict[str, tuple[PlacedFile, ...] | UnreadableRowError] = {}
 
     def write(self, stored: Stored) -> None:
         """Write the new manifests of an entry. They are durable on return.
 
-        A manifest that this generation has written before stays as it is. Its name says that its content is the same.
+        A file that is there already stays as it is. Its name has the checksum of its content, so its content is the
+        same.
         """
         if stored.new:
             with ThreadPoolExecutor(min(THREADS, len(stored.new)), thread_name_prefix="manifest") as pool:
@@ -44,7 +45,7 @@ class ManifestFiles:
         self._handles |= {path_of(stored.entry, each): each.files for each in stored.manifests}
 
     def read(self, entries: Iterable[CheckpointRecord]) -> None:
-        """Read the manifests of all these entries that are not in memory, and forget all others."""
+        """Read all manifests of these entries that are not in memory yet. Forget the manifests of all other entries."""
         wanted = {path_of(entry, each): (entry, each) for entry in entries for each in entry.manifests}
         known = {path: self._handles[path] for path in wanted if isinstance(self._handles.get(path), tuple)}
         missing = [path for path in wanted if path not in known]
@@ -55,7 +56,7 @@ class ManifestFiles:
         self._handles = known
 
     def of(self, entry: CheckpointRecord) -> tuple[Manifest, ...]:
-        """Return the manifests of an entry, once they were read. Raises UnreadableRowError for one that is unfit."""
+        """Return the manifests of an entry. `read` must have read them. Raises UnreadableRowError for an unfit one."""
         return tuple(counted_by(entry, each, self._handles_of(entry, each)) for each in entry.manifests)
 
     def _handles_of(self, entry: CheckpointRecord, reference: ManifestReference) -> tuple[PlacedFile, ...]:

@@ -1,4 +1,7 @@
-"""Finds what would keep a tick from its work in the warehouse, before it claims the job, and for the doctor."""
+"""Finds obstacles that would stop a tick in its work in the warehouse.
+
+A tick looks before its claim, and so does doctor.
+"""
 
 from collections.abc import Iterator
 
@@ -12,9 +15,9 @@ from jobs.stores.warehouse import Warehouse
 
 
 def obstacles(warehouse: Warehouse, *, thorough: bool = False) -> Iterator[Obstacle]:
-    """Yield what keeps a tick of the job from writing into the warehouse.
+    """Yield the reasons why a tick of the job cannot write into the warehouse.
 
-    Whether an object store keeps the port's promise is tried if the job has never run there, and if `thorough`.
+    An object store is tested for the promises of the storage port if the job has never run there, and if `thorough`.
     """
     paths = warehouse.paths
     logs = tuple(f"{name}/_delta_log" for name in (paths.checkpoints, paths.cuts))
@@ -33,7 +36,10 @@ def obstacles(warehouse: Warehouse, *, thorough: bool = False) -> Iterator[Obsta
 
 
 def _is_there(warehouse: Warehouse, folder: str) -> bool:
-    """Return whether a folder is there; False if the storage cannot be asked, of which an obstacle tells."""
+    """Return True if the folder exists, and False if the storage does not answer.
+
+    Another obstacle reports the latter.
+    """
     try:
         return warehouse.place(folder).is_folder()
     except OSError:
@@ -41,5 +47,8 @@ def _is_there(warehouse: Warehouse, folder: str) -> bool:
 
 
 def kind_at(warehouse: Warehouse, name: str) -> str | None:
-    """Return what a name leads to in a folder, as a message says it; None if it leads to nothing."""
+    """Return the kind of file that a name in a folder stands for, in the words of messages.
+
+    None if nothing is there.
+    """
     return kind_of(warehouse.storage.path(name)) if isinstance(warehouse.storage, Folder) else None

@@ -1,8 +1,8 @@
-"""Makes output tables once, and checks before each commit that Tidemark may still publish into them.
+"""Creates output tables, and checks before each commit that Tidemark may still publish into them.
 
-Other writers may change a table at any time. Each check compares it with the columns that the newest row says and with
-the rules of `table_rules`. So it finds foreign changes between two ticks and between two checkpoints, and never takes a
-change of Tidemark's own for one. The log tells the version that brought the change.
+Other writers may change a table at any time. Each check compares the table with the columns in the newest entry and
+with the rules of `table_rules`. So it finds foreign changes between two ticks and between two checkpoints, and never
+mistakes Tidemark's own change for a foreign one. The log says which version brought the change.
 """
 
 import json
@@ -32,9 +32,10 @@ CONFIGURATION: Final = {
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.enableExpiredLogCleanup": "false",
 }
-"""Old cuts are read and rolled back to by version, so neither their files nor their log entries may go
-by age: ten years is beyond any retention, and only Tidemark's own clean-up, which knows the retained
-checkpoints, deletes."""
+"""Readers and rollbacks open old cuts by version, so neither files nor log entries may be deleted because of their age.
+
+Ten years is longer than any retention. Only Tidemark's clean-up deletes them, since it knows the retained checkpoints.
+"""
 
 _RULES: Final = {
     "delta.generationExpression": "generated column",
@@ -44,7 +45,7 @@ _RULES: Final = {
 
 
 class TableMismatchError(ValueError):
-    """A table that the pipeline cannot write: names table, column or feature, and the way out."""
+    """The pipeline cannot write to a table. The message names the table, the column or feature, and the way out."""
 
 
 Columns = tuple[TableColumn, ...]
@@ -52,10 +53,11 @@ Columns = tuple[TableColumn, ...]
 
 @dataclass(frozen=True, slots=True)
 class Shows:
-    """What a table shows when a tick begins: the `columns` of the newest row, none if no row speaks of the table.
+    """The columns that a table shows when a tick begins. `columns` are those in the newest entry, if it has the table.
 
-    It is not `settled` while that row waits to be published, or to be published again: the table may have its columns
-    or not. It is `renamed` while no row speaks of it under its name: then these columns are due with its first rows.
+    The table is not `settled` while that entry waits to be published, for the first time or again. Then it may lack
+    some of the columns. It is `renamed` while no entry has the table under its present name. Then it gets these columns
+    with its first rows.
     """
 
     columns: Columns = ()
@@ -74,7 +76,7 @@ class _Expected:
 
 
 class TableNotCheckedError(RuntimeError):
-    """A table's log is there and could not be read: names the table, the cause and the way out."""
+    """A table's log exists and cannot be read. The message names the table, the cause and the way out."""
 
     def __init__(self, table: TableName, error: Exception) -> None:
         cause = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
@@ -85,24 +87,24 @@ class TableNotCheckedError(RuntimeError):
 
 
 class OutputTables:
-    """The tables of one job: `ensure` each at the start of a tick, `check` them before each commit point.
+    """The tables of one job. Call `ensure` for each at the start of a tick, and `check` before each commit point.
 
-    A table is made here, empty, when a tick first has it. No row speaks of it then, so no cut shows it. Later changes
-    of its columns are part of a commit, and no business of this class (D6).
+    A new table is created here, without rows, when a tick first has it. No entry has the table then, so no cut shows
+    it. Later changes of its columns are part of a commit, and not done here (D6).
     """
 
     def __init__(self, warehouse: Warehouse, tables: TableLogs) -> None:
-        """Watch over the job's tables."""
+        """Serve the job's tables."""
         self._warehouse = warehouse
         self._tables = tables
         self._expected: dict[TableName, _Expected] = {}
         self._sound_at: dict[TableName, int] = {}
 
     def ensure(self, table: TableName, schema: pa.Schema, mode: TableMode, shows: Shows = NOTHING_YET) -> None:
-        """Create the table if it is missing, in the columns of the newest row, or in the declared ones (`schema`).
+        """Create the table if it is missing, with the columns of the newest entry, or else those of `schema`.
 
-        Raises TableMismatchError, before anything runs, if the pipeline cannot write the existing table, or others have
-        changed it.
+        Raises TableMismatchError, before anything runs, if the pipeline cannot write to the existing table, or if
+        others have changed it.
         """
         self._expect(table, _Expected(declared_columns(schema), mode, shows))
         log = self._tables.log(table)
@@ -117,17 +119,16 @@ class OutputTables:
             raise TableMismatchError("; ".join(problems))
 
     def published(self, table: TableName, columns: Columns) -> None:
-        """Take note that the table shows these columns now: a commit of ours has given them to it."""
+        """Record that the table shows these columns now, because a commit of Tidemark has added them."""
         known = self._expected.get(table)
         if known is not None and columns and (known.shows != Shows(columns)):
             self._expect(table, replace(known, shows=Shows(columns)))
 
     def check(self, tables: Iterable[TableName], leaving: Collection[str] = ()) -> tuple[str, ...]:
-        """Return what forbids publishing into these tables now: each text names the table and the way out.
+        """Return the reasons why nothing may be published into these tables now. Each names the table and the way out.
 
-        The publication takes the files `leaving` out of these tables; the paths begin in the warehouse.
-
-        Raises TableNotCheckedError for a log that is there and cannot be read.
+        The publication removes the files `leaving` from these tables. Their paths are warehouse-relative. Raises
+        TableNotCheckedError for a log that exists and cannot be read.
         """
         return tuple(problem for table in tables for problem in self._checked(table, leaving))
 
@@ -156,13 +157,13 @@ class OutputTables:
         return tuple(f"table {table} {each.what}{_since(loaded, each)}: {each.way_out}" for each in found)
 
     def _moved(self, table: TableName, loaded: DeltaTable, leaving: Collection[str]) -> tuple[str, ...]:
-        """Return the problem of a table if another writer has moved the rows of files that must leave it."""
+        """Return the problem if another writer has moved rows of files that the publication must remove."""
         inside = [path for path in (relative_to_table(table, file) for file in leaving) if path is not None]
         why_not = not_removable(loaded, self._tables.log(table).folder, inside) if inside else ""
         return (f"table {table}: {why_not}",) if why_not else ()
 
     def _drop_shell(self, log: DeltaLog, due: Columns) -> None:
-        """Drop a table that an earlier tick made with other columns, if no commit has ever reached it."""
+        """Drop a table that an earlier tick created with other columns, if nothing was ever committed to it."""
         if not log.is_open and not log.exists():
             return
         loaded = log.current()
@@ -189,10 +190,11 @@ class OutputTables:
 
 
 def _due(expected: _Expected, shape: TableShape) -> tuple[Column, ...]:
-    """Return the pipeline's columns that the table must have now.
+    """Return those of the pipeline's columns that the table must have now.
 
-    It must have those that it shows. A column that the pipeline declares comes with a later commit. If others have
-    added such a column already, it must have the pipeline's type. While a row waits to be published, none is judged.
+    The table must have the columns that it shows. A column that is only declared comes with a later commit. If others
+    have added such a column already, it must have the pipeline's type. While an entry waits to be published, no column
+    is checked.
     """
     if not expected.shows.settled or expected.shows.renamed:
         return shape.columns
@@ -203,7 +205,7 @@ def _due(expected: _Expected, shape: TableShape) -> tuple[Column, ...]:
 
 
 def shape_of(table: DeltaTable) -> TableShape:
-    """Return what of a loaded table decides whether we may publish into it."""
+    """Return the part of a loaded table that decides whether Tidemark may publish into it."""
     protocol, metadata = table.protocol(), table.metadata()
     return TableShape(
         features=frozenset([*(protocol.writer_features or ()), *(protocol.reader_features or ())]),
@@ -214,7 +216,7 @@ def shape_of(table: DeltaTable) -> TableShape:
 
 
 def first_problem(table: DeltaTable, mode: TableMode, folder: str) -> str:
-    """Return what forbids publishing into a table with the columns that it has, and the way out; empty if nothing."""
+    """Return why a table with these columns forbids publishing, and the way out. Empty if it allows it."""
     shape = shape_of(table)
     problems = problems_of(shape, shape.columns, mode, folder)
     return f"{problems[0].what}: {problems[0].way_out}" if problems else ""
@@ -235,7 +237,7 @@ def _vectors(loaded: DeltaTable, mode: TableMode, folder: str) -> list[Problem]:
 
 
 def _since(loaded: DeltaTable, problem: Problem) -> str:
-    """Name the oldest log entry that speaks of what is wrong, if one does."""
+    """Name the oldest log entry with the problem, if one has it."""
     marker = problem.marker.lower()
     for entry in reversed(loaded.history()):
         speaks = json.dumps([entry.get("operation"), entry.get("operationParameters")], default=str).lower()

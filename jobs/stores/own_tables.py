@@ -1,7 +1,8 @@
-"""Opens `checkpoints` and `cuts`, into which only Tidemark may write, and finds out what other writers did there.
+"""Opens `checkpoints` and `cuts`, into which only Tidemark may write, and finds changes by other writers.
 
-Rows that others append are passed over, and leave with Tidemark's next commit. An OPTIMIZE keeps Tidemark's rows, in a
-file of its own. If another writer removes Tidemark's files, rows are lost, and no tick begins until that is undone.
+Rows that others append are ignored, and Tidemark's next commit removes them. OPTIMIZE keeps Tidemark's rows in a new
+file. If another writer removes Tidemark's files, entries are lost. Then no tick begins until somebody undoes the
+removal.
 """
 
 from itertools import takewhile
@@ -17,7 +18,7 @@ from jobs.stores.warehouse import Warehouse
 
 
 class OwnTableChangedError(Exception):
-    """Another writer's commit removed Tidemark's own files from `checkpoints` or `cuts`: `what` names it."""
+    """Another writer removed Tidemark's own files from `checkpoints` or `cuts`. `what` names the commit."""
 
     def __init__(self, what: str, way_out: str) -> None:
         super().__init__(f"{what}: {way_out}")
@@ -26,9 +27,9 @@ class OwnTableChangedError(Exception):
 
 
 def opened(warehouse: Warehouse, log: DeltaLog, name: str) -> DeltaTable:
-    """Return the table at its newest version, as Tidemark left it.
+    """Return the table at its newest version. Check that no other writer has removed anything.
 
-    Raises TableLogDamagedError, naming the entry that is missing or cut off, and OwnTableChangedError.
+    Raises TableLogDamagedError, which names the missing or damaged log entry, and OwnTableChangedError.
     """
     try:
         table = log.current()

@@ -1,10 +1,11 @@
-"""Publishes a committed checkpoint: enters its files into a table's log, once, by compare-and-swap (F3).
+"""Publishes a committed checkpoint: adds its files to a table's log, once, by compare-and-swap (F3).
 
-The log itself says which checkpoint the table shows: `txn(job/table) = n` is in the same commit as the files of n. Each
-attempt reads that number first, so a lost reply only costs one more attempt. Commits of other writers may come between
-two attempts. Rows are appended behind them. An upsert or state table is set to exactly its files again, which undoes a
-foreign OPTIMIZE, DELETE or UPDATE; the note names it. A rollback takes only Tidemark's own files out of an append table
-(`TableRecord.removes`), and stops by name if another writer has merged them into other files.
+The log itself says which checkpoint the table shows, because `txn(job/table) = n` is in the same commit as the files of
+n. Each attempt reads that number first, so a lost reply only costs one more attempt. Other writers may commit between
+two attempts. In an append table, rows are added after such commits. An upsert or state table is set to exactly its
+files again. This undoes a foreign OPTIMIZE, DELETE or UPDATE, and the note in the log names it. A rollback removes only
+Tidemark's own files from an append table (`TableRecord.removes`). It stops, and names the table, if another writer has
+merged them into other files.
 """
 
 from base64 import b64decode
@@ -42,11 +43,11 @@ from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 
 TRIES: Final = 10
-"""Turns of observe and commit before a table that is written all the time is given up for this tick."""
+"""Attempts to commit into a table to which others write all the time. After these, the tick gives up."""
 
 
 class _CannotPublishError(Exception):
-    """Why a publication cannot be entered now; the text names the table and the way out."""
+    """A publication is not possible now. The message names the table and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class _Request:
 
 
 class Publisher:
-    """Publishes committed checkpoints; keeps each table's log open between them."""
+    """Publishes committed checkpoints, and keeps each table's log open in between."""
 
     def __init__(self, warehouse: Warehouse, tables: TableLogs) -> None:
         """Publish for the warehouse's job."""
@@ -79,23 +80,24 @@ class Publisher:
     ) -> TablePublished | PublishFailed:
         """Make the table show checkpoint n of this publication, once, whatever was tried before.
 
-        `again`: it had been published, and the log has lost it; the new entry says so. `by` is the generation of the
-        tick that has just checked the table and whose tasks wrote the files staged under it. So an object store is
-        asked for neither: the commit fails if another came first, and the store has said of each file that it is
-        there. The version returned is the one at which the table came to show n; foreign commits may lie behind it. A
-        failure leaves the table as it was, and asking again is always safe.
+        `again` says that the log has lost an earlier publication. The new log entry says so too. `by` is a generation:
+        that of the running tick, if it has just checked the table. Then an object store is not asked for the table's
+        newest version, since the commit fails if another came first. It is not asked for files that this generation
+        staged either, since the store has confirmed each of them. The result has the version at which the table began
+        to show n. Foreign commits may follow that version. A failure leaves the table unchanged, and a second call is
+        always safe.
         """
         request = _Request(publication, checkpoint, again, by)
         try:
             return self._publish(request)
         except _CannotPublishError as error:
             return PublishFailed(checkpoint, request.table, str(error))
-        except Exception as error:  # noqa: BLE001 - a log that cannot be read; the next tick tries again
+        except Exception as error:  # noqa: BLE001 - if the log cannot be read, the next tick tries again
             text = f"table {request.table}: its log cannot be used ({type(error).__name__}: {error})"
             return PublishFailed(checkpoint, request.table, text)
 
     def maintain(self, table: TableName) -> None:
-        """Write a Delta log checkpoint if it is due, so that opening the table stays cheap; drops nothing."""
+        """Write a Delta log checkpoint if it is due, so that the table opens fast. It deletes nothing."""
         maintenance.checkpoint_log(self._tables.log(table).folder)
 
     def _publish(self, request: _Request) -> TablePublished:
@@ -116,7 +118,7 @@ class Publisher:
             try:
                 says, transaction = self._says(request), self._transaction(request)
                 log.commit(table, actions, says=says, transaction=transaction, schema=schema)
-            except Exception as error:  # noqa: BLE001 - the outcome is read back at the next turn
+            except Exception as error:  # noqa: BLE001 - the next turn reads the outcome
                 met = error
                 log.reopen()
                 continue
@@ -125,7 +127,7 @@ class Publisher:
         raise _CannotPublishError(f"table {request.table}: its log refuses the commit ({met}). {advice(str(met))}")
 
     def _next_schema(self, table: DeltaTable, request: _Request, actions: list[Action]) -> Schema | None:
-        """Return the columns that the table gets in this commit, None if it keeps those that it has."""
+        """Return the columns that the table gets in this commit, or None if its columns stay."""
         publication = request.publication
         leaving = publication.leaving
         if publication.no_others:
@@ -137,7 +139,7 @@ class Publisher:
         return schema
 
     def _must_be_writable(self, table: DeltaTable, request: _Request, actions: list[Action]) -> None:
-        """Refuse what delta-rs would refuse, which is not asked about an entry that changes columns."""
+        """Refuse what delta-rs would refuse. It is not asked about a log entry that changes columns."""
         folder, mode = str(self._tables.log(request.table).folder), request.publication.mode
         takes_out = any(isinstance(action, RemoveAction) for action in actions)
         problem = first_problem(table, TableMode.UPSERT if takes_out else mode, folder)
@@ -181,7 +183,7 @@ class Publisher:
         return [remove(path, now_ms) for path in gone]
 
     def _takes_out(self, table: DeltaTable, request: _Request, active: set[str]) -> list[Action]:
-        """Return the removes of a rollback; a file that never came into the log need not leave it."""
+        """Return the removes of a rollback. A file that never came into the log need not be removed."""
         wanted = {_inside(request.table, file) for file in request.publication.removes}
         if not wanted:
             return []
@@ -192,7 +194,7 @@ class Publisher:
         return [remove(path, now_ms) for path in sorted(wanted & active)]
 
     def _foreign_since_ours(self, table: DeltaTable, request: _Request) -> list[LogEntry]:
-        """Return the entries that others wrote since our last commit (or the table's creation), oldest first."""
+        """Return the log entries of others since Tidemark's last commit (or the table's creation), oldest first."""
         if self._tables.log(request.table).has_committed(table.version()):
             return []
         foreign = takewhile(lambda entry: entry.ours is None and entry.version > 0, newest_entries(table))
@@ -214,7 +216,7 @@ class Publisher:
             )
 
     def _was_written(self, request: _Request, file: FileHandle) -> bool:
-        """Return whether a task of the tick that asks has written the file."""
+        """Return True if a task of the calling tick has written the file."""
         if request.by is None:
             return False
         return file.path.startswith(f"{self._warehouse.paths.staged_folder(request.table, request.by)}/")
@@ -228,7 +230,10 @@ class Publisher:
         return Transaction(app_id=name, version=request.checkpoint, last_updated=self._warehouse.now_ms())
 
     def _version_showing(self, table: DeltaTable, checkpoint: CheckpointId) -> int:
-        """Return the oldest version at which the table showed `checkpoint` or a newer one; found newest first."""
+        """Return the oldest version at which the table showed `checkpoint` or a newer one.
+
+        The search begins at the newest.
+        """
         found = table.version()
         for entry in newest_entries(table):
             shown = self._checkpoint_of(entry)
@@ -248,7 +253,7 @@ class Publisher:
 
 
 def _must_keep_types(table: DeltaTable, request: _Request) -> None:
-    """Refuse a column of others in an append table that has come under the name of a new one of ours."""
+    """Refuse a foreign column in an append table if it has the name of one of the new columns."""
     if request.publication.mode is not TableMode.APPEND:
         return
     there = {field.name: type_of(field) for field in table.schema().fields}
@@ -262,7 +267,7 @@ def _must_keep_types(table: DeltaTable, request: _Request) -> None:
 
 
 def _path_in_log(table: TableName, file: FileHandle) -> str:
-    """Return how the log names a file, if it does. `_inside` checks a path that the log does not have yet."""
+    """Return the path of the file in the log, if the log has it. `_inside` checks the paths of other files."""
     return file.path.removeprefix(f"{table}/")
 
 
@@ -279,5 +284,5 @@ def _named(foreign: list[LogEntry]) -> str:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether another attempt can help: another commit came first, or only the reply was lost."""
+    """Return True if another attempt can help: another commit came first, or only the reply was lost."""
     return not (isinstance(error, CommitFailedError) and refused_for_good(str(error)))

@@ -1,4 +1,4 @@
-"""Renews what lapses by itself, a lease or a reservation, from a thread of its own."""
+"""Renews a lease or a reservation from a thread of its own, before it expires."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ RENEWALS_PER_LEASE: Final = 3
 
 @contextmanager
 def renewed(what: str, renew: Callable[[], bool], lease_ms: int, *, at_once: bool = False) -> Iterator[None]:
-    """Call `renew` three times in `lease_ms` until the block ends or `renew` returns False; `at_once` before it too.
+    """Call `renew` three times in `lease_ms` until the block ends or `renew` returns False. With `at_once`, begin now.
 
-    An OSError of `renew` is logged, and the next call tries again.
+    If `renew` raises an OSError, the error is logged, and the next call tries again.
     """
     ended = threading.Event()
 

@@ -1,7 +1,7 @@
-"""Keeps the requests to a running tick and its answers: small JSON files in the job's folder, written whole.
+"""Keeps the requests to a running tick, and its answers: small JSON files in the job's folder, each written whole.
 
-`<uuid>.json` is a request and `<uuid>.answer.json` its answer. A command withdraws its request by deleting it. The tick
-deletes it with its answer. So a request that still exists has no answer yet.
+`<uuid>.json` is a request and `<uuid>.answer.json` its answer. A command withdraws its request by deleting it. A tick
+that answers deletes the request. So a request that still exists has no answer yet.
 """
 
 import re
@@ -22,7 +22,7 @@ from jobs.storage.port import NotARegularFileError
 from jobs.stores.warehouse import Warehouse
 
 STALE_MS: Final = 3_600_000
-"""How long a file stays if nobody can say whether the process that asked still lives."""
+"""A file stays this long if nobody can tell whether the asking process is alive."""
 
 _REQUEST = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})\.json")
 _ANSWER = re.compile(r"(?P<name>[A-Za-z0-9_-]{1,64})\.answer\.json")
@@ -33,7 +33,7 @@ class _Persisted(BaseModel):
 
 
 class SavepointRequest(_Persisted):
-    """The content of a request file. `asked_at_ms` is in ms since the epoch, on the asker's clock."""
+    """The content of a request file. `asked_at_ms` is in ms since the epoch, by the clock of the asking process."""
 
     format: Literal[1] = 1
     request: str
@@ -43,7 +43,7 @@ class SavepointRequest(_Persisted):
 
 
 class CancelRequest(_Persisted):
-    """A request to end the tick now (G3). A tick that knows format 1 alone answers that it cannot read it."""
+    """A request to end the tick now (G3). A tick that knows only format 1 answers that it cannot read the request."""
 
     format: Literal[2] = 2
     request: str
@@ -56,23 +56,23 @@ Request = SavepointRequest | CancelRequest
 
 
 class _Versioned(BaseModel):
-    """The field of a request file that says how to read the others."""
+    """The field of a request file that says how the other fields are read."""
 
     format: Literal[1, 2] = 1
 
 
 class AnswerStatus(Enum):
-    """How a request ended."""
+    """The outcome of a request."""
 
     TAKEN = "taken"
     FAILED = "failed"
     ENDED = "ended"
-    """The tick is over and did nothing about it. The command may ask the next tick, or do it at rest."""
+    """The tick ended without acting on the request. The command may ask the next tick, or act at rest."""
     UNREADABLE = "unreadable"
 
 
 class SavepointAnswer(_Persisted):
-    """The content of an answer file: the savepoint's id, or why there is none."""
+    """The content of an answer file: the savepoint's id, or the reason why there is none."""
 
     format: Literal[1] = 1
     request: str
@@ -85,47 +85,47 @@ class SavepointAnswer(_Persisted):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A request file that is no request: its name, and what is wrong with it."""
+    """A file that has the name of a request but is none: its name and the problem."""
 
     request: str
     error: str
 
 
 class RequestFolder:
-    """The requests of one job. Several processes use it at a time; nothing in it decides about data."""
+    """The requests of one job. Several processes use it at the same time. It decides nothing about data."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        """Name the folder; it comes into being with the first request."""
+        """Name the folder. The first request creates it."""
         self._warehouse = warehouse
         self._folder = warehouse.place(warehouse.paths.requests)
 
     def ask(self, kind: SavepointKind, asker: Holder) -> SavepointRequest:
-        """Write a durable request under a name of its own."""
+        """Write a durable request under a new name."""
         request = SavepointRequest(request=str(uuid4()), kind=kind, asker=asker, asked_at_ms=self._warehouse.now_ms())
         self._request(request.request).replace(document(request))
         return request
 
     def ask_to_cancel(self, asker: Holder) -> CancelRequest:
-        """Write a durable request to end the tick, under a name of its own."""
+        """Write a durable request to end the tick, under a new name."""
         request = CancelRequest(request=str(uuid4()), asker=asker, asked_at_ms=self._warehouse.now_ms())
         self._request(request.request).replace(document(request))
         return request
 
     def withdraw(self, request: str) -> None:
-        """Take a request and its answer away, whichever of them is there."""
+        """Delete a request and its answer, if they exist."""
         self._request(request).delete()
         self._answer(request).delete()
 
     def waiting(self) -> tuple[Request | Unreadable, ...]:
-        """Return the requests that are neither answered nor withdrawn, in order of their names."""
+        """Return the requests that are neither answered nor withdrawn, ordered by name."""
         return tuple(found for name in self._names(_REQUEST) if (found := self._read(name)) is not None)
 
     def is_waiting(self, request: str) -> bool:
-        """Return whether a request is still there."""
+        """Return True if a request still exists."""
         return self._request(request).exists()
 
     def answer(self, answer: SavepointAnswer) -> bool:
-        """Answer a request, durably; return False, writing nothing, if it has been withdrawn."""
+        """Answer a request durably. Return False, and write nothing, if it has been withdrawn."""
         if not self.is_waiting(answer.request):
             return False
         self._answer(answer.request).replace(document(answer))
@@ -133,11 +133,11 @@ class RequestFolder:
         return True
 
     def answer_to(self, request: str) -> SavepointAnswer | None:
-        """Return the answer to a request; None while there is none that can be read."""
+        """Return the answer to a request, or None if there is no readable answer yet."""
         return read_document(SavepointAnswer, self._answer(request))
 
     def clean(self, is_alive: Callable[[Holder], bool | None]) -> None:
-        """Delete the requests and answers whose askers are dead, or that nobody has fetched for an hour."""
+        """Delete requests and answers whose asking process is dead, and answers that nobody has read for an hour."""
         for request in self.waiting():
             if not isinstance(request, Unreadable) and is_alive(request.asker) is False:
                 self.withdraw(request.request)

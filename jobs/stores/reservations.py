@@ -1,11 +1,11 @@
-"""Keeps readers' reservations of cuts: a small JSON file each, which lapses by itself. A clean-up respects them.
+"""Keeps readers' reservations of cuts. Each is a small JSON file that expires. A clean-up respects them.
 
-Beside it lies the cut's entry of `checkpoints`, by which a reader finds the operators' state, since a tick may subsume
-the entry while the cut is read. The entry is written first, so every reservation has its entry.
+Beside it lies the cut's entry of `checkpoints`. Readers use it to find the operators' state, because a tick may subsume
+the entry while the cut is read. The entry is written first, so every reservation has one.
 
-The order makes it safe without a lock between reader and clean-up. A reader writes its reservation, and then looks
+Reader and clean-up need no lock, because of the order of their steps. A reader writes its reservation, and then looks
 whether the cut is still recorded. A clean-up reads the recorded cuts, and then the reservations. So if the reader still
-found its cut recorded, the clean-up either read it as recorded or finds it reserved.
+finds its cut recorded, the clean-up has either read it as recorded or finds it reserved.
 """
 
 import re
@@ -34,14 +34,14 @@ _LOCK: Final = "lock"
 
 
 class InvalidReservationError(ValueError):
-    """A name that a reservation's file may not have."""
+    """The name is not one that a reservation's file may have."""
 
 
 class ReservationFile(BaseModel):
-    """The content of a reservation's file. Times in ms since the epoch, on the reader's clock.
+    """The content of a reservation's file. Times are in ms since the epoch, by the reader's clock.
 
-    `kept` says that the reader found the cut still recorded after it had reserved it. `reader` names the job that reads
-    on from the cut, with its warehouse; it is empty for any other reader.
+    `kept` says that the reader found the cut still recorded after reserving it. `reader` names the job that reads from
+    the cut, and its warehouse. For other readers it is empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,44 +57,44 @@ class ReservationFile(BaseModel):
 
     @property
     def recorded(self) -> RecordedCut:
-        """The cut, as `cuts` recorded it."""
+        """The cut, as it is in `cuts`."""
         versions = {TableName(table): version for table, version in self.versions.items()}
         return RecordedCut(CheckpointId(self.checkpoint), self.published_at_ms, versions)
 
     def reservation(self, row: CheckpointRecord | None) -> Reservation:
-        """Return what a clean-up needs of it; `row` is the cut's entry."""
+        """Return the part that a clean-up needs. `row` is the cut's entry."""
         files = frozenset[str]() if row is None else files_of(row)
         return Reservation(self.recorded.versions, self.given_ms, self.lapses_ms, files, by_job=bool(self.reader))
 
 
 @dataclass(frozen=True, slots=True)
 class ReservedCut:
-    """A cut that somebody has reserved, and its entry of `checkpoints`; None if that was out of reach."""
+    """A reserved cut and its entry of `checkpoints`, or None if no such entry could be read."""
 
     recorded: RecordedCut
     row: CheckpointRecord | None
 
 
 class ReservationStore:
-    """The reservations of one job. Several processes use it at a time."""
+    """The reservations of one job. Several processes use it at the same time."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        """Name the folder; it comes into being with the first reservation."""
+        """Name the folder. The first reservation creates it."""
         self._warehouse = warehouse
         self._folder = warehouse.place(warehouse.paths.reservations)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let one process at a time choose the cut that a name stands for. Raises OSError for a read-only folder."""
+        """Lock a name while a process chooses the cut to reserve under it. Raises OSError for a read-only folder."""
         with locked(self._folder / _LOCK):
             yield
 
     def read(self, name: str) -> ReservationFile | None:
-        """Return a reservation, None if there is none that can be read. Raises InvalidReservationError for the name."""
+        """Return a reservation, or None if there is no readable one. Raise InvalidReservationError for the name."""
         return read_document(ReservationFile, self._place(name), BYTES_MAX)
 
     def row(self, name: str) -> CheckpointRecord | None:
-        """Return the entry that lies beside a reservation; None if there is none that this version can read."""
+        """Return the entry beside a reservation, or None if there is none that this version of Tidemark can read."""
         try:
             row = decode(self._entry(name).read(ROW_CHARACTERS_MAX).decode())
         except (OSError, ValueError):
@@ -102,14 +102,14 @@ class ReservationStore:
         return row if isinstance(row, CheckpointRecord) else None
 
     def keep_row(self, name: str, row: CheckpointRecord | None) -> None:
-        """Write the entry of the cut that is to be reserved next under this name; it is durable on return."""
+        """Write the entry of the cut that will be reserved under this name. It is durable on return."""
         if row is None:
             self._entry(name).delete()
         else:
             self._entry(name).replace(encode(row, writer=self._warehouse.writer).encode())
 
     def reserve(self, name: str, cut: RecordedCut, lease_ms: int, *, kept: bool, reader: str = "") -> None:
-        """Write a reservation of that cut, from now on for `lease_ms`; it is durable on return."""
+        """Write a reservation of that cut, for `lease_ms` from now. It is durable on return."""
         now_ms = self._warehouse.now_ms()
         content = ReservationFile(
             checkpoint=cut.checkpoint,
@@ -123,25 +123,25 @@ class ReservationStore:
         self._place(name).replace(document(content))
 
     def release(self, name: str) -> None:
-        """Take a reservation away, if it is there."""
+        """Delete a reservation, if it exists."""
         self._place(name).delete()
         self._entry(name).delete()
 
     def reservations(self) -> tuple[Reservation, ...]:
-        """Return all reservations, lapsed ones too. Read the recorded cuts before this."""
+        """Return all reservations, expired ones included. Read the recorded cuts first."""
         return tuple(file.reservation(self.row(name)) for name, file in self._files())
 
     def reserved(self) -> list[Cut]:
-        """Return the table versions of every cut that is reserved now. Read the recorded cuts before this."""
+        """Return the table versions of every cut that is reserved now. Read the recorded cuts first."""
         files = [file.reservation(None) for _, file in self._files()]
         return [dict(each.versions) for each in standing(files, self._warehouse.now_ms())]
 
     def by_jobs(self) -> list[ReservationFile]:
-        """Return the reservations of other jobs, by the job's name, lapsed ones too."""
+        """Return the reservations of other jobs by the job's name, expired ones included."""
         return sorted((file for _, file in self._files() if file.reader), key=lambda file: file.reader)
 
     def of(self, checkpoint: CheckpointId) -> ReservedCut | None:
-        """Return the cut of that checkpoint if somebody has reserved it, and the reservation counts now."""
+        """Return the cut of that checkpoint if a reservation of it counts now."""
         for name, file in self._files():
             found = file.kept and file.checkpoint == checkpoint
             if found and standing((file.reservation(None),), self._warehouse.now_ms()):
@@ -149,13 +149,13 @@ class ReservationStore:
         return None
 
     def forget(self) -> None:
-        """Delete the files of reservations that lapsed so long ago that no reader comes back to them."""
+        """Delete the files of reservations that expired so long ago that no reader will come back."""
         for name, file in self._files():
             if is_forgotten(file.reservation(None), self._warehouse.now_ms()):
                 self.release(name)
 
     def _files(self) -> Iterator[tuple[str, ReservationFile]]:
-        """Yield all reservations by name. A damaged file reserves nothing: a reader writes it whole or not at all."""
+        """Yield all reservations by name. A damaged file is ignored, because a reader writes it whole or not at all."""
         for found in sorted(each.name for each in self._folder.entries() if each.name.endswith(_SUFFIX)):
             file = read_document(ReservationFile, self._folder / found, BYTES_MAX)
             if file is not None and _NAME.fullmatch(found.removesuffix(_SUFFIX)):
@@ -174,8 +174,8 @@ class ReservationStore:
 
 
 def deletable(warehouse: Warehouse, paths: Iterable[str]) -> tuple[str, ...]:
-    """Return which of these files may be deleted now: those that no reader has reserved.
+    """Return the files among these that may be deleted now, because no reader has reserved them.
 
-    Ask after the cuts that name the files have been dropped, or a reader may reserve one of them meanwhile.
+    Call it after the cuts that name the files have been dropped. Otherwise a reader may reserve one of them in between.
     """
     return discardable(paths, ReservationStore(warehouse).reservations(), warehouse.now_ms())

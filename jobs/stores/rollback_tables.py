@@ -1,7 +1,8 @@
-"""Plans how each table goes back to its content at an older cut: which files come in, which go out (K2).
+"""Plans how each table goes back to its content at an older cut: which files are added, and which removed (K2).
 
-An upsert or state table is set to the cut's files (ADR 1, 3). In an append table only Tidemark's own files go back. The
-table's log says which of them were active then. What other writers took out since stays out. Nothing is changed here.
+An upsert or state table is set to the cut's files (ADR 1, 3). In an append table, only Tidemark's own files change. The
+table's log says which of them were active at the cut. Files that other writers have removed since stay removed. Nothing
+is changed here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,14 +31,14 @@ from jobs.stores.whole_tables import Base, base_of, known_files, load
 
 
 class TableNotRolledBackError(Exception):
-    """A table that cannot go back: names it, what is in the way, and the way out."""
+    """A table cannot go back. The message names the table, the obstacle and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableBack:
-    """One table's way back: what its row says, its Delta version now, and the one whose content comes back.
+    """How one table goes back: its part of the rollback's entry, its present Delta version, and the target version.
 
-    `to_version` is None for content that was never published (a plain savepoint's), or none at all.
+    `to_version` is None if the target content was never published (a plain savepoint), or if the table has no content.
     """
 
     record: TableRecord
@@ -46,24 +47,24 @@ class TableBack:
     adds: tuple[FileHandle, ...]
     removes: tuple[FileHandle, ...]
     kept: tuple[FileHandle, ...]
-    """Files of ours that are active and stay so."""
+    """Files of Tidemark that are active and stay active."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The rows that can be read, every recorded cut, and the cut that tables show now."""
+    """The readable entries, every recorded cut, and the cut that the tables show now."""
 
     records: Mapping[CheckpointId, CheckpointRecord]
     cuts: Mapping[CheckpointId, Cut]
     now: Cut
     pending: CheckpointRecord | None = None
-    """Committed, and not or not wholly published."""
+    """Entries that are committed, but not published, or only in part."""
 
 
 def tables_back(warehouse: Warehouse, target: CheckpointRecord, seen: History) -> tuple[TableBack, ...]:
-    """Return the way back of every table that the job has now or had at that row.
+    """Return how each table goes back that the job has now, or had at the target entry.
 
-    Raises TableNotRolledBackError, and TableNotCopyableError for a log that cannot be read or a cut that is gone.
+    Raises TableNotRolledBackError. Raises TableNotCopyableError for a log that cannot be read, or a cut that is gone.
     """
     base = base_of(target, seen.records, seen.cuts)
     keyed = dict(keyed_tables(target, warehouse.paths.job))
@@ -82,9 +83,9 @@ def tables_back(warehouse: Warehouse, target: CheckpointRecord, seen: History) -
 def with_columns_back(
     warehouse: Warehouse, tables: tuple[TableBack, ...], target: CheckpointRecord, newest: CheckpointRecord | None
 ) -> tuple[TableBack, ...]:
-    """Return the ways back with the columns that leave each table: those of the newest row that the target lacks.
+    """Return the plans with the columns that each table loses: the newest entry has them, and the target lacks them.
 
-    Of a table that the newest row does not have, since it has another name there, its log tells the columns.
+    If the newest entry does not have the table, because it was renamed, the table's log says which columns it has.
     """
     now, then = columns_of(newest), columns_of(target)
     return tuple(
@@ -98,7 +99,7 @@ def with_columns_back(
 def _modes(
     warehouse: Warehouse, rows: Iterable[CheckpointRecord], names: Iterable[TableName]
 ) -> dict[TableName, TableMode]:
-    """Return how each table follows its stream: as any row says; one that no row has changed is left as it is."""
+    """Return the mode of each table, as any entry says it. A table that no entry has changed is left unchanged."""
     job, known = warehouse.paths.job, dict.fromkeys(names, TableMode.APPEND)
     for row in rows:
         known |= {table.table: table.mode for table in row.tables}
@@ -158,13 +159,16 @@ def _append_back(warehouse: Warehouse, name: TableName, base: Base, seen: Histor
 
 
 def _version_of(name: TableName, base: Base) -> int | None:
-    """Return the version whose content of ours comes back; None if rows since then bring more into the table."""
+    """Return the version with the content to bring back. None if entries since then add files."""
     unpublished = any(table.table == name for row in base.rows for table in row.tables)
     return None if unpublished else base.cut.get(name, 0)
 
 
 def _pending(row: CheckpointRecord | None, name: TableName) -> dict[str, FileHandle]:
-    """Return what a committed row may yet bring into the table: a tick that only slept may still publish it."""
+    """Return what committed entries may still add to the table.
+
+    A tick that was only suspended may still publish them.
+    """
     tables = row.tables if row is not None else ()
     return {file.path: file for table in tables if table.table == name for file in table.adds}
 
@@ -184,7 +188,7 @@ def _must_let_go(warehouse: Warehouse, table: DeltaTable, name: TableName, remov
 
 
 def _must_be_writable(warehouse: Warehouse, table: DeltaTable, name: TableName, mode: TableMode) -> None:
-    """Refuse now what the log would refuse after the commit point; the columns are the table's own."""
+    """Refuse now what the log would refuse after the commit point. The columns are those of the table itself."""
     problem = first_problem(table, mode, str(warehouse.place(name)))
     if problem:
         raise TableNotRolledBackError(f"table {name} {problem}")
@@ -195,7 +199,7 @@ def _ours(table: DeltaTable, name: TableName) -> dict[str, FileHandle]:
 
 
 def _with_statistics(old: DeltaTable, name: TableName, files: list[FileHandle]) -> tuple[FileHandle, ...]:
-    """Return the files with the statistics that the log had of them; a row's own handles have theirs."""
+    """Return the files with statistics. Handles of an entry have their own, and the others get those of the log."""
     if not any(file.crc32 == UNKNOWN_CRC32 for file in files):
         return tuple(files)
     logged = {f"{name}/{unquote(each['path'])}": each for each in pa.table(old.get_add_actions()).to_pylist()}
@@ -206,7 +210,7 @@ def _with_statistics(old: DeltaTable, name: TableName, files: list[FileHandle]) 
 
 
 def _active(table: DeltaTable, name: TableName) -> dict[str, FileHandle]:
-    """Return the active files of a loaded table as handles; their checksums are not in the log."""
+    """Return the active files of a loaded table as handles. The log has no checksums."""
     actions = pa.table(table.get_add_actions()).select(["path", "size_bytes", "num_records"]).to_pylist()
     handles = (
         FileHandle(f"{name}/{unquote(each['path'])}", each["num_records"] or 0, each["size_bytes"], UNKNOWN_CRC32)

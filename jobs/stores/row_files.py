@@ -1,6 +1,7 @@
-"""Writes and reads the Parquet files of Tidemark's own small tables: made in memory, never changed, read once.
+"""Writes and reads the Parquet files of Tidemark's own small tables. They are made in memory and never changed.
 
-They lie in a folder with a leading underscore. So a VACUUM cannot delete a file before the commit that names it.
+They lie in a folder whose name begins with an underscore. So a VACUUM cannot delete a file before the commit that names
+it.
 """
 
 import io
@@ -19,24 +20,24 @@ FOLDER = "_rows"
 
 
 def is_own(path: str) -> bool:
-    """Return whether a path, as the log names it, is of a file that Tidemark wrote; others may have appended theirs."""
+    """Return True if a path in the log is that of a file that Tidemark wrote. Others may have appended files too."""
     return path.startswith(f"{FOLDER}/")
 
 
 class RowFiles:
-    """The row files of one table. Rows that were read stay in memory while their file is active."""
+    """The row files of one table. Their rows stay in memory while the file is active."""
 
     def __init__(
         self, table_folder: StoragePlace, schema: pa.Schema, *, nullable: frozenset[str] = frozenset()
     ) -> None:
-        """Name the table, the columns of its rows, and those that may be null in Tidemark's own rows."""
+        """Name the table, its columns, and those columns that may be null in Tidemark's own rows."""
         self._nullable = nullable
         self._folder = table_folder
         self._schema = schema
         self._read: dict[str, tuple[dict[str, Any], ...]] = {}
 
     def write(self, prefix: str, rows: list[dict[str, Any]], at_ms: int) -> AddAction:
-        """Write a durable file of `rows`; return the action that would enter it into the table."""
+        """Write a durable file of `rows`. Return the action that adds it to the table."""
         buffer, table = io.BytesIO(), pa.Table.from_pylist(rows, schema=self._schema)
         pq.write_table(table, buffer, compression="zstd")
         content = buffer.getvalue()
@@ -46,10 +47,10 @@ class RowFiles:
         return add(path, len(content), f'{{"numRecords":{len(rows)}}}', at_ms)
 
     def read_sound(self, paths: list[str]) -> tuple[dict[str, tuple[dict[str, Any], ...]], dict[str, str]]:
-        """Return the rows of each active file, and what is wrong with each file that cannot be read.
+        """Return the rows of each active file, and the damage of each unreadable file.
 
-        Files never change, so each is read once. Another writer's file may hold Tidemark's rows, compacted. Its rows
-        count if they are whole and no file of Tidemark has them.
+        Files never change, so each is read once. Another writer's file may hold rows of Tidemark, because of a
+        compaction. They count if they are whole and no file of Tidemark has them.
         """
         found: dict[str, tuple[dict[str, Any], ...]] = {}
         unreadable: dict[str, str] = {}
@@ -69,7 +70,7 @@ class RowFiles:
         return all(row.get(field.name) is not None for field in self._schema if field.name not in self._nullable)
 
     def _known(self, path: str) -> tuple[dict[str, Any], ...] | str:
-        """Return a file's rows, or what is wrong with it."""
+        """Return a file's rows, or its damage."""
         if path in self._read:
             return self._read[path]
         try:
@@ -78,6 +79,6 @@ class RowFiles:
             return f"{type(error).__name__}: {error}"
 
     def _load(self, path: str) -> tuple[dict[str, Any], ...]:
-        # A third of the time of pq.read_table, which makes a dataset of the file: there are few rows in each.
+        # This takes a third of the time of pq.read_table, which makes a dataset of each file. Each file has few rows.
         file = pq.ParquetFile(pa.BufferReader((self._folder / path).read()))
         return tuple(file.read(columns=self._schema.names, use_threads=False).to_pylist())

@@ -1,7 +1,7 @@
-"""Copies one savepoint into a warehouse of its own, with one row, its files and its tables' logs.
+"""Copies one savepoint into a warehouse of its own: one entry, its files, and its tables' logs.
 
-The copy is made beside its place, and renamed into it when everything is durable: a reader sees the whole copy or none.
-Any engine can read its tables, and `tidemark run --from` restores it elsewhere.
+The copy is made beside its final place, and renamed when everything is durable. So a reader sees the whole copy or
+nothing. Any engine can read its tables, and `tidemark run --from` restores it elsewhere.
 """
 
 from collections.abc import Mapping
@@ -35,11 +35,11 @@ from jobs.stores.whole_tables import load, whole_record
 
 
 class SavepointNotCopiedError(Exception):
-    """The copy was not made: says why and the way out. Nothing of it is left behind."""
+    """The copy was not made. The message says why, and the way out. No part of the copy is left."""
 
 
 class CopyManifest(BaseModel):
-    """The description in a copy: the savepoint that it is, and where it was taken."""
+    """The description in a copy: which savepoint it is, and where it was taken."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,12 +53,12 @@ class CopyManifest(BaseModel):
 
 
 def read_manifest(warehouse: Warehouse) -> CopyManifest | None:
-    """Return what a savepoint copy says of itself; None for any other warehouse."""
+    """Return the description of a savepoint copy, or None for any other warehouse."""
     return read_document(CopyManifest, warehouse.place(warehouse.paths.savepoint_copy))
 
 
 def must_be_free(warehouse: Warehouse, to: Root) -> None:
-    """Raise SavepointNotCopiedError unless `to` is no folder yet, or an empty one outside the warehouse.
+    """Raise SavepointNotCopiedError unless `to` does not exist, or is an empty folder outside the warehouse.
 
     Raises UnusableFolderError for a folder whose name delta-rs cannot open.
     """
@@ -71,10 +71,10 @@ def must_be_free(warehouse: Warehouse, to: Root) -> None:
 
 
 def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Root, told: Told = nobody) -> CopyManifest:
-    """Make a copy of that row in the folder `to`, and return what it says of itself.
+    """Copy the savepoint of that entry into the folder `to`. Return the copy's description.
 
-    Raises SavepointNotCopiedError, TableNotCopyableError and FileNotCopiedError, and leaves nothing behind then. The
-    next copy to `to` deletes what a killed process left beside it.
+    Raises SavepointNotCopiedError, TableNotCopyableError and FileNotCopiedError, and leaves nothing in that case. If a
+    killed process left files beside `to`, the next copy to `to` deletes them.
     """
     must_be_free(warehouse, to)
     _, rows = CheckpointStore(warehouse).observe()
@@ -98,7 +98,7 @@ def copy_savepoint(warehouse: Warehouse, checkpoint: CheckpointId, to: Root, tol
 
 @dataclass(frozen=True, slots=True)
 class _Original:
-    """The original of a copy: a whole row, the rows around it, and its own cut's versions, if it has one."""
+    """The original: a whole entry, the entries around it, and the table versions of its own cut, if it has one."""
 
     warehouse: Warehouse
     rows: tuple[Row, ...]
@@ -129,7 +129,7 @@ def _copy(original: _Original, made: Unfinished, told: Told) -> CopyManifest:
 
 
 def _publish(original: _Original, copy: Warehouse, record: CheckpointRecord) -> dict[TableName, int]:
-    """Give each table of the copy a log that shows the savepoint; return their versions."""
+    """Give each table of the copy a log that shows the savepoint. Return their versions."""
     logs = TableLogs(copy)
     publisher = Publisher(copy, logs)
     versions: dict[TableName, int] = {}
@@ -144,7 +144,7 @@ def _publish(original: _Original, copy: Warehouse, record: CheckpointRecord) -> 
 
 
 def _append_rows(copy: Warehouse, rows: tuple[Row, ...], record: CheckpointRecord) -> None:
-    """Write a claim, the savepoint and a release."""
+    """Append a claim, the savepoint's entry and a release."""
     store = CheckpointStore(copy)
     version, _ = store.observe()
     for row in copied(record, rows, this_process(), Stamp(copy.now_ms(), uuid4().hex)):
@@ -155,12 +155,12 @@ def _append_rows(copy: Warehouse, rows: tuple[Row, ...], record: CheckpointRecor
 
 
 def named_files(record: CheckpointRecord) -> dict[str, FileHandle]:
-    """Return every file that a row names, by path: of tables, states and ranges, staged files and those in flight."""
+    """Return every file that an entry names, by path: of tables, states, ranges, staged files and rows in flight."""
     return {file.path: file for file in handles_of(record)}
 
 
 def checked_record(record: CheckpointRecord, files: Mapping[str, FileHandle]) -> CheckpointRecord:
-    """Return the row with its append tables' handles as the copying found them, checksums known."""
+    """Return the entry with its append tables' handles as the copy has them, with checksums."""
     tables = tuple(
         table.model_copy(update={"adds": tuple(files.get(file.path, file) for file in table.adds)})
         for table in record.tables

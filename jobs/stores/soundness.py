@@ -1,4 +1,4 @@
-"""Says whether the files that a row needs are what their handles say: there, of that size, and of that checksum."""
+"""Compares the files that an entry needs with their handles: existence, size and checksum."""
 
 import base64
 import zlib
@@ -16,26 +16,26 @@ from jobs.storage.sizes import sizes_of
 from jobs.storage.together import AT_A_TIME, in_threads
 
 THREADS: Final = 4
-"""Files of a folder that are read at a time: reading and the checksum leave Python to other threads."""
+"""This many files of a folder are read in parallel. Reading and checksums run without Python's lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A file that is not what its handle says; `what` says how, in words that follow its name."""
+    """A file that differs from its handle. `what` says how, in words that follow the file's name."""
 
     path: str
     what: str
 
     def __str__(self) -> str:
-        """Return the damage as a message names it."""
+        """Return the damage in the words of messages."""
         return f"file {self.path} {self.what}"
 
 
 def damages(storage: Storage, files: Iterable[FileHandle], *, checksums: bool) -> Iterator[Damage]:
-    """Yield what is wrong with these files, each looked at once, in order.
+    """Yield the damage of these files in order. Each file is looked at once.
 
-    Without `checksums` no file is read: only its existence and its size are compared. A file whose content is in its
-    handle needs no place on disk. Files that are read are read several at a time.
+    Without `checksums`, no file is read, and only existence and size are compared. If the handle has the content
+    itself, no file is needed. Files are read several at a time.
     """
     looked_at = {file.path: file for file in files}
     read = {path for path, file in looked_at.items() if checksums and file.crc32 != UNKNOWN_CRC32}
@@ -55,7 +55,7 @@ def damages(storage: Storage, files: Iterable[FileHandle], *, checksums: bool) -
 def misfit(file: FileHandle, size: int | None, crc32: int = UNKNOWN_CRC32) -> str:
     """Return how a file of this size and checksum differs from its handle, in words that follow its name.
 
-    Empty if it does not. A `size` of None is a missing file. Checksums are compared if both are known.
+    Empty if it does not. `size` is None for a missing file. Checksums are compared if both are known.
     """
     if size is None:
         return "is missing"

@@ -1,6 +1,6 @@
-"""Gathers the facts from which `commit.behind` decides whether a job's tables are what its recorded cuts say.
+"""Gathers the facts from which `commit.behind` decides whether a job's tables show what its recorded cuts say.
 
-At a normal start, one entry is read for each table and recorded cut. The whole log is read of a table in doubt only.
+A normal start reads one log entry for each table and recorded cut. It reads the whole log of a table only in doubt.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,7 +18,7 @@ from jobs.stores.warehouse import Warehouse
 
 
 class TableLogDamagedError(Exception):
-    """No engine can load a table: `what` names the log entry that is in the way."""
+    """No engine can load a table. `what` names the log entry in the way."""
 
     def __init__(self, table: TableName, what: str, way_out: str) -> None:
         super().__init__(f"{what}: {way_out}")
@@ -36,10 +36,10 @@ def observe_standing(
     *,
     whole: bool = False,
 ) -> Standing:
-    """Return what the logs of a job's tables say of its rows and recorded cuts; `tables` limits it to these.
+    """Return what the logs of a job's tables say about its entries and recorded cuts.
 
-    With `whole`, every log is read whole. Raises TableLogDamagedError, naming the entry, for a log that cannot be
-    loaded.
+    `tables` limits it to these tables. With `whole`, each log is read as a whole. Raises TableLogDamagedError, which
+    names the log entry, for a log that cannot be loaded.
     """
     known = [row for row in rows if isinstance(row, CheckpointRecord)]
     versions: dict[TableName, set[int]] = {}
@@ -62,7 +62,7 @@ def observe_standing(
 
 
 def _look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: AbstractSet[int] | None) -> LogSeen:
-    """Return what a table's log says at these versions, or at all versions (None); raise TableLogDamagedError."""
+    """Return what a table's log says at these versions, or at all (None). Raise TableLogDamagedError."""
     log = logs.log(table)
     try:
         loaded = log.current()
@@ -79,13 +79,13 @@ def _look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: 
     )
     published = {version: entry for version, entry in entries if entry is not None}
     if not there and not published.keys() >= {*asked} - {0}:
-        there = log_versions(log.folder)  # the entry of one version is not there: was it dropped as too old?
+        there = log_versions(log.folder)  # one version has no log entry, which may have been dropped as too old
     oldest = there[0] if there else 0
     return LogSeen(loaded.version(), shows, published, oldest)
 
 
 def damaged_log(warehouse: Warehouse, name: str, error: Exception) -> TableLogDamagedError:
-    """Return why a log cannot be loaded: the entry that is missing or cut off, or else what the reader raised."""
+    """Return why a log cannot be loaded: a missing or damaged log entry, or else the error of the reader."""
     table, folder = TableName(name), warehouse.place(name)
     way_out = f"restore {folder} from a backup of the warehouse"
     broken = broken_entry(folder)

@@ -1,4 +1,4 @@
-"""Converts columns between Arrow's form, a Delta log's form, and the form in a row of `checkpoints`."""
+"""Converts columns between three forms: Arrow's, a Delta log's, and that of an entry of `checkpoints`."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,37 +11,37 @@ from checkpointing.columns import TableColumn
 from checkpointing.state_evolution import parsed, shown
 
 COMMENT: Final = "comment"
-"""The key under which Delta and Spark keep a column's comment."""
+"""Delta and Spark keep a column's comment under this key."""
 
 
 def declared_columns(schema: pa.Schema) -> tuple[TableColumn, ...]:
-    """Return the columns of a declared schema as a row says them."""
+    """Return the columns of a declared schema in the form of an entry."""
     return columns_of_schema(Schema.from_arrow(schema))
 
 
 def columns_of_schema(schema: Schema) -> tuple[TableColumn, ...]:
-    """Return the columns of a table's schema as a row says them."""
+    """Return the columns of a table's schema in the form of an entry."""
     return tuple(TableColumn(field.name, type_of(field)) for field in schema.fields)
 
 
 def type_of(field: Field) -> str:
-    """Return a field's Delta type: its name, or for a nested type its JSON with sorted keys."""
+    """Return a field's Delta type: its name, or the JSON of a nested type with sorted keys."""
     kind: Any = json.loads(field.to_json())["type"]
     return kind if isinstance(kind, str) else json.dumps(kind, sort_keys=True)
 
 
 def field_of(column: TableColumn) -> Field:
-    """Return the nullable field that a column is in a log; its comment says since when it counts."""
+    """Return a column as a nullable field of a log. Its comment says since when its values are valid."""
     kind: Any = json.loads(column.type) if column.type.startswith("{") else column.type
     metadata = {COMMENT: f"holds only what came after checkpoint {column.after}"} if column.after else {}
     return Field.from_json(json.dumps({"name": column.name, "type": kind, "nullable": True, "metadata": metadata}))
 
 
 def next_schema(table: DeltaTable, columns: Iterable[TableColumn], leaving: Iterable[str]) -> Schema | None:
-    """Return the schema that a table gets: these columns, and those of other writers; None if it has it already.
+    """Return the schema that a table gets: these columns, and those of other writers. None if it has it already.
 
-    A column that has its type already keeps its metadata. Columns that are `leaving` go. The pipeline's columns come in
-    their order if the table has no others. Otherwise new ones come last.
+    A column that has its type already keeps its metadata. Columns in `leaving` are removed. If the table has no other
+    columns, the pipeline's columns come in their order. Otherwise new ones come last.
     """
     there: Mapping[str, Field] = {field.name: field for field in table.schema().fields}
     said = {column.name: column for column in columns}
@@ -58,9 +58,9 @@ def next_schema(table: DeltaTable, columns: Iterable[TableColumn], leaving: Iter
 
 
 def told(before: Schema, after: Schema, renamed: Mapping[str, str]) -> str:
-    """Return what a commit changes in a table's columns, as a note of its checkpoint says it.
+    """Return a description of a commit's changes to a table's columns, for the checkpoint's note.
 
-    `renamed` are old names of columns by the new ones.
+    `renamed` maps new names of columns to old ones.
     """
     old, new = ({field.name: field for field in schema.fields} for schema in (before, after))
     said = [f"column {was} is now called {name}" for name, was in renamed.items()]

@@ -41,8 +41,10 @@ HARMLESS: Final = frozenset(
         "v2Checkpoint",
     }
 )
-"""Writer features with which Tidemark's commits are right, unless a rule below finds that they are used. Every other
-feature stops the job by name."""
+"""Writer features that do not break Tidemark's commits, unless a rule below finds them in use.
+
+Every other feature stops the job, and the message names the feature.
+"""
 
 _FOR_EVER: Final = frozenset({"clustering", "allowColumnDefaults", "identityColumns"})
 _BY_TRUNCATION: Final = frozenset({"typeWidening", "columnMapping", "checkpointProtection"})
@@ -50,7 +52,7 @@ _BY_TRUNCATION: Final = frozenset({"typeWidening", "columnMapping", "checkpointP
 
 @dataclass(frozen=True, slots=True, order=True)
 class Column:
-    """A column as a table's log declares it; `rule` names what a writer would have to compute or check."""
+    """A column as a table's log declares it. `rule` names what a writer would have to compute or check."""
 
     name: str
     type: str
@@ -70,7 +72,7 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a table forbids publishing: what it is about (`marker` finds it in the log), and the way out."""
+    """Why a table forbids publishing: the subject (`marker` finds it in the log), and the way out."""
 
     what: str
     marker: str
@@ -78,7 +80,7 @@ class Problem:
 
 
 def problems_of(shape: TableShape, declared: tuple[Column, ...], mode: TableMode, folder: str) -> tuple[Problem, ...]:
-    """Return what forbids publishing rows of the declared columns into a table of this shape."""
+    """Return the reasons why rows of the declared columns cannot be published into a table of this shape."""
     sql = f"ALTER TABLE delta.`{folder}`"
     return (*_features(shape, sql), *_properties(shape, mode, sql), *_columns(shape, declared, mode, sql))
 
@@ -149,18 +151,18 @@ def _foreign_column(column: Column, mode: TableMode, sql: str) -> Iterator[Probl
 
 
 def purge(folder: str) -> str:
-    """Return the SQL that frees a table of deletion vectors."""
+    """Return the SQL that removes a table's deletion vectors."""
     off = f"ALTER TABLE delta.`{folder}` SET TBLPROPERTIES ('delta.enableDeletionVectors'='false')"
     return f"run {off} and REORG TABLE delta.`{folder}` APPLY (PURGE)"
 
 
 def refused_for_good(error: str) -> bool:
-    """Return whether delta-rs refuses the table itself, and not just this commit's version."""
+    """Return True if delta-rs refuses the table itself, and not only this version of the commit."""
     return "nsupported table feature" in error or "append-only" in error
 
 
 def advice(error: str) -> str:
-    """Return what a user can do about a commit that the log refuses."""
+    """Return what a user can do after the log has refused a commit."""
     if "nsupported" in error and "feature" in error:
         return "A feature was enabled that forbids publishing: drop it (ALTER TABLE ... DROP FEATURE), then start again"
     if "append-only" in error:

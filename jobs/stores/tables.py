@@ -1,4 +1,4 @@
-"""Holds the log of each output table open for the whole tick, and says what a table shows."""
+"""Holds the log of each output table open for the whole tick, and knows which checkpoint a table shows."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,18 @@ from jobs.stores.warehouse import Warehouse
 
 
 class TableLogs:
-    """The logs of a job's output and state tables, by name. One thread at a time per table."""
+    """The logs of a job's output and state tables, by name. Only one thread at a time may use a table."""
 
     def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault) -> None:
-        """Name the warehouse; a table is opened when it is first asked for."""
+        """Name the warehouse. A table is opened when it is first used."""
         self._warehouse = warehouse
         self._hook = hook
         self._logs: dict[TableName, DeltaLog] = {}
         self._shown: dict[TableName, tuple[DeltaTable, int, int]] = {}
-        """A loaded table, its version then, and the checkpoint it showed: looking that up costs half a commit."""
+        """Per table: a loaded table, its version, and the checkpoint that it shows.
+
+        The lookup takes half as long as a commit.
+        """
 
     def log(self, table: TableName) -> DeltaLog:
         """Return a table's log, even if the table does not exist yet."""
@@ -31,7 +34,7 @@ class TableLogs:
         return self._logs[table]
 
     def shown(self, table: DeltaTable, name: TableName) -> int:
-        """Return the newest checkpoint whose effect that loaded table shows, 0 for none."""
+        """Return the newest checkpoint that the loaded table shows, or 0 if it shows none."""
         known, version, checkpoint = self._shown.get(name, (None, 0, 0))
         if known is not table or version != table.version():
             checkpoint = table.transaction_version(self._warehouse.paths.transaction_id(name)) or 0
@@ -39,16 +42,16 @@ class TableLogs:
         return checkpoint
 
     def published(self, table: DeltaTable, name: TableName, checkpoint: CheckpointId) -> None:
-        """Take note that a commit behind that loaded table lets the table show a checkpoint."""
+        """Record that a commit after that loaded table makes the table show a checkpoint."""
         self._shown[name] = (table, table.version() + 1, checkpoint)
 
 
 @dataclass(frozen=True, slots=True)
 class TableShown:
-    """What a table's log tells: the checkpoint that it shows, its Delta version, and the rows of an append table.
+    """What a table's log says: the checkpoint that it shows, its Delta version, and an append table's number of rows.
 
-    `at_cut` are its files, relative to the warehouse, at the version that a cut records. It is None if no cut records
-    one, and for an append table, to which others may add files.
+    `at_cut` are its files at the version of a recorded cut, relative to the warehouse. It is None if no cut records the
+    table. It is also None for an append table, because others may add files to it.
     """
 
     shows: CheckpointId
@@ -58,7 +61,7 @@ class TableShown:
 
 
 def table_shown(logs: TableLogs, name: TableName, mode: TableMode, recorded: int | None) -> TableShown | None:
-    """Return what a table shows now and at the version `recorded`; None if there is no such table."""
+    """Return what a table shows now and at the version `recorded`. None if there is no such table."""
     log = logs.log(name)
     if not log.exists():
         return None
@@ -73,7 +76,7 @@ def table_shown(logs: TableLogs, name: TableName, mode: TableMode, recorded: int
 
 
 def rows_at(logs: TableLogs, name: TableName, version: int) -> int | None:
-    """Return how many rows a table had at a version, by its log alone; None if there is no such table."""
+    """Return how many rows a table had at a version, according to its log. None if there is no such table."""
     log = logs.log(name)
     return _rows_of(DeltaTable(str(log.folder), version=version)) if log.exists() else None
 

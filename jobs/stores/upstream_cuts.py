@@ -1,4 +1,4 @@
-"""Says which cuts of other jobs an entry of `checkpoints` rests on (A10). Imports neither Spark nor a source."""
+"""Finds the cuts of upstream jobs in an entry of `checkpoints` (A10). Imports neither Spark nor a source."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -25,7 +25,7 @@ class UpstreamCut:
 
 
 class NamesCut(BaseModel):
-    """Describes the position of a source of cuts as far as its cut goes."""
+    """The part of a position of a source of cuts that names the cut."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -42,7 +42,7 @@ class NamesCut(BaseModel):
 
 
 def rests_on(record: CheckpointRecord | None) -> tuple[UpstreamCut, ...]:
-    """Return the upstream cuts at which an entry's sources stand, each once. A job without such sources has none."""
+    """Return the upstream cuts at which an entry's sources stand, each once."""
     vertices = record.vertices if record is not None else ()
     return cuts_at(subtask.position for vertex in vertices if vertex.splits for subtask in vertex.subtasks)
 

@@ -1,4 +1,4 @@
-"""Binds a job's names to a storage, and to the clock and the writer's name that the stores use."""
+"""Combines a job's paths with a storage, a clock, and the name under which the stores write."""
 
 import time
 from collections.abc import Callable
@@ -22,14 +22,14 @@ def system_clock_ms() -> int:
 
 
 def installed_writer() -> str:
-    """Return this software and its version, as log entries name their writer."""
+    """Return this software and its version, as log entries name it."""
     found = installed_version()
     return "tidemark" if found is None else f"tidemark {found}"
 
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
-    """A job's names bound to a folder. All processes of the job must be able to reach `root`.
+    """A job's paths in a storage. All processes of the job must be able to reach `root`.
 
     Raises UnusableFolderError for a folder whose name delta-rs cannot open.
     """
@@ -41,21 +41,21 @@ class Warehouse:
     storage: Storage = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse a folder that cannot hold tables, before anything is claimed or written."""
+        """Refuse a folder that cannot hold tables. Nothing has been claimed or written then."""
         if isinstance(self.root, Path):
             must_suit_delta(self.root)
         object.__setattr__(self, "storage", storage_of(self.root))
 
     def place(self, name: str) -> StoragePlace:
-        """Return the place of a warehouse-relative name."""
+        """Return the place with a warehouse-relative name."""
         return StoragePlace(self.storage, name)
 
     def path(self, name: str) -> Path:
-        """Return where on this machine a file lies that is written bit by bit, as a trace is."""
+        """Return the local path of a file that is written bit by bit, such as a trace."""
         return local_path(self.place(name))
 
     def delete(self, name: str) -> bool:
-        """Delete a file if it exists; return False, deleting nothing, if it lies behind a symbolic link.
+        """Delete a file if it exists. Return False, and delete nothing, if it lies behind a symbolic link.
 
         Raises OSError if the operating system refuses.
         """

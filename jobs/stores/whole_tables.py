@@ -1,7 +1,8 @@
-"""Tells every table at one row of `checkpoints` whole: all its files, and not only those that the row adds.
+"""Completes the tables of an entry: finds all their files, and not only those that the entry adds.
 
-An upsert or state table is whole in the row itself, whose snapshots name all live files. An append table is what its
-log shows at the newest published cut on the row's way back, and what the rows since then add.
+For an upsert or state table, the entry has all files, because its snapshots name all live files. For an append table,
+there are two parts: the files at the newest published cut on the entry's way back, and the files that the entries since
+then add.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,12 +28,12 @@ Records = Mapping[CheckpointId, CheckpointRecord]
 
 
 class TableNotCopyableError(ValueError):
-    """The files of a table cannot be told: names the table, what is in the way, and the way out."""
+    """The files of a table cannot be found. The message names the table, the obstacle and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where append tables begin: the newest published cut, its checkpoint, and the rows since, oldest first."""
+    """The start for append tables: the newest published cut, its checkpoint, and the entries since, oldest first."""
 
     checkpoint: CheckpointId
     cut: Mapping[TableName, int]
@@ -40,11 +41,11 @@ class Base:
 
     @property
     def tables(self) -> tuple[TableName, ...]:
-        """The tables of the cut, then those that the rows since name."""
+        """The tables of the cut, then other tables that the entries name."""
         return tuple(dict.fromkeys([*self.cut, *(table.table for row in self.rows for table in row.tables)]))
 
     def after_rows(self, table: TableName, files: dict[str, FileHandle]) -> dict[str, FileHandle]:
-        """Return an append table's files by path after the rows, which begin with the files of the cut."""
+        """Return an append table's files by path: those of the cut, changed by the entries since."""
         for each in (each for row in self.rows for each in row.tables if each.table == table):
             gone = {file.path for file in each.removes}
             files = {path: file for path, file in files.items() if path not in gone}
@@ -55,17 +56,17 @@ class Base:
 def whole_record(
     warehouse: Warehouse, record: CheckpointRecord, records: Records, cuts: Mapping[CheckpointId, Cut]
 ) -> CheckpointRecord:
-    """Return the row as one that needs no other: every table with all its files, nothing staged, no parent.
+    """Return the entry in a form that needs no other: every table with all its files, nothing staged, no parent.
 
-    Reads logs only. Raises TableNotCopyableError naming a table with deletion vectors, of another layout or
-    with files elsewhere, and a row of which the parent's cut is gone.
+    Reads logs only. Raises TableNotCopyableError, which names a table with deletion vectors, of another layout or with
+    files elsewhere, or an entry whose parent's cut is gone.
     """
     base = base_of(record, records, cuts)
     keyed = dict(keyed_tables(record, warehouse.paths.job))
     said = {each.table for each in record.columns}
     modes = {table.table: table.mode for row in records.values() for table in row.tables}
     known = known_files(records)
-    # A renamed table's old name is no table of the row.
+    # A renamed table's old name is no table of the entry.
     names = (name for name in base.tables if not said or name in said)
     appended = (
         TableRecord(table=name, mode=TableMode.APPEND, adds=_appended(warehouse, name, base, known), parent_version=0)
@@ -83,18 +84,18 @@ def whole_record(
 
 
 def appended_files(warehouse: Warehouse, name: TableName, records: Records) -> tuple[FileHandle, ...]:
-    """Return the files that an append table shows now, as the rows know them; raises as `whole_record` does."""
+    """Return the files that an append table shows now, as handles of the entries. Raises as `whole_record` does."""
     known = known_files(records)
     return tuple(known.get(file.path, file) for file in _in_log(warehouse, name, None))
 
 
 def known_files(records: Records) -> Mapping[str, FileHandle]:
-    """Return the files that these rows add to append tables, by path."""
+    """Return the files that these entries add to append tables, by path."""
     return {file.path: file for row in records.values() for table in row.tables for file in table.adds}
 
 
 def load(warehouse: Warehouse, table: TableName, version: int | None = None) -> DeltaTable:
-    """Return a table at that version; raise TableNotCopyableError if its log cannot be read there."""
+    """Return a table at that version. Raise TableNotCopyableError if its log cannot be read there."""
     folder = warehouse.place(warehouse.paths.table(table))
     try:
         return DeltaTable(str(folder), version=version)
@@ -106,7 +107,7 @@ def load(warehouse: Warehouse, table: TableName, version: int | None = None) -> 
 
 
 def base_of(record: CheckpointRecord, records: Records, cuts: Mapping[CheckpointId, Cut]) -> Base:
-    """Return where a row's append tables begin; raise TableNotCopyableError if its parent's cut is gone."""
+    """Return the start for an entry's append tables. Raise TableNotCopyableError if its parent's cut is gone."""
     rows: list[CheckpointRecord] = []
     at = record
     while at.checkpoint not in cuts:
