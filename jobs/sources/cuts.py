@@ -1,8 +1,8 @@
-"""A source of a table of another Tidemark job, which reads on from cut to cut (A10).
+"""A source that reads a table of another Tidemark job, the upstream job, from cut to cut (A10).
 
-All tables that a pipeline reads of one upstream job are read at the same cut, and each cut asks for a checkpoint of the
-pipeline that reads it. `checkpointing.job.cut_groups` sees to that. This module finds the upstream job's newest cut,
-and describes a table's rows between two cuts. If the pipeline is behind, it takes several cuts as one.
+A pipeline reads all its tables of one upstream job at the same cut. At each cut, the source asks for a checkpoint of
+its pipeline. `checkpointing.job.cut_groups` decides when. This module finds the newest cut of the upstream job, and
+describes the rows of a table between two cuts. If the pipeline has fallen behind, it reads several cuts as one.
 """
 
 import time
@@ -30,7 +30,7 @@ _NOBODY: Final = VertexId("lag")
 
 
 class CutSource(DeltaSource):
-    """The rows of an append table of another job, from cut to cut (see `port.Source`)."""
+    """Reads an append table of another job, from cut to cut (see `port.Source`)."""
 
     def __init__(self, warehouse: str | Path, job: str, table: str, *, schema: StructType | None = None) -> None:
         """Read nothing yet. Raise InvalidNameError for a name that no job or table may have.
@@ -43,7 +43,7 @@ class CutSource(DeltaSource):
         super().__init__(self._root / self._table, schema=schema)
         self._upstream = upstream_job(self._root, self._job)
         self._walked: tuple[int, Mapping[str, int]] | None = None
-        """The version up to which the log was last searched for files that a rollback removed, and these files."""
+        """The version up to which the log was searched for files that a rollback removed, and what was found."""
 
     @property
     def upstream(self) -> str:
@@ -63,8 +63,8 @@ class CutSource(DeltaSource):
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows up to a cut of the upstream job; see `port.Source.poll`.
 
-        The cut is `request.cut`, or by default the newest one. None means that there is no newer cut. If a cut adds no
-        rows to this table, a slice without rows leads to it.
+        The cut is `request.cut`, or by default the newest one. The answer None means that there is no newer cut. If
+        this table has no new rows in a cut, the answer is a slice without rows that ends at the cut.
         """
         start = None if request.position is None else self._parsed(request.position)
         found = self._upstream.newest() if request.cut is None else self._upstream.named(request.cut)
@@ -109,7 +109,7 @@ class CutSource(DeltaSource):
         return last - first
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
-        """Refuse every word: all tables of a job move together; see `port.SeeksPositions`."""
+        """Refuse every word, because all tables of a job move together; see `port.SeeksPositions`."""
         del split, position, words
         raise NoSuchPositionError(
             f"all tables of {self._job} are read at one cut. Write 'start' to read this table anew, or go back to an "
@@ -143,10 +143,11 @@ class CutSource(DeltaSource):
         return position
 
     def _taken_back(self, place: DeltaPosition, last: int, *, begins: bool) -> Mapping[str, int]:
-        """Return the files that a rollback of the upstream job has taken out of the table up to version `last`.
+        """Return the files that a rollback of the upstream job removed from the table up to version `last`.
 
-        `begins`: nothing was read beyond the previous cut yet. Only then can it be told that no file of that cut is
-        among them; such a file is left out of the answer, and its version is refused.
+        The source skips these files. `begins` says that nothing was read after the previous cut yet. Only then is it
+        certain that no row of such a file was read before. A file of the previous cut itself is not in the answer, so
+        the version that removes it is refused.
         """
         if self._walked is None or begins or self._walked[0] != last:
             added, gone = set[str](), dict[str, int]()

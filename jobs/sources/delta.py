@@ -1,6 +1,6 @@
-"""A source of a Delta table's rows: first the present table, then the rows that each later version added or changed.
+"""A source of a Delta table's rows: first the present ones, then those that each later version adds or changes.
 
-The table has one split. Polling reads the log and no row, without Spark. A slice names files and rows, and Spark reads
+The table has one split. A poll reads the log and no rows, without Spark. A slice names files and rows, and Spark reads
 only these. `delta_contents` decides which rows each kind of commit brings. A file that was compacted away before it was
 read stays in the table's folder until VACUUM deletes it. Until then the source still reads it.
 """
@@ -43,7 +43,7 @@ SPLIT: Final = SplitId("table")
 """The single split of a Delta source."""
 
 LATEST: Final = "latest"
-"""Begin after the newest version."""
+"""A value of `start`: begin after the newest version."""
 
 _ALL: Final = 1_000_000_000_000
 _NOBODY: Final = VertexId("lag")
@@ -53,14 +53,15 @@ _TAKEN: Final = (SPLIT_COLUMN, POSITION_COLUMN, "_metadata")
 
 
 class DeltaSource:
-    """The rows of a Delta table, or with `changes` its change data feed (see `port.Source`).
+    """Reads the rows of a Delta table, or with `changes` its change data feed (see `port.Source`).
 
-    `schema`: the columns to read, by default all that the table has when the pipeline is built. `new_columns`: what to
-    do at a version that has a column which a declared `schema` lacks. `start`: None for the whole table as it is and
-    what follows, a version to begin with, "latest" for what comes from now on, or a time, for the first version
-    committed at or after it.
-    `skip_change_commits`: skip the versions that delete or change rows, instead of refusing them. `bounded`: end when
-    no version is left to read. Later versions are never read.
+    `schema` has the columns to read. By default these are all columns that the table has when the pipeline is built.
+    `new_columns` says what the source does at a version with a column that a declared `schema` lacks. `start` says
+    where to begin: None for the whole table and all later versions, a version, "latest" for later versions only, or a
+    time, which stands for the first version committed at that time or later.
+
+    With `skip_change_commits`, the source skips versions that delete or change rows, instead of refusing them. With
+    `bounded`, it ends when no version is left to read. Versions that come later are never read.
     """
 
     def __init__(
@@ -74,7 +75,10 @@ class DeltaSource:
         skip_change_commits: bool = False,
         bounded: bool = False,
     ) -> None:
-        """Read nothing yet. Raise SourceError for options that contradict each other, ValueError for a time."""
+        """Read nothing yet.
+
+        Raise SourceError for options that contradict each other, and ValueError for a wrong time.
+        """
         self._history = DeltaHistory(Path(path).absolute())
         if changes and skip_change_commits:
             raise SourceError(f"{path}: changes=True reads all changes: leave skip_change_commits out")
@@ -88,7 +92,7 @@ class DeltaSource:
         self._origin: DeltaPosition | None = None
 
     def schema(self) -> StructType:
-        """Return the columns that are read. Raise SourceError if they come from the table and it cannot be read."""
+        """Return the columns to read. Raise SourceError if they come from the table and the table cannot be read."""
         columns = self._reading().columns
         if not self._changes:
             return columns
@@ -123,12 +127,12 @@ class DeltaSource:
             end=end.text(),
             detail=DeltaSlice(ranges=tuple(ranges)).model_dump_json(),
             rows=sum(part.end - part.first for part in ranges) or 1,
-            rows_estimated=not ranges,  # the place where "latest" begins is kept by a slice without rows
+            rows_estimated=not ranges,  # a slice without rows keeps the place where "latest" begins
             bytes=sum(part.bytes for part in ranges),
         )
 
     def has_ended(self, split: SplitId, position: str | None) -> bool:
-        """Return that a table without an unread row has ended; see `port.Bounded`."""
+        """Return True if no row of the table is left to read; see `port.Bounded`."""
         del split, position
         return self.bounded
 
@@ -160,7 +164,7 @@ class DeltaSource:
         return last - first
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
-        """Return the position before a version's rows; see `port.SeeksPositions`. Ordinals go on."""
+        """Return the position before a version's rows; see `port.SeeksPositions`. The rows' ordinals continue."""
         del split
         newest = self._newest()
         number = f"version {newest.version + 1}" if words == END else words
@@ -217,7 +221,7 @@ class DeltaSource:
     def _first(self, newest: NewestVersion) -> DeltaPosition:
         """Return the position of the first row.
 
-        This object keeps it, because a position names the same rows for ever.
+        This object remembers it, because a position names the same rows for ever.
         """
         if self._origin is None or self._origin.table != newest.columns.id:
             version = self._first_version(newest)
@@ -306,7 +310,10 @@ class DeltaSource:
         return _footer(path, file.size).rows if file.rows is None else file.rows
 
     def _like(self, part: DeltaRange) -> Like:
-        """Return how a file is read. Raise SourceError if the file is not there as its log says."""
+        """Return the properties that decide how a file is read.
+
+        Raise SourceError if the file is missing or has changed.
+        """
         path = self._history.file(part.path)
         footer = _footer(path, part.size)
         if footer.rows != part.rows:
@@ -316,13 +323,13 @@ class DeltaSource:
 
 
 def _without(schema: StructType, names: Collection[str]) -> StructType:
-    """Return the columns that have none of these names: the source adds those itself, as the table's writer did."""
+    """Return the columns without these names. The source adds such columns itself."""
     return StructType([field for field in schema.fields if field.name not in names])
 
 
 @lru_cache(maxsize=4_096)
 def _footer(path: Path, size: int) -> Footer:
-    """Return the footer of a file from a cache. Each file is opened once, because files of a table never change."""
+    """Return the footer of a file. It is cached, because files of a table never change."""
     del size
     return read_footer(local(path))
 
@@ -342,7 +349,7 @@ def _range(file: DataFile, change: ChangeType, place: DeltaPosition, rows: int, 
 
 
 def _go_on(request: PollSource, version: int | None) -> str:
-    """Return the command that skips rows that cannot be read."""
+    """Return the command with which the user skips rows that cannot be read."""
     command = f"tidemark reset PIPELINE {request.source} --split {request.split} --to"
     if version is None:
         return f"To read all of the present table: {command} start"

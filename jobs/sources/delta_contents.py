@@ -31,7 +31,7 @@ class NewColumns(Enum):
     FAIL = "fail"
     IGNORE = "ignore"
     NEXT_TICK = "next tick"
-    """No schema was declared. The next tick takes the table's columns."""
+    """The source has no declared schema. The next tick takes the table's columns."""
 
 
 class VersionUnreadableError(Exception):
@@ -52,21 +52,21 @@ class HistoryReader:
     history: DeltaHistory
     columns: StructType
     left_out: frozenset[str]
-    """Names of columns that the source adds itself, so that a table's own are not read."""
+    """Columns that the source adds itself. Columns of the table with these names are not read."""
     new_columns: NewColumns
     changes: bool
     skip_change_commits: bool
     taken_back: Mapping[str, int]
-    """Files whose rows are passed over, since a later version has taken them back, and that version."""
+    """Files whose rows are ignored because a later version has removed them, each with that version."""
 
     def contents(self, place: DeltaPosition) -> Contents:
-        """Return the files of a position's version with rows to read, in order; raise VersionUnreadableError."""
+        """Return the files with rows to read in a position's version, in order. Raise VersionUnreadableError."""
         return self._snapshot(place.version) if place.snapshot else self._committed(place)
 
     def must_fit(self, columns: DeltaColumns, version: int, *, newest: bool = False) -> None:
         """Raise SourceError if the columns of a version are not those that the source reads.
 
-        Old versions may lack some.
+        Versions before the newest may lack nullable columns.
         """
         where = f"{self.history.folder}, version {version}"
         if columns.mapped:
@@ -165,7 +165,7 @@ class HistoryReader:
 
 
 def made_anew(history: DeltaHistory, place: DeltaPosition, now: str) -> str:
-    """Return the message for a table that is not the one of the position."""
+    """Return the message for a table with another id than the position's."""
     return (
         f"{history.folder} is another table than the one that was read (its id is {now}, not {place.table}): somebody "
         "dropped it and made it anew. Put the old one back"

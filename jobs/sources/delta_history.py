@@ -26,12 +26,12 @@ from jobs.stores.log_entries import entry_place, log_versions
 _READ_FEATURES: Final = frozenset(
     {"timestampNtz", "deletionVectors", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"}
 )
-"""Features of Delta's protocol that do not change how the files are read here, or whose use this module looks for."""
+"""Features of Delta's protocol that this module handles, or that do not change how files are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file as an action of the log names it. `rows` is None if the log does not say."""
+    """A Parquet file in an action of the log. `rows` is None if the log has no count."""
 
     path: str
     size: int
@@ -42,7 +42,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class DeltaColumns:
-    """The table's identity and columns, as a metaData action or a snapshot says."""
+    """The table's identity and columns, from a metaData action or a snapshot."""
 
     id: str
     schema: StructType
@@ -51,18 +51,18 @@ class DeltaColumns:
 
     @property
     def mapped(self) -> bool:
-        """Return True if files have other column names than the table (column mapping)."""
+        """Return True if the columns have other names in the files than in the table (column mapping)."""
         return self.configuration.get("delta.columnMapping.mode", "none") != "none"
 
     @property
     def has_feed(self) -> bool:
-        """Return True if commits write the change data feed."""
+        """Return True if commits write to the change data feed."""
         return self.configuration.get("delta.enableChangeDataFeed", "").lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedVersion:
-    """The content of one version's log entry. Files that a commit only rearranges are left out (OPTIMIZE)."""
+    """The content of one version's log entry, without files that the commit only rearranges (OPTIMIZE)."""
 
     version: int
     operation: str
@@ -72,12 +72,12 @@ class CommittedVersion:
     changes: tuple[DataFile, ...]
     """Files of the change data feed."""
     columns: DeltaColumns | None
-    """The table's columns from this version on, if the commit lists them."""
+    """The table's columns from this version on, if the commit changes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewestVersion:
-    """The newest version and its columns. `entry` differs from the entry of a recreated table."""
+    """The newest version and its columns. `entry` changes if the table is created again."""
 
     version: int
     columns: DeltaColumns
@@ -88,7 +88,7 @@ class DeltaHistory:
     """The history of one table."""
 
     def __init__(self, folder: Path) -> None:
-        """Name the table's folder. It reads nothing yet."""
+        """Name the table's folder. Nothing is read yet."""
         self.folder = folder
         self._newest: NewestVersion | None = None
 
@@ -115,14 +115,14 @@ class DeltaHistory:
         return min(log_versions(local(self.folder)), default=0)
 
     def commit(self, version: int) -> CommittedVersion:
-        """Return the content of a version's entry. Raise SourceError if it is gone or unreadable."""
+        """Return the content of a version's log entry. Raise SourceError if the entry is gone or unreadable."""
         entry = self._entry(version)
         if entry is None:
             raise SourceError(f"{self.folder}: the log has no entry of version {version}")
         return _commit(self.folder, version, entry)
 
     def committed_at_ms(self, version: int) -> int | None:
-        """Return the time of a version's commit, or None if its entry is gone."""
+        """Return the time of a version's commit, or None if its log entry is gone."""
         return self.commit(version).at_ms if self.has_entry(version) else None
 
     def columns_at(self, version: int) -> DeltaColumns:
@@ -137,7 +137,7 @@ class DeltaHistory:
         return _snapshot(self, version, self.newest().columns.id)
 
     def file(self, path: str) -> Path:
-        """Return a file's place. Raise SourceError for a file of another table (a shallow clone)."""
+        """Return the place of a file. Raise SourceError for a file outside the table's folder (a shallow clone)."""
         if path.startswith(("/", "file:")) or "://" in path:
             raise SourceError(
                 f"{self.folder}: {path} belongs to another table, of which this one is a shallow clone. "
@@ -193,7 +193,10 @@ def _columns(
 
 @lru_cache(maxsize=64)
 def _commit(folder: Path, version: int, entry: tuple[int, int]) -> CommittedVersion:
-    """Return a parsed entry. `entry` distinguishes it from the entry of a recreated table in that folder."""
+    """Return a parsed log entry.
+
+    `entry` is part of the cache's key, because the table may be created again in this folder.
+    """
     try:
         text = _entry_path(folder, version).read_text(encoding="utf-8")
         actions = [json.loads(line) for line in text.splitlines() if line.strip()]
@@ -221,7 +224,7 @@ def _said(said: dict[str, Any]) -> DeltaColumns:
 
 
 def _files(actions: list[dict[str, Any]], kind: str) -> tuple[DataFile, ...]:
-    """Return the files of that kind of action. Of adds and removes, only those count that change the table's rows."""
+    """Return the files in the actions of that kind. An add or remove counts only if it changes the table's rows."""
     found = (each[kind] for each in actions if kind in each)
     return tuple(_file(each) for each in found if kind == "cdc" or each.get("dataChange", True))
 
@@ -236,8 +239,11 @@ def _file(action: dict[str, Any]) -> DataFile:
 
 @lru_cache(maxsize=4)
 def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataFile, ...]:
-    """Return the files of a snapshot in the order in which they were written, by name if at the same time."""
-    del table_id  # `entry` distinguishes the snapshot from that of a recreated table in the folder
+    """Return the files of a snapshot in the order in which they were written.
+
+    Files with the same time are ordered by name.
+    """
+    del table_id  # it is part of the key of the cache, because the table may be created again
     table = history.opened(version)
     vectors = paths_with_deletion_vectors(table)
     adds = pa.table(table.get_add_actions()).to_pylist()
@@ -255,7 +261,7 @@ def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataF
 
 
 def _text(value: object) -> str | None:
-    """Return a value of a partition column in the notation of Delta's log."""
+    """Return a value of a partition column in the form of Delta's log."""
     if value is None or isinstance(value, str):
         return value or None
     if isinstance(value, bool):

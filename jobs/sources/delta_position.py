@@ -1,8 +1,8 @@
 """The position of a Delta source in a table's history, and the rows of a slice.
 
-A position is the next row to read: a version, a file of that version, and a row of that file. At first these are the
-files of the whole table at that version (`snapshot`). Later they are the files that the version's commit added. Both
-lists have a fixed order. So a position names the same rows for as long as the log has the version's entry.
+A position is the next row to read: a version, a file of that version, and a row of that file. First these are the files
+of the whole table at a version (`snapshot`). Later they are the files that each version's commit added. Both lists have
+a fixed order. So a position names the same rows for as long as the log has the version's entry.
 """
 
 from enum import Enum
@@ -19,7 +19,7 @@ class ChangeType(Enum):
     INSERT = "insert"
     DELETE = "delete"
     SAID_IN_FILE = "in the file"
-    """A column of the file says it for each row."""
+    """The file has a column with the change of each row."""
 
 
 class _Persisted(BaseModel):
@@ -27,7 +27,7 @@ class _Persisted(BaseModel):
 
 
 class DeltaPosition(_Persisted):
-    """The next row to read: row `row` of file `file` of a version, both from 0. So far, `before` rows were read.
+    """The next row to read: row `row` of file `file` of a version, both counted from 0, after `before` rows.
 
     `table` is the id that the table got when it was created.
     """
@@ -42,7 +42,10 @@ class DeltaPosition(_Persisted):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the position of that canonical JSON text. Raise SourceError if no Delta source has written it."""
+        """Return the position in this canonical JSON text.
+
+        Raise SourceError if no Delta source has written the text.
+        """
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -65,7 +68,7 @@ class DeltaPosition(_Persisted):
         return self.model_copy(update={"version": self.version + 1, "snapshot": False, "file": 0, "row": 0})
 
     def __str__(self) -> str:
-        """Return the position in words. There files and rows count from 1, as people count."""
+        """Return the position in words. Files and rows are counted from 1 there."""
         if self.snapshot or self.file or self.row:
             of = "table at version" if self.snapshot else "version"
             return f"{of} {self.version}, file {self.file + 1}, row {self.row + 1:,}"
@@ -102,7 +105,7 @@ class DeltaRange(_Persisted):
 
 
 class DeltaSlice(_Persisted):
-    """All that a slice's reader needs: ranges of files, in order."""
+    """The content of a slice: ranges of files, in order."""
 
     ranges: tuple[DeltaRange, ...]
 

@@ -1,8 +1,8 @@
-"""Reads ranges of a Delta table's files as one DataFrame, without Delta: by Spark's Parquet reader.
+"""Reads ranges of a Delta table's files as one DataFrame with Spark's Parquet reader, without Delta.
 
-Delta itself reads whole versions. A slice is replayable because it names files and rows, whatever happens to the table
-afterwards. Values that a file does not hold, such as those of partition columns, come from the slice by maps, which
-Spark passes to its generated code (see `file_reader`).
+Delta itself reads whole versions. A slice names files and rows, so it can be read again whatever happens to the table
+later. Some values are not in a file, such as those of partition columns. The slice has them in maps, which Spark passes
+to its generated code (see `file_reader`).
 """
 
 import re
@@ -23,7 +23,7 @@ from jobs.sources.file_reader import converted, stored_field
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 
 CHANGE_TYPE: Final = "_change_type"
-"""The column with the change that a row underwent: insert, update_preimage, update_postimage or delete."""
+"""The column with the kind of change: insert, update_preimage, update_postimage or delete."""
 COMMIT_VERSION: Final = "_commit_version"
 """The column with the version that brought the row; bigint."""
 
@@ -32,7 +32,7 @@ _ZONE: Final = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """The properties that files must share to be read by one scan."""
+    """The properties that files must share so that one scan can read them."""
 
     conversions: Conversions
     says_change: bool
@@ -63,7 +63,10 @@ def layers(ranges: Iterable[DeltaRange]) -> list[list[DeltaRange]]:
 def read_history(
     spark: SparkSession, folder: Path, split: str, schema: StructType, like: Like, ranges: Sequence[DeltaRange]
 ) -> DataFrame:
-    """Return the rows of `ranges`, at least one, of a file each, with split and ordinal; `schema` is the source's."""
+    """Return the rows of `ranges`, each of one file, with split and ordinal. At least one range is required.
+
+    `schema` is the source's.
+    """
     conversions = dict(like.conversions)
     given = {*like.partitioned_by, COMMIT_VERSION, *(() if like.says_change else (CHANGE_TYPE,))}
     in_files = [field for field in schema.fields if field.name not in given]
@@ -86,7 +89,7 @@ def read_history(
 
 
 class _Places:
-    """Writes values that differ by file as SQL expressions."""
+    """Writes values that differ between files as SQL expressions."""
 
     def __init__(self, folder: Path, ranges: Sequence[DeltaRange]) -> None:
         depth = max(part.path.count("/") + 1 for part in ranges)
@@ -109,7 +112,7 @@ class _Places:
 
 
 def _given(field: StructField, at: _Places, ranges: Sequence[DeltaRange]) -> Column:
-    """Return a column that the files do not hold."""
+    """Return a column that is not in the files."""
     if field.name == COMMIT_VERSION:
         return F.expr(at.numbers(part.version for part in ranges))
     if field.name == CHANGE_TYPE:
@@ -121,11 +124,11 @@ def _given(field: StructField, at: _Places, ranges: Sequence[DeltaRange]) -> Col
 
 
 def _with_zone(value: str | None) -> str | None:
-    """Return the text of a moment with its zone. Without one it is in UTC, as delta-rs writes it."""
+    """Return the text of a moment with its zone. If it has none it is in UTC, because delta-rs writes UTC."""
     return value if value is None or _ZONE.search(value) else f"{value}Z"
 
 
 def _literal(text: str) -> str:
-    """Return a text as an SQL literal. Spark would replace `${...}`, so the dollar is written by its number."""
+    """Return a text as an SQL literal. Spark would replace `${...}`, so the dollar sign is written as its code."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
     return f"'{escaped}'"

@@ -1,7 +1,7 @@
-"""A folder of input files as a file source sees it: on a file system, or a prefix in an object store.
+"""A folder of input files, as a file source sees it: on a file system, or as a prefix in an object store.
 
-Hidden names, and names of files that are still being written, are in none of the answers (`folder_look.is_hidden`).
-An object store has no folders. A prefix is one if an object lies below it.
+No answer has hidden names, or names of files that are still being written (`folder_look.is_hidden`). An object store
+has no folders, so a prefix counts as a folder if an object lies below it.
 """
 
 import errno
@@ -23,7 +23,7 @@ _NANOSECONDS: Final = 1_000_000
 
 
 class InputEntry(Protocol):
-    """Something that lies in a folder."""
+    """A file or a folder in a folder."""
 
     @property
     def name(self) -> str:
@@ -34,33 +34,36 @@ class InputEntry(Protocol):
         """Its path or URL."""
 
     def is_dir(self) -> bool:
-        """Return whether it is a folder."""
+        """Return True for a folder."""
 
     def is_file(self) -> bool:
-        """Return whether it can be opened as a file."""
+        """Return True for a file that can be opened."""
 
 
 class InputFolder(Protocol):
     """One folder of input files."""
 
     def entries(self) -> list[InputEntry]:
-        """Return what lies in the folder; raise OSError if it cannot be listed, or is not there."""
+        """Return the files and folders in this folder.
+
+        Raise OSError if the folder cannot be listed, or does not exist.
+        """
 
     def files(self, suffixes: tuple[str, ...], glob: str | None) -> Iterator[FoundFile]:
-        """Yield the files in the folder that end so, or with `glob` those below it that match.
+        """Yield the files in the folder with these suffixes. With `glob`, yield the files below it that match instead.
 
-        Raises OSError as `entries`, and SourceError for a name that is no text.
+        Raises OSError as `entries` does, and SourceError for a name that is not UTF-8.
         """
 
     def nested(self, name: str) -> Iterator[str]:
-        """Yield the files below a folder in this one, by their names below this one."""
+        """Yield the files below a subfolder. Their names are relative to this folder."""
 
     def found(self, name: str) -> FoundFile:
-        """Return a file as it is now; raise OSError."""
+        """Return the present size and time of a file. Raises OSError."""
 
 
 def input_folder(place: StoragePlace) -> InputFolder:
-    """Return the folder that lies there."""
+    """Return the folder of input files at that place."""
     if isinstance(place.storage, Folder):
         return _Local(place.storage.path(place.name))
     return _InStore(place)
@@ -76,7 +79,7 @@ class _Local:
     def files(self, suffixes: tuple[str, ...], glob: str | None) -> Iterator[FoundFile]:
         for name in self._names(suffixes, glob):
             _must_be_text(self.path, name)
-            with suppress(FileNotFoundError):  # somebody removed it just now
+            with suppress(FileNotFoundError):  # the file was removed after it was listed
                 yield self.found(name)
 
     def nested(self, name: str) -> Iterator[str]:
@@ -139,7 +142,7 @@ class _InStore:
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:
-    """Return the names that a glob means, as `Path.glob` understands it: `**` stands for any number of folders."""
+    """Return the pattern of a glob. As in `Path.glob`, `**` stands for any number of folders."""
     parts = glob.split("/")
     last = len(parts) - 1
     return re.compile("".join(_of_part(part, is_last=place == last) for place, part in enumerate(parts)), re.DOTALL)
@@ -147,7 +150,7 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
 
 def _of_part(part: str, *, is_last: bool) -> str:
     if part == "**":
-        return r"(?!)" if is_last else r"(?:[^/]+/)*"  # at the end it stands for folders alone
+        return r"(?!)" if is_last else r"(?:[^/]+/)*"  # at the end, ** matches folders only
     signs = {"*": "[^/]*", "?": "[^/]"}
     pieces = re.split(r"(\*|\?|\[!?\]?[^\]]*\])", part)
     shown = "".join(signs.get(piece) or _of_characters(piece) for piece in pieces)

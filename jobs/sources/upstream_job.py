@@ -1,6 +1,6 @@
-"""Handles another Tidemark job whose cuts a pipeline reads: finds its newest cut, checks an older one, reserves one.
+"""Finds the newest cut of an upstream job, checks that an older cut still exists, and reserves a cut.
 
-Nothing here needs Spark.
+An upstream job is another Tidemark job whose cuts a pipeline reads. Nothing here needs Spark.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from jobs.stores.upstream_cuts import UpstreamCut, cuts_at, rests_on
 from jobs.stores.warehouse import Warehouse
 
 _FOUND_MAX: Final = 16
-"""So many cuts are known by name. The tables of one job are read up to one cut at a time."""
+"""This many cuts are remembered by name. The tables of one job are read up to one cut at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +37,22 @@ class FoundCut:
 
     @property
     def name(self) -> str:
-        """Return the name under which the job door knows the cut."""
+        """Return the name that the job door uses for this cut."""
         return f"{self.cut.checkpoint}.{self.cut.nonce}"
 
 
 class Upstream:
-    """The upstream job: its newest cut, and the cuts that were found. All sources of one job in a process share it."""
+    """An upstream job, and the cuts that were found in it. All sources of one job in a process share this object."""
 
     def __init__(self, warehouse: Path, job: str) -> None:
-        """Name the job. It reads nothing yet."""
+        """Name the job. Nothing is read yet."""
         self._warehouse = Warehouse(warehouse, ProtocolPaths(job_name(job)))
         self._found: dict[str, FoundCut] = {}
         self._stores: tuple[CutStore, CheckpointStore] | None = None
         self._lock = Lock()
 
     def newest(self) -> FoundCut | None:
-        """Return the newest published cut, or None before the first one. Raise SourceError for a job that never ran."""
+        """Return the newest published cut, or None if there is none yet. Raise SourceError for a job that never ran."""
         with self._lock:
             recorded = self._opened()[0].entries()
             if not recorded:
@@ -67,21 +67,21 @@ class Upstream:
             return found
 
     def named(self, name: str) -> FoundCut:
-        """Return a cut that a source of this process found. Raise SourceError for another cut."""
+        """Return a cut that a source of this process has found. Raise SourceError for another name."""
         found = self._found.get(name)
         if found is None:
             raise SourceError(f"cut {name} of {self._warehouse.paths.job} is not known any more: run the tick again")
         return found
 
     def keyed_tables(self) -> frozenset[TableName]:
-        """Return the tables with one row per key according to the newest entry, operators' states included."""
+        """Return the tables with one row per key in the newest entry, state tables included."""
         job = self._warehouse.paths.job
         return frozenset(name for record in self._records()[-1:] for name, _ in keyed_tables(record, job))
 
     def hold(self, cut: UpstreamCut, reader: str) -> None:
-        """Reserve a cut for the job that reads on from it, until that job reserves a newer one, for at most 30 days.
+        """Reserve a cut for the job that reads it, for at most 30 days, or until that job reserves a newer one.
 
-        If the cut is no longer recorded, it reserves nothing. Raises OSError for a warehouse that cannot be written.
+        If the cut is no longer recorded, nothing is reserved. Raises OSError for a warehouse that cannot be written.
         """
         cuts, store = self._opened()[0], ReservationStore(self._warehouse)
         recorded = cuts.entries().get(cut.checkpoint)
@@ -93,7 +93,7 @@ class Upstream:
             store.reserve(name, recorded, JOB_RESERVATION_MS_MAX, kept=True, reader=reader)
 
     def must_stand(self, cut: UpstreamCut) -> None:
-        """Raise SourceError if the upstream job was rolled back behind a cut, or never had this cut."""
+        """Raise SourceError if the upstream job was rolled back behind the cut, or never took it."""
         records = self._records()
         there = next((row for row in records if row.checkpoint == cut.checkpoint), None)
         gone = there is not None and (there.abandoned or cut.nonce not in ("", there.nonce))
@@ -103,7 +103,7 @@ class Upstream:
 
     @property
     def has_run(self) -> bool:
-        """Return True if the job is in its warehouse."""
+        """Return True if the job has run in its warehouse."""
         return has_run(self._warehouse)
 
     def _records(self) -> tuple[CheckpointRecord, ...]:
@@ -125,19 +125,22 @@ class Upstream:
 
 @cache
 def upstream_job(warehouse: Path, job: str) -> Upstream:
-    """Return the job of that name. All sources of a process get the same object."""
+    """Return the job of that name. All callers in a process get the same object."""
     return Upstream(warehouse, job)
 
 
 class UpstreamHolds:
-    """Reserves the upstream cuts from which a job reads on, so that the upstream jobs' clean-ups keep them."""
+    """Reserves the upstream cuts at which a job stands, so that clean-ups of the upstream jobs keep them."""
 
     def __init__(self, reader: str) -> None:
-        """Hold for this job. Its text names its warehouse too, and upstream's doctor shows it."""
+        """Reserve for this job.
+
+        `reader` also names its warehouse, and `tidemark doctor` of the upstream job shows it.
+        """
         self._reader = reader
 
     def rest_on(self, positions: Iterable[str | None]) -> None:
-        """Reserve the cuts at these positions instead of the earlier ones. Ignore positions of other sources.
+        """Reserve the cuts at these positions, in place of earlier ones. Ignore positions of other sources.
 
         Raises OSError for an upstream warehouse that cannot be written.
         """
@@ -154,10 +157,10 @@ def newest_that_stands(records: Iterable[CheckpointRecord]) -> CheckpointRecord 
 
 
 def taken_back(record: CheckpointRecord) -> str:
-    """Return which upstream cut of a checkpoint no longer exists, or an empty text if all of them exist.
+    """Return a sentence on the first upstream cut of a checkpoint that no longer exists, or an empty text.
 
-    It says nothing about a warehouse that was moved. When the source is polled, it looks at the warehouse's present
-    place.
+    A warehouse that is not found is not an error here, because it may have been moved. The poll of the source looks at
+    the present place.
     """
     for cut in rests_on(record):
         upstream = upstream_job(Path(cut.warehouse), cut.job)

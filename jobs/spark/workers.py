@@ -1,8 +1,9 @@
 """Compares the workers of a cluster with this process, before the first micro-batch runs there.
 
-Spark ships functions to its workers, but not the packages that they use. A worker with another version of a package may
-compute or write something else, and one without the store's credentials fails in the middle of a micro-batch. So a tiny
-job runs on the workers first. What it runs there is sent as code, since a worker may lack this very package.
+Spark sends functions to its workers, but not the packages that the functions use. If a worker has another version of a
+package, it may compute or write different results. If it lacks the store's credentials, it fails in the middle of a
+micro-batch. So a tiny job checks the workers first. Spark sends its code to the workers, since a worker may lack this
+very package.
 """
 
 import json
@@ -23,9 +24,9 @@ PYTHON: Final = "Python"
 _PACKAGES: Final = (DISTRIBUTION, "polars", "pyarrow")
 _LOOKS_PER_CORE: Final = 2
 _PAUSE_S: Final = 0.2
-"""How long a look takes at least, so that one free worker does not take all of them."""
+"""Each check takes at least this long. Otherwise, one free worker could take all of them."""
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
-"""What Spark says if it cannot even start the look."""
+"""Spark's message if it cannot even start the check."""
 _WAY_OUT: Final = "install the same versions there, or name the worker's own Python in PYSPARK_PYTHON"
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +38,10 @@ class UnfitWorkerError(Exception):
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that workers must have too; one that is not installed is empty."""
+    """Return the versions that workers must have too.
+
+    The version of a package that is not installed is an empty text.
+    """
     found = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
     for name in _PACKAGES:
         try:
@@ -48,10 +52,10 @@ def versions() -> dict[str, str]:
 
 
 def must_suit(session: SparkSession, warehouse: Root, folder: str, cores: int, ours: Mapping[str, str]) -> None:
-    """Raise UnfitWorkerError unless the workers have the versions `ours`, and see the warehouse's `folder`.
+    """Raise UnfitWorkerError unless the workers have the versions `ours` and can read the warehouse's `folder`.
 
-    Spark chooses the workers that answer. There are twice as many looks as `cores`, so a busy cluster may leave one
-    out.
+    Spark decides which workers run the checks. There are twice as many checks as `cores`. On a busy cluster, a worker
+    may still get none.
     """
     look = _look(dict(ours), PYTHON, place_in.__module__, str(warehouse), folder, _PAUSE_S)
     looks = max(1, cores) * _LOOKS_PER_CORE
@@ -81,7 +85,10 @@ def _differs(host: str, name: str, theirs: str, ours: str) -> str:
 def _look(
     ours: dict[str, str], python: str, storage_module: str, warehouse: str, folder: str, pause_s: float
 ) -> Callable[[Batches], Batches]:
-    """Return what a worker does. It is a closure, so Spark sends its code and no reference to this module."""
+    """Return the function that checks a worker.
+
+    It is a closure, so Spark sends its code and no reference to this module.
+    """
 
     def look(batches: Batches) -> Batches:
         import json  # noqa: PLC0415 - on the worker

@@ -1,4 +1,4 @@
-"""Reads whole files for their checksum."""
+"""Computes the checksums of whole files."""
 
 import os
 import threading
@@ -10,7 +10,7 @@ from jobs.storage.place import StoragePlace
 
 _BUFFER_BYTES: Final = 256 * 1024
 _buffers: Final = threading.local()
-"""A buffer for each thread, which all files use. New memory costs more than the checksum."""
+"""A buffer for each thread, used for all its files. New memory would cost more time than the checksum."""
 
 
 def measured(place: StoragePlace) -> tuple[int, int]:
@@ -26,7 +26,7 @@ def measured(place: StoragePlace) -> tuple[int, int]:
 def _of_path(path: "os.PathLike[str]") -> tuple[int, int]:
     buffer = _buffer()
     size, crc32 = 0, 0
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe has no end to wait for
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # reading a named pipe might never end
     try:
         while got := os.readv(descriptor, [buffer]):
             size, crc32 = size + got, zlib.crc32(buffer[:got], crc32)

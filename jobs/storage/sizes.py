@@ -8,9 +8,9 @@ from jobs.storage.port import Storage
 from jobs.storage.together import together
 
 LISTED_FROM: Final = 20
-"""If one folder has so many files to look up, it is listed instead.
+"""A folder with this many files to look up, or more, is listed instead.
 
-A LIST returns a thousand sizes, but costs more money.
+One LIST returns a thousand sizes, but costs more money.
 """
 
 

@@ -1,7 +1,7 @@
 """Asks a storage several independent questions at the same time.
 
-In an object store, each question takes as long as its way there and back, so they are asked in parallel. In a folder,
-an answer takes microseconds, less than a thread costs, so they are asked one after another.
+In an object store, each question takes a round trip, so they are asked in parallel. In a folder, an answer takes
+microseconds, which is less than a thread costs. So there they are asked one after another.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +12,7 @@ from jobs.storage.folder import Folder
 from jobs.storage.port import Storage
 
 AT_A_TIME: Final = 32
-"""A store answers so many requests of one client at a time without refusing any."""
+"""The number of requests of one client that a store answers at the same time without refusing any."""
 
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
@@ -21,17 +21,17 @@ _Answer = TypeVar("_Answer")
 def together(storage: Storage, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
     """Return the answers of `call` in the order of the questions, or raise the first error.
 
-    It returns or raises only when no call runs any more. Each call may run in another thread.
+    It returns or raises only after all calls have ended. Each call may run in another thread.
     """
     each = list(asked)
     return list(in_threads(1 if isinstance(storage, Folder) else len(each), call, each))
 
 
 def in_threads(threads: int, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> Iterator[_Answer]:
-    """Yield the answers of `call` in the order of what is asked, by so many threads, `AT_A_TIME` at most.
+    """Yield the answers of `call` in the order of `asked`. It uses this many threads, but at most `AT_A_TIME`.
 
-    Raises the first error. Then, or if the caller wants no further answer, no further call begins, and those that
-    have begun come to their end.
+    Raises the first error. After an error, or if the caller wants no further answer, no new call begins. Calls that
+    have begun run to their end.
     """
     if threads <= 1:
         yield from map(call, asked)
@@ -45,7 +45,7 @@ def in_threads(threads: int, call: Callable[[_Asked], _Answer], asked: Iterable[
 
 
 def both(storage: Storage, one: Callable[[], _Asked], other: Callable[[], _Answer]) -> tuple[_Asked, _Answer]:
-    """Return the answers of two calls. In a folder they run in order. Raise the first error."""
+    """Return the answers of two calls. In a folder they run one after the other. Raise the first error."""
     calls: tuple[Callable[[], object], ...] = (one, other)
     first, second = together(storage, lambda call: call(), calls)
     return cast("tuple[_Asked, _Answer]", (first, second))

@@ -47,9 +47,10 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """What all rows of a batch have, whatever their table: a value for each row.
+    """The columns that all rows of a batch have, whatever their table, with a value for each row.
 
-    `tables` are the tables' numbers. `unchanged` has the columns that were not sent, by the number of their row.
+    `tables` has the number of each row's table. `unchanged` has the columns that the server did not send, by the row's
+    number.
     """
 
     kinds: Sequence[str] | pa.Array
@@ -77,7 +78,7 @@ class Batches:
         self.schema = pa.schema([*_HEAD_ARROW, *own, *later])
 
     def made(self, heads: Heads, rows: Mapping[int, TableRows]) -> pa.RecordBatch:
-        """Return the rows, those of each table by its number.
+        """Return the rows of all tables. Each row is at its number in the batch.
 
         Raises SourceError for a value that its column's type cannot hold.
         """
@@ -112,7 +113,7 @@ class Batches:
         ]
 
     def _columns(self, number: int, rows: TableRows, heads: Heads) -> list[pa.Array]:
-        """Return the values of one table's columns, without gaps."""
+        """Return the values of one table's columns, without the gaps."""
         arrays = []
         for column, values in zip(self._tables[number].columns, rows.columns, strict=True):
             try:
@@ -134,7 +135,7 @@ def ended(batch: pa.RecordBatch, end_lsn: int) -> pa.RecordBatch:
 
 
 def _spread(rows: pa.Array, numbers: Numbers, count: int) -> pa.Array:
-    """Return `count` rows with the given ones at their numbers, and null elsewhere."""
+    """Return `count` rows: the given ones at their numbers, and nulls elsewhere."""
     if len(numbers) == count:
         return rows
     indices = np.zeros(count, np.int64)

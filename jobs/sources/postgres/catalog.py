@@ -1,4 +1,4 @@
-"""Reads the content of a publication from the catalog, and refuses a server that cannot give all its changes."""
+"""Reads which tables and columns a publication has, and refuses a server that cannot give all changes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from jobs.sources.postgres.connection import Connection
 from jobs.sources.postgres.position import ANEW
 
 _VERSION_MIN: Final = 150_000
-"""Since version 15, the server shows the published columns and rows of each table (`pg_publication_tables`)."""
+"""Since version 15, the server lists the published columns and rows of each table (`pg_publication_tables`)."""
 
 _TABLES: Final = """
 SELECT c.oid::bigint, p.schemaname::text, p.tablename::text, p.attnames::text[], p.rowfilter, c.relreplident::text,
@@ -53,7 +53,7 @@ ORDER BY array_position(i.indkey, a.attnum)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A table of a publication, and the condition of its published rows (None: all rows)."""
+    """A table of a publication, and the condition on its published rows (None: all rows are published)."""
 
     table: SourceTable
     row_filter: str | None
@@ -73,7 +73,7 @@ def must_decode(connection: Connection) -> None:
 
 
 def system_of(connection: Connection) -> str:
-    """Return the identifier that the server got when its data folder was made."""
+    """Return the identifier that the server's data folder got when it was created."""
     return str(_only(connection, "SELECT system_identifier::text FROM pg_control_system()"))
 
 
@@ -129,7 +129,10 @@ def _columns(connection: Connection, oid: int) -> Iterator[SourceColumn]:
 
 
 def source_column(connection: Connection, name: str, oid: int, typmod: int, *, later: bool = False) -> SourceColumn:
-    """Return a column of a declared type, of which a domain's base type counts; raise SourceError if it is gone."""
+    """Return a column with its declared type. For a domain this is its base type.
+
+    Raise SourceError if the type is gone.
+    """
     row = connection.execute(_TYPE, {"type": oid, "typmod": typmod}).fetchone()
     if row is None:
         raise SourceError(f"column {name} has a type that was dropped since, so its values cannot be read: {ANEW}")

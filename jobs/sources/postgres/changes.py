@@ -41,7 +41,7 @@ _CHANGES_MIN: Final = 50_000
 """The source asks for at least this many changes at once."""
 _MIB: Final = 1024 * 1024
 _ROWS_MAX: Final = 1_000_000
-"""If a poll asks for more rows than this, it answers after this many have been written to files."""
+"""If a poll asks for more rows than this, it answers after this many have been written."""
 
 
 class PostgresChanges:
@@ -200,7 +200,7 @@ class PostgresChanges:
         return ChangesPosition.parse(position).named()
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int:
-        """Return the rows between two positions; see `port.CountsRows`."""
+        """Return the number of rows between two positions; see `port.CountsRows`."""
         del split
         return ChangesPosition.parse(end).row - ChangesPosition.parse(start).row
 
@@ -281,7 +281,7 @@ class PostgresChanges:
             raise SourceError(f"the tables of {server.place} cannot be read ({server.told(error)})") from None
 
     def _fill(self, start: ChangesPosition, rows: int) -> None:
-        """Write changes to files until so many rows follow the position, or the server has no more."""
+        """Write changes to files until enough rows follow the position, or the server has no more."""
         log, tables = self._log.look(), self._known_tables()
         must_hold(log, start)
         if log.last is None and not start.lsn:
@@ -293,7 +293,7 @@ class PostgresChanges:
                 more = self._staging.append(tables, start, max(rows, _CHANGES_MIN))
             except SourceError:
                 if unread > 0:
-                    return  # the staged files can be read although the server is away
+                    return  # without the server, the staged files can still be read
                 raise
         self._rest(start)
 
@@ -337,7 +337,7 @@ def _quoted(name: str) -> str:
 
 
 def _must_be_distinct(tables: Sequence[SourceTable]) -> None:
-    """Raise SourceError if two tables or two columns had one name in Spark, which ignores case."""
+    """Raise SourceError if two tables or two columns would have the same name in Spark, which ignores case."""
     for what, names in [
         ("the tables", [name for table in tables for name in (table.column, *table.later_fields().names)]),
         *((table.full_name, [column.name for column in table.columns]) for table in tables),

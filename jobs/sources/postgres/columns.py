@@ -87,7 +87,7 @@ class SourceColumn(BaseModel):
 
 
 class SourceTable(BaseModel):
-    """A published table in the form in which this source reads it. `keys` are the columns of its replica identity.
+    """A published table as this source reads it. `keys` are the columns of its replica identity.
 
     `oid` is the server's number of the table. A table that is dropped and created again gets another one.
     """

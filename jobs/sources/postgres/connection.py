@@ -1,4 +1,4 @@
-"""Connects to a server, and keeps the password to itself. No message, log or representation has it."""
+"""Connects to a server. No message, log or representation contains the password."""
 
 import os
 import time
@@ -30,11 +30,14 @@ _SESSION: Final = (
     "SET row_security = off",
     "SET statement_timeout = 0",
 )
-"""Values are read as text, so the session sets their form. Without row_security, a hidden row is an error."""
+"""The source reads values as text, so the session fixes their form.
+
+With row_security off, hidden rows cause an error.
+"""
 
 
 class Server:
-    """The place of the server, and the log-in. It cannot be pickled, so it reaches no other process."""
+    """The address of the server, and the login. It cannot be pickled, so it reaches no other process."""
 
     def __init__(self, url: str) -> None:
         """Take a URL, libpq's `key=value` pairs (`service=bank`), or `env:NAME` of an environment variable."""
@@ -42,7 +45,7 @@ class Server:
         self._reached = False
 
     def __repr__(self) -> str:
-        """Return the place without user and password."""
+        """Return the address without user and password."""
         return f"Server({self.place})"
 
     def __reduce__(self) -> NoReturn:
@@ -63,9 +66,9 @@ class Server:
         return f"{host}:{port}/{known.get('dbname') or os.environ.get('PGDATABASE') or ''}"
 
     def connect(self, *, replication: bool = False) -> Connection:
-        """Return a connection in autocommit. Raise SourceError.
+        """Return a connection in autocommit mode. Raise SourceError if there is none.
 
-        If this process has reached the server before, it waits, because the server may just be restarting.
+        If this process has reached the server before, it waits, because the server may be restarting.
         """
         deadline = time.monotonic() + (_PATIENCE_S if self._reached else 0)
         while True:
@@ -84,7 +87,7 @@ class Server:
                 return connection
 
     def told(self, error: Exception) -> str:
-        """Return the message of the server or its client in one line, without the password."""
+        """Return a message of the server or its client in one line, without the password."""
         text = " ".join(str(error).split()) or type(error).__name__
         with suppress(SourceError):
             password = self._parameters().get("password")

@@ -23,8 +23,9 @@ def next_ranges(
 ) -> tuple[FileRange, ...]:
     """Return the next rows from `row` on: at most `rows_max`, or one whole transaction if it has more.
 
-    No slice ends within a transaction. So no checkpoint can show a part of one. The snapshot counts as one transaction,
-    unless it may be read in parts. A file that has a column which these tables lack waits for a process that has it.
+    No slice ends within a transaction, so no checkpoint can show a part of one. The snapshot counts as one transaction,
+    unless it may be read in parts. A file may have a column that these tables lack. It waits for a tick that has the
+    column.
     """
     ranges: list[FileRange] = []
     place, left = log.at(row), rows_max
@@ -66,7 +67,7 @@ def position_after(log: StagedLog, row: int) -> ChangesPosition:
 
 
 def committed_at(log: StagedLog, row: int) -> datetime | None:
-    """Return the time of the row's commit. It is None if the log has no such row, or if the row is of the snapshot."""
+    """Return the time of the row's commit. None: the log has no such row, or the row belongs to the snapshot."""
     place = log.at(row)
     if place is None:
         return None
@@ -77,7 +78,7 @@ def committed_at(log: StagedLog, row: int) -> datetime | None:
 
 
 def must_hold(log: StagedLog, position: ChangesPosition) -> None:
-    """Raise SourceError if a position lies before the log, or if the log has other transactions there."""
+    """Raise SourceError if a position lies before the log's first row, or if the log has other transactions there."""
     first = log.files[0] if log.files else None
     if first is None:
         if position.row and not position.lsn:

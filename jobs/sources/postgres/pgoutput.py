@@ -1,8 +1,8 @@
 """Decodes the messages of PostgreSQL's own logical decoding plugin, pgoutput, protocol version 1.
 
-Their form is described in PostgreSQL's manual, "Logical Replication Message Formats". Values are the texts that the
-server writes. This module knows neither types nor tables. The rows of many messages are decoded at once, column by
-column. The few messages that describe tables are decoded one by one.
+PostgreSQL's manual describes them under "Logical Replication Message Formats". Values are texts, as the server writes
+them. This module knows neither types nor tables. It decodes the rows of many messages at once, column by column. The
+few messages that describe tables are decoded one by one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,12 +24,12 @@ _KEY, _OLD, _NEW = b"KON"
 _BEGIN_BYTES: Final = 21
 _COMMIT_BYTES: Final = 26
 _ROW_AT: Final = 6
-"""Where the first row of a message begins: behind its kind, the number of its table, and the kind of the row."""
+"""A message's first row begins here: after the message's kind, the number of its table, and the row's kind."""
 _RELATION_COLUMN: Final = Struct(">ii")
 _EPOCH_US: Final = 946_684_800_000_000
 """PostgreSQL counts microseconds from 2000-01-01, and Unix time begins at 1970-01-01."""
 _ROOM: Final = bytes(8)
-"""Stands behind the last message, so that a number that is cut short can be read, and then refused."""
+"""These bytes follow the last message. A number that is cut short is read into them, and then refused."""
 
 Places = npt.NDArray[np.int64]
 
@@ -40,7 +40,7 @@ class NotPgoutputError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """A column in the form in which the server describes it before a table's first change."""
+    """A column, as the server describes it before a table's first change."""
 
     name: str
     oid: int
@@ -59,16 +59,17 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Rows of one table, column by column: texts, null where a row has none.
+    """Rows of one table, column by column: texts, or null where a row has no value.
 
-    `unchanged` says for each column where a large value was not sent, since an update left it alone (TOAST).
+    `unchanged` marks for each column the rows whose large value was not sent, because the update did not change it
+    (TOAST).
     """
 
     texts: list[pa.LargeBinaryArray]
     unchanged: list[npt.NDArray[np.bool_]]
 
     def filled(self, old: "Values", where: npt.NDArray[np.bool_]) -> "Values":
-        """Return the rows with the old values in the places of those that were not sent, where `where` says so."""
+        """Return the rows with the old values in place of those that were not sent, in the rows that `where` marks."""
         texts = [
             pc.if_else(pa.array(unsent & where), before, new) if unsent.any() else new
             for new, before, unsent in zip(self.texts, old.texts, self.unchanged, strict=True)
@@ -77,13 +78,13 @@ class Values:
 
 
 class Messages:
-    """Messages one behind the other. Parts of them are read for many at once.
+    """A sequence of messages. Parts of many messages are read at once.
 
     Each method raises NotPgoutputError for messages that are cut short or too long.
     """
 
     def __init__(self, messages: Sequence[bytes]) -> None:
-        """Take the messages; raise NotPgoutputError if one is of an unknown kind."""
+        """Take the messages. Raise NotPgoutputError if one has an unknown kind."""
         lengths = np.fromiter(map(len, messages), np.int64, len(messages))
         self._ends = np.cumsum(lengths)
         self._starts = self._ends - lengths
@@ -100,13 +101,13 @@ class Messages:
         return np.flatnonzero(np.isin(self.kinds, kinds))
 
     def begins(self, which: Places) -> tuple[Places, Places, Places]:
-        """Return the places of the commit records, the microseconds, and the ids of transactions that begin."""
+        """Return the places of the commit records, the microseconds, and the ids of the transactions that begin."""
         self._must_have(which, _BEGIN_BYTES, "begin")
         at = self._starts[which]
         return self._numbers(at + 1, 8), self._numbers(at + 9, 8) + _EPOCH_US, self._numbers(at + 17, 4)
 
     def commits(self, which: Places) -> Places:
-        """Return the places behind the commit records of transactions that end."""
+        """Return the places after the commit records of transactions that end."""
         self._must_have(which, _COMMIT_BYTES, "commit")
         return self._numbers(self._starts[which] + 10, 8)
 
@@ -115,7 +116,7 @@ class Messages:
         return self._numbers(self._starts[which] + 1, 4)
 
     def has_old(self, which: Places) -> npt.NDArray[np.bool_]:
-        """Return whether these updates have an old row."""
+        """Return which of these updates have an old row."""
         return np.isin(self._bytes[self._starts[which] + _ROW_AT - 1], (_KEY, _OLD))
 
     def inserted(self, which: Places) -> Values:
@@ -125,7 +126,7 @@ class Messages:
         return values
 
     def deleted(self, which: Places) -> Values:
-        """Return the old rows of deletes, all of one table: whole ones, or those of their keys."""
+        """Return the old rows of deletes, all of one table. A row is complete, or has only its key."""
         values, ends = self._rows(which, self._starts[which] + _ROW_AT, (_KEY, _OLD))
         self._must_end(which, ends)
         return values
@@ -133,7 +134,7 @@ class Messages:
     def updated(self, which: Places) -> tuple[Values, Values]:
         """Return the old and the new rows of updates with old rows, all of one table.
 
-        An old row is the whole row before with REPLICA IDENTITY FULL. Then it has the values that were not sent again.
+        With REPLICA IDENTITY FULL, an old row is complete. Then it has the values that were not sent again.
         """
         begin = self._starts[which] + _ROW_AT
         old, ends = self._rows(which, begin, (_KEY, _OLD))
@@ -154,7 +155,7 @@ class Messages:
         return [int.from_bytes(data[at : at + 4]) for at in range(_ROW_AT, len(data), 4)]
 
     def _rows(self, which: Places, at: Places, kinds: tuple[int, ...]) -> tuple[Values, Places]:
-        """Return the rows that begin there, behind a byte of one of these kinds, and where they end."""
+        """Return the rows at these places, each after a byte of one of these kinds, and where they end."""
         ends = self._ends[which]
         marks = self._bytes[np.minimum(at - 1, len(self._bytes) - 1)]
         if (at > ends).any() or not np.isin(marks, kinds).all():
@@ -178,14 +179,14 @@ class Messages:
         return Values(texts, unchanged), at
 
     def _texts(self, begins: Places, ends: Places, valid: npt.NDArray[np.bool_]) -> pa.LargeBinaryArray:
-        """Return the bytes from each begin to its end; null where they are not valid."""
+        """Return the bytes between each begin and its end, or null where they are not valid."""
         bounds = np.stack([begins, ends], axis=1).reshape(-1)
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._joined)]
         every_other = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
         return every_other.take(pa.array(np.arange(0, len(bounds), 2), mask=~valid))
 
     def _numbers(self, at: Places, size: int) -> Places:
-        """Return the numbers of so many bytes that begin there, the most significant byte first."""
+        """Return the numbers at these places. Each has `size` bytes, the most significant byte first."""
         found = np.zeros(len(at), np.int64)
         at = np.minimum(at, len(self._bytes) - len(_ROOM))
         for place in range(size):
@@ -209,7 +210,7 @@ def _relation(data: bytes) -> Relation:
     try:
         schema, at = _text(data, 5)
         name, at = _text(data, at)
-        count = data[at + 1] << 8 | data[at + 2]  # behind the replica identity
+        count = data[at + 1] << 8 | data[at + 2]  # after the replica identity
         columns = tuple(_columns(data, at + 3, count))
     except (IndexError, ValueError) as error:
         raise NotPgoutputError("a table's description is cut short") from error
@@ -218,7 +219,7 @@ def _relation(data: bytes) -> Relation:
 
 def _columns(data: bytes, at: int, count: int) -> Iterator[RelationColumn]:
     for _ in range(count):
-        name, at = _text(data, at + 1)  # behind its flags
+        name, at = _text(data, at + 1)  # after its flags
         if at + _RELATION_COLUMN.size > len(data):
             raise ValueError(name)
         yield RelationColumn(name, *_RELATION_COLUMN.unpack_from(data, at))

@@ -8,7 +8,7 @@ from jobs.sources.port import SourceError
 from jobs.sources.postgres.lsn import parsed, written
 
 ANEW: Final = "read the tables anew, with another slot, an empty folder of staged files and another id of the source"
-"""The last way out of every refusal: begin a new line of changes, with a new snapshot."""
+"""Every refusal ends with this way out: begin a new series of changes, with a new snapshot."""
 
 
 def _number(text: object) -> object:
@@ -20,7 +20,7 @@ Lsn = Annotated[NonNegativeInt, BeforeValidator(_number), PlainSerializer(writte
 
 
 class ChangesPosition(BaseModel):
-    """All transactions before the horizon `lsn` are read, with `row` rows in them and in the snapshot.
+    """All transactions before the horizon `lsn` were read: `row` rows, those of the snapshot included.
 
     Within a snapshot that is read in parts, `lsn` is 0.
     """
@@ -33,7 +33,7 @@ class ChangesPosition(BaseModel):
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Return the position of that JSON text. None is the start. Raise SourceError for a text of another source."""
+        """Return the position in this JSON text. None is the start. Raise SourceError for another source's text."""
         if text is None:
             return cls()
         try:

@@ -20,8 +20,9 @@ CHANGES = "changes"
 def position_named(log: StagedLog, words: str) -> ChangesPosition:
     """Return the position of `end`, `changes`, a number of rows, a place of the server's log, or a moment.
 
-    A place of the log means behind all transactions that were committed before it, and a moment before the first
-    transaction that was not. Raises NoSuchPositionError listing what may be named.
+    A place of the log means the position after all transactions that were committed before it. A moment means the
+    position before the first transaction that was committed at that time or later. Raises NoSuchPositionError, which
+    lists the valid words.
     """
     places = tuple(_places(log))
     found = _found(log, places, words) if places else None
@@ -68,7 +69,7 @@ def _end_of(file: ChangeFile) -> ChangesPosition:
 
 
 def _first_since(log: StagedLog, moment: datetime) -> int | None:
-    """Return the number of the first row that was committed at this moment or later, or None if there is none."""
+    """Return the number of the first row that was committed at this moment or later. None if there is none."""
     wanted = np.datetime64(moment.astimezone(UTC).replace(tzinfo=None), "us")
     for file in log.files:
         times = pq.read_table(file.path, columns=[COMMITTED_AT]).column(0).to_numpy()

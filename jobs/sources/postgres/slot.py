@@ -1,4 +1,4 @@
-"""Reads changes from a replication slot without consuming any, and moves the slot when a checkpoint allows it.
+"""Reads changes from a replication slot without consuming them, and moves the slot when a checkpoint allows it.
 
 The changes come from a temporary copy of the slot, which belongs to one connection. The copy consumes the changes that
 it returns, so the server decodes each transaction once, while the slot itself stays. If the connection ends, the copy
@@ -72,7 +72,7 @@ def state_of(connection: Connection, slot: str) -> SlotState | None:
 
 
 def create(connection: Connection, slot: str) -> None:
-    """Make the slot. The server waits for running transactions."""
+    """Create the slot. The server waits for running transactions first."""
     connection.execute("SELECT pg_create_logical_replication_slot(%s, %s)", [slot, PLUGIN])
 
 
@@ -88,7 +88,7 @@ class SlotCopy:
     """The temporary copy of a slot."""
 
     def __init__(self, server: Server, slot: str, publication: str) -> None:
-        """Connect to nothing yet."""
+        """Do not connect yet."""
         self._server, self._slot = server, slot
         self._publication = '"' + publication.replace('"', '""') + '"'
         self._connection: Connection | None = None
@@ -97,7 +97,7 @@ class SlotCopy:
         """The next read returns the transactions after this horizon."""
 
     def connection(self, start: int) -> Connection:
-        """Return the connection of a copy that will read the transactions after this horizon. Raise SourceError."""
+        """Return the connection of a copy that reads the transactions after this horizon. Raise SourceError."""
         if self._connection is not None and (self._connection.closed or self._start != start):
             self.close()
         if self._connection is None:
@@ -106,7 +106,7 @@ class SlotCopy:
         return self._connection
 
     def read(self, start: int, changes: int) -> Iterator[bytes]:
-        """Yield the messages of whole transactions: at least so many, or all that are committed."""
+        """Yield the messages of whole transactions: at least `changes` changes, or all that are committed."""
         connection = self.connection(start)
         self._start = -1
         with connection.cursor() as cursor:
@@ -124,14 +124,14 @@ class SlotCopy:
         return state.confirmed
 
     def go_on(self, start: int) -> None:
-        """Let the next read return the transactions after `start`.
+        """Make the next read return the transactions after `start`.
 
-        The last read must have found no others before it.
+        The last read must have found no other transactions before `start`.
         """
         self._start = start
 
     def close(self) -> None:
-        """End the connection, and with it the copy."""
+        """Close the connection, which ends the copy."""
         connection, self._connection, self._start = self._connection, None, -1
         if connection is not None:
             connection.close()

@@ -1,11 +1,11 @@
-"""Reads all rows of the tables at one moment, which is exactly the moment at which the changes begin.
+"""Reads all rows of the tables at the exact moment at which the changes begin.
 
-A slot that is made over a replication connection exports a snapshot. It sees exactly the transactions before the slot's
-consistent point. A snapshot of our own would not do. A transaction may wait between its commit record and the moment at
-which snapshots see it, for example for a synchronous standby. It would then be neither in the snapshot nor in the
-changes.
+A slot that is created over a replication connection exports a snapshot. It shows exactly the transactions before the
+slot's consistent point. An ordinary snapshot would not do. A transaction may wait between its commit record and the
+moment at which snapshots show it, for example for a synchronous standby. It would then be neither in the snapshot nor
+in the changes.
 
-The slot is a temporary one. So the slot that the changes come from may be older, and somebody else may have made it.
+This slot is temporary. The slot of the changes may be older, and somebody else may have created it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ _ROWS_PER_BATCH: Final = 50_000
 
 @contextmanager
 def snapshot(server: Server, slot: str) -> Iterator[tuple[Connection, int]]:
-    """Yield a connection that sees the database at a horizon, and the horizon. Raises SourceError."""
+    """Yield a connection that shows the database at a horizon, and the horizon. Raises SourceError."""
     with server.connect(replication=True) as exporter:
         horizon, name = _exported(server, exporter, slot)
         with server.connect() as reader:
@@ -66,7 +66,7 @@ def copied_rows(
 
 
 def _exported(server: Server, exporter: Connection, slot: str) -> tuple[int, str]:
-    """Make the temporary slot, and return its horizon and the name of its snapshot."""
+    """Create the temporary slot. Return its horizon and the name of its snapshot."""
     name = f"{slot}_{exporter.info.backend_pid}"
     command = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL {PLUGIN} (SNAPSHOT 'export')"
     result = exporter.pgconn.exec_(command.encode())  # such a command needs the simple protocol

@@ -1,9 +1,9 @@
 """Keeps the changes in immutable Parquet files in one folder. Each file begins where another one ends.
 
-A file's name has the horizon at which it begins, and its footer the horizon at which it ends. It is written beside the
-folder and linked into it. So if two processes read the same slot, one wins, and the other one drops its copy. The first
-file has the snapshot and begins at 0. Rows are numbered through all files. A file is durable before a slice offers any
-of its rows.
+A file's name has the horizon at which it begins, and its footer has the horizon at which it ends. It is written beside
+the folder and linked into it. So if two processes read the same slot, one of them links its file, and the other one
+drops its copy. The first file has the snapshot and begins at 0. Rows are numbered through all files. A file is durable
+before a slice offers any of its rows.
 """
 
 import json
@@ -37,19 +37,19 @@ _ROWS_PER_GROUP: Final = 128 * 1024
 
 
 class Origin(BaseModel):
-    """The origin of the rows of a file. A file of another origin cannot follow it."""
+    """Where the rows of a file come from. A file of another origin cannot follow it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     system: str
-    """The identifier that the server got when its data folder was made."""
+    """The identifier that the server's data folder got when it was created."""
     database: str
     slot: str
     publication: str
     tables: tuple[SourceTable, ...]
 
     def must_be(self, now: "Origin", folder: Path) -> None:
-        """Raise SourceError if changes of `now` may not follow those in the folder."""
+        """Raise SourceError if changes of the origin `now` may not follow those in the folder."""
         for what in ("system", "database", "slot", "publication"):
             before, after = getattr(self, what), getattr(now, what)
             if before != after:
@@ -82,17 +82,17 @@ class ChangeFile:
 
     @property
     def after(self) -> int:
-        """Return how many rows the log has up to this file's end."""
+        """Return the number of rows in the log up to the end of this file."""
         return self.note.before + self.rows
 
     def has_only(self, tables: Sequence[SourceTable]) -> bool:
-        """Return whether all its columns are among those of these tables."""
+        """Return True if these tables have all columns of the file."""
         known = {column for table in tables for column in ((table.oid, each) for each in table.columns)}
         return known.issuperset((table.oid, each) for table in self.note.origin.tables for each in table.columns)
 
     @property
     def is_snapshot(self) -> bool:
-        """Return True if it has the rows of the first snapshot."""
+        """Return True if the file has the rows of the first snapshot."""
         return self.note.start == 0
 
 
@@ -107,7 +107,7 @@ class StagedLog:
 
     @property
     def files(self) -> list[ChangeFile]:
-        """Return the files that the last look found."""
+        """Return the files that the last `look` found."""
         return self._files
 
     @property
@@ -116,7 +116,7 @@ class StagedLog:
         return self._files[-1] if self._files else None
 
     def look(self) -> "StagedLog":
-        """Read which files were added, and return the log. Raise SourceError for a folder with a gap."""
+        """Look for new files. Return the log. Raise SourceError for a folder with a gap."""
         known = {file.path.name for file in self._files}
         names = sorted(path.name for path in self.folder.glob("[0-9A-F]*.parquet"))
         self._files = [file for file in self._files if file.path.name in set(names)]
@@ -135,9 +135,9 @@ class StagedLog:
         self._files.append(file)
 
     def at(self, row: int) -> int | None:
-        """Return the place of the file that has this row, or None if no file has it."""
+        """Return the index of the file with this row, or None if no file has it."""
         place = bisect_right(self._files, row, key=lambda file: file.note.before) - 1
-        while place >= 0 and self._files[place].rows == 0:  # an empty file also has the number of the next row
+        while place >= 0 and self._files[place].rows == 0:  # an empty file has the number of the next row too
             place -= 1
         if place < 0 or row >= self._files[place].after:
             return None
@@ -145,7 +145,7 @@ class StagedLog:
 
     @contextmanager
     def writing(self, note: Note, schema: pa.Schema) -> Iterator["UnfinishedFile"]:
-        """Yield a new file. Its rows are dropped unless it is published."""
+        """Yield a new file. Unless it is published, its rows are dropped."""
         beside = self.root / f".{uuid4()}.tmp"
         self.folder.mkdir(parents=True, exist_ok=True)
         draft = UnfinishedFile(self, note, beside, schema)
@@ -181,7 +181,10 @@ class UnfinishedFile:
             self.rows += batch.num_rows
 
     def publish(self, end: int) -> bool:
-        """Make the file durable and a part of the log. Return False if another process has put its own file there."""
+        """Make the file durable and add it to the log.
+
+        Return False if another process has added a file at this place.
+        """
         if self._writer is None:
             return False
         note = self._note.model_copy(update={"end": end})

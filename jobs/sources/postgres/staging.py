@@ -1,4 +1,4 @@
-"""Writes the server's rows to files: first the snapshot, then its transactions, one file of the log after the other."""
+"""Writes the server's rows to files of the staged log: first the snapshot, then its transactions."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ _ATTEMPTS: Final = 3
 _MESSAGES_AT_ONCE: Final = 50_000
 _BYTES_AT_ONCE: Final = 64 * 1024 * 1024
 _QUIET_BYTES: Final = 16 * 1024 * 1024
-"""If the server has written so many bytes of log without a change of the tables, an empty file is staged.
+"""After this many bytes of the server's log without a change of the tables, an empty file is staged.
 
 Then the slot can move.
 """
@@ -39,7 +39,7 @@ Then the slot can move.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Says what to read, and how."""
+    """Says what to read and how."""
 
     server: Server
     slot: str
@@ -56,10 +56,10 @@ class Reading:
 
 
 class Staging:
-    """Appends to a log. After an error no file is half written, and the next call begins anew."""
+    """Appends to a log. An error leaves no half-written file, and the next call begins anew."""
 
     def __init__(self, reading: Reading, log: StagedLog) -> None:
-        """Connect to nothing yet."""
+        """Do not connect yet."""
         self._reading, self._log = reading, log
         self._copy = SlotCopy(reading.server, reading.slot, reading.publication)
         self._origin: Origin | None = None
@@ -80,7 +80,7 @@ class Staging:
                 self._snapshot(found, note)
 
     def append(self, tables: Sequence[SourceTable], position: ChangesPosition, changes: int) -> bool:
-        """Write the next transactions, at least so many changes if they exist. Return True if there may be more.
+        """Write the next transactions: at least `changes` changes, or all there are. Return True if there may be more.
 
         An empty log begins at the position. If a table has new columns and the source reads such columns, the new file
         has them. If a connection breaks, this waits for the server and connects again. Raises SourceError.
@@ -94,19 +94,19 @@ class Staging:
             return self._grown(tables, position, changes)
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         self._copy.close()
         self._origin = None
 
     def _grown(self, tables: Sequence[SourceTable], position: ChangesPosition, changes: int) -> bool:
-        """Append with the columns that the tables have; a new one is met only when its table is."""
+        """Append with the columns that the tables have now. A new column is found only when its table has a change."""
         last = self._log.last
         known = list(tables if last is None else last.note.origin.tables)
         while True:
             try:
                 return self._append(known, position, changes)
             except TableGrewError as grew:
-                self._copy.close()  # what was read is dropped, and read again
+                self._copy.close()  # the rows are dropped, and read again with the new columns
                 table = known[grew.number]
                 with self._reading.server.connect() as connection:
                     new = [

@@ -1,4 +1,4 @@
-"""Turns PostgreSQL's texts of values into Arrow arrays of the columns' types."""
+"""Turns PostgreSQL's texts of values into Arrow arrays with the types of their columns."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -77,17 +77,17 @@ def _arrays(texts: Sequence[bytes | str | None], name: str, element: str) -> pa.
 
 
 def _elements(text: str) -> list[str | None]:
-    """Return the elements of an array of one dimension. Raise ValueError for an array of several (`{{1,2},{3,4}}`)."""
+    """Return the elements of an array with one dimension. Raise ValueError for several dimensions (`{{1,2},{3,4}}`)."""
     if text == "{}":
         return []
     if not (text.startswith("{") and text.endswith("}")) or text.startswith("{{"):
-        raise ValueError(text)  # `[0:1]={1,2}` has bounds of its own, which Spark's arrays have not
+        raise ValueError(text)  # `[0:1]={1,2}` has explicit bounds, and Spark's arrays cannot have any
     found: list[str | None] = []
     at, end = 1, len(text) - 1
     while at < end:
         value, at = _quoted(text, at + 1) if text[at] == '"' else _plain(text, at)
         found.append(value)
-        at += 1  # behind the comma
+        at += 1  # after the comma
     return found
 
 

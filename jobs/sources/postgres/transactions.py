@@ -1,4 +1,4 @@
-"""Turns decoded messages into change rows, and compares the server's description of a table with the columns read."""
+"""Turns decoded messages into change rows, and compares the server's tables with the columns to read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _KINDS: Final = (INSERT, AFTER, BEFORE, DELETE, TRUNCATE)
 
 
 class TableGrewError(Exception):
-    """A table has new columns that are to be read: the table's number, and the columns."""
+    """A table has new columns that the source must read: the table's number, and the columns."""
 
     def __init__(self, number: int, columns: tuple[RelationColumn, ...]) -> None:
         super().__init__(number, columns)
@@ -32,9 +32,9 @@ class TableGrewError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A table that the source reads: its number, and each column's place in the server's rows.
+    """A table that the source reads: its number, and the index of each column in the server's rows.
 
-    Only a later column may have no place (None).
+    A later column may be missing there (None).
     """
 
     number: int
@@ -43,9 +43,9 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Begins:
-    """The transactions that begin in a part, and before them the one that goes on from the part before.
+    """The transactions that begin in a part of the messages, and the one that continues from the part before.
 
-    `at` are the numbers of their messages, without the first one.
+    `at` has the numbers of the messages with which they begin, except for the first one.
     """
 
     at: Numbers
@@ -54,13 +54,13 @@ class Begins:
     xids: Numbers
 
     def of(self, messages: Numbers) -> Numbers:
-        """Return for each message the number of its transaction."""
+        """Return the number of each message's transaction."""
         return np.searchsorted(self.at, messages, side="right")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one kind and one table: the messages that have them, and which row of each message they are."""
+    """Rows of one kind and one table: the messages that have them, and which row of the message each one is."""
 
     known: Known
     kind: str
@@ -70,7 +70,7 @@ class Piece:
 
 
 class Transactions:
-    """Turns one read's messages into batches of rows, and hands them on in order."""
+    """Turns the messages of one read into batches of rows, and writes them in order."""
 
     def __init__(
         self,
@@ -84,16 +84,16 @@ class Transactions:
         self._write = write
         self._known: dict[int, Known | None] = {}
         self._open = (0, 0, 0)
-        """The place of the commit record, the microseconds and the id of the newest transaction."""
+        """The newest transaction's commit record, time in microseconds, and id."""
         self._has_rows = False
-        """Whether that transaction had rows in an earlier part, and is not complete."""
+        """True if that transaction is not complete and had rows in an earlier part."""
         self._waiting: pa.RecordBatch | None = None
-        """The newest rows. The next part may say that the last one is the last one of its transaction."""
+        """The newest rows. If the next part says that their transaction ended, the last one is marked."""
 
     def take(self, messages: Sequence[bytes]) -> None:
         """Take the next messages.
 
-        Raises SourceError for a message that does not fit the tables, and TableGrewError if the source is to read more
+        Raises SourceError for a message that does not fit the tables, and TableGrewError if the source must read more
         columns.
         """
         try:
@@ -104,7 +104,7 @@ class Transactions:
             ) from error
 
     def finish(self) -> None:
-        """Hand on the newest rows."""
+        """Write the newest rows."""
         if self._waiting is not None:
             self._write(self._waiting)
             self._waiting = None
@@ -125,7 +125,7 @@ class Transactions:
         self._carry(messages, begins, after)
 
     def _pieces(self, messages: Messages, begins: Begins) -> Iterator[Piece]:
-        """Yield the rows of tables that are read. A table's rows fit the newest description of it before them."""
+        """Yield the rows of the tables to read. They fit the last description of their table before them."""
         told = {relation: [(0, known)] for relation, known in self._known.items()}
         for number in messages.of(pgoutput.RELATION).tolist():
             found = messages.relation(number)
@@ -149,9 +149,9 @@ class Transactions:
                 yield Piece(each, TRUNCATE, np.array([number]), None, place)
 
     def _ends(self, messages: Messages, begins: Begins, after: Numbers) -> pa.Array:
-        """Return for the last row of each transaction the place behind its commit record, null for all others.
+        """Return the place after the commit record for the last row of each transaction, and null for all other rows.
 
-        If all rows of a transaction were in the part before, the last row there is marked.
+        If all rows of a transaction were in the part before, its last row is marked there.
         """
         at = messages.of(pgoutput.COMMIT)
         lsns, transactions = messages.commits(at), begins.of(at)
@@ -164,7 +164,7 @@ class Transactions:
         return pa.array(ends, mask=ends == 0)
 
     def _batch(self, pieces: Sequence[Piece], begins: Begins, before: Numbers, ends: pa.Array) -> pa.RecordBatch:
-        """Return the rows in the order of the messages; `before` are the rows before each message."""
+        """Return the rows in the order of the messages. `before` has the number of rows before each message."""
         count = len(ends)
         kinds, tables, transactions = (np.zeros(count, np.int64) for _ in range(3))
         unchanged: dict[int, list[str]] = {}
@@ -189,7 +189,7 @@ class Transactions:
         return self._batches.made(heads, {number: _merged(parts) for number, parts in rows.items()})
 
     def _carry(self, messages: Messages, begins: Begins, after: Numbers) -> None:
-        """Remember the transaction that is not complete."""
+        """Remember the transaction that is not complete yet."""
         commits = messages.of(pgoutput.COMMIT)
         begun = int(begins.at[-1]) if begins.at.size else -1
         if commits.size and commits[-1] > begun:
@@ -201,9 +201,9 @@ class Transactions:
         self._open = (int(begins.lsns[-1]), int(begins.committed_us[-1]), int(begins.xids[-1]))
 
     def _checked(self, found: Relation, lsn: int) -> Known | None:
-        """Return how a table's rows are read, or None if they are not. Raise SourceError if the table was changed.
+        """Return how a table's rows are read, or None to skip them. Raise SourceError for a changed table.
 
-        `lsn` is the place of the commit record of the transaction that describes the table.
+        `lsn` is the commit record of the transaction that describes the table.
         """
         number = next((each for each, table in enumerate(self._tables) if table.oid == found.relation), None)
         name = f"{found.schema}.{found.name}"
@@ -235,7 +235,7 @@ class Transactions:
 
 
 def _of_one(messages: Messages, known: Known, changes: Numbers) -> Iterator[Piece]:
-    """Yield the rows of changes that have one description of their table."""
+    """Yield the rows of changes that follow the same description of their table."""
     kinds = messages.kinds[changes]
     inserts, deletes, updates = (changes[kinds == kind] for kind in (pgoutput.INSERT, pgoutput.DELETE, pgoutput.UPDATE))
     has_old = messages.has_old(updates)
@@ -253,7 +253,7 @@ def _of_one(messages: Messages, known: Known, changes: Numbers) -> Iterator[Piec
 
 
 def _ordered(values: Values, order: tuple[int | None, ...]) -> list[pa.Array]:
-    """Return the columns in the order of the table that is read."""
+    """Return the columns in the order of the table as the source reads it."""
     count = len(values.texts[0])
     return [pa.nulls(count, pa.large_binary()) if place is None else values.texts[place] for place in order]
 
@@ -261,7 +261,7 @@ def _ordered(values: Values, order: tuple[int | None, ...]) -> list[pa.Array]:
 def _note_unchanged(
     found: dict[int, list[str]], names: Sequence[str], values: Values, order: tuple[int | None, ...], numbers: Numbers
 ) -> None:
-    """Add the names of columns that were not sent to those of their rows."""
+    """Note the columns that were not sent, by the number of their row."""
     for name, place in zip(names, order, strict=True):
         if place is not None and values.unchanged[place].any():
             for number in numbers[values.unchanged[place]].tolist():
@@ -269,7 +269,7 @@ def _note_unchanged(
 
 
 def _merged(parts: Sequence[TableRows]) -> TableRows:
-    """Return the rows of one table in their order."""
+    """Return the rows of one table, in order."""
     if len(parts) == 1:
         return parts[0]
     numbers = np.concatenate([part.numbers for part in parts])
