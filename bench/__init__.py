@@ -1,5 +1,5 @@
-"""The measurements: what Tidemark costs beside its peers, on the same rows in one run (docs/performance.md).
+"""Measures what Tidemark costs compared with its peers, on the same rows and in one run (docs/performance.md).
 
-Nothing of the product imports this folder. `python -m bench` runs the rows P1..P11 and P19 one after the other, each
-program a process of its own, and writes `bench/results.md` and `bench/results.json`.
+The product imports nothing from this folder. `python -m bench` runs the programs of all rows one after the other, each
+in a process of its own. It writes `bench/results.md` and `bench/results.json`.
 """

@@ -1,4 +1,4 @@
-"""`python -m bench [--only P1,P6] [--quick]`: run the programs in turn, show and write the figures."""
+"""Runs the programs in turn, and writes the figures: `python -m bench [--only P1,P6] [--quick]`."""
 
 import shutil
 import sys
@@ -49,7 +49,7 @@ def _chosen(only: str) -> tuple[Row, ...]:
 
 
 def _run_all(console: Console, rows: Sequence[Row], extent: Extent) -> dict[str, list[Result]]:
-    """Run every program that a row needs, all of them once a round; one that fails is left out from there."""
+    """Run every program that a row needs, all of them once in each round. A failed program is left out from then on."""
     results: dict[str, list[Result]] = {}
     failed: set[str] = set()
     with _progress(console) as progress:
@@ -65,7 +65,7 @@ def _run_all(console: Console, rows: Sequence[Row], extent: Extent) -> dict[str,
 
 
 def _run_one(console: Console, name: str, extent: Extent, results: dict[str, list[Result]]) -> bool:
-    """Run a program unless one round of it is enough; return whether it gave its result."""
+    """Run a program, unless one round of it is enough. Return True if it gave a result."""
     asked = program(name, extent)
     if asked.once and name in results:
         return True
@@ -80,7 +80,7 @@ def _run_one(console: Console, name: str, extent: Extent, results: dict[str, lis
 def _figures(
     rows: Iterable[Row], results: dict[str, list[Result]], extent: Extent
 ) -> tuple[dict[str, Figures], list[tuple[Row, str]]]:
-    """Return the figures of every row whose programs all gave results, and what the others lack."""
+    """Return the figures of every row whose programs all gave results, and the programs without a result."""
     found: dict[str, Figures] = {}
     lacking: list[tuple[Row, str]] = []
     for row in rows:

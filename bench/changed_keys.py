@@ -1,4 +1,4 @@
-"""The table that the keyed sums are appended to, ours or a peer's: what it says the rows were."""
+"""Reads the table to which the keyed sums are appended, ours or a peer's, and computes the totals of its rows."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from bench.workload import Totals
 
 
 def totals_shown(table: Path) -> Totals:
-    """Return what a table of changed keys (key, n, total) adds up to.
+    """Return the totals of a table of changed keys (key, n, total).
 
-    A key's newest row has its largest count, and its largest sum too, for no value is negative.
+    The newest row of a key has its largest count. It has the largest sum too, because no value is negative.
     """
     rows = pl.from_arrow(DeltaTable(str(table)).to_pyarrow_table(columns=["key", "n", "total"]))
     if not isinstance(rows, pl.DataFrame):

@@ -1,4 +1,4 @@
-"""The flights of New York 2013 as files of 14,000 rows, and what their three tables must add up to."""
+"""Writes the flights of New York 2013 as files of 14,000 rows, and computes the totals of their three tables."""
 
 import shutil
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from bench.workload import SPLIT, WrongTotalsError
 from jobs.flights_data import prepare
 
 ROWS: Final = 14_000
-"""Of a file, and so of a batch."""
+"""The rows of a file, and so of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Rows of bronze (all), of silver (those that arrived), and what gold has, counts and sums up."""
+    """The rows of bronze (all) and of silver (flights that arrived), and gold's rows, counts and sums."""
 
     bronze: int
     silver: int
@@ -28,13 +28,13 @@ class Tables:
 
 
 def lay_out(root: Path) -> Path:
-    """Return the folder of the files, written unless it is there already. Raises DataError without the flights."""
+    """Return the folder of the files. Write the files if they are missing. Raises DataError without the flights."""
     folder = root / "flights"
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)
         (folder / SPLIT).mkdir(parents=True)
         by_airport = prepare(folder / "by-airport").flights
-        # Half a month is a file of each airport's folder: the year in the order of its halves.
+        # Each airport's folder has one file for half a month. The files are in the order of the year.
         halves = sorted(by_airport.glob("*/*.parquet"), key=lambda path: (path.name, path.parent.name))
         flights = pa.concat_tables([pq.read_table(path) for path in halves]).combine_chunks()
         for place, first in enumerate(range(0, flights.num_rows, ROWS)):
@@ -45,7 +45,7 @@ def lay_out(root: Path) -> Path:
 
 
 def require_tables(folder: Path, found: Tables) -> None:
-    """Raise WrongTotalsError unless the tables hold what the flights of that folder add up to."""
+    """Raise WrongTotalsError unless the tables have the totals of the flights in that folder."""
     flights = pa.concat_tables([pq.read_table(path) for path in sorted((folder / SPLIT).iterdir())])
     arrived = flights.filter(compute.is_valid(flights["arr_delay"]))
     routes = arrived.group_by(["carrier", "dest"]).aggregate([])

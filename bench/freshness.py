@@ -1,9 +1,9 @@
-"""How long a record that is written to Kafka takes until a reader of the tables sees it.
+"""Measures how long a record that is written to Kafka takes until a reader of the tables sees it.
 
 `python -m bench.freshness SERVERS SECONDS` writes a record every 10 ms. Each record has its time of writing from
-Kafka's client. A program notes when each of its commits was complete, and up to which offset. Ours and the peer both
-begin together with the writer and run for the same time. The records of their first commits do not count: Spark starts,
-and the JVM compiles.
+Kafka's client. Each of the two programs, ours and the peer's, notes when a commit was complete, and up to which offset
+it goes. Each begins together with its writer and runs for the same time. The records of the first commits do not count,
+because Spark starts and the JVM compiles during them.
 """
 
 import sys
@@ -22,17 +22,17 @@ TOPIC: Final = "ticks"
 EVERY_S: Final = 0.01
 KEYS: Final = 100
 WARM_UP_S: Final = 45.0
-"""For so long a program runs longer than it is measured."""
+"""A program runs this much longer than it is measured."""
 WARM_UP_COMMITS: Final = 5
-"""Records that were written before so many commits were complete do not count."""
+"""Records that were written before this many commits were complete do not count."""
 
 _WAIT_S: Final = 10.0
 _LEAST_RECORDS: Final = 1_000
-"""A percentile of 99 of fewer records says little."""
+"""The 99th percentile of fewer records says little."""
 
 
 class TooFewRecordsError(RuntimeError):
-    """A program was warm so late, or committed so seldom, that its figures say nothing."""
+    """A program took so long to warm up, or committed so rarely, that its figures say nothing."""
 
 
 def writing(servers: str, seconds: float) -> "Popen[bytes]":
@@ -41,10 +41,10 @@ def writing(servers: str, seconds: float) -> "Popen[bytes]":
 
 
 def latencies(servers: str, commits: Sequence[tuple[int, int]]) -> list[int]:
-    """Return for each record after the warm-up how long it took, in ms.
+    """Return how long each record after the warm-up took, in ms.
 
-    `commits` are (offset up to which the tables have the records, when that was complete in ms), in order. Records that
-    came after the last commit do not count. Raises TooFewRecordsError.
+    `commits` are pairs in order: the offset up to which the tables have the records, and the time of completion in ms.
+    Records after the last commit do not count. Raises TooFewRecordsError.
     """
     if len(commits) <= WARM_UP_COMMITS:
         raise TooFewRecordsError(f"{len(commits)} commits are no more than the {WARM_UP_COMMITS} of the warm-up")
@@ -69,13 +69,13 @@ def require_rows(table: Path, rows: int) -> None:
 
 
 def percentile(series: Sequence[int], share: float) -> float:
-    """Return the value below which this share of the series lies, in seconds."""
+    """Return the percentile of the series for this share, in seconds."""
     ordered = sorted(series)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] / 1000
 
 
 def _times(servers: str, count: int) -> list[int]:
-    """Return when each of the first records was written, in ms."""
+    """Return the time at which each of the first records was written, in ms."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "freshness", "enable.auto.commit": "false"})
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     times: list[int] = []

@@ -1,4 +1,4 @@
-"""The keyed workload as a Kafka topic: JSON records in four partitions, laid out once in a broker's folder."""
+"""Writes the keyed workload into a Kafka topic: JSON records in four partitions, once, in a broker's folder."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ _DONE: Final = "totals.json"
 
 
 def lay_out_topic(rows: int, root: Path) -> Path:
-    """Return a broker's folder whose topic has so many records, written unless it is there already."""
+    """Return a broker's folder with a topic of this many records. Write the records if they are missing."""
     folder = root / f"kafka-{rows}-{PARTITIONS}"
     if not (folder / _DONE).exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -44,7 +44,7 @@ def lay_out_topic(rows: int, root: Path) -> Path:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Start the broker of a folder, and return its address."""
+    """Start the broker of a folder. Return its address."""
     broker = Broker(folder)
     broker.start()
     try:
@@ -54,8 +54,8 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def make_topic(servers: str, name: str, partitions: int) -> None:
-    """Make a topic that keeps its records for ever: a later run reads them again."""
-    admin = AdminClient({"bootstrap.servers": servers})  # it must live until it has the answer
+    """Create a topic that keeps its records for ever, because later runs read them again."""
+    admin = AdminClient({"bootstrap.servers": servers})  # the client must live until it has the answer
     admin.create_topics([NewTopic(name, partitions, 1, config={"retention.ms": "-1"})])[name].result()
 
 

@@ -1,4 +1,4 @@
-"""The figures of P14 and P15: jobs with many live files, and with many subtasks."""
+"""Computes the figures of P14 (many live files) and P15 (many subtasks)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,7 +14,7 @@ PHASES: Final = ("compose_s", "append_s", "publish_s", "cut_s")
 
 
 def many_acknowledgements(results: Mapping[str, Sequence[Result]], extent: Extent) -> dict[str, Any]:
-    """Return the acknowledgements a second without the time of Python's garbage collector, and with it."""
+    """Return the acknowledgements per second, without and with the time of Python's garbage collector."""
     del extent
     (result,) = results[LARGE_CORE]
     rates = result["without_collector_per_second"]
@@ -29,7 +29,7 @@ def many_acknowledgements(results: Mapping[str, Sequence[Result]], extent: Exten
 
 
 def live_files(results: Mapping[str, Sequence[Result]], extent: Extent) -> dict[str, Any]:
-    """Compare whole checkpoints: composed, appended, published, and their cut recorded."""
+    """Compare the times of whole checkpoints: compose, append, publish, record the cut."""
     del extent
     (few,), (many,) = (results[name] for name in LIVE)
     seconds = [

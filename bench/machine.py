@@ -1,4 +1,4 @@
-"""Where the figures were taken: the machine, and the versions of all that took part."""
+"""Describes the machine of a measurement, and the versions of the measured software."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ _PACKAGES: Final = ("pyspark", "delta-spark", "deltalake", "polars", "pyarrow", 
 
 
 def machine() -> dict[str, str]:
-    """Return what a reader must know of the machine; what it does not tell is left out."""
+    """Return a description of the machine. Facts that the machine does not tell are left out."""
     memory_kb = next((line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal:")), None)
     processor = next((line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), None)
     found = {
@@ -25,7 +25,7 @@ def machine() -> dict[str, str]:
 
 
 def versions(flink: Path) -> dict[str, str]:
-    """Return the versions of everything measured; `flink` is the Python of Flink's environment, if it is there."""
+    """Return the versions of everything measured. `flink` is the Python of Flink's environment, if it exists."""
     found = {"python": platform.python_version(), "java": _java()} | {name: version(name) for name in _PACKAGES}
     if flink.exists():
         asked = "from importlib.metadata import version; print(version('apache-flink'))"
@@ -39,7 +39,7 @@ def _java() -> str:
 
 
 def _said(command: list[str]) -> str:
-    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own command
+    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - a fixed command
     return done.stdout or done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Figures: what is taken of a series, and how a program hands them on."""
+"""Computes figures from series, and prints a program's result."""
 
 import itertools
 import json
@@ -17,55 +17,55 @@ from jobs.runtime.report import TickReport
 
 
 class FailedTickError(RuntimeError):
-    """A measured tick did not catch up."""
+    """The measured tick did not catch up."""
 
 
 class Laps(TickListener):
-    """A tick's listener that notes when each checkpoint was complete, published and told."""
+    """Receives a tick's progress, and notes when each checkpoint was complete and published."""
 
     def __init__(self) -> None:
-        """Begin with the present moment."""
+        """Begin with the present time."""
         self._at = [time.monotonic()]
         self._cpu = [cpu_seconds(os.getpid())]
         self.spark_start_s = 0.0
-        """What Spark's start took, which is no row's cost."""
+        """The time that Spark's start took. It counts for no row."""
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Note time and CPU time."""
+        """Note the time and the CPU time."""
         del record, notes, versions
         self._at.append(time.monotonic())
         self._cpu.append(cpu_seconds(os.getpid()))
 
     def progress(self, progress: Progress) -> None:
-        """Note what Spark's start took."""
+        """Note the time that Spark's start took."""
         if isinstance(progress, SparkStarted):
             self.spark_start_s += progress.duration_ms / 1000
 
     @property
     def seconds(self) -> list[float]:
-        """Seconds from one completion to the next; the first is from the start."""
+        """Seconds from one completion to the next. The first ones count from the start."""
         return differences(self._at)
 
     @property
     def cpu_seconds(self) -> list[float]:
-        """CPU seconds of the whole process tree from one completion to the next."""
+        """CPU seconds of all processes of the program, from one completion to the next."""
         return differences(self._cpu)
 
 
 def differences(series: Sequence[float]) -> list[float]:
-    """Return each figure less the one before it."""
+    """Return the differences between consecutive figures."""
     return [round(later - earlier, 4) for earlier, later in itertools.pairwise(series)]
 
 
 def steady(series: Sequence[float], warm_up: int) -> list[float]:
-    """Return the series without its first figures; raise ValueError if none is left."""
+    """Return the series without its first figures. Raise ValueError if none is left."""
     if len(series) <= warm_up:
         raise ValueError(f"{len(series)} figures are no more than the {warm_up} of the warm-up")
     return list(series[warm_up:])
 
 
 def spread(series: Sequence[float]) -> float:
-    """Return the largest figure less the smallest."""
+    """Return the difference between the largest and the smallest figure."""
     return max(series) - min(series)
 
 
@@ -75,13 +75,16 @@ def middle(series: Sequence[float]) -> float:
 
 
 def print_result(result: Mapping[str, object]) -> None:
-    """Print a program's result as the one JSON line that the runner reads."""
+    """Print a program's result as one line of JSON, which the runner reads."""
     sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
 
 
 def caught_up(report: TickReport) -> TickReport:
-    """Return the report of a measured tick; raise FailedTickError unless it caught up: no figure of it counts."""
+    """Return the report of a measured tick.
+
+    Raise FailedTickError unless it caught up, because then no figure counts.
+    """
     if report.outcome is not TickOutcome.CAUGHT_UP:
         raise FailedTickError(f"{report.outcome.value}: {report.message}")
     return report

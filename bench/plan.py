@@ -1,4 +1,4 @@
-"""Which programs there are and how large their work is, for a full and for a quick run."""
+"""Lists the programs and the size of their work, for a full and for a quick run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,30 +20,30 @@ _FRESHNESS: Final = {"ours": "bench.ours.kafka_freshness", "peer": "bench.peers.
 _ROWS: Final = 500_000
 _KEYS: Final = 1_000_000
 WARM_UP: Final = 3
-"""Epochs and batches at the beginning of a program that do not count."""
+"""The first epochs and batches of a program. They do not count."""
 WARM_UP_FLIGHTS: Final = 4
 _ONCE: Final = ("state", "tiny", "core", "live", "postgres", "store")
-"""Programs whose own figures are many enough, so that no round repeats them."""
+"""Programs that measure often enough in one round, so that later rounds leave them out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How much is measured. `files` of 500,000 rows each, `rounds` of all programs in turn."""
+    """The size of a measurement. `files` have 500,000 rows each. In each of the `rounds`, all programs run in turn."""
 
     files: int
     rounds: int
     checkpoints: int
-    """Of the tiny job (P9)."""
+    """Checkpoints of the tiny job (P9)."""
     large_keys: int
-    """The largest state (P6 to P8)."""
+    """Keys of the largest state (P6 to P8)."""
     transactions: int
-    """Of the bank (P19)."""
+    """Transactions of the bank (P19)."""
     kafka_rows: int
     """Records of the Kafka topic (P17)."""
     freshness_s: int
-    """How long records are measured (P18)."""
+    """Seconds for which records are measured (P18)."""
     store_checkpoints: Mapping[str, int]
-    """On an object store: those that are measured (P12, `commits`), and those before a tick that is (P16, `starts`)."""
+    """Checkpoints on an object store: measured (P12, `commits`), and before a measured tick (P16, `starts`)."""
 
 
 FULL: Final = Extent(
@@ -69,7 +69,7 @@ QUICK: Final = Extent(
 
 
 def program(name: str, extent: Extent) -> Program:
-    """Return a program by its name, its input laid out; raise KeyError for a name that is none."""
+    """Return a program by its name, after writing its input. Raise KeyError for an unknown name."""
     scratch = ROOT / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     return Program(name, (*_command(name, extent), "--scratch", str(scratch)), once=name.startswith(_ONCE))

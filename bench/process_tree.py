@@ -1,6 +1,6 @@
-"""What a program and all its child processes cost: CPU seconds and peak memory, as Linux accounts for them.
+"""Measures a program with all its child processes: CPU seconds and peak memory, as Linux counts them.
 
-A Spark program is a tree of processes (Python, the JVM, Python workers), so none alone tells the truth.
+A Spark program is a tree of processes (Python, the JVM, Python workers), so no single process has the whole cost.
 """
 
 import os
@@ -10,12 +10,15 @@ from typing import Final
 
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _AFTER_NAME: Final = 2
-"""`/proc/<pid>/stat` is counted from the field behind the name in brackets, which is the third."""
+"""A line of `/proc/<pid>/stat` is split after the name in brackets.
+
+The first field after it is the third of the line.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """One process; `cpu_ticks` with those of its children that have ended and been waited for."""
+    """One process. `cpu_ticks` includes the time of its children that have ended and were waited for."""
 
     pid: int
     parent: int
@@ -23,14 +26,14 @@ class _Process:
 
 
 def cpu_seconds(root: int) -> float:
-    """Return the CPU time that a process and its descendants have used so far, in seconds."""
+    """Return the CPU time of a process and its descendants so far, in seconds."""
     return sum(process.cpu_ticks for process in _tree(root)) / _TICKS_A_SECOND
 
 
 def peak_memory_bytes(root: int) -> int:
-    """Return the sum of the largest resident sizes that the living processes of the tree ever had (VmHWM).
+    """Return the sum of the peak resident sizes (VmHWM) of all living processes of the tree.
 
-    They need not have been that large at the same moment, so this is an upper bound.
+    The peaks may come at different moments, so this is an upper bound.
     """
     return sum(_peak_bytes(process.pid) for process in _tree(root))
 
@@ -55,7 +58,7 @@ def _processes() -> list[_Process]:
 
 
 def _process(folder: Path) -> _Process | None:
-    """Return the process of a folder of /proc, or None if it has gone meanwhile."""
+    """Return the process of a folder of /proc, or None if it has ended in the meantime."""
     try:
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
     except OSError:

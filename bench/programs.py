@@ -1,4 +1,4 @@
-"""The programs that the rows need, each as the command that a person could type, in a process of its own."""
+"""Runs the programs that the rows need, each as a command in a process of its own. A person could type it too."""
 
 import json
 import os
@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any, Final
 
 Result = Mapping[str, Any]
-"""What a program printed, and what the runner measured of its whole process: `process_s`."""
+"""A program's printed result, with the time of its whole process as the runner measured it: `process_s`."""
 
 TIMEOUT_S: Final = 1_800
 _WORDS_KEPT: Final = 15
 
 
 class ProgramFailedError(RuntimeError):
-    """A program ended without a result: names it and its last words."""
+    """A program ended without a result. The message has its name and its last lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program: how it is started. `once`: its own figures are many enough, so no round repeats it."""
+    """A program and its command. With `once`, one round of it is enough."""
 
     name: str
     command: tuple[str, ...]
@@ -32,17 +32,17 @@ class Program:
 
 
 def module(name: str, *arguments: str) -> tuple[str, ...]:
-    """Return the command of one of this folder's modules, in this Python."""
+    """Return the command that runs a module of this folder in this Python."""
     return (sys.executable, "-m", name, *arguments)
 
 
 def run(program: Program) -> Result:
-    """Run a program to its end and return its result; raise ProgramFailedError if it has none."""
+    """Run a program to its end. Return its result. Raise ProgramFailedError if it has none."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     started = time.monotonic()
     try:
-        done = subprocess.run(  # noqa: S603 - our own programs
+        done = subprocess.run(  # noqa: S603 - programs of this folder
             program.command,
             check=False,
             capture_output=True,

@@ -1,4 +1,4 @@
-"""The figures as files: `results.json` for programs, `results.md` for people."""
+"""Writes the figures into files: `results.json` for programs, and `results.md` for people."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ _DIGITS = 4
 
 
 def write(folder: Path, rows: Sequence[Row], found: Mapping[str, Figures], about: Mapping[str, Any]) -> None:
-    """Write both files; rows that were not measured now keep what an earlier run wrote of them."""
+    """Write both files. A row that was not measured now keeps its earlier figure."""
     path = folder / "results.json"
     figures = {**_earlier(path), **{name: _rounded(one) for name, one in found.items()}}
     kept = {row.id: figures[row.id] for row in rows if row.id in figures}
@@ -20,7 +20,7 @@ def write(folder: Path, rows: Sequence[Row], found: Mapping[str, Figures], about
 
 
 def markdown(rows: Sequence[Row], figures: Mapping[str, Figures], about: Mapping[str, Any]) -> str:
-    """Return the table of all figures, with the bars beside them and where they were taken below."""
+    """Return a table of all figures and their bars, with the machine and the versions below it."""
     lines = [
         "# What was measured",
         "",
@@ -73,7 +73,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def _rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+def _rounded(value: Any) -> Any:  # noqa: ANN401 - any value of JSON
     match value:
         case float():
             return round(value, _DIGITS)

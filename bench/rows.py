@@ -1,7 +1,8 @@
-"""All rows: what each compares, the bar it is to reach, and how the programs' results become its figures.
+"""Defines all rows: what each compares, the bar that it must reach, and how its figure is computed.
 
-A ratio says how many times faster ours is (the peer's time over ours), for P5 how much of the throughput is left, for
-P7, P8, P9 and P11 what the larger case costs over the smaller one, for P18 our age of a record over the peer's.
+A figure is a ratio. For most rows it says how many times faster ours is: the peer's time divided by ours. For P5 it is
+the share of the throughput that is left. For P7, P8, P9 and P11 it is the cost of the larger case divided by that of
+the smaller one. For P18 it is the age of our records divided by the age of the peer's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from bench.plan import WARM_UP, WARM_UP_FLIGHTS, Extent
 from bench.programs import Result
 
 Results = Mapping[str, Sequence[Result]]
-"""By program, one result a round."""
+"""Maps each program to its results, one for each round."""
 
 Figures = Mapping[str, Any]
 
@@ -30,7 +31,7 @@ _SINGLE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table. `reached` says it of the figures; `programs` depend on how much is measured."""
+    """One line of the table. `reached` judges the figures. `programs` depend on the extent of the measurement."""
 
     id: str
     work: str
@@ -48,11 +49,11 @@ def _one_percent(extent: Extent) -> tuple[str, ...]:
     return tuple(_state(keys, keys // 100) for keys in (SMALL_KEYS, MIDDLE_KEYS, extent.large_keys))
 
 
-# ---------------------------------------------------------------- a batch of ours against one of a peer's
+# ---------------------------------------------------------------- our batches compared with a peer's
 
 
 def _batches(results: Sequence[Result], figure: str, warm_up: int) -> float:
-    """Return the median over the rounds of each round's median; the last batch of a tick may be a short one."""
+    """Return the median of all rounds' medians. The last batch of a tick does not count, because it may be short."""
     return middle([middle(steady(result[figure][:-1], warm_up)) for result in results])
 
 

@@ -1,7 +1,7 @@
 """A job with the tables and states of the flights, and an S3 server that takes 30 ms for each request.
 
-The job's micro-batches run in this process (`tiny_job`): only its checkpoints and its stores are measured. The server
-is moto in a process of its own, behind a proxy in another one, so that neither takes this process's time.
+The job's micro-batches run in this process without Spark (`tiny_job`), because only its checkpoints and stores are
+measured. The server (moto) and a proxy before it have processes of their own, so neither uses this process's time.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ BUCKET: Final = "lake"
 
 
 def job(epochs: int) -> JobPlan:
-    """Return the job of so many epochs: nine tables, of which three are states."""
+    """Return a job with this many epochs. It has nine tables, and three of them are states."""
     config = CheckpointConfig(every_rows=ROWS, rows_of=("flights",), slice_rows_max=ROWS, retained=3)
     pipeline = Pipeline("flights", config=config, parallelism=2)
     source = SequenceSource({"all": ROWS * epochs}, keys=ROWS)
@@ -50,7 +50,7 @@ def job(epochs: int) -> JobPlan:
 
 @contextmanager
 def slow_store() -> Iterator[tuple[Server, Proxy]]:
-    """Lend a server with a bucket, and the proxy before it. Each is stopped by its process id."""
+    """Yield a server with a bucket, and the proxy before it. Both are stopped at the end, by their process ids."""
     with serving() as server, Proxy(server, latency_ms=LATENCY_MS) as slow:
         server.make_bucket(BUCKET)
         yield server, slow

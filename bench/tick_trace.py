@@ -1,7 +1,7 @@
-"""What a tick's trace tells of each checkpoint: when its last micro-batch was done, when it was there for all.
+"""Reads from a tick's trace when each checkpoint's last micro-batch ended, and when its cut was recorded.
 
-The trace has a line for every fact and effect with the driver's time in milliseconds; so no measurement of the
-commit path needs a clock of its own.
+The trace has a line for every fact and effect, with the driver's time in milliseconds. So no measurement of the commit
+path needs a clock of its own.
 """
 
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ from checkpointing.trace import TraceEntry, read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitTimes:
-    """The moments of one checkpoint, in ms since the epoch, in their order."""
+    """The moments of one checkpoint in their order, in ms since the epoch."""
 
     worked_ms: int
-    """The last micro-batch that it waited for was done: what follows is the checkpoint's own."""
+    """The last micro-batch that the checkpoint waited for ended. The time after it is the checkpoint's own."""
     checked_ms: int
-    """All were acknowledged, and the tables are being looked at."""
+    """All subtasks have acknowledged. The tick looks at the tables."""
     sent_ms: int
-    """Its row is being appended."""
+    """The append of its entry begins."""
     appended_ms: int
     """THE COMMIT POINT."""
     published_ms: int
@@ -41,7 +41,7 @@ class CommitTimes:
 
     @property
     def whole_ms(self) -> int:
-        """From the last micro-batch to the cut."""
+        """The time from the last micro-batch to the recorded cut."""
         return self.recorded_ms - self.worked_ms
 
 
@@ -55,7 +55,10 @@ def commits(trace: Path) -> list[CommitTimes]:
 
 
 def _commits(entries: Iterator[TraceEntry]) -> Iterator[CommitTimes]:
-    """A checkpoint's own time begins with its last micro-batch, or later, when the one before it made way."""
+    """Yield the moments.
+
+    A checkpoint's own time begins with its last micro-batch, or when the one before it is done.
+    """
     worked_ms, at = 0, dict[type, int]()
     for entry in entries:
         match entry.body:
@@ -86,6 +89,6 @@ def _times(worked_ms: int, at: dict[type, int], recorded_ms: int) -> CommitTimes
 
 
 def first_micro_batch_ms(trace: Path) -> int:
-    """Return when the tick's first micro-batch began, in ms since the epoch; raise StopIteration if it ran none."""
+    """Return when the tick's first micro-batch began, in ms since the epoch. Raise StopIteration if there was none."""
     with trace.open("rb") as lines:
         return next(entry.at_ms for entry in read(lines) if isinstance(entry.body, RunMicroBatch))

@@ -1,7 +1,7 @@
-"""A tiny job and an engine that runs it without Spark: for what the checkpoints themselves cost.
+"""A tiny job, and an engine that runs it without Spark, to measure what checkpoints alone cost.
 
-Ten rows an epoch go to an append table, and a count by key to an upsert table, as files that are written in this
-process. The protocol, the stores and the Delta commits are the real ones.
+Each epoch has ten rows. They go to an append table, and a count by key goes to an upsert table. This process writes the
+files. The protocol, the stores and the Delta commits are the real ones.
 """
 
 import time
@@ -26,11 +26,11 @@ from jobs.storage.address import Root
 from tidemark import Pipeline, count
 
 ROWS: Final = 10
-"""Rows of an epoch."""
+"""Rows in an epoch."""
 
 
 def pipeline(epochs: int) -> Pipeline:
-    """Return the job of so many epochs: numbers to a table, and their count by key, one subtask, to another."""
+    """Return a job with this many epochs. It writes numbers to one table, and their count by key to another."""
     config = CheckpointConfig(every_rows=ROWS, slice_rows_max=ROWS, retained=3)
     tiny = Pipeline("tiny", config=config, parallelism=1)
     numbers = tiny.source("numbers", SequenceSource({"all": ROWS * epochs}, keys=ROWS)).table(
@@ -41,10 +41,10 @@ def pipeline(epochs: int) -> Pipeline:
 
 
 class TinyEngine:
-    """Answers each micro-batch with files of as many rows as it would have; what is in them is all the same."""
+    """Answers each micro-batch with files that have the right number of rows. Their values do not matter."""
 
     def __init__(self, *, lasts_s: float = 0.0) -> None:
-        """Let each micro-batch last so long."""
+        """Take this long for each micro-batch."""
         self._lasts_s = lasts_s
 
     def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
@@ -59,7 +59,7 @@ class TinyEngine:
         return MicroBatchFinished(effect.vertex, effect.micro_batch, outputs, duration_ms=1)
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing, because nothing is open."""
 
 
 def _stateless(spec: StatelessSpec, writer: StagedFiles) -> SubtaskOutput:
@@ -85,5 +85,5 @@ def _keyed(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles, subtask:
 
 
 def _rows(schema: pa.Schema) -> pa.Table:
-    """Return rows of nulls, which every schema has."""
+    """Return rows of nulls, which fit every schema."""
     return pa.table([pa.nulls(ROWS, field.type) for field in schema], schema=schema)

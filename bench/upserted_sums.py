@@ -1,4 +1,4 @@
-"""The table of keyed sums with one row a key, ours or a peer's: what it says the rows were."""
+"""Reads the table of keyed sums with one row per key, ours or a peer's, and computes its totals."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ from bench.workload import Totals, WrongTotalsError
 
 
 def sums_shown(table: Path, appended: int) -> Totals:
-    """Return what a table of (key, n, total) adds up to.
+    """Return the totals of a table of (key, n, total).
 
-    Raises WrongTotalsError unless it counts as many rows as the table of all rows has, which are `appended`.
+    Raises WrongTotalsError unless its counts add up to `appended`, the number of rows in the table of all rows.
     """
     rows = pl.read_delta(str(table))
     counted = int(rows["n"].sum())

@@ -1,7 +1,7 @@
-"""The keyed workload: files of rows (key, value, payload), the same for the same numbers, and what they add up to.
+"""Writes the keyed workload: files of rows (key, value, payload). The same numbers always give the same rows.
 
-Keys are uniform in [0, keys), values in [0, 1000), the payload is a short text that no aggregate looks at. A
-folder of the workload has a folder `all`, which is the one split of our source and what a peer reads.
+Keys are uniform in [0, keys), and values in [0, 1000). The payload is a short text that no aggregate reads. A folder of
+the workload has a folder `all`. It is the only split of our source, and a peer reads it too.
 """
 
 import json
@@ -25,10 +25,10 @@ _PAYLOADS: Final = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """So many files of so many rows, over so many keys.
+    """Describes the files: how many, with how many rows, over how many keys.
 
-    `in_order`: the files hold every key once, with value 0, instead of chance. Else only the first `touched` of
-    the keys are met; None: all are.
+    With `in_order`, the files have every key once, with value 0, instead of random rows. Otherwise only the first
+    `touched` keys occur, or with None all of them.
     """
 
     rows: int
@@ -39,14 +39,14 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
+        """The name of its folder."""
         how = "-in-order" if self.in_order else f"-{self.touched}-touched" if self.touched is not None else ""
         return f"{self.rows}x{self.files}-{self.keys}-keys{how}"
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What any program must come to that has read all rows once."""
+    """The correct totals of a program that has read every row once."""
 
     rows: int
     keys: int
@@ -54,11 +54,11 @@ class Totals:
 
 
 class WrongTotalsError(RuntimeError):
-    """A program's tables do not hold what the generator laid out: no figure of it counts."""
+    """A program's tables do not have the totals of its input, so none of its figures counts."""
 
 
 def lay_out(workload: Workload, root: Path, *, csv: bool = False) -> Path:
-    """Return the folder of the workload, written unless it is there already."""
+    """Return the folder of the workload. Write its files if they are missing."""
     folder = root / f"{workload.name}{'-csv' if csv else ''}"
     if not (folder / "totals.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -69,12 +69,12 @@ def lay_out(workload: Workload, root: Path, *, csv: bool = False) -> Path:
 
 
 def totals_of(folder: Path) -> Totals:
-    """Return what the rows of a workload's folder add up to."""
+    """Return the totals of the rows in a workload's folder."""
     return Totals(**json.loads((folder / "totals.json").read_text()))
 
 
 def require_totals(folder: Path, found: Totals) -> None:
-    """Raise WrongTotalsError unless a program found exactly what was laid out."""
+    """Raise WrongTotalsError unless a program found exactly the totals of its input."""
     expected = totals_of(folder)
     if found != expected:
         raise WrongTotalsError(f"laid out {expected}, found {found}")

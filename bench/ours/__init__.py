@@ -1,1 +1,1 @@
-"""Our programs: each measures one thing through the public pipeline API and the real tick, and prints one JSON line."""
+"""Our programs. Each measures one thing by the public pipeline API and a real tick, and prints one line of JSON."""

@@ -1,8 +1,8 @@
-"""The core alone: a checkpoint of many subtasks, from its trigger to its completion, without I/O or clock.
+"""Measures the core alone: one checkpoint of many subtasks from trigger to completion, without I/O or a clock.
 
-`python -m bench.ours.core_acknowledgements` prints the acknowledgements a second of each of many checkpoints that
-one coordinator takes, one after the other. CPU seconds: nothing is waited for. Making the facts does not count.
-Python's garbage collector goes through all live objects, those of the facts too. So its seconds are told apart.
+`python -m bench.ours.core_acknowledgements` prints the acknowledgements per second for each checkpoint of a series that
+one coordinator takes. It counts CPU seconds, since nothing is waited for. The making of the facts does not count.
+Python's garbage collector visits all live objects, and the facts are among them. So its seconds are shown separately.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _SOURCES: Final = 10
 
 
 class NotCompletedError(RuntimeError):
-    """The coordinator did not complete a fully acknowledged checkpoint."""
+    """The coordinator did not complete a checkpoint although all subtasks had acknowledged it."""
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
 
 @contextmanager
 def _collecting() -> Iterator[list[float]]:
-    """Note the CPU seconds of every collection, until this is left."""
+    """Note the CPU seconds of every garbage collection inside the context."""
     seconds: list[float] = []
 
     def note(phase: str, _: dict[str, int]) -> None:
@@ -83,7 +83,7 @@ def _collecting() -> Iterator[list[float]]:
 def _taken(
     coordinator: CheckpointCoordinator, tasks: tuple[SubtaskId, ...], checkpoint: CheckpointId, collecting: list[float]
 ) -> tuple[float, float]:
-    """Return the seconds of a checkpoint's acknowledgements, and how many of them the collector took."""
+    """Return the seconds of a checkpoint's acknowledgements, and how many of them the garbage collector took."""
     coordinator.step(told.CheckpointRequested("bench", CHECKPOINT))
     coordinator.step(told.CheckpointIdFetched(checkpoint))
     coordinator.step(told.LocationCreated(checkpoint))
@@ -94,7 +94,7 @@ def _taken(
 
 
 def _seconds(coordinator: CheckpointCoordinator, facts: list[told.TaskAcknowledged], checkpoint: CheckpointId) -> float:
-    """Return what the acknowledgements of one checkpoint took, its commit and what follows on it included."""
+    """Return the seconds of the acknowledgements of one checkpoint, with its commit and completion."""
     started = time.process_time()
     for fact in facts:
         coordinator.step(fact)
@@ -109,7 +109,10 @@ def _seconds(coordinator: CheckpointCoordinator, facts: list[told.TaskAcknowledg
 
 
 def _state(task: SubtaskId, checkpoint: CheckpointId) -> AcknowledgedState:
-    """Return a state of two shared files: one that every checkpoint names, and one that is this one's own."""
+    """Return a state of two shared files.
+
+    One belongs to every checkpoint, and the other one only to this checkpoint.
+    """
     name = f"{task.vertex}/{task.index}"
     return AcknowledgedState(
         shared=((f"{name}/base", f"{name}/base"), (f"{name}/{checkpoint}", f"{name}/{checkpoint}"))

@@ -1,7 +1,7 @@
-"""What Dagster adds to an epoch: a tick of the tiny job by its Dagster job, or as the command line shows it.
+"""Measures what Dagster adds to an epoch: a tick of the tiny job by its Dagster job, or as the command line runs it.
 
-`python -m bench.ours.dagster_epochs --by dagster|command` prints the seconds from one recorded cut to the next; the
-last one runs to the return of the tick, whose listener may lag behind it.
+`python -m bench.ours.dagster_epochs --by dagster|command` prints the seconds from one recorded cut to the next. The
+last figure lasts until the tick returns, because its listener may run later than the cut.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def build(data: Path) -> Pipeline:
 
 
 class _Runner:
-    """Runs ticks without Spark and notes their cuts."""
+    """Runs ticks without Spark, and notes when their cuts are recorded."""
 
     def __init__(self) -> None:
         self.cuts_s: list[float] = []

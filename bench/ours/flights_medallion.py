@@ -1,7 +1,7 @@
-"""Bronze, silver and gold of the flights through a tick: two appends and an upsert, a checkpoint a batch.
+"""Measures bronze, silver and gold of the flights in a tick: two appends and an upsert, a checkpoint for each batch.
 
-`python -m bench.ours.flights_medallion FOLDER` prints the seconds and CPU seconds from each completed checkpoint
-to the next, having checked the three tables.
+`python -m bench.ours.flights_medallion FOLDER` prints the seconds and CPU seconds from each completed checkpoint to the
+next. Before that it checks the three tables.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from tidemark import Pipeline, count, sum_of
 
 
 def arrived(flights: DataFrame) -> DataFrame:
-    """Leave out what was cancelled or diverted."""
+    """Leave out flights that were cancelled or diverted."""
     return flights.where("arr_delay is not null")
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline over the folder of the flights."""
+    """Return the pipeline that reads the folder of the flights."""
     pipeline = Pipeline("medallion", config=CheckpointConfig(every_rows=ROWS, slice_rows_max=ROWS), parallelism=2)
     source = FileSource(data, from_arrow_schema(FLIGHTS_SCHEMA))
     bronze = (

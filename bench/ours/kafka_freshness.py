@@ -1,7 +1,7 @@
-"""How fresh three tables of a Kafka topic are, with a checkpoint as often as one fits.
+"""Measures how fresh three tables of a Kafka topic are if checkpoints are taken as often as possible.
 
-`python -m bench.ours.kafka_freshness` starts a broker and a writer (`bench.freshness`), runs one tick for some time,
-and prints for the records how long it took until they were in a completed cut: p50 and p99, in seconds.
+`python -m bench.ours.kafka_freshness` starts a broker and a writer (`bench.freshness`), and runs one tick for some
+time. For the time from a record's writing until a completed cut has it, the program prints p50 and p99 in seconds.
 """
 
 import argparse
@@ -35,10 +35,10 @@ _SCHEMA: Final = StructType().add("key", LongType()).add("value", LongType())
 
 
 class Commits(TickListener):
-    """Notes up to which offset each cut goes, and when it was complete."""
+    """Notes up to which offset each cut goes, and when the cut was complete."""
 
     def __init__(self) -> None:
-        """Nothing is complete yet."""
+        """Begin without a complete cut."""
         self.seen: list[tuple[int, int]] = []
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
@@ -51,7 +51,7 @@ class Commits(TickListener):
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline: all records, the even ones, and sums by key."""
+    """Return the pipeline. Its tables have all records, the even ones, and sums by key."""
     del data
     config = CheckpointConfig(interval_ms=_INTERVAL_MS)
     pipeline = Pipeline("freshness", config=config, parallelism=1)

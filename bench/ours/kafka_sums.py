@@ -1,7 +1,7 @@
-"""Kafka to a Delta table and a keyed sum, through one tick.
+"""Measures a tick that reads Kafka and writes a Delta table and a keyed sum.
 
-`python -m bench.ours.kafka_sums FOLDER` serves the topic of a folder (`bench.kafka_workload`), runs one tick in a new
-warehouse, checks both tables against what was laid out, and prints the seconds from each checkpoint to the next.
+`python -m bench.ours.kafka_sums FOLDER` serves the topic of a folder (`bench.kafka_workload`), and runs one tick in a
+new warehouse. It compares both tables with the input, and prints the seconds from each checkpoint to the next.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _SCHEMA: Final = StructType().add("key", LongType()).add("value", LongType())
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline over the topic of the broker that the environment names."""
+    """Return the pipeline. An environment variable has the address of the broker."""
     del data
     config = CheckpointConfig(every_rows=ROWS_A_BATCH, slice_rows_max=ROWS_A_BATCH)
     pipeline = Pipeline("kafka_sums", config=config, parallelism=2)

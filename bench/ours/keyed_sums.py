@@ -1,7 +1,7 @@
-"""Keyed count and sum through a tick: the changed keys go to a Delta table, with a checkpoint every so many rows.
+"""Measures a keyed count and sum in a tick. The changed keys go to a Delta table, with a checkpoint for some rows each.
 
-`python -m bench.ours.keyed_sums FOLDER` runs one tick in a new warehouse, checks its table against the generator's
-totals, and prints the seconds and CPU seconds from each completed checkpoint to the next.
+`python -m bench.ours.keyed_sums FOLDER` runs one tick in a new warehouse, and compares its table with the totals of the
+input. It prints the seconds and CPU seconds from each completed checkpoint to the next.
 """
 
 import argparse
@@ -31,7 +31,7 @@ _ROWS: Final = 500_000
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline over a folder of the workload."""
+    """Return the pipeline that reads a folder of the workload."""
     config = CheckpointConfig(every_rows=_ROWS, slice_rows_max=_ROWS)
     pipeline = Pipeline("keyed_sums", config=config, parallelism=2)
     (

@@ -1,9 +1,10 @@
-"""What a checkpoint costs beside few and beside many live state files, when the same number of files changes.
+"""Measures checkpoints with few and with many live state files, while the same number of files changes.
 
-`python -m bench.ours.live_files --live 100000` commits checkpoints of a job of 10 operators with 1,000 subtasks each.
-The commit protocol and the stores are the real ones, without Spark: each checkpoint composes its entry, appends it,
+`python -m bench.ours.live_files --live 100000` commits checkpoints of a job with 10 operators of 1,000 subtasks each.
+The commit protocol and the stores are the real ones, without Spark. Each checkpoint composes its entry, appends it,
 publishes the ten state tables and records the cut. Before each checkpoint, files of a thousand subtasks are replaced.
-It prints the seconds of each checkpoint's phases, and the bytes that it adds to the job's own tables and manifests.
+It prints the seconds of each checkpoint's phases, and the bytes that the checkpoint adds to the job's own tables and
+manifests.
 """
 
 import argparse
@@ -48,7 +49,7 @@ from jobs.stores.warehouse import Warehouse
 OPERATORS: Final = 10
 SUBTASKS: Final = 1_000
 CHANGED: Final = 1_000
-"""Files that are replaced before each checkpoint."""
+"""The number of files that are replaced before each checkpoint."""
 _PATHS: Final = ProtocolPaths(job_name("large"))
 _SOURCE: Final = VertexId("numbers")
 _NAMES: Final = tuple(VertexId(f"sums_{number}") for number in range(OPERATORS))
@@ -61,7 +62,7 @@ class NotCommittedError(RuntimeError):
 
 @dataclass(slots=True)
 class State:
-    """The live files of all subtasks, and those that the next checkpoint replaces."""
+    """The live files of all subtasks, and which of them the next checkpoint replaces."""
 
     warehouse: Warehouse
     live: int
@@ -70,7 +71,10 @@ class State:
     _written: int = 0
 
     def __post_init__(self) -> None:
-        """Give each subtask as many files, or one to the first subtasks of each operator if there are fewer."""
+        """Give each subtask the same number of files.
+
+        If there are too few, only the first subtasks of an operator get one.
+        """
         each, subtasks = max(1, self.live // (OPERATORS * SUBTASKS)), min(SUBTASKS, self.live // OPERATORS)
         for name in _NAMES:
             full = [tuple(self._file(name, index) for _ in range(each)) for index in range(subtasks)]
@@ -84,7 +88,7 @@ class State:
                 subtasks[index] = (*subtasks[index][1:], self._file(name, index))
 
     def snapshots(self) -> tuple[VertexRecord, ...]:
-        """Return what the subtasks hand over, as new objects that share the handles."""
+        """Return the snapshots of all subtasks, as new objects that share the handles."""
         source = VertexRecord(
             vertex=_SOURCE, micro_batch=0, splits=("all",), subtasks=(SubtaskSnapshot(position=str(self._written)),)
         )
@@ -111,7 +115,7 @@ class State:
 
 
 class Job:
-    """The commits of one generation, on real stores."""
+    """Commits checkpoints of one generation to real stores."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         """Claim the job, and create the state tables."""
@@ -139,7 +143,7 @@ class Job:
         self._last: tuple[CheckpointId, ...] = ()
 
     def commit(self, checkpoint: CheckpointId, vertices: tuple[VertexRecord, ...]) -> dict[str, float]:
-        """Commit a checkpoint that replaces the one before. Return the seconds of each phase."""
+        """Commit a checkpoint that subsumes the one before. Return the seconds of each phase."""
         draft = Draft(checkpoint, vertices, Statistics(triggered_ms=0, committed_ms=0, rows=0), subsumed=self._last)
         taken = dict.fromkeys(PHASES, 0.0)
         waiting: list[CommitEffect] = []
@@ -204,7 +208,7 @@ def main() -> None:
 
 
 def _files(warehouse: Warehouse) -> dict[str, int]:
-    """Return the sizes of the files of `checkpoints`, and of the manifests."""
+    """Return the sizes of the files of `checkpoints` and of its manifests."""
     folders = (warehouse.paths.checkpoints, warehouse.paths.manifests)
     return {
         f"{folder}/{each.name}": each.size for folder in folders for each in warehouse.place(folder).entries(deep=True)

@@ -1,8 +1,9 @@
-"""Changes of a real PostgreSQL server into bronze and an upserted silver table, after a load like pgbench's.
+"""Measures a tick that reads changes of a real PostgreSQL server into a bronze table and an upserted silver table.
 
-`python -m bench.ours.postgres_changes --transactions N` starts a server from a wheel and writes N transactions of four
-rows each: three updates and an insert. A tick then reads them. It prints rows a second of the tick without Spark's
-start, and of the server that wrote them. Before that it compares silver and bronze with the server's tables.
+`python -m bench.ours.postgres_changes --transactions N` starts a server from a wheel. It writes N transactions like
+those of pgbench, with four rows each: three updates and an insert. A tick then reads them. The program compares silver
+and bronze with the server's tables. It prints the rows per second of the tick, without Spark's start, and of the server
+that wrote them.
 """
 
 import argparse
@@ -56,11 +57,11 @@ END $$
 
 
 class NotExactError(RuntimeError):
-    """A table does not have what the server has."""
+    """A table has other rows than the server."""
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline: all changes, and the newest row of each account."""
+    """Return the pipeline. Its tables have all changes, and the newest row of each account."""
     source = PostgresChanges(f"env:{_URL}", "bench", "bench", staged=data / "bench")
     config = CheckpointConfig(every_rows=_EPOCH, slice_rows_max=_EPOCH)
     pipeline = Pipeline("bank", config=config, parallelism=2)
@@ -114,7 +115,7 @@ def _tick(launched: Launch, laps: Laps) -> None:
 
 
 def _require_exact(warehouse: Path, connection: psycopg.Connection, rows: int) -> None:
-    """Raise NotExactError unless bronze has each change once, and silver each account as the server has it."""
+    """Raise NotExactError unless bronze has each change once, and silver has the server's row of each account."""
     bronze = DeltaTable(str(warehouse / "bronze/bank")).to_pyarrow_dataset()
     found = bronze.count_rows() - ACCOUNTS - 11
     if found != rows:

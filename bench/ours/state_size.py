@@ -1,8 +1,8 @@
-"""What the size of the state costs: a tick lays every key out, another touches some of them, others restore.
+"""Measures what the size of the state costs: one tick writes every key, another changes some, and others restore.
 
-`python -m bench.ours.state_size --keys N --touched M` prints, for checkpoints of 100,000 rows over M of the N keys:
-what each took after its last micro-batch, the seconds from one to the next, and what a restore took until the
-first micro-batch began. The output table is checked against the generator's totals.
+`python -m bench.ours.state_size --keys N --touched M` takes checkpoints of 100,000 rows over M of the N keys. It prints
+the time of each checkpoint after its last micro-batch, the seconds from one checkpoint to the next, and the time from
+the start of a restore to the first micro-batch. It compares the output table with the totals of the input.
 """
 
 import argparse
@@ -91,13 +91,13 @@ def _tick(scratch: Path, spark: SparkSession, laps: Laps, *, rows: int) -> TickR
 
 
 def _bring(scratch: Path, files: list[Path], prefix: str) -> None:
-    """Let these files be in the source's split, behind those that are there."""
+    """Add these files to the source's split, after the files that it has."""
     for file in files:
         shutil.copyfile(file, scratch / "in" / SPLIT / f"{prefix}-{file.name}")
 
 
 def _require(scratch: Path, seed: Totals, touching: Totals) -> None:
-    """Raise WrongTotalsError unless the table holds every key once, and what touched some of them."""
+    """Raise WrongTotalsError unless the table has every key once, with the changes of the touched keys."""
     expected = Totals(seed.rows + touching.rows, seed.keys, touching.total)
     found = totals_shown(scratch / "warehouse" / SUMS)
     if found != expected:

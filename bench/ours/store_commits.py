@@ -1,8 +1,9 @@
-"""What a checkpoint costs on an object store that takes 30 ms for each request: time, and requests after each other.
+"""Measures checkpoints on an object store that takes 30 ms for each request: their time, and their chains of requests.
 
-`python -m bench.ours.store_commits --checkpoints N` prints for each checkpoint of the flights' tables and states the ms
-from its last micro-batch to its cut, and the longest chain of requests of which each began after the one before had
-ended. It leaves out the lease, the trace and the looks for savepoint requests, which no checkpoint waits for.
+`python -m bench.ours.store_commits --checkpoints N` prints two figures for each checkpoint of the flights' tables and
+states. One is the time from its last micro-batch to its cut, in ms. The other one is the longest chain of requests, in
+which each request begins after the one before has ended. Requests for the lease, the trace and savepoint requests are
+left out, because no checkpoint waits for them.
 """
 
 import argparse

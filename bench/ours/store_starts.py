@@ -1,8 +1,8 @@
-"""How long a tick on an object store, at 30 ms a request, takes to its first micro-batch after many checkpoints.
+"""Measures how long a tick on an object store (30 ms a request) takes to its first micro-batch, after many checkpoints.
 
-`python -m bench.ours.store_starts --checkpoints N` lays N checkpoints of the flights out in a folder,
-and copies it into the store. Each further tick takes one checkpoint. It prints for each of them the seconds from its
-start to its first micro-batch, and the longest chain of requests meanwhile.
+`python -m bench.ours.store_starts --checkpoints N` takes N checkpoints of the flights in a folder, and copies the
+folder into the store. Each further tick takes one checkpoint. For each of these ticks, it prints the seconds from its
+start to its first micro-batch, and the longest chain of requests in that time.
 """
 
 import argparse
@@ -56,11 +56,12 @@ def main() -> None:
 
 
 def _lay_out(planned: JobPlan, root: Path, checkpoints: int) -> None:
-    """Take the checkpoints in a folder, and copy it into the store."""
+    """Take the checkpoints in a folder, and copy the folder into the store."""
     done = 0
     while done < checkpoints:
         done += len(_tick(planned, root, min(_PER_TICK, checkpoints - done)).completed)
-    # The bucket's own address: this process keeps a client of each address, and the ticks' client is to be slow.
+    # This process keeps one client for each address, and the ticks need the slow one. So here the bucket's own address
+    # is used.
     bucket, prefix = storage_of(StoreUrl(f"s3://{BUCKET}")), str(_URL).rpartition("/")[2]
     files = [path for path in root.rglob("*") if path.is_file()]
     with ThreadPoolExecutor(4) as pool:
@@ -68,7 +69,10 @@ def _lay_out(planned: JobPlan, root: Path, checkpoints: int) -> None:
 
 
 def _start(planned: JobPlan, slow: Proxy) -> tuple[float, int, dict[str, int]]:
-    """Run a tick of one checkpoint; return what its start took, its longest chain of requests, and how many of each."""
+    """Run a tick of one checkpoint.
+
+    Return the time and the longest chain of requests of its start, and all requests.
+    """
     os.environ.update(slow.environment)
     started = time.time()
     began = first_micro_batch_ms(_tick(planned, _URL, 1).trace) / 1000

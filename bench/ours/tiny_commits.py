@@ -1,10 +1,12 @@
-"""What a checkpoint of a tiny job costs after so many others: time, and disk.
+"""Measures what a checkpoint of a tiny job costs after many others: time and disk.
 
-`python -m bench.ours.tiny_commits` prints the ms of each checkpoint of many ticks (the job door with real Delta
-commits, no Spark), and on the way the bytes and files of the job's own tables and the entries of its tables' logs.
-Nobody reads meanwhile, so no grace is given: what no retained checkpoint needs goes with the end of each tick.
-A machine's speed drifts by tens of per cent within minutes, so the first checkpoints that the last ones are compared
-with are those of another job, taken in turn with them.
+`python -m bench.ours.tiny_commits` runs many ticks with the job door and real Delta commits, without Spark. It prints
+the ms of each checkpoint. From time to time it also prints the bytes and files of the job's own tables, and the entries
+in its tables' logs. Nobody reads in the meantime, so there is no grace period: each tick deletes at its end what no
+retained checkpoint needs.
+
+The speed of a machine changes by tens of per cent within minutes. So the last checkpoints are compared with the first
+ones of another job, and the ticks of the two jobs take turns.
 """
 
 import argparse
@@ -29,14 +31,14 @@ _OWN: Final = ("checkpoints", "cuts", "state")
 _LOOKS: Final = 8
 _PER_TICK: Final = 100
 _COMPARED: Final = 2
-"""Ticks."""
+"""The number of ticks."""
 
 
 class DiskLaps(Laps):
-    """Notes too, now and then, what lies in the folders of the job's own tables and in the logs of the others."""
+    """Also notes, from time to time, the size of the job's own tables and of the other tables' logs."""
 
     def __init__(self, folder: Path, logs: Mapping[str, Path], every: int) -> None:
-        """Look below the job's folder, and into these logs, after every so many checkpoints."""
+        """Look at the job's folder and these logs after every `every` checkpoints."""
         super().__init__()
         self._folder = folder
         self._logs = logs
@@ -44,7 +46,7 @@ class DiskLaps(Laps):
         self.disk: list[dict[str, int]] = []
 
     def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
-        """Note time, and disk if it is its turn."""
+        """Note the time, and the disk when it is due."""
         super().completed(record, notes, versions)
         if record.checkpoint % self._every == 0:
             looked = {"checkpoint": int(record.checkpoint)}
@@ -55,7 +57,7 @@ class DiskLaps(Laps):
 
 
 def main() -> None:
-    """Measure ticks of a hundred checkpoints each: an old job's last ones, in turn with the first ones of a new job."""
+    """Measure ticks of a hundred checkpoints each. Late ticks of an old job and first ticks of a new job take turns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoints", type=int, default=2_000)
     parser.add_argument("--scratch", type=Path)
@@ -84,7 +86,7 @@ def main() -> None:
 
 @dataclass(slots=True)
 class Job:
-    """A tiny job in a warehouse of its own, and what its checkpoints took so far."""
+    """A tiny job in a warehouse of its own, and the times of its checkpoints so far."""
 
     planned: JobPlan
     root: Path
@@ -94,7 +96,7 @@ class Job:
     laps: DiskLaps = field(init=False)
 
     def __post_init__(self) -> None:
-        """Note where its logs are."""
+        """Find its logs."""
         logs = {f"{table.name}_log": self.root / table.name / "_delta_log" for table in self.planned.graph.tables()}
         self.laps = DiskLaps(self.root / "_tidemark" / self.planned.job, logs, max(1, self.look_every))
 
@@ -114,7 +116,7 @@ _PHASES: Final[Mapping[str, Callable[[CommitTimes], int]]] = {
 
 
 def _tick(planned: JobPlan, root: Path, laps: DiskLaps) -> Path:
-    """Run one tick; return its trace."""
+    """Run one tick. Return its trace."""
     limits = TickLimits(checkpoints=_PER_TICK)
     settings = RuntimeSettings(warehouse=root, limits=limits, reader_grace_ms=0, table_log_keep_ms=0)
     report = run_tick(planned, settings, laps, engine=TinyEngine())
@@ -124,7 +126,7 @@ def _tick(planned: JobPlan, root: Path, laps: DiskLaps) -> Path:
 
 
 def _size(path: Path) -> int:
-    """Return a file's bytes; 0 if it is gone since it was listed."""
+    """Return a file's bytes, or 0 if it was deleted after it was listed."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

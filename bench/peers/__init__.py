@@ -1,1 +1,1 @@
-"""The peers' programs: the same work as theirs is done today, each printing one JSON line."""
+"""The peers' programs. Each does the same work in the peer's usual way, and prints one line of JSON."""

@@ -1,4 +1,4 @@
-"""The Spark session of the peers: the same Spark, the same Delta jars and as many cores as ours has."""
+"""The Spark session of the peers. It has the same Spark, Delta jars and number of cores as ours."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from jobs.spark.jars import delta_jars
 
 
 def delta_session(cores: int, memory: str, settings: Mapping[str, str]) -> SparkSession:
-    """Return a session set up as a careful engineer would for a small machine; raise JarsError without the jars."""
+    """Return a session with good settings for a small machine. Raise JarsError without the jars."""
     known = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -1,7 +1,7 @@
-"""Flink SQL on the keyed sums, rows from CSV: a checkpoint every second, a black-hole sink.
+"""Measures the keyed sums in Flink SQL: rows from CSV, a checkpoint every second, a black-hole sink.
 
-A program for Flink's own environment (`make bench` lays it out), so it imports nothing of this project. Flink
-writes no table here, so the comparison leans its way. Prints the seconds from the job's submission to its end.
+This program runs in Flink's own environment, which `make bench` creates. So it imports nothing of this project. Flink
+writes no table here, which is an advantage for Flink. It prints the seconds from the job's submission to its end.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Bronze, silver and gold of the flights in one foreachBatch: what a careful engineer writes today.
+"""Measures bronze, silver and gold of the flights in one foreachBatch, as a careful engineer writes it today.
 
-Two appends and a MERGE, each exactly once by `txnAppId`, a file a micro-batch. Prints the seconds and CPU seconds
-of each micro-batch, having checked the three tables.
+It has two appends and a MERGE, each exactly once by `txnAppId`, with one file for each micro-batch. It prints the
+seconds and CPU seconds of each micro-batch. Before that it checks the three tables.
 """
 
 import argparse

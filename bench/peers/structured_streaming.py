@@ -1,7 +1,7 @@
-"""Spark Structured Streaming on the keyed sums: a file a micro-batch, the changed keys appended to a Delta table.
+"""Measures the keyed sums in Structured Streaming: one file for each micro-batch, changed keys appended to Delta.
 
-Exactly once by Delta's `txnAppId`; with RocksDB its changelog is on. Prints the seconds and CPU seconds of each
-micro-batch, having checked the table against the generator's totals.
+It is exactly once by Delta's `txnAppId`. With RocksDB, its changelog is on. It compares the table with the totals of
+the input, and prints the seconds and CPU seconds of each micro-batch.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _run(spark: SparkSession, folder: Path, scratch: Path, cpu: list[float]) -> list[float]:
-    """Run the query to its end; return what each of its triggers took, and note the CPU time after each write."""
+    """Run the query to its end. Return the time of each of its triggers. Note the CPU time after each write."""
     events = (
         spark.readStream.schema("key long, value long, payload string")
         .option("maxFilesPerTrigger", 1)
