@@ -1,4 +1,7 @@
-"""Says that a door was built from something else: then what it did was wrong. By the invariant that this breaks."""
+"""Falsifies histories by changing what a door was told, so that its behaviour breaks an invariant.
+
+Keyed by invariant.
+"""
 
 from dataclasses import replace
 
@@ -60,7 +63,7 @@ def take_longer_for_each_micro_batch(history):
 
 
 def let_a_tick_catch_up_with_a_split_that_failed(history):
-    """The last answer of each split before such an end was that it cannot be read."""
+    """For each split, the last poll before the end of such a tick failed."""
 
     def failed(step):
         told = step.told
@@ -71,7 +74,7 @@ def let_a_tick_catch_up_with_a_split_that_failed(history):
 
 
 def say_that_the_job_has_finished(history):
-    """The tick that caught up says so. Its sources have no end."""
+    """The tick that caught up ends as finished, although its sources have no end."""
 
     def finished(effect):
         caught_up = isinstance(effect, EndTick) and effect.outcome is TickOutcome.CAUGHT_UP
@@ -99,7 +102,7 @@ def run_slices_from_a_row_later(history):
 
 
 def _run_otherwise(effect, changed):
-    """Return a micro-batch over other segments than were sent."""
+    """Return a micro-batch over changed segments."""
     if not isinstance(effect, RunMicroBatch):
         return effect
     inputs = [replace(entry, segments=tuple(changed(segment) for segment in entry.segments)) for entry in effect.inputs]
@@ -107,7 +110,7 @@ def _run_otherwise(effect, changed):
 
 
 def let_every_slice_reach_a_cut(history):
-    """Where slices are offered, and where micro-batches run them."""
+    """Every slice says that it reaches a cut, when it is offered and when a micro-batch runs it."""
 
     def at_cut(segment):
         return replace(segment, cut="1", at_cut=True) if isinstance(segment, SourceSlice) else segment
@@ -123,7 +126,7 @@ def let_every_slice_reach_a_cut(history):
 
 
 def let_another_process_claim_the_job(history):
-    """The door is told of it, and goes on."""
+    """The door hears of the claim, and goes on."""
     ((generation, (begun, *others)), *rest) = history.steps.items()
     claim = begun.told.setup.claim.model_copy(update={"generation": generation + 1})
     seen = replace(begun, told=RivalSeen(claim), effects=())

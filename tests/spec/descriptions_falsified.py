@@ -1,4 +1,4 @@
-"""A history whose first row does not say what its state means."""
+"""Falsifies a history: its first entry does not say what its state columns mean."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from spec.history import RowCommitted
 
 
 def describe_no_state(events):
-    """Return the events with the meanings taken out of the first committed row."""
+    """Return the events, with the first committed entry stripped of its meanings."""
     place = next(number for number, event in enumerate(events) if isinstance(event, RowCommitted))
     record = events[place].record
     bare = tuple(vertex.model_copy(update={"meanings": ()}) for vertex in record.vertices)

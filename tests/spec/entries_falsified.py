@@ -1,4 +1,4 @@
-"""Histories in which an entry, or what is told of it, is falsified in one way: positions, checks, verdicts, marks."""
+"""Falsifies one thing about an entry: its positions, checks, verdicts, marks, state or statistics."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def _amended(events, place, **changes):
 
 
 def tell_a_split_too_far(events):
-    """One row further than the entry says."""
+    """The listener hears a position that is one row after the entry's."""
     place = _first(events, CheckpointEnded, lambda told: told.positions)
     (source, split, position), *others = events[place].positions
     further = ((source, split, position_before(rows_before(position) + 1)), *others)
@@ -55,7 +55,7 @@ def judge_other_files(events):
 
 
 def pin_what_holds_rows_in_flight(events):
-    """A stop's savepoint holds what its micro-batch was given."""
+    """A savepoint of a stop has rows in flight."""
     place = _first(events, RowCommitted, lambda row: row.record.kind is RowKind.SAVEPOINT)
     record = events[place].record
     channel = ChannelId(EdgeId(record.vertices[0].vertex, record.vertices[2].vertex), 0)
@@ -79,7 +79,7 @@ def mark_the_newest(events):
 
 
 def lose_state(events):
-    """The last entry names no state, and its tables of state show nothing."""
+    """The last entry has no state, and its state tables are empty."""
     place = _last(events, RowCommitted, lambda row: any(s.state for v in row.record.vertices for s in v.subtasks))
     record = events[place].record
     vertices = tuple(
@@ -116,7 +116,7 @@ def take_a_nonce_again(events):
 
 
 def measure_a_subtask_too_long(events):
-    """Its tasks ran a millisecond less than the entry says."""
+    """The entry says one millisecond more than the subtask's tasks ran."""
     place = _first(events, RowCommitted, lambda row: any(v.subtasks.task_ms for v in row.record.statistics.vertices))
     statistics = events[place].record.statistics
     vertices = [
@@ -136,7 +136,7 @@ def drop_a_cut_of_an_entry(events):
 
 
 def say_that_orders_are_cuts(events):
-    """No slice has reached one."""
+    """The orders are said to be read from cut to cut, but no slice has reached a cut."""
     cuts = {ORDERS: "shop"}
     return [replace(event, cut_groups=cuts) if isinstance(event, DoorStarted) else event for event in events]
 

@@ -1,4 +1,4 @@
-"""The judge of the vectors tells a badly written case with file, case and step, and never passes it."""
+"""The judge of the vectors reports a badly written case with its file, case and step, and never passes it."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def _reported(tmp_path, capsys, legend, case):
     ],
 )
 def test_a_badly_written_case_fails_and_says_where(tmp_path, capsys, file, changes, told):
-    """One line names the file, the case and the step; there is no traceback and the exit code is 1."""
+    """One line names the file, the case and the step. There is no traceback, and the exit code is 1."""
     line = _reported(tmp_path, capsys, *_case(file, **changes))
     assert line.startswith("FAILED bad: ")
     assert told in line
@@ -55,14 +55,14 @@ def test_a_badly_written_case_fails_and_says_where(tmp_path, capsys, file, chang
 
 @pytest.mark.parametrize("case", [3, {"channels": 1}])
 def test_a_case_without_a_name_is_told_by_its_number(tmp_path, capsys, case):
-    """What has no name is found by its place in the file."""
+    """Its place in the file stands for the missing name."""
     legend, _ = _case("aligned")
     assert _reported(tmp_path, capsys, legend, case).startswith("FAILED case 0 of ")
 
 
 @pytest.mark.parametrize("text", ['{"legend": {', "[1]", '{"legend": {}, "cases": {}}', '{"cases": []}', ""])
 def test_a_file_that_cannot_be_read_is_one_failure(tmp_path, capsys, text):
-    """A file that is no file of vectors fails by its name; the files beside it are run all the same."""
+    """The message names the unreadable file. The judge still runs the files beside it."""
     bad, good = tmp_path / "bad.json", FILES / "tracker.json"
     bad.write_text(text)
     assert 1 == vectors.main([str(bad), str(good), str(tmp_path / "missing.json")])
@@ -73,13 +73,13 @@ def test_a_file_that_cannot_be_read_is_one_failure(tmp_path, capsys, text):
 
 @pytest.mark.parametrize("changed", [{"modes": 3}, {"modes": ["aligned_blocking"], "events": {"barrier": {}}}])
 def test_a_legend_that_cannot_be_used_fails_its_cases(tmp_path, capsys, changed):
-    """A legend that describes nothing is no reason for a traceback."""
+    """A legend that describes nothing causes no traceback."""
     legend, case = _case("aligned", events=[["barrier", 0, 1]])
     assert _reported(tmp_path, capsys, {**legend, **changed}, case).startswith("FAILED bad: ")
 
 
 def test_every_case_of_the_project_is_well_formed():
-    """The check of form refuses none of the files that stand."""
+    """The check of the form accepts all files of the project."""
     for path in sorted(FILES.glob("*.json")):
         legend, cases = vectors.load(str(path))
         assert [] == [problem for case in cases for problem in vectors.problems_of_form(legend, case)]

@@ -1,4 +1,4 @@
-"""The order of channels and the fence of generations are judged from messages alone, so on real traces too."""
+"""Judges the order of channels and the fence of generations by messages alone, so it can judge real traces too."""
 
 from dataclasses import replace
 
@@ -12,12 +12,12 @@ SEED = 49
 
 
 def test_a_healthy_run_is_in_order():
-    """Whatever is restored, rescaled, overtaken or put aside: no channel changes its order."""
+    """No channel changes its order when rows are restored, rescaled, overtaken or held back."""
     assert [] == [what for seed in range(40) for what in disordered(simulate(seed).history)]
 
 
 def test_two_segments_in_the_wrong_order_are_found():
-    """A micro-batch that meets its segments newest first breaks `fifo`, and nothing else: no file tells of it."""
+    """A micro-batch gets its segments newest first. This breaks `fifo` and nothing else, because no file shows it."""
     history, place = next(
         (history, place)
         for history in (simulate(seed).history for seed in range(40))
@@ -32,7 +32,7 @@ def test_two_segments_in_the_wrong_order_are_found():
 
 
 def test_a_second_door_of_one_generation_is_found():
-    """Two coordinators of one generation could not be told apart by the files that they stage."""
+    """The files of two coordinators of one generation could not be told apart, so a generation has one coordinator."""
     history = simulate(SEED).history
     place = next(place for place, event in enumerate(history.events) if isinstance(event, DoorStarted))
     twice = [*history.events[: place + 1], *history.events[place:]]
@@ -41,6 +41,6 @@ def test_a_second_door_of_one_generation_is_found():
 
 
 def meets_one_split_twice(event):
-    """Return whether a micro-batch ran over two slices of one split."""
+    """Return True if a micro-batch ran over two slices of one split."""
     splits = [part.split for entry in event.inputs for part in entry.segments if isinstance(part, SourceSlice)]
     return len(set(splits)) < len(splits)

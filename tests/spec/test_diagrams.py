@@ -1,4 +1,4 @@
-"""The pictures in docs/ are those of the code, and the code moves as they say."""
+"""The pictures in docs/ show the tables of the code, and the code moves as the tables say."""
 
 from contextlib import suppress
 
@@ -25,7 +25,7 @@ from spec.simulator import simulate
 
 DRAWN = {(state, reached) for (state, _), follow in {**OFFERS, **TRANSITIONS}.items() for reached in follow}
 GIVEN_UP = {(state, CommitState.ENDED) for state in (CommitState.CHECKING,)}
-"""The tick ends: what was offered and not sent is withdrawn, which no fact asks for."""
+"""When the tick ends, an offer that was not sent is withdrawn. No fact asks for it."""
 STAYS = {(CommitState.PUBLISHING, CommitState.PUBLISHING)}
 
 
@@ -34,11 +34,11 @@ DRAWN_PHASES = {(phase, reached) for phase, follow in PHASES.items() for reached
 
 @pytest.fixture
 def phases(monkeypatch):
-    """Return every pair of phases between which a pending checkpoint moves while it is watched."""
+    """Return every pair of phases between which a pending checkpoint moves while this watches it."""
     seen, real = set(), PendingCheckpoint.phase
 
     def put(pending, phase):
-        with suppress(AttributeError):  # it begins, or is copied
+        with suppress(AttributeError):  # the checkpoint begins, or is copied
             seen.add((real.__get__(pending), phase))
         real.__set__(pending, phase)
 
@@ -48,7 +48,7 @@ def phases(monkeypatch):
 
 @pytest.fixture
 def moves(monkeypatch):
-    """Return every pair of states between which a commit door moves while it is watched."""
+    """Return every pair of states between which a commit door moves while this watches it."""
     seen = set()
     slot = "_watched_state"
 
@@ -62,14 +62,17 @@ def moves(monkeypatch):
     return seen
 
 
-def test_the_page_is_what_the_tables_say():
-    """`python -m spec.diagrams` would write the very page that is there."""
+def test_the_page_shows_the_tables():
+    """`python -m spec.diagrams` would write exactly the present page."""
     assert page() == PAGE.read_text()
 
 
 def test_doors_at_work_move_as_the_table_says_and_every_move_is_met(moves):
-    """Simulated commits, with savepoints, faults and blocks of ids that run out: no other move, and none unused."""
-    for seed in (18, 97, *range(60)):  # the first two meet every move, as scenarios are drawn today
+    """The commits have savepoints, faults, and blocks of ids that run out.
+
+    They make every move of the table and no other.
+    """
+    for seed in (18, 97, *range(60)):  # the first two make every move, with today's scenarios
         simulate(seed, moves=Moves(savepoints_max=2))
         if DRAWN - STAYS <= moves:
             break
@@ -78,14 +81,14 @@ def test_doors_at_work_move_as_the_table_says_and_every_move_is_met(moves):
 
 
 def test_pending_checkpoints_move_as_the_table_says_and_every_move_is_met(phases):
-    """From being located to being committed, whatever goes wrong meanwhile: no phase is passed over."""
+    """From being located to being committed, whatever goes wrong in between, no phase is skipped."""
     for seed in range(5):
         simulate(seed)
     assert DRAWN_PHASES == phases
 
 
 def test_ticks_end_as_the_table_says(monkeypatch):
-    """Simulated ticks with stops, limits, savepoints and faults: no other move, and all the frequent ones are met."""
+    """The ticks have stops, limits, savepoints and faults. They make no other move, and all the frequent ones."""
     seen, slot = set(), "_watched_phase"
 
     def put(ending, phase):
@@ -102,7 +105,7 @@ def test_ticks_end_as_the_table_says(monkeypatch):
 
 
 def test_the_tick_door_moves_as_the_table_says(monkeypatch):
-    """Simulated ticks with restarts, rollbacks, resets and mishaps: no other move."""
+    """The ticks have restarts, rollbacks, resets and mishaps. They make no other move."""
     seen, real = set(), TickDoor.step
 
     def step(door, fact, at):
@@ -122,7 +125,7 @@ def test_the_tick_door_moves_as_the_table_says(monkeypatch):
 
 
 def test_an_answer_that_nobody_waits_for_is_refused():
-    """The tick door names both; it stays as it was."""
+    """The error names the tick door's state and the answer, and the door stays in that state."""
     door = TickDoor(TICK, Terms(holder=Holder(host="here", pid=1, started="")))
     door.start(Stamp(0, "a"))
     with pytest.raises(UnexpectedFactError, match="CutRecorded as the answer to Observe"):
@@ -131,7 +134,7 @@ def test_an_answer_that_nobody_waits_for_is_refused():
 
 
 def test_a_phase_that_does_not_follow_is_refused():
-    """It is a fault of the coordinator: the checkpoint stays as it was."""
+    """This is a fault of the coordinator. The checkpoint stays in its phase."""
     plan = CheckpointPlan(to_trigger=(), to_acknowledge=(), to_commit=(), finished=(), vertices=())
     pending = PendingCheckpoint(id=1, request=None, properties=CHECKPOINT, plan=plan, triggered_ms=0, expires_ms=None)
     for phase in set(PendingPhase) - set(PHASES[PendingPhase.LOCATING]):
@@ -141,7 +144,7 @@ def test_a_phase_that_does_not_follow_is_refused():
 
 
 def test_a_picture_of_another_table_is_stale(monkeypatch):
-    """A row that leaves either table changes the page."""
+    """A new row in either table changes the page."""
     monkeypatch.setattr("spec.diagrams.PHASES", {**PHASES, PendingPhase.TRIGGERING: ()})
     assert page() != PAGE.read_text()
     monkeypatch.setattr("spec.diagrams.PHASES", PHASES)

@@ -1,4 +1,4 @@
-"""What judges work out for themselves agrees with the product, on simulated entries of every kind."""
+"""The judges compute some facts by themselves. These agree with the product's, on simulated entries of every kind."""
 
 from checkpointing.commit.live_files import live_files
 from checkpointing.commit.recovery import publications
@@ -13,7 +13,7 @@ from spec.simulator import simulate
 
 
 def test_files_and_publications_are_those_of_the_product():
-    """Savepoints, rollbacks and renames are among the entries."""
+    """The entries include savepoints, rollbacks and renames."""
     moves = Moves(savepoints_max=3, rollbacks_max=2, releases=True)
     rows = [each.record for seed in range(6) for each in _committed(simulate(seed, moves=moves).history)]
     for row in rows:
@@ -29,7 +29,7 @@ def test_files_and_publications_are_those_of_the_product():
 
 
 def test_key_groups_are_those_of_the_product():
-    """Every subtask of every small parallelism."""
+    """This is compared for every subtask of every small parallelism."""
     for most in range(1, 12):
         for parallelism in range(1, most + 1):
             for index, own in enumerate(key_group_ranges(parallelism=parallelism, max_parallelism=most)):

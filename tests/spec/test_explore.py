@@ -1,4 +1,4 @@
-"""Exhaustive exploration: the small world holds to its end, planted bugs are met, branches are independent."""
+"""Exhaustive exploration: the small world holds to its end, planted bugs are found, and branches are independent."""
 
 from copy import deepcopy
 
@@ -21,7 +21,10 @@ from spec.mutants.registry import MUTANTS
 
 @pytest.mark.dear
 def test_the_small_world_holds_to_its_end():
-    """Every order of answers, a timer and a crash: each path ends caught up, two checkpoints are in flight at times."""
+    """It tries every order of answers, a timer and a crash. Each path ends caught up.
+
+    At times two checkpoints are in flight.
+    """
     found = explore.explore(WORLDS["small"])
     assert [] == found.violations
     assert found.complete
@@ -31,7 +34,7 @@ def test_the_small_world_holds_to_its_end():
 
 
 def test_a_zombie_changes_nothing():
-    """At every moment of a tick: it dies, and what it wanted of the stores comes true at once, later or never."""
+    """A tick dies at any moment. What it last asked of the stores then happens at once, later or never."""
     found = explore.explore(WORLDS["zombie"])
     assert [] == found.violations
     assert found.complete
@@ -42,7 +45,10 @@ def test_a_zombie_changes_nothing():
 @pytest.mark.dear
 @pytest.mark.parametrize(("world", "states", "ends"), [("savepoint", 2_000, 40), ("failing", 3_000, 100)])
 def test_savepoints_and_failing_effects_hold_to_the_end(world, states, ends):
-    """A savepoint of any kind at any moment, and its disposal; one effect fails in any way, one tick is overtaken."""
+    """A savepoint of any kind comes at any moment, and so does its disposal.
+
+    One effect fails in any way, one tick is overtaken.
+    """
     found = explore.explore(WORLDS[world])
     assert [] == found.violations
     assert found.complete
@@ -55,7 +61,10 @@ def test_savepoints_and_failing_effects_hold_to_the_end(world, states, ends):
     ("world", "states", "transitions", "ends"), [("rollback", 2_000, 4_000, 100), ("reset", 1_500, 4_000, 100)]
 )
 def test_going_back_and_moving_a_source_hold_to_the_end(world, states, transitions, ends):
-    """At any moment behind a checkpoint the tick ends or dies, and who does it dies behind any effect, or does not."""
+    """The tick ends or dies at any moment after a checkpoint.
+
+    The rollback or reset that follows may die at any effect.
+    """
     found = explore.explore(WORLDS[world])
     assert [] == found.violations
     assert found.complete
@@ -78,7 +87,7 @@ def test_going_back_and_moving_a_source_hold_to_the_end(world, states, transitio
     ],
 )
 def test_each_step_has_a_name_that_does_it(world, path, answer):
-    """A path in words is carried out, and the job comes to its end from there."""
+    """A path in words is carried out, and from its end the job catches up."""
     driven = explore.replay(WORLDS[world], path)
     while driven.outstanding and driven.end is None:
         driven.answer(0)
@@ -87,13 +96,13 @@ def test_each_step_has_a_name_that_does_it(world, path, answer):
 
 
 def test_a_step_that_there_is_not_is_named():
-    """A path that was written down wrong does not pass for one that leads nowhere."""
+    """A misspelt path fails. It is not taken for a path that leads nowhere."""
     with pytest.raises(ValueError, match="there is no step 'dance 3'"):
         explore.replay(WORLDS["small"], ("dance 3",))
 
 
 def test_every_effect_that_may_fail_in_the_simulator_may_fail_here():
-    """What the simulator's faults do to one effect is a step here; suites judge nothing in these worlds."""
+    """Each fault that the simulator plants in one effect is a step here. Suites judge nothing in these worlds."""
     of_an_effect = {"micro_batch_fails", "poll_fails", "table_problem", "publish_fails", "reply_lost", "write_lost"}
     of_an_effect |= {"check_fails", "micro_batch_not_staged"}
     assert of_an_effect == {fault for faults in FAULTS.values() for fault in faults}
@@ -101,7 +110,7 @@ def test_every_effect_that_may_fail_in_the_simulator_may_fail_here():
 
 
 def test_a_branch_is_a_deep_copy():
-    """A branch and a deep copy go on alike, and the original stays as it was."""
+    """A branch and a deep copy go on in the same way, and the original stays unchanged."""
     driven = DrivenJob(WORLDS["medium"].job())
     driven.start()
     for _ in range(12):
@@ -116,7 +125,7 @@ def test_a_branch_is_a_deep_copy():
 
 
 def test_a_path_can_be_told_again():
-    """The path that led to a finding leads there again, step by step."""
+    """The path to a finding leads to it again, step by step."""
     driven = explore.replay(WORLDS["small"], ("answer 0", "answer 0", "fire", "crash 0"))
     assert 2 == driven.generation
     assert driven.end is None
@@ -168,7 +177,7 @@ BUGS = {
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_is_met_in_the_small_world(bug, monkeypatch):
-    """The exploration meets a planted bug, and says by which path."""
+    """The exploration finds a planted bug, and names the path to it."""
     plant, expected = BUGS[bug]
     plant(monkeypatch)
     found = explore.explore(WORLDS["small"])
@@ -194,14 +203,14 @@ def test_a_bug_is_met_in_the_small_world(bug, monkeypatch):
     ],
 )
 def test_a_mutant_is_met_in_a_world_of_its_kind(world, bug):
-    """A seeded bug breaks the invariant that is there for it, on some path within the world."""
+    """On some path within the world, a seeded bug breaks the invariant that it names."""
     with planted(MUTANTS[bug]):
         found = explore.explore(WORLDS[world])
     assert MUTANTS[bug].breaks in {broken.invariant for broken, _ in found.violations}
 
 
 def test_the_command_ends_with_the_counts(capsys):
-    """`python -m spec.explore` says how many states and transitions there were, and whether that was all."""
+    """`python -m spec.explore` prints the numbers of states and transitions, and whether these were all."""
     assert 0 == explore.main(["--world", "unaligned", "--states", "40"])
     said = capsys.readouterr().out.splitlines()[-1]
     assert said.startswith("unaligned: 40 states, ")

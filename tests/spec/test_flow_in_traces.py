@@ -1,4 +1,4 @@
-"""Bugs of the flow that are planted in the core while a real tick runs are found in that tick's trace."""
+"""Plants bugs of the flow in the core while a real tick runs. The tick's trace must show them."""
 
 import pytest
 
@@ -31,12 +31,12 @@ def broken(folder, config):
 
 @pytest.mark.parametrize(("bug", "config"), FOUND)
 def test_a_bug_of_the_flow_is_found_in_a_real_trace(bug, config, tmp_path):
-    """The same bug answers when the trace is replayed, so only the rules can tell."""
+    """The planted bug also answers when the trace is replayed, so only the rules can find it."""
     with planted(MUTANTS[bug]):
         assert MUTANTS[bug].breaks in broken(tmp_path, config)
 
 
 @pytest.mark.parametrize("config", [BY_ROWS, BY_TIME, WITH_PAUSE])
 def test_a_real_tick_keeps_every_rule_of_the_flow(config, tmp_path):
-    """With rows, an interval and a pause between checkpoints."""
+    """The tick has rows, an interval, and a pause between checkpoints."""
     assert set() == broken(tmp_path, config)

@@ -1,4 +1,4 @@
-"""Each invariant can fail, and fails alone: a healthy history is falsified in one way, and judged."""
+"""Each invariant can fail, and fails alone: one thing in a healthy history is falsified, and the history is judged."""
 
 from dataclasses import replace
 from functools import cache
@@ -68,14 +68,14 @@ from tests.spec.names_falsified import tell_no_rename
 
 @cache
 def healthy(seed, savepoints_max=0):
-    """A run with several ticks, restores and a few cuts, which breaks nothing."""
+    """A run with several ticks, restores and some cuts. It breaks nothing."""
     outcome = run(seed, moves=Moves(savepoints_max=savepoints_max))
     assert () == outcome.violations
     return outcome.history
 
 
 def falsified(change, seed, savepoints_max=0):
-    """Return which invariants a changed copy of the healthy history breaks."""
+    """Return the invariants that a falsified copy of the healthy history breaks."""
     history = healthy(seed, savepoints_max)
     events = change(list(history.events))
     return {violation.invariant for violation in violations(replace(history, events=events))}
@@ -245,7 +245,7 @@ def begin_from_an_older_row(events):
 
 
 def still_held(events):
-    """Nobody has let the job go."""
+    """No release follows the claim."""
     return [event for event in events if not isinstance(event, JobReleased)]
 
 
@@ -260,7 +260,7 @@ def delete_leftovers_before_the_cut(events):
 
 
 def go_back_to_what_is_newest(events):
-    """The row of a rollback says where it goes back to, and holds the cut of where the job stood."""
+    """The entry of a rollback names its target, and has the cut at which the job stood."""
     last = events[first(events, RowCommitted, skip=-1)]
     older = last.kept[-2]
     wrong = {"kind": RowKind.ROLLBACK, "parent": older, "checkpoint": last.record.checkpoint + 1000, "nonce": "back"}
@@ -269,7 +269,7 @@ def go_back_to_what_is_newest(events):
 
 
 def move_the_payments_too(events):
-    """Of a reset that was asked to move the orders."""
+    """A reset of the orders also moves the payments."""
     last = events[first(events, RowCommitted, lambda event: event.record.commits, skip=-1)]
     vertices = tuple(
         vertex.model_copy(
@@ -368,31 +368,31 @@ FALSIFIED_SAVEPOINTS = (
 
 
 def test_each_invariant_is_falsified_here():
-    """The lists are complete: an invariant that nothing can break is none."""
+    """The lists have every invariant. If nothing can break an invariant, it is none."""
     lists = {*FALSIFIED, *FALSIFIED_AT_DOORS, *FALSIFIED_ROLLBACKS, *(name for name, _ in FALSIFIED_SAVEPOINTS)}
     assert set(INVARIANTS) == lists | {"new-tables-begin-empty"}
 
 
 @pytest.mark.parametrize("name", FALSIFIED)
 def test_each_invariant_can_fail_alone(name):
-    """A history falsified in one way breaks exactly the invariant that forbids it."""
+    """A history in which one thing is falsified breaks exactly the invariant that forbids it."""
     assert {name} == falsified(FALSIFIED[name], 49)
 
 
 @pytest.mark.parametrize("name", FALSIFIED_AT_DOORS)
 def test_each_invariant_at_doors_can_fail_alone(name):
-    """So does a history whose doors are said to have been built from something else."""
+    """The doors of this history are said to have been built with other settings."""
     broken = violations(FALSIFIED_AT_DOORS[name](healthy(49)))
     assert {name} == {violation.invariant for violation in broken}
 
 
 @pytest.mark.parametrize("name", FALSIFIED_ROLLBACKS)
 def test_each_invariant_of_rollbacks_can_fail_alone(name):
-    """So does a history at whose end two rows are there to go back to, or to move."""
+    """At the end of this history, two entries exist as targets of a rollback or reset."""
     assert {name} == falsified(FALSIFIED_ROLLBACKS[name], 4)
 
 
 @pytest.mark.parametrize(("name", "change"), FALSIFIED_SAVEPOINTS)
 def test_each_invariant_of_savepoints_can_fail_alone(name, change):
-    """So does a history with savepoints and stops in it."""
+    """This history has savepoints and stops."""
     assert {name} == falsified(change, 55, savepoints_max=4)

@@ -1,4 +1,4 @@
-"""Tables that a pipeline did not have before: the rule is not blind."""
+"""The rule on new tables finds a table that shows files of an older table of its name."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from spec.simulator import simulate as run
 
 
 def show_rows_of_before(events):
-    """A table that the job has anew shows a file that its name had before."""
+    """A table that is new to the job shows a file that its name had before."""
     place, cut = next(
         (place, each) for place, each in enumerate(events) if isinstance(each, CutWritten) and is_new(events, each)
     )
@@ -20,7 +20,7 @@ def show_rows_of_before(events):
 
 
 def is_new(events, cut):
-    """Return whether this is the first cut of a table that comes and goes."""
+    """Return True if this is the first cut of a table that comes and goes."""
     rows = {each.record.checkpoint: each.record for each in events if isinstance(each, RowCommitted)}
     row = rows.get(cut.checkpoint)
     before = rows.get(row.parent) if row is not None else None
@@ -28,8 +28,8 @@ def is_new(events, cut):
     return before is not None and row.kind is RowKind.CHECKPOINT and [False, True] == has
 
 
-def test_a_new_table_that_shows_rows_of_before_is_found():
-    """A history in which a table comes, falsified in this way, breaks exactly the invariant that forbids it."""
+def test_a_new_table_that_shows_old_rows_is_found():
+    """A history in which a table comes is falsified in this way. It breaks exactly the invariant that forbids it."""
     for seed in range(40):
         history = run(seed, moves=Moves(vertices=True)).history
         if any(isinstance(each, CutWritten) and is_new(history.events, each) for each in history.events):

@@ -1,4 +1,7 @@
-"""Resets: a sound history passes with one behind it, each fault is found; rows given again, left out, and in order."""
+"""Judges resets: a sound history with a reset passes, and each fault is found.
+
+Also judges rows read twice or skipped.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -41,7 +44,7 @@ ONE, FAR = position_before(1), position_before(1000)
 
 @cache
 def healthy():
-    """Return a simulated history in which a source was read some way, its last row, and that row's cut."""
+    """Return a simulated history in which a source was read for a while, its last entry, and that entry's cut."""
     for seed in range(200):
         history = simulate(seed, moves=NO_MOVES).history
         commits = [event for event in history.events if isinstance(event, RowCommitted) and event.record.commits]
@@ -56,7 +59,7 @@ def healthy():
 
 
 def reset_to(positions_asked, /, *, kept=None, versions=None, asked=None, **changes):
-    """Return a history that ends in a reset of the orders to these positions, and the reset's row."""
+    """Return a history that ends in a reset of the orders to these positions, and the entry of the reset."""
     history, last, cut = healthy()
     newest = last.record
     claim = Claim(
@@ -84,7 +87,7 @@ def broken(history):
 
 
 def other(row, **changes):
-    """Return the vertices of a row, those of the payments with other snapshots."""
+    """Return the vertices of an entry, with other snapshots for the payments."""
     return tuple(
         vertex.model_copy(update={"subtasks": tuple(replace(each, **changes) for each in vertex.subtasks)})
         if C in vertex.splits
@@ -94,14 +97,17 @@ def other(row, **changes):
 
 
 def test_a_reset_is_in_order():
-    """Back or forth: it drops no row, its cut is its parent's, and the tables are as the reference says."""
+    """The reset goes back or forth.
+
+    It drops no row, its cut is its parent's, and the tables are as the reference says.
+    """
     for position in (None, ONE, FAR):
         history, row = reset_to({A: position})
         assert (set(), RowKind.RESET) == (broken(history), row.kind)
 
 
-def test_what_a_reset_must_not_do_is_found():
-    """Splits that nobody asked for, or not those that somebody did; another cut; a row that is pinned or publishes."""
+def test_a_faulty_reset_is_found():
+    """Faults: a split that nobody asked for, a missing split, another cut, an entry that is pinned or publishes."""
     sound, row = reset_to({A: ONE})
     newest = healthy()[1].record
     wrong = {
@@ -123,13 +129,13 @@ def test_what_a_reset_must_not_do_is_found():
     ("fault", "invariant"),
     [({"kept": (CheckpointId(1),)}, "retention"), ({"checkpoint": CheckpointId(1)}, "ids-rise")],
 )
-def test_a_reset_that_is_no_row_like_any_other_is_found(fault, invariant):
-    """It takes no row along, and its id is above all others."""
+def test_a_reset_that_breaks_a_rule_of_all_entries_is_found(fault, invariant):
+    """A reset's entry publishes no rows, and its id is above all others."""
     assert invariant in broken(reset_to({A: ONE}, **fault)[0])
 
 
-def test_a_reset_that_nobody_was_heard_to_ask_for_moves_one_source():
-    """Rows of a warehouse at rest tell that much."""
+def test_a_reset_without_a_recorded_request_moves_one_source():
+    """The entries of a warehouse at rest are enough to judge this."""
     history, _ = reset_to({A: ONE}, asked={B: FAR})
     rows_alone = replace(history, events=[each for each in history.events if not isinstance(each, ResetAsked)])
     assert [] == list(badly_moved(rows_alone))
@@ -139,7 +145,7 @@ def test_a_reset_that_nobody_was_heard_to_ask_for_moves_one_source():
 
 
 def a_row(kind, checkpoint, positions_read):
-    """Return a row like the healthy one's last, of that kind, with the orders' splits there."""
+    """Return an entry like the last one of the healthy history, of that kind, with the orders at these positions."""
     newest = healthy()[1].record
     vertices = tuple(
         vertex.model_copy(
@@ -160,8 +166,11 @@ def _after(rows):
     return None if rows is None else position_before(rows)
 
 
-def test_a_reset_ends_a_stretch_where_its_parent_stood():
-    """Back: rows lie in two stretches; forth: some in none; of a split that stays the two are as good as one."""
+def test_a_reset_ends_a_stretch_at_its_parents_position():
+    """After a reset back, some rows are in two stretches. After a reset forth, some are in none.
+
+    An unmoved split is the same.
+    """
     line = (
         a_row(RowKind.CHECKPOINT, 1, {A: 5, B: 4, C: 3}),
         a_row(RowKind.RESET, 2, {A: 2, B: 8, C: 3}),
@@ -170,8 +179,8 @@ def test_a_reset_ends_a_stretch_where_its_parent_stood():
     assert {A: [(0, 5), (2, 6)], B: [(0, 4), (8, 9)], C: [(0, 3), (3, 7)]} == read_on(line)
 
 
-def test_rows_given_again_count_twice_and_rows_left_out_never():
-    """In the tables and, joined with all others of their key, in what is made of them."""
+def test_rows_read_twice_count_twice_and_skipped_rows_never():
+    """This holds in the tables, and in results that join each row with all others of its key."""
     once = replay({A: [(0, 12)], C: [(0, 12)]}, {}, Counter())
     again = replay({A: [(0, 12), (0, 12)], C: [(0, 12)]}, {}, Counter())
     assert {row: 2 * times for row, times in once.orders.items()} == again.orders
@@ -190,7 +199,10 @@ def started(restored):
 
 @pytest.mark.parametrize(("restored_at", "is_broken"), [({A: None, B: None, C: None}, False), (None, True)])
 def test_rows_of_a_split_may_come_again_after_a_reset_and_only_then(restored_at, is_broken):
-    """Row 24 of split a, then row 0 of the same key: the reset gave it again, or somebody mixed them up."""
+    """Row 24 of split a comes before row 0 of the same key. After a reset this is right.
+
+    Otherwise the rows were mixed up.
+    """
     history, _, _ = healthy()
     world = World(lambda world: replace(history, events=[], rows=world.rows_of, state=world.state_of))
     before = a_row(RowKind.CHECKPOINT, 1, {A: 9, B: 0, C: 0})
@@ -206,8 +218,11 @@ def test_rows_of_a_split_may_come_again_after_a_reset_and_only_then(restored_at,
     assert is_broken is any(isinstance(event, OrderBroken) for event in world.history.events)
 
 
-def test_a_slice_that_comes_again_behind_itself_is_in_order():
-    """It was in flight when the source was reset to before it; run over before what was sent before it, it is not."""
+def test_a_slice_that_is_read_again_may_follow_its_first_reading():
+    """The slice was in flight when the source was reset to a place before it.
+
+    To run it before older slices is wrong.
+    """
     early, late = slice_of(0, 3), slice_of(3, 5)
 
     def events(*run):

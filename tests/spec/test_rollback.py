@@ -1,4 +1,4 @@
-"""The predicates of rollbacks: a healthy history passes, with a rollback put behind it too; each fault is found."""
+"""Judges rollbacks: a healthy history passes, also with a rollback at its end, and each fault is found."""
 
 from dataclasses import replace
 from functools import cache
@@ -18,7 +18,7 @@ from spec.simulator import simulate
 
 @cache
 def healthy():
-    """Return a simulated history of one warehouse in which some cuts of the end are still there."""
+    """Return a simulated history of one warehouse at whose end some cuts still exist."""
     for seed in range(200):
         history = simulate(seed, moves=NO_MOVES).history
         commits = [event for event in history.events if isinstance(event, RowCommitted) and event.record.commits]
@@ -32,7 +32,7 @@ def healthy():
 
 
 def rolled_back(**changes):
-    """Return a history that ends in a rollback to an older cut, and the rollback's row."""
+    """Return a history that ends in a rollback to an older cut, and the entry of the rollback."""
     history, target, last = healthy()
     by = next(event.claim for event in reversed(history.events) if isinstance(event, JobClaimed))
     by = by.model_copy(update={"first_id": CheckpointId(last.record.checkpoint + 1000)})
@@ -44,20 +44,23 @@ def rolled_back(**changes):
 
 
 def test_a_history_without_rollbacks_is_one_line():
-    """Whatever is killed and restored: each row builds on the one before, each tick begins from the newest."""
+    """Whatever is killed and restored, each entry builds on the one before, and each tick begins from the newest."""
     for seed in range(15):
         history = simulate(seed, moves=NO_MOVES).history
         assert [] == [*off_the_line(history), *not_gone_back(history)], seed
 
 
 def test_a_rollback_is_in_order():
-    """Its row goes back, the rows behind leave, its cut is its parent's."""
+    """Its entry goes back, the entries after the target leave, and its cut is its parent's."""
     history, _ = rolled_back()
     assert [] == [*off_the_line(history), *not_gone_back(history)]
 
 
 def test_a_tick_from_the_old_line_is_found():
-    """Behind a rollback a tick must begin from its row; that its first row builds on that is `parent-line`'s."""
+    """After a rollback, a tick must begin from its entry.
+
+    `parent-line` says that the tick's first entry builds on it.
+    """
     history, row = rolled_back()
     started = next(event for event in history.events if isinstance(event, DoorStarted))
     old = next(e.record for e in reversed(history.events) if isinstance(e, RowCommitted) and e.record != row)
@@ -82,14 +85,14 @@ def test_a_tick_from_the_old_line_is_found():
         ({"parent": 99_999}, "goes back to 99999, which is not there"),
     ],
 )
-def test_a_row_that_is_no_rollback_of_this_line_is_found(fault, said):
-    """An id that was used before; a parent that is not there."""
+def test_an_entry_that_is_no_rollback_of_this_line_is_found(fault, said):
+    """Faults: an id that was used before, and a parent that does not exist."""
     history, _ = rolled_back(**fault)
     assert any(said in text for text in off_the_line(history))
 
 
-def test_a_row_of_the_old_line_that_stays_is_found():
-    """Nobody pinned it, so it leaves with the rollback's commit."""
+def test_an_entry_of_the_abandoned_line_that_stays_is_found():
+    """It is not pinned, so it must leave with the commit of the rollback."""
     history, row = rolled_back()
     last = history.events[-2]
     left = max(
@@ -103,7 +106,7 @@ def test_a_row_of_the_old_line_that_stays_is_found():
 
 
 def test_positions_and_files_of_another_cut_are_found():
-    """A rollback that left a vertex as it was, or a table."""
+    """Faults: a rollback leaves a vertex, or a table, as it was."""
     history, row = rolled_back()
     wrong = replace(history.events[-2], record=row.model_copy(update={"vertices": row.vertices[1:]}))
     found = list(not_gone_back(replace(history, events=[*history.events[:-2], wrong, history.events[-1]])))
@@ -116,8 +119,8 @@ def test_positions_and_files_of_another_cut_are_found():
 
 
 @pytest.mark.parametrize(("behind", "is_broken"), [(1, False), (0, True)])
-def test_a_zombie_that_ends_behind_a_rollback_has_left_nothing(behind, is_broken):
-    """It had caught up, and somebody went back: what is to be read again is not its own."""
+def test_a_zombie_that_ends_after_a_rollback_left_no_rows_unread(behind, is_broken):
+    """It had caught up before the rollback. The rows that must be read again are not its fault."""
     history, row = rolled_back()
     more = ((split_of_orders(row), 1_000_000),)
     over = TickOver(Generation(row.generation - behind), EndTick(TickOutcome.CAUGHT_UP), more, row)

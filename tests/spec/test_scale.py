@@ -1,4 +1,4 @@
-"""A chain of many vertices, and a small job for long: the real door keeps every invariant that needs no contents."""
+"""In a chain of many vertices and a long run of a small job, the door keeps every invariant that needs no contents."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from spec.mutants.registry import MUTANTS
 
 @pytest.mark.parametrize(("vertices", "subtasks", "checkpoints"), [(20, 20, 2), (3, 4, 60)])
 def test_a_large_job_keeps_every_invariant(vertices, subtasks, checkpoints):
-    """It takes as many checkpoints as it may, whatever the order of the answers."""
+    """It takes as many checkpoints as its limit allows, with the answers in any order."""
     job = scale.LargeJob(vertices, subtasks, checkpoints, seed=1)
     job.run()
     assert [] == job.verdict.problems
@@ -17,7 +17,7 @@ def test_a_large_job_keeps_every_invariant(vertices, subtasks, checkpoints):
 
 
 def test_a_bug_in_a_large_job_is_found(capsys):
-    """The invariants look at it as they look at a trace."""
+    """The invariants judge it as they judge a trace."""
     with planted(MUTANTS["the last table is not published"]):
         assert 1 == scale.main(["--vertices", "3", "--subtasks", "2", "--checkpoints", "2"])
     assert "published-completely" in capsys.readouterr().out

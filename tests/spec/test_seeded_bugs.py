@@ -1,4 +1,4 @@
-"""Bugs seeded in the core are found, each by the invariant that is there for it; and the core itself stays whole."""
+"""Each bug that is seeded in the core breaks the invariant that it names. The core without bugs stays unchanged."""
 
 import inspect
 import sys
@@ -25,25 +25,25 @@ HISTORIC += (24611, 25191, 25395, 26394, 26985, 27148, 32347)
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_bug_in_the_core_is_found(name):
-    """A seeded bug breaks the invariant that is there for it; the untouched core passes with the same seed."""
+    """A seeded bug breaks the invariant that it names. With the same seed, the untouched core passes."""
     found = hunt(name)
     assert found.passed, str(found)
 
 
 def test_every_invariant_has_three_mutants():
-    """An invariant that finds few bugs may as well find none; at least forty bugs in all."""
+    """An invariant that finds few bugs may find none. There are at least forty bugs in all."""
     found_by = Counter(bug.breaks for bug in MUTANTS.values())
     assert {} == {name: found_by[name] for name in INVARIANTS if found_by[name] < 3}
     assert len(MUTANTS) >= 40
 
 
 def test_every_historic_bug_is_seeded():
-    """Each bug that Flink once had is here by its number."""
+    """Each bug that Flink once had is here with its number."""
     assert {f"FLINK-{number}" for number in HISTORIC} == {flink for bug in MUTANTS.values() for flink in bug.flink}
 
 
 def test_no_mutant_is_lost():
-    """Names are sentences, and no two mutants of one name hide each other; every known seed is some mutant's."""
+    """Names are sentences, and no two mutants share one. Every known seed belongs to a mutant."""
     rooms = {module for name, module in sys.modules.items() if name.startswith("spec.mutants.")}
     planted_in = sum(inspect.getsource(room).count("\n@mutant(") for room in rooms)
     assert planted_in == len(MUTANTS)
@@ -51,7 +51,7 @@ def test_no_mutant_is_lost():
 
 
 def test_after_a_mutant_the_core_is_as_before():
-    """Whatever is replaced is put back, in every module that had it, also if something raises meanwhile."""
+    """Everything that was replaced is put back, in every module that had it, even after an error."""
     step, real = TwoPhaseCommit.step, recovery.publications
     with planted(MUTANTS["the last table is not published"]):
         assert recovering.publications is recovery.publications
@@ -62,8 +62,8 @@ def test_after_a_mutant_the_core_is_as_before():
     assert (real, real) == (recovery.publications, recovering.publications)
 
 
-def test_a_mutant_of_what_is_no_more_is_named():
-    """When the core has changed a mutant does not pass silently."""
+def test_a_mutant_of_removed_code_is_named():
+    """If the core has changed, a mutant that no longer fits does not pass silently."""
     with pytest.raises(NothingToPatchError, match="TwoPhaseCommit has no stap of its own"):
         Patch().put(TwoPhaseCommit, "stap", None)
     with pytest.raises(NothingToPatchError, match="recovery has no publication of its own"):
@@ -71,7 +71,7 @@ def test_a_mutant_of_what_is_no_more_is_named():
 
 
 def test_the_command_counts_survivors(capsys, monkeypatch):
-    """A mutant that does nothing survives: it is named, counted as failed, and the exit code is 1."""
+    """A mutant that changes nothing survives. The command names it and counts it as failed, and the exit code is 1."""
     harmless = Mutant("nothing goes wrong", "fifo", lambda patch: None, SIMULATOR, ())
     monkeypatch.setattr(hunting, "MUTANTS", {**MUTANTS, harmless.name: harmless})
     monkeypatch.setattr(command, "MUTANTS", {**MUTANTS, harmless.name: harmless})
@@ -82,7 +82,7 @@ def test_the_command_counts_survivors(capsys, monkeypatch):
 
 
 def test_the_command_names_seed_and_invariant(capsys):
-    """A line per mutant; `--find` prints what known_seeds holds."""
+    """The command prints one line for each mutant. `--find` prints the content of known_seeds."""
     assert 0 == command.main(["--only", "an entry names no parent", "--processes", "1"])
     out = capsys.readouterr().out
     assert "found   an entry names no parent: parent-line, seed" in out
@@ -91,7 +91,7 @@ def test_the_command_names_seed_and_invariant(capsys):
     assert '    "an entry names no parent": ' in capsys.readouterr().out
 
 
-def test_a_bug_that_the_untouched_core_shows_too_does_not_count(monkeypatch):
+def test_a_finding_that_the_untouched_core_shows_too_does_not_count(monkeypatch):
     """A seed that fails without the bug proves nothing."""
     broken = planting.Judge("broken", lambda seed: frozenset({"fifo"}), 1)
     bug = Mutant("nothing goes wrong", "fifo", lambda patch: None, broken, ())

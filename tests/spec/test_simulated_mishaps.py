@@ -1,4 +1,4 @@
-"""The simulator with power cuts and tables that lose log entries: many seeds, and what they meet."""
+"""Simulates power cuts and tables that lose log entries, with many seeds, and counts what the seeds meet."""
 
 from collections import Counter
 
@@ -16,8 +16,8 @@ OFTEN = Mishaps(power_cuts_max=1, losses_max=2)
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("share", range(SHARES))
-def test_every_seed_keeps_every_invariant_whatever_is_lost(share):
-    """A power cut in any tick, log entries of any table between two: every cut stays what it was."""
+def test_every_seed_keeps_every_invariant_after_power_cuts_and_lost_log_entries(share):
+    """A power cut comes in any tick, and any table loses log entries between two ticks. Every cut stays as it was."""
     seeds = range(share, SEEDS, SHARES)
     outcomes = {
         seed: run(seed, moves=drawn(seed, savepoints_max=seed % 3, rollbacks_max=seed % 2, mishaps=OFTEN))
@@ -26,8 +26,8 @@ def test_every_seed_keeps_every_invariant_whatever_is_lost(share):
     assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
 
 
-def test_the_seeds_meet_what_they_are_there_for():
-    """Power cuts, and starts that find something lost and publish it again or ask for a backup."""
+def test_the_seeds_meet_power_cuts_and_lost_log_entries():
+    """Some starts find lost log entries, and publish them again or ask for a backup."""
     told: Counter[str] = Counter()
 
     def narrate(line):
@@ -41,8 +41,8 @@ def test_the_seeds_meet_what_they_are_there_for():
 
 
 @pytest.mark.parametrize("seed", [10, 104, 173, 548, 563])
-def test_what_the_simulator_found_stays_found(seed):
-    """A committed row whose parent is subsumed; a rollback to a savepoint; a table that no retained row changes."""
+def test_bugs_that_the_simulator_found_stay_repaired(seed):
+    """A committed entry with a subsumed parent, a rollback to a savepoint, a table that no retained entry changes."""
     mishaps = Mishaps(1, seed % 3)
     asked = {"savepoints_max": 3 * (seed % 2), "rollbacks_max": (seed // 2) % 3}
     assert () == run(seed, moves=Moves(mishaps=mishaps, **asked)).violations

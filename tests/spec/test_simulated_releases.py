@@ -1,4 +1,4 @@
-"""The simulator with releases of the pipeline that declare other columns, and with rollbacks across them (D6)."""
+"""Simulates releases of the pipeline with other columns, and rollbacks between them (D6)."""
 
 import pytest
 
@@ -17,14 +17,14 @@ SHARES = 6
 @pytest.mark.matrix
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_seed_keeps_every_invariant_when_the_columns_change(share):
-    """Forth and back between releases, with crashes, zombies and rollbacks: each cut shows what its row says."""
+    """Releases come and go, with crashes, zombies and rollbacks. Each cut shows the columns of its entry."""
     seeds = range(share, SEEDS, SHARES)
     outcomes = {seed: run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=2, releases=True)) for seed in seeds}
     assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
 
 
-def test_the_seeds_meet_columns_that_come_go_and_are_taken_back():
-    """Else the invariants would judge nothing: more and fewer columns in turn, and rollbacks to fewer."""
+def test_the_seeds_meet_columns_that_come_go_and_return():
+    """Otherwise the invariants would judge nothing. Columns come and go in turn, and rollbacks go back to fewer."""
     met = set()
     for seed in range(40, 50):
         shown = {}
@@ -40,8 +40,11 @@ def test_the_seeds_meet_columns_that_come_go_and_are_taken_back():
     assert {("on", "more"), ("on", "fewer"), ("back", "fewer")} <= met
 
 
-def test_the_seeds_meet_renames_that_are_taken_back_and_tables_that_come_back():
-    """Else the rule of names would judge nothing: both ways, by rollbacks, and onto a name that was in use before."""
+def test_the_seeds_meet_renames_rolled_back_and_tables_that_return():
+    """Otherwise the rule of names would judge nothing.
+
+    Tables are renamed both ways, by rollbacks too, and to used names.
+    """
     met, renames = set(), {(how, now) for how in ("renamed", "rolled back", "again") for now in (False, True)}
     for seed in range(400):
         if renames <= met:
@@ -58,8 +61,8 @@ def test_the_seeds_meet_renames_that_are_taken_back_and_tables_that_come_back():
     assert renames <= met
 
 
-def test_the_seeds_meet_columns_that_are_renamed_to_and_fro():
-    """Else the rule of names would judge no column: by releases, both ways, and by rollbacks, both ways."""
+def test_the_seeds_meet_columns_renamed_both_ways():
+    """Otherwise the rule of names would judge no column. Releases and rollbacks rename columns, both ways."""
     met, renames = set(), {(how, now) for how in ("on", "back") for now in (False, True)}
     for seed in range(40, 400):
         if renames <= met:
@@ -76,7 +79,7 @@ def test_the_seeds_meet_columns_that_are_renamed_to_and_fro():
 
 
 def test_a_file_whose_renamed_column_was_not_found_is_told():
-    """The judge is not blind: one such reading in a healthy history."""
+    """The judge finds one such reading in a healthy history."""
     history = run(0, moves=Moves(releases=True)).history
     assert [] == [*wrongly_renamed(history)]
     history.add(ColumnMissed("_tidemark/small/state/totals/a", "line"))
@@ -84,8 +87,8 @@ def test_a_file_whose_renamed_column_was_not_found_is_told():
     assert "has the column line under another name" in said
 
 
-def test_a_cut_with_columns_of_no_row_is_found():
-    """The judge is not blind: the same history with a column less at one cut, or without the rows that say columns."""
+def test_a_cut_with_columns_of_no_entry_is_found():
+    """The judge finds it if a cut has one column less, and if the entries that list columns are missing."""
     history = run(0, moves=Moves(releases=True)).history
     assert [] == [*wrongly_shown(history), *wrongly_said(history)]
     place, cut = next((n, event) for n, event in enumerate(history.events) if isinstance(event, CutWritten))
@@ -94,15 +97,15 @@ def test_a_cut_with_columns_of_no_row_is_found():
     assert any("whose row says" in what for what in wrongly_shown(history))
 
 
-def test_columns_of_a_row_that_is_not_in_are_found():
-    """A table that shows more than the committed rows say shows a checkpoint that never was."""
+def test_columns_of_an_entry_that_is_not_committed_are_found():
+    """A table with more columns than the committed entries have shows a checkpoint that does not exist."""
     history = next(each for seed in range(20) if _growing(each := run(seed, moves=Moves(releases=True)).history))
     history.events.remove(_growing(history))
     assert any("no row says them" in what for what in wrongly_shown(history))
 
 
 def _growing(history):
-    """Return the first row that brings a table a column, which is then published."""
+    """Return the first entry that adds a column to a table, and is published later."""
     said = {}
     for event in history.events:
         for each in event.record.columns if isinstance(event, RowCommitted) else ():

@@ -1,4 +1,4 @@
-"""The simulator with resets between its ticks: many seeds, and what they meet."""
+"""Simulates resets between ticks, with many seeds, and counts what the seeds meet."""
 
 import pytest
 
@@ -11,20 +11,23 @@ from spec.simulator import simulate as run
 SEEDS = 60
 SHARES = 6
 SEEDS_OF_ALL_KINDS = (*range(12), 40)
-"""The last one resets a source of which rows were in flight, as scenarios are drawn today."""
+"""The last seed resets a source with rows in flight, with today's scenarios."""
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("share", range(SHARES))
-def test_every_seed_keeps_every_invariant_when_a_source_is_read_on_from_elsewhere(share):
-    """Back or forth, by somebody who may die over it, behind rollbacks and savepoints too: every cut stays exact."""
+def test_every_seed_keeps_every_invariant_after_resets(share):
+    """Resets go back or forth and may die half-way. They follow rollbacks and savepoints too. Every cut stays exact."""
     seeds = range(share, SEEDS, SHARES)
     outcomes = {seed: run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=1, resets_max=2)) for seed in seeds}
     assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
 
 
 def test_the_seeds_meet_every_kind_of_reset():
-    """Back and forth; of a cut with rows in flight; of rollbacks, stops and resets; behind its row somebody died."""
+    """Resets go back and forth, from cuts with rows in flight, from rollbacks, stops and resets.
+
+    Some die after their entry.
+    """
     met = set()
     for seed in SEEDS_OF_ALL_KINDS:
         events = run(seed, moves=Moves(savepoints_max=3, rollbacks_max=1, resets_max=2)).history.events

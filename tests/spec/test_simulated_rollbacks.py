@@ -1,4 +1,4 @@
-"""The simulator with rollbacks between its ticks: many seeds, and what they meet."""
+"""Simulates rollbacks between ticks, with many seeds, and counts what the seeds meet."""
 
 import pytest
 
@@ -14,15 +14,15 @@ SHARES = 6
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("share", range(SHARES))
-def test_every_seed_keeps_every_invariant_when_the_job_is_taken_back(share):
-    """To any row that is there, abandoned savepoints too, by somebody who may die over it: every cut stays exact."""
+def test_every_seed_keeps_every_invariant_after_rollbacks(share):
+    """Rollbacks go to any entry, abandoned savepoints included, and may die half-way. Every cut stays exact."""
     seeds = range(share, SEEDS, SHARES)
     outcomes = {seed: run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=2)) for seed in seeds}
     assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
 
 
 def test_the_seeds_meet_every_kind_of_rollback():
-    """Back to checkpoints, rollbacks and savepoints; behind savepoints, which stay; to one of those again."""
+    """They go back to checkpoints, rollbacks and savepoints, past savepoints that stay, and then to one of these."""
     met, due = set(), {RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.SAVEPOINT, "left", "again", "gone"}
     for seed in range(400):
         if due <= met:
@@ -38,11 +38,14 @@ def test_the_seeds_meet_every_kind_of_rollback():
     assert due <= met
 
 
-def test_a_merge_of_what_a_dead_rollback_has_still_to_take_out_is_no_finding():
-    """A neighbour compacted a table between the rollback's row and its publication, which the product refuses."""
+def test_a_merge_of_files_that_a_dead_rollback_must_still_remove_is_no_finding():
+    """Another program compacts a table between the rollback's entry and its publication.
+
+    The product refuses to publish then.
+    """
     assert () == run(531, moves=Moves(savepoints_max=3, rollbacks_max=1, resets_max=2)).violations
 
 
 def test_a_tick_that_was_overtaken_before_it_began_is_no_finding():
-    """Another one claimed the job between its claim and its door: it began from what was newest to it."""
+    """Another tick claimed the job between its claim and its door. It began from the newest entry that it knew."""
     assert () == run(609, moves=Moves(savepoints_max=3, rollbacks_max=2)).violations

@@ -1,4 +1,4 @@
-"""The simulator: many seeds of the real job door and the real recovery, and proof that each invariant can fail."""
+"""Simulates the real job door and the real recovery with many seeds, and proves that each invariant can fail."""
 
 import subprocess
 import sys
@@ -39,13 +39,16 @@ FOUND_BUGS = {
 @pytest.mark.matrix
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_seed_keeps_every_invariant(share):
-    """Whatever crashes, races, gets lost or is asked of a tick: no invariant breaks, and the last tick catches up."""
+    """Whatever crashes, races or gets lost, and whatever is asked of a tick, no invariant breaks.
+
+    The last tick catches up.
+    """
     outcomes = ((seed, run(seed)) for seed in range(share, SEEDS, SHARES))
     assert {} == {seed: outcome.violations for seed, outcome in outcomes if outcome.violations}
 
 
 def test_the_seeds_meet_every_kind_of_savepoint_and_every_answer():
-    """Each kind of request comes up, is fulfilled and is refused."""
+    """Each kind of request is made, fulfilled and refused."""
     met = set()
     for seed in range(20):
         events = run(seed, moves=Moves(savepoints_max=5)).history.events
@@ -57,12 +60,12 @@ def test_the_seeds_meet_every_kind_of_savepoint_and_every_answer():
 
 @pytest.mark.parametrize("seed", FOUND_BUGS, ids=str)
 def test_a_bug_that_was_found_stays_repaired(seed):
-    """Each seed that found a bug of the job room passes now; FOUND_BUGS says which bug."""
+    """FOUND_BUGS lists the seeds that once found a bug, with the bug. They pass now."""
     assert () == run(seed, moves=NO_MOVES).violations
 
 
 def test_the_seeds_meet_every_policy_and_every_fault():
-    """The drawn scenarios are not blind: each policy, each fault, each way a tick can end comes up."""
+    """Each policy, each fault and each way in which a tick can end occurs in the drawn scenarios."""
     scenarios = [Simulation(seed).scenario for seed in range(SEEDS)]
     assert set(GatePolicy) == {scenario.policy for scenario in scenarios}
     met = {
@@ -78,21 +81,21 @@ def test_the_seeds_meet_every_policy_and_every_fault():
     assert set(TickOutcome) == ends
 
 
-def test_each_move_comes_up_by_itself_and_stays_away():
-    """A seed draws what its world has besides ticks: each move is in many seeds, and many are free of it."""
+def test_each_move_is_in_many_seeds_and_missing_in_many():
+    """A seed draws which moves its world has besides ticks. Each move is drawn often, and left out often."""
     worlds = [drawn(seed) for seed in range(SEEDS)]
     for move in (each.name for each in fields(Moves)):
         having = sum(getattr(world, move) != getattr(NO_MOVES, move) for world in worlds)
         assert SEEDS / 10 < having < SEEDS * 9 / 10, move
 
 
-def test_no_rare_move_is_rarer_than_one_in_a_hundred_seeds():
-    """A rule that looks at a move which never comes finds nothing: each rare move is met often enough."""
+def test_each_rare_event_occurs_in_one_of_a_hundred_seeds():
+    """A rule about an event that never occurs finds nothing, so each rare event must occur often enough."""
     met = Counter(name for seed in range(RARE_SEEDS) for name in met_by(seed))
     assert {} == {name: met[name] for name in RARE if met[name] < RARE_SEEDS / 100}
 
 
-def test_a_seed_is_the_whole_story():
+def test_a_seed_decides_the_whole_run():
     """The same seed gives the same transcript in another process with other hashes."""
     program = "from spec.simulate import transcript; print(*transcript(49), sep='\\n')"
     stories = {
@@ -112,7 +115,7 @@ def test_the_command_says_how_many_passed(capsys):
 
 
 def test_the_command_tells_the_story_of_a_failing_seed(capsys, monkeypatch):
-    """A failing seed names the invariant, prints its transcript, and the exit code is 1."""
+    """The command names the invariant and prints the transcript. The exit code is 1."""
     monkeypatch.setattr(restoring, "_overlaps", lambda keyed, own: False)
     assert 1 == simulate.main(["--seeds", "49"])
     said = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""A trace of a real tick replays on the core; one with a line dropped, swapped or changed is rejected."""
+"""The core replays the trace of a real tick. A trace with a line dropped, swapped or changed is rejected."""
 
 import random
 import re
@@ -16,7 +16,7 @@ SAMPLED = 12
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
-    """Return the trace of the second tick of a job on real Delta tables: it restores, then reads on."""
+    """Return the trace of a job's second tick on real Delta tables. The tick restores, then reads more rows."""
     root = tmp_path_factory.mktemp("traced")
     for rows in (150, 500):
         settings = RuntimeSettings(warehouse=root / "warehouse")
@@ -30,7 +30,7 @@ def lines(trace):
 
 
 def renumbered(lines):
-    """Return the lines as a forger would number them."""
+    """Return the lines with new numbers, as a forger would write them."""
     return [re.sub(rb'"number":\d+', b'"number":%d' % number, line, count=1) for number, line in enumerate(lines, 1)]
 
 
@@ -43,7 +43,7 @@ def is_time(line):
 
 
 def test_a_real_trace_is_found_good(trace, capsys):
-    """The core gives the same effects again, and what happened breaks no invariant."""
+    """The core gives the same effects again, and the events break no invariant."""
     assert main([str(trace)]) == 0
     out = capsys.readouterr().out
     assert "1 passed, 0 failed" in out
@@ -51,41 +51,41 @@ def test_a_real_trace_is_found_good(trace, capsys):
 
 
 def test_a_dropped_line_is_found(lines):
-    """Whichever line is missing, by its number."""
+    """The numbers of the lines show a gap, whichever line is missing."""
     for place in some_places(lines, len(lines) - 1):
         assert judge([*lines[:place], *lines[place + 1 :]]).problems, lines[place]
 
 
-def test_a_dropped_line_is_found_by_what_it_says(lines):
-    """A forger who numbers the rest anew is found too: the core would have been told less, or have answered more."""
+def test_a_dropped_line_is_found_after_renumbering(lines):
+    """A forger numbers the other lines anew. The core now hears less, or answers more, than the trace says."""
     for place in some_places(lines, len(lines) - 1):
         if not is_time(lines[place]):
             assert judge(renumbered([*lines[:place], *lines[place + 1 :]])).problems, lines[place]
 
 
 def test_swapped_lines_are_found(lines):
-    """Two neighbours in the wrong order, by their numbers."""
+    """Two neighbouring lines are in the wrong order. Their numbers show it."""
     for place in some_places(lines, len(lines) - 1):
         one, other = lines[place : place + 2]
         assert judge([*lines[:place], other, one, *lines[place + 2 :]]).problems, (one, other)
 
 
 def test_a_changed_fact_is_found(lines):
-    """A table that says it shows another version: the cut that follows names the real one."""
+    """A table claims to show another version. The cut that follows has the real one."""
     place = next(index for index, line in enumerate(lines) if b'"is":"TablePublished"' in line)
     changed = re.sub(rb'"version":(\d+)', rb'"version":9\1', lines[place], count=1)
     assert judge([*lines[:place], changed, *lines[place + 1 :]]).problems
 
 
 def test_an_answer_that_nobody_waits_for_is_found(lines):
-    """A fact that comes twice, as no driver tells it: the core raises, and the verdict says at which line."""
+    """A fact comes twice, as no driver would tell it. The core raises, and the verdict names the line."""
     place = next(index for index, line in enumerate(lines) if b'"is":"RowAppended"' in line)
     (problem, *_) = judge(renumbered([*lines[: place + 1], lines[place], *lines[place + 1 :]])).problems
     assert problem.startswith("line ")
 
 
-def test_a_trace_that_a_kill_cut_off_is_judged_as_far_as_it_goes(lines):
-    """What is there is right; that the end is missing is said, and is no failure."""
+def test_a_trace_that_a_kill_cut_off_is_judged_up_to_its_end(lines):
+    """Its lines are right. The verdict says that the end is missing, which is no failure."""
     place = next(index for index, line in enumerate(lines) if b'"is":"RowAppended"' in line)
     verdict = judge([*lines[:place], lines[place][:-20]])
     assert [] == verdict.problems
@@ -94,7 +94,7 @@ def test_a_trace_that_a_kill_cut_off_is_judged_as_far_as_it_goes(lines):
 
 
 def test_a_trace_of_an_older_format_is_refused_by_name(lines, tmp_path, capsys):
-    """Its rows are no rows of this core: the verdict says so, instead of what does not fit in them."""
+    """Its entries have another format than this core's. The verdict says so, instead of listing what does not fit."""
     older = tmp_path / "1.ndjson"
     older.write_bytes(
         b"".join(line.replace(b'{"format":%d' % FORMAT, b'{"format":%d' % (FORMAT - 1), 1) for line in lines)
@@ -103,8 +103,8 @@ def test_a_trace_of_an_older_format_is_refused_by_name(lines, tmp_path, capsys):
     assert f"  line 1: written in format {FORMAT - 1} by an older Tidemark" in capsys.readouterr().out
 
 
-def test_what_is_no_trace_is_named(tmp_path, capsys):
-    """A missing file and one of something else fail by name; the others are judged all the same."""
+def test_a_file_that_is_no_trace_is_named(tmp_path, capsys):
+    """A missing file and a file of another kind fail by name. The other files are judged nevertheless."""
     other = tmp_path / "other.ndjson"
     other.write_bytes(b'{"a": 1}\n')
     assert main([str(tmp_path / "missing.ndjson"), str(other)]) == 1

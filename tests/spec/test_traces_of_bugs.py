@@ -1,4 +1,4 @@
-"""A bug that is planted in the core while a real tick runs is found in that tick's trace, by the rule for it."""
+"""Plants bugs in the core while a real tick runs. The tick's trace must break the rule that each bug names."""
 
 from contextlib import nullcontext
 
@@ -35,14 +35,14 @@ def broken(folder, config, bug=None):
 
 @pytest.mark.parametrize(("bug", "config"), FOUND)
 def test_a_bug_is_found_in_the_trace_of_a_real_tick(bug, config, tmp_path):
-    """The same bug answers when the trace is replayed, so only the rules can tell."""
+    """The planted bug also answers when the trace is replayed, so only the rules can find it."""
     found, _ = broken(tmp_path, config, bug)
     assert MUTANTS[bug].breaks in found
 
 
 @pytest.mark.parametrize("config", [ALIGNED, UNALIGNED])
 def test_a_real_tick_without_a_bug_breaks_nothing(config, tmp_path):
-    """In unaligned mode slices are in flight, so that the rules about them say something."""
+    """The tick runs in unaligned mode, with slices in flight, so that the rules about them judge something."""
     found, trace = broken(tmp_path, config)
     assert set() == found
     assert (b'"in_flight":[{' in trace) is config.unaligned

@@ -1,4 +1,4 @@
-"""What becomes of checkpoints and their shared files when a store is closed, as Flink's cases have it."""
+"""Tests which checkpoints and shared files stay when a store is closed, as in Flink's test cases."""
 
 import pytest
 
@@ -18,8 +18,11 @@ def store(*checkpoints):
     return FlinkCheckpointStore(1, SharedStateRegistry(), checkpoints)
 
 
-def test_a_final_status_keeps_what_is_retained():
-    """Retained on cancellation stays on disk with all shared files from it on; a finished job's goes (G3)."""
+def test_a_final_status_keeps_retained_checkpoints():
+    """A checkpoint retained on cancellation stays on disk, with its shared files.
+
+    If the job finished, it is deleted (G3).
+    """
     for status, gone in ((JobStatus.CANCELED, []), (JobStatus.FINISHED, ["a"]), (JobStatus.SUSPENDED, [])):
         holding = store(checkpoint(1, discard_on=DISCARD_UNLESS_STOPPED))
         holding.registry.register("a", "a", 1)
@@ -27,7 +30,7 @@ def test_a_final_status_keeps_what_is_retained():
 
 
 def test_nothing_is_added_to_a_closed_store():
-    """A shut-down store refuses by name and stays empty."""
+    """A store that was shut down refuses, and stays empty."""
     holding = store()
     holding.shut_down(JobStatus.RUNNING)
     with pytest.raises(StoreShutDownError, match="checkpoint 7"):
@@ -35,8 +38,11 @@ def test_nothing_is_added_to_a_closed_store():
     assert holding.checkpoints == ()
 
 
-def test_a_store_that_is_not_durable_ends_with_a_suspension():
-    """Nobody can recover what lies in memory only: it goes, its shared files stay; a durable store keeps all."""
+def test_suspension_empties_a_store_in_memory_only():
+    """Nobody can recover checkpoints that are only in memory, so they are deleted without their shared files.
+
+    A durable store keeps all.
+    """
     for durable, cleaned in ((True, []), (False, [1])):
         holding = FlinkCheckpointStore(1, SharedStateRegistry(), durable=durable)
         holding.add(checkpoint(1))

@@ -5,8 +5,8 @@ import pytest
 from spec.flink.id_counter import CheckpointIdCounter
 
 
-def test_ids_rise_and_go_on_where_they_are_told():
-    """The counter begins at 1, never repeats, and refuses an id below the first (A6)."""
+def test_ids_rise_from_any_start():
+    """The counter begins at 1 and never repeats an id. It refuses an id below the first (A6)."""
     counter = CheckpointIdCounter()
     assert [1, 2] == [counter.fetch(), counter.fetch()]
     counter.go_on_at(10)

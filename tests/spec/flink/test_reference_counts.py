@@ -3,8 +3,8 @@
 from spec.flink.reference_counts import ReferenceCountingRegistry
 
 
-def test_the_counting_registry_discards_at_no_reference():
-    """Two users give back two references; only then the file goes (Flink up to 1.14)."""
+def test_the_counting_registry_deletes_a_file_without_references():
+    """Two users give back two references. Only then is the file deleted (Flink up to 1.14)."""
     registry = ReferenceCountingRegistry()
     registry.register("k", "h")
     assert 2 == registry.register("k", "h").references
@@ -13,7 +13,7 @@ def test_the_counting_registry_discards_at_no_reference():
 
 
 def test_an_unknown_key_is_ignored():
-    """Giving back a reference that nobody took, or the last one twice, deletes nothing and changes nothing."""
+    """To give back a reference that nobody took, or the last one twice, changes nothing."""
     registry = ReferenceCountingRegistry()
     assert (None, 0, ()) == _told(registry.unregister("k"))
     registry.register("k", "h")

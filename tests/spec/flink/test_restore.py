@@ -1,4 +1,4 @@
-"""A restore hands each its own, and says what does not fit before anything has happened."""
+"""A restore gives each task, hook and coordinator its own state, and refuses misfits before it changes anything."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_each_task_hook_and_coordinator_gets_its_own_state():
 
 
 def test_a_region_leaves_the_operator_coordinators_alone():
-    """Part of the job restarts: coordinators go on, state without a taker is by design."""
+    """Only part of the job restarts. The operator coordinators go on, and state without an owner is allowed."""
     door = coordinator(checkpoint(vertices=vertices("a", "gone")), operator_coordinators=("oc",))
     effects = door.tell(RestoreRequested(RestoreKind.REGION))
     assert not any(isinstance(effect, ResetOperatorCoordinator) for effect in effects)
@@ -69,7 +69,7 @@ def test_a_region_leaves_the_operator_coordinators_alone():
 
 @pytest.mark.parametrize("kind", [RestoreKind.LATEST, RestoreKind.INITIAL, RestoreKind.REGION])
 def test_without_a_checkpoint_hooks_are_reset(kind):
-    """The job starts from the beginning; only a global restart empties the operator coordinators."""
+    """The job starts from the beginning. Only a global restart empties the operator coordinators."""
     effects = coordinator(hooks=("h",), operator_coordinators=("oc",)).tell(RestoreRequested(kind))
     emptied = (ResetOperatorCoordinator("oc", None),) if kind is RestoreKind.LATEST else ()
     assert (ResetHook("h"), *emptied, RestoreFinished(None, finished_checked=False)) == effects
@@ -83,8 +83,8 @@ def test_without_a_checkpoint_hooks_are_reset(kind):
         (checkpoint(master_states={"x": "A"}), "master hook 'x', which is not registered"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(source, message):
-    """The restore says which operator and what to do, and the coordinator is as before (G2)."""
+def test_a_checkpoint_that_does_not_fit_is_refused_by_name(source, message):
+    """The message names the operator and the way out. The coordinator is unchanged (G2)."""
     door = coordinator(source)
     before = digest([door])
     with pytest.raises(RestoreRefusedError, match=message):
@@ -92,8 +92,8 @@ def test_what_does_not_fit_is_refused_by_name(source, message):
     assert before == digest([door])
 
 
-def test_state_without_a_taker_may_be_given_up():
-    """With allow-non-restored the rest is restored (G2)."""
+def test_state_without_an_operator_may_be_dropped():
+    """With allow-non-restored, all other state is restored (G2)."""
     door = coordinator(checkpoint(vertices=vertices("a", "gone"), master_states={"x": "A"}))
     effects = door.tell(RestoreRequested(RestoreKind.LATEST, allow_non_restored=True))
     assert RestoreFinished(4, finished_checked=False) == effects[-1]
@@ -109,7 +109,7 @@ def test_state_without_a_taker_may_be_given_up():
     ],
 )
 def test_a_finished_operator_needs_finished_inputs(upstream, downstream, fits):
-    """Nothing running may come before what had finished (VertexFinishedStateChecker)."""
+    """No running operator may come before a finished one (VertexFinishedStateChecker)."""
     door = coordinator(checkpoint(vertices=(*vertices("a", finished=upstream), *vertices("b", finished=downstream))))
     if fits:
         assert RestoreFinished(4, finished_checked=True) == door.tell(RestoreRequested(RestoreKind.INITIAL))[-1]
@@ -126,8 +126,8 @@ def test_a_finished_operator_needs_finished_inputs(upstream, downstream, fits):
         (RestoreMode.LEGACY, SnapshotKind.SAVEPOINT, False, False),
     ],
 )
-def test_who_owns_a_restored_savepoint(mode, kind, owned, full):
-    """CLAIM makes it the job's own; unclaimed it is never deleted, and NO_CLAIM forces full checkpoints (G3)."""
+def test_the_restore_mode_decides_who_owns_a_savepoint(mode, kind, owned, full):
+    """After CLAIM, the job owns it. Otherwise it is never deleted, and NO_CLAIM forces full checkpoints (G3)."""
     door = coordinator()
     effects = door.tell(RestoreRequested(RestoreKind.SAVEPOINT, savepoint=checkpoint(6), mode=mode))
     assert SetNextCheckpointId(7) in effects
@@ -137,21 +137,21 @@ def test_who_owns_a_restored_savepoint(mode, kind, owned, full):
 
 
 def test_a_refused_savepoint_does_not_enter_the_store():
-    """A savepoint that does not fit leaves nothing behind."""
+    """The coordinator's store is as before."""
     door = coordinator()
     with pytest.raises(RestoreRefusedError):
         door.tell(RestoreRequested(RestoreKind.SAVEPOINT, savepoint=checkpoint(vertices=vertices("gone"))))
     assert door.store.checkpoints == ()
 
 
-def test_a_savepoint_must_be_given():
-    """Restoring from no savepoint is refused, not taken for an empty one."""
+def test_restoring_from_no_savepoint_is_refused():
+    """None is not taken for an empty savepoint."""
     with pytest.raises(RestoreRefusedError, match="name one"):
         coordinator().tell(RestoreRequested(RestoreKind.SAVEPOINT))
 
 
 def test_a_shut_down_coordinator_restores_nothing():
-    """A new coordinator must do it."""
+    """Only a new coordinator can restore."""
     door = coordinator(checkpoint())
     door.step(ShutDown())
     with pytest.raises(RestoreRefusedError, match="shut down"):

@@ -1,4 +1,4 @@
-"""Which files of a restored checkpoint may be deleted, as Flink's cases have it."""
+"""Tests which files of a restored checkpoint may be deleted, as in Flink's test cases."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from spec.flink.shared_state import FlinkRegistry, RestoredKind, RestoreMode
     ("mode", "discarded"), [(RestoreMode.CLAIM, {"old"}), (RestoreMode.NO_CLAIM, set()), (RestoreMode.LEGACY, set())]
 )
 def test_unclaimed_files_are_forgotten_but_never_deleted(mode, discarded):
-    """Only a claimed restore's files are the job's to delete (FLINK-26985)."""
+    """The job may delete shared files only after a restore that claimed them (FLINK-26985)."""
     registry = FlinkRegistry()
     registry.register_restored(3, {"old": "old"}, mode)
     registry.register("new", "new", 4)
@@ -18,7 +18,7 @@ def test_unclaimed_files_are_forgotten_but_never_deleted(mode, discarded):
 
 
 def test_a_native_savepoints_folder_stays_while_its_files_are_used():
-    """Its shared files lie inside it; a retained checkpoint's do not."""
+    """The shared files lie inside the savepoint's folder. Those of a retained checkpoint do not."""
     for kind, in_use in ((RestoredKind.NATIVE_SAVEPOINT, {3}), (RestoredKind.RETAINED_CHECKPOINT, set())):
         registry = FlinkRegistry()
         registry.register_restored(3, {"k": "h"}, RestoreMode.CLAIM, kind)

@@ -1,4 +1,4 @@
-"""How a machine is run: with the loaded profile, or on the hunt for a planted bug."""
+"""Runs a machine with the loaded profile, or hunts a planted bug with it."""
 
 import pytest
 from hypothesis import settings
@@ -15,5 +15,5 @@ def run_machine():
 
 @pytest.fixture
 def hunt():
-    """Run a machine with the ci profile until it finds something, the same way each time."""
+    """Run a machine with the ci profile until it finds something. It tries the same steps each time."""
     return lambda machine: run_state_machine_as_test(machine, settings=profiles.fitting(machine, profiles.hunting()))

@@ -1,10 +1,10 @@
-"""The machine of one tick's attempts."""
+"""Runs the machine of a tick's attempts."""
 
 from spec.machines.attempts import AttemptsMachine
 
 
 def test_attempts_follow_as_strategy_and_limits_say(run_machine):
-    """Jobs fail, fill their traces, catch up and are stopped, and another process claims the job in between.
+    """Jobs fail, fill their traces, catch up and are stopped. Another process claims the job in between.
 
     The planted bugs that this machine finds are in `spec.mutants.attempting`.
     """

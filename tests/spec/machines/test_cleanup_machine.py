@@ -1,19 +1,19 @@
-"""The clean-up's machine: the real decisions keep what readers have reserved, and delete everything else."""
+"""Runs the clean-up's machines. The real decisions keep reserved and needed files, and delete all others."""
 
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.keeping import KeepingMachine
 
 
-def test_what_is_reserved_stays_and_everything_else_goes(run_machine):
-    """Checkpoints, ticks' own deletions, clean-ups, readers that renew, leave and are killed, in any order.
+def test_reserved_files_stay_and_all_others_are_deleted(run_machine):
+    """Checkpoints, ticks, clean-ups and readers act in any order. Readers renew, leave and are killed.
 
     The planted bugs that this machine finds are in `spec.mutants.reservations`.
     """
     run_machine(CleanupMachine)
 
 
-def test_what_somebody_needs_stays_and_the_rest_goes(run_machine):
-    """Entries, abandoned savepoints, rollbacks, neighbours, dead ticks, and readers who have reserved nothing.
+def test_needed_files_stay_and_all_others_are_deleted(run_machine):
+    """There are entries, abandoned savepoints, rollbacks, foreign writers, dead ticks, readers without reservations.
 
     The planted bugs that this machine finds are in `spec.mutants.needing`.
     """

@@ -1,4 +1,7 @@
-"""The commit's machine: the real commit and recovery keep every rule, and each planted bug breaks the one for it."""
+"""Runs the commit's machine.
+
+The real commit and recovery keep every rule, and each planted bug breaks the rule it names.
+"""
 
 import inspect
 import re
@@ -16,7 +19,10 @@ from spec.machines.judging import BrokenRuleError
 
 
 def test_commit_and_recovery_keep_every_rule(run_machine):
-    """Three coordinators, zombies, lost replies, crashes at any effect: the tables always show one cut, once."""
+    """There are three coordinators, zombies, lost replies and crashes at any effect.
+
+    The tables always show one cut, once.
+    """
     run_machine(CommitMachine)
 
 
@@ -31,7 +37,7 @@ def never_roll_forward(monkeypatch):
 
 
 def delete_what_is_not_published_yet(monkeypatch):
-    """Leftovers go first, and nothing protects the files of the committed row."""
+    """Leftovers are deleted first, and nothing protects the files of the committed entry."""
     real = recovering.recovered
 
     def recovered(errand, terms, held):
@@ -219,7 +225,7 @@ BUGS = {
 
 
 def test_every_rule_of_the_commit_can_be_broken():
-    """The list above is complete: a rule that nothing can break is none."""
+    """The list above has every rule. If nothing can break a rule, it is none."""
     text = inspect.getsource(commit) + inspect.getsource(commit_world)
     rules = set(re.findall(r'(?:expect\([^"]*|BrokenRuleError\(|_shows\([^"]*)"([a-z-]+)"', text))
     assert rules <= {rule for _, found in BUGS.values() for rule in found}
@@ -228,7 +234,7 @@ def test_every_rule_of_the_commit_can_be_broken():
 @pytest.mark.matrix
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_the_commit_is_found(bug, monkeypatch, hunt):
-    """A planted bug breaks the rule that is there for it, within the ci profile."""
+    """A planted bug breaks the rule that it names, within the ci profile."""
     plant, expected = BUGS[bug]
     plant(monkeypatch)
     with pytest.raises(BrokenRuleError) as broken:

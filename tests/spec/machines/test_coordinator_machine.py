@@ -1,4 +1,7 @@
-"""The coordinator's machine: the real one keeps every rule, and each planted bug breaks the one for it."""
+"""Runs the coordinator's machine.
+
+The real coordinator keeps every rule, and each planted bug breaks the rule it names.
+"""
 
 import inspect
 import re
@@ -23,7 +26,7 @@ from spec.machines.judging import BrokenRuleError
 
 
 def test_the_coordinator_keeps_every_rule(run_machine):
-    """Whatever is asked, answered, lost, repeated or late."""
+    """Requests and answers come in any order. They get lost, are repeated, or come late."""
     run_machine(CoordinatorMachine)
 
 
@@ -216,7 +219,7 @@ BUGS = {
 
 
 def test_every_rule_of_the_coordinator_can_be_broken():
-    """The list above is complete: a rule that nothing can break is none."""
+    """The list above has every rule. If nothing can break a rule, it is none."""
     text = "".join(map(inspect.getsource, (coordinator, coordinator_model, coordinator_queue)))
     rules = set(re.findall(r'(?:expect\([^"]*|BrokenRuleError\()"([a-z-]+)"', text))
     assert rules <= {rule for _, found in BUGS.values() for rule in found}
@@ -225,7 +228,7 @@ def test_every_rule_of_the_coordinator_can_be_broken():
 @pytest.mark.matrix
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_the_coordinator_is_found(bug, monkeypatch, hunt):
-    """A planted bug breaks the rule that is there for it, within the ci profile."""
+    """A planted bug breaks the rule that it names, within the ci profile."""
     plant, expected = BUGS[bug]
     plant(monkeypatch)
     with pytest.raises(BrokenRuleError) as broken:

@@ -1,4 +1,4 @@
-"""The gate's machine: the real gate keeps every rule, and each planted bug breaks the rule that is there for it."""
+"""Runs the gate's machine. The real gate keeps every rule, and each planted bug breaks the rule that it names."""
 
 import inspect
 import re
@@ -22,12 +22,15 @@ from spec.machines.judging import BrokenRuleError
 @pytest.mark.matrix
 @pytest.mark.parametrize("policy", GatePolicy)
 def test_the_gate_keeps_every_rule(policy, run_machine):
-    """Whatever the senders do and in whatever order."""
+    """The senders may do anything, in any order."""
     run_machine(GATE_MACHINES[policy])
 
 
-def test_an_end_completes_what_its_channel_had_left_out():
-    """Choices written down: a channel skips barrier 1 and ends; a tracker counts its end before it is told of it."""
+def test_an_end_completes_a_barrier_that_its_channel_skipped():
+    """A fixed list of choices: a channel skips barrier 1 and ends.
+
+    A tracker counts the end before it hears of the barrier.
+    """
     machine = TrackingGateMachine()
     machine.open(channels=3, limit=UNLIMITED, ends_count=True)
     for number, skip in ((2, 0), (1, 1), (0, 0)):
@@ -246,7 +249,7 @@ BUGS = {
 
 
 def test_every_rule_of_the_gate_can_be_broken():
-    """The list above is complete: a rule that nothing can break is none."""
+    """The list above has every rule. If nothing can break a rule, it is none."""
     text = inspect.getsource(gate) + inspect.getsource(gate_model)
     rules = set(re.findall(r'(?:expect\([^"]*|BrokenRuleError\()"([a-z-]+)"', text))
     assert rules == {rule for _, _, found in BUGS.values() for rule in found}
@@ -255,7 +258,7 @@ def test_every_rule_of_the_gate_can_be_broken():
 @pytest.mark.matrix
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_the_gate_is_found(bug, monkeypatch, hunt):
-    """A planted bug breaks the rule that is there for it, within the ci profile."""
+    """A planted bug breaks the rule that it names, within the ci profile."""
     plant, policy, expected = BUGS[bug]
     plant(monkeypatch)
     with pytest.raises(BrokenRuleError) as broken:

@@ -1,4 +1,7 @@
-"""The whole job's machine: the real door keeps every invariant, and each planted bug breaks the one for it."""
+"""Runs the whole job's machine.
+
+The real door keeps every invariant, and each planted bug breaks the invariant it names.
+"""
 
 import pytest
 
@@ -17,25 +20,28 @@ from spec.machines.judging import BrokenRuleError
 @pytest.mark.matrix
 @pytest.mark.parametrize("policy", JOB_MACHINES)
 def test_the_job_keeps_every_invariant(policy, run_machine):
-    """Any order of answers, timers, troubles, crashes and ghosts; the last tick catches up."""
+    """Answers, timers, faults, crashes and ghosts come in any order. The last tick catches up."""
     run_machine(JOB_MACHINES[policy])
 
 
 @pytest.mark.matrix
 def test_the_job_keeps_every_invariant_with_master_hooks(run_machine):
-    """The same, and hooks that answer in any order, fail, or are late."""
+    """The hooks answer in any order, fail, or are late."""
     run_machine(HookedJobMachine)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("machine", RESETTING_MACHINES)
-def test_the_job_keeps_every_invariant_when_a_source_is_read_on_from_elsewhere(machine, run_machine):
-    """The same, and resets behind ticks that are over."""
+def test_the_job_keeps_every_invariant_after_resets(machine, run_machine):
+    """Resets come after ticks that have ended."""
     run_machine(machine)
 
 
 def test_a_start_that_rolls_a_dead_rollback_forward_keeps_the_cuts_of_entries():
-    """A rollback dies once its entry is there: the next start records its cut, and drops no cut that is needed."""
+    """A rollback dies after its entry.
+
+    The next start records the cut of the rollback, and drops no cut that is needed.
+    """
     machine = JOB_MACHINES[GatePolicy.UNALIGNED]()
     machine.open(tolerable=100, slice_rows=2, retained=2, concurrent=1, timeout_ms=150)
     machine.answer(picks=[0])
@@ -52,7 +58,7 @@ def test_a_start_that_rolls_a_dead_rollback_forward_keeps_the_cuts_of_entries():
 
 
 def test_periodic_triggering_is_due_an_interval_after_a_stop_has_failed():
-    """The savepoint of a drain expires, all at once as far as the door can see: nothing was overdue until then."""
+    """The savepoint of a drain expires without any time passing for the door. Before that, nothing was due."""
     machine = JOB_MACHINES[GatePolicy.ALIGNED_BLOCKING]()
     machine.open(retained=1, concurrent=2, slice_rows=2, timeout_ms=150, tolerable=0)
     machine.answer_in_order(steps=10)
@@ -134,7 +140,7 @@ BUGS = {
 @pytest.mark.parametrize(("bug", "invariant"), [(bug, each) for bug, (_, _, judges) in BUGS.items() for each in judges])
 @pytest.mark.dear
 def test_a_bug_in_the_job_is_found(bug, invariant, monkeypatch, hunt):
-    """Each invariant that is there for a planted bug finds it alone, within the ci profile."""
+    """Each planted bug breaks exactly the invariant that it names, within the ci profile."""
     plant, policy, _ = BUGS[bug]
     plant(monkeypatch)
     machine = JOB_MACHINES[policy]
@@ -145,7 +151,7 @@ def test_a_bug_in_the_job_is_found(bug, invariant, monkeypatch, hunt):
 
 @pytest.mark.dear
 def test_a_commit_that_never_ends_is_found(monkeypatch, hunt):
-    """The tick stands still, or its door says itself that nothing is left to wait for; within the ci profile."""
+    """The tick stands still, or its door says that it waits for nothing, within the ci profile."""
     never_wake_the_coordinator(monkeypatch)
     with pytest.raises(BrokenRuleError) as broken:
         hunt(JOB_MACHINES[BLOCKING])

@@ -1,4 +1,4 @@
-"""The command over all machines, the profiles, and who may import the test library."""
+"""Tests the command that runs all machines, their profiles, and which modules may import Hypothesis."""
 
 import subprocess
 import sys
@@ -11,13 +11,13 @@ from spec.machines import __main__ as command
 
 
 def test_the_reference_and_the_invariants_need_no_test_library():
-    """What judges real runs loads no Hypothesis."""
+    """The modules that judge real runs load no Hypothesis."""
     program = "import sys, spec.model, spec.invariants, spec.traces; sys.exit('hypothesis' in sys.modules)"
     assert 0 == subprocess.run([sys.executable, "-c", program], check=False).returncode
 
 
 def test_there_are_three_profiles():
-    """Each searches harder than the one before; only the nightly one leaves to chance what it tries."""
+    """Each profile searches harder than the one before. Only the nightly one draws at random."""
     found = [settings.get_profile(name) for name in profiles.NAMES]
     effort = [each.max_examples * each.stateful_step_count for each in found]
     assert sorted(effort) == effort
@@ -41,8 +41,8 @@ print(hashlib.sha256(repr(drawn).encode()).hexdigest())
 """
 
 
-def test_what_is_loaded_does_not_change_what_is_tried():
-    """The same examples beside whatever other tests: else a bug is found on some days only."""
+def test_other_loaded_tests_do_not_change_the_examples():
+    """Otherwise, a bug would be found on some days only."""
     programs = (DRAWS, f"import spec.vectors, spec.mutants.registry, jobs.settings\n{DRAWS}")
     printed = {
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
@@ -53,7 +53,7 @@ def test_what_is_loaded_does_not_change_what_is_tried():
 
 
 def test_the_command_counts_steps(capsys):
-    """`python -m spec.machines` says how many steps each machine took, and ends with what passed."""
+    """`python -m spec.machines` prints the steps of each machine, and ends with the number that passed."""
     assert 0 == command.main(["--profile", "dev", "--only", "CommitMachine"])
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("1 of 1 CommitMachine: ")
@@ -62,8 +62,8 @@ def test_the_command_counts_steps(capsys):
 
 
 @pytest.mark.dear
-def test_the_command_tells_what_was_broken(capsys, monkeypatch):
-    """A finding is told with the rule and the shortest story, and the exit code is 1."""
+def test_the_command_shows_the_broken_rule(capsys, monkeypatch):
+    """It prints the rule and the shortest story that breaks it. The exit code is 1."""
     from spec.machines.commit_world import CommitWorld
 
     monkeypatch.setattr(CommitWorld, "record_cut", lambda self, checkpoint, versions: None)

@@ -1,4 +1,4 @@
-"""Flink's own classes and Tidemark's answer the same random input alike, and the comparison finds slips."""
+"""Flink's own classes and Tidemark give the same answers to the same random input. The comparison finds slips."""
 
 import importlib
 import json
@@ -38,14 +38,14 @@ def cases():
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_tidemark_answers_as_flink_does(cases, name):
-    """Of each component all cases, a few hundred steps each; Flink gives up on a handful of them itself."""
+def test_tidemark_answers_like_flink(cases, name):
+    """For each component, all cases have a few hundred steps each. In a few of them, Flink itself gives up."""
     assert len(cases[name]) > 0.9 * len(SEEDS)
     assert [] == [outcome for outcome in COMPONENTS[name].judge(cases[name]) if not outcome.passed]
 
 
-def test_the_cases_meet_what_they_are_made_for(cases):
-    """Among the answers of the gate are triggers of both kinds, aborts for each reason, and buffers in flight."""
+def test_the_cases_meet_every_kind_of_answer(cases):
+    """The gate's answers include triggers of both kinds, aborts for each reason, and buffers in flight."""
     told = [tuple(entry) for name in ("unaligned", "alternating") for case in cases[name] for entry in case["expect"]]
     assert {"aligned", "unaligned"} == {entry[2] for entry in told if entry[0] == "trigger" and len(entry) > 2}
     assert any(entry[0] == "inflight" and entry[2] for entry in told)
@@ -58,7 +58,7 @@ def test_the_cases_meet_what_they_are_made_for(cases):
 
 @pytest.mark.parametrize(("name", "place", "slip"), SLIPS, ids=[f"{name} {place}" for name, place, _ in SLIPS])
 def test_a_slip_is_found(cases, monkeypatch, name, place, slip):
-    """Each component, once broken, answers otherwise than Flink."""
+    """Each component, with a planted slip, answers differently from Flink."""
     module, _, path = place.partition(":")
     *owners, attribute = path.split(".")
     owner = importlib.import_module(module)
@@ -69,12 +69,12 @@ def test_a_slip_is_found(cases, monkeypatch, name, place, slip):
 
 
 def test_each_component_has_a_slip():
-    """No comparison is trusted that was not seen to fail."""
+    """A comparison counts only after it was seen to fail."""
     assert set(COMPONENTS) == {name for name, _, _ in SLIPS}
 
 
 def test_the_command_says_how_many_differ_and_keeps_them(tmp_path, monkeypatch, capsys):
-    """What differs is written as a file of vectors, which judges the same."""
+    """Each difference is written as a file of vectors, which gives the same verdict."""
     assert 0 == main(["decider", "--seeds", "0:20", "--keep", str(tmp_path)])
     assert "decider: 20 cases, 0 answered differently" in capsys.readouterr().out
     assert [] == list(tmp_path.iterdir())
@@ -88,14 +88,14 @@ def test_the_command_says_how_many_differ_and_keeps_them(tmp_path, monkeypatch, 
 
 
 def test_a_component_that_does_not_exist_is_named(capsys):
-    """The message lists those that exist."""
+    """The message lists the components that exist."""
     with pytest.raises(SystemExit):
         main(["gate"])
     assert "there is no component 'gate': the components are aligned_blocking" in capsys.readouterr().err
 
 
 def test_a_missing_jar_is_named_with_the_way_out(monkeypatch, tmp_path):
-    """Without Flink's classes there is no comparison, and none that passes by itself."""
+    """Without Flink's classes, there is no comparison, and the command fails."""
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
     with pytest.raises(FlinkError, match=r"flink-core-2\.3\.0\.jar is missing: .* 'make flink-oracle'"):
         ask([COMPONENTS["decider"]], range(1))

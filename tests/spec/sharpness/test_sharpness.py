@@ -1,4 +1,4 @@
-"""Slips are drawn from the core's own source, planted one by one, and found or not."""
+"""Draws slips from the core's own source, plants them one by one, and judges whether they are found."""
 
 import importlib.util
 import random
@@ -67,7 +67,7 @@ def drawn():
 
 
 def test_each_operator_finds_its_places(tmp_path):
-    """A small module has every construct once or more; texts for people have no slips."""
+    """A small module has every construct at least once. Texts for people have no slips."""
     file = tmp_path / "small.py"
     file.write_text(SOURCE, encoding="utf-8")
     specification = importlib.util.spec_from_file_location("small", file)
@@ -83,15 +83,15 @@ def test_each_operator_finds_its_places(tmp_path):
 
 
 def test_the_core_has_thousands_of_slips_and_each_has_code_of_its_own(drawn):
-    """A sample of them is compiled: the code differs from the function's."""
+    """A sample of the slips is compiled. Each gives other code than the function."""
     assert len(drawn) > 4_000
     for slip in random.Random(7).sample(drawn, 80):  # noqa: S311 - a sample
         function, code = changed(slip)
         assert code != function.__code__, str(slip)
 
 
-def test_a_field_is_only_confused_with_one_of_the_same_class_and_type(drawn):
-    """So that the slip is one that no type checker finds."""
+def test_a_field_is_confused_only_with_one_of_its_class_and_type(drawn):
+    """A type checker would find any other confusion."""
     confused = [slip for slip in drawn if slip.operator == "other field"]
     assert len(confused) > 100
     assert all(slip.before.rpartition(".")[2] != slip.after.rpartition(".")[2] for slip in confused)
@@ -104,15 +104,15 @@ def test_a_field_is_only_confused_with_one_of_the_same_class_and_type(drawn):
         ("checkpointing.rescale.operator_state:_split", "None"),
     ],
 )
-def test_a_slip_that_matters_is_found_and_one_that_nothing_uses_is_not(drawn, place, finder):
-    """The simulator looks in a process of its own, so this one stays as it is."""
+def test_a_slip_that_matters_is_found_and_an_unused_one_is_not(drawn, place, finder):
+    """The simulator runs in a process of its own, so the code of this one stays unchanged."""
     assert any(slip.key.startswith(place) for slip in drawn)
     looked = subprocess.run([sys.executable, "-c", LOOK, place], check=True, capture_output=True, text=True)
     assert looked.stdout.startswith(finder)
 
 
-def test_only_trials_that_run_a_slips_lines_are_worth_it(drawn):
-    """A trial runs the lines of a slip, or it cannot see it: of a condition over several lines one is enough."""
+def test_only_trials_that_run_a_line_of_the_slip_are_tried(drawn):
+    """A trial that does not run the slip's lines cannot find it. If a condition has several lines, one is enough."""
     seed, gates = trials(range(1))[:2]
     ran, by_gates = reach(seed), reach(gates)
     met, unmet = _slip(drawn, "checkpointing.job.door:JobDoor.step"), _slip(drawn, "checkpointing.rescale")
@@ -121,15 +121,15 @@ def test_only_trials_that_run_a_slips_lines_are_worth_it(drawn):
     assert not _meets(ran, unmet)
 
 
-def test_a_slip_in_the_head_of_a_statement_is_in_none_of_its_body(drawn):
-    """A trial that only asks the condition runs the slip in it, and none in the body."""
+def test_a_slip_in_the_head_of_a_statement_is_not_in_its_body(drawn):
+    """A trial that only asks the condition runs a slip in the head, but none in the body."""
     head = _slip(drawn, "checkpointing.coordinator.completed:subsume negation")
     assert head.after.startswith("if not ")
     assert {head.line} == lines_of(head)[1]
 
 
-def test_a_run_goes_on_where_another_has_stopped(tmp_path, capsys, monkeypatch):
-    """Results are written one by one; a slip that has one is not judged again, and the report counts all."""
+def test_a_run_continues_after_one_that_stopped(tmp_path, capsys, monkeypatch):
+    """Results are written one by one. A slip with a result is not judged again, and the report counts all."""
     monkeypatch.setattr(command, "trials", lambda: trials(range(3))[:3])
     monkeypatch.setattr(command, "unit_tests", tuple)
     results = tmp_path / "results.ndjson"
@@ -148,7 +148,7 @@ def test_a_run_goes_on_where_another_has_stopped(tmp_path, capsys, monkeypatch):
 
 
 def test_unit_tests_that_fail_anyway_are_left_out(capsys, monkeypatch):
-    """They would find every slip. A judge of the spec that fails on the core as it is ends the run."""
+    """They would find every slip. If a judge of the spec fails on the unchanged core, the run ends."""
     broken = Trial(UNIT_TESTS, "broken", lambda: True)
     with Pool(1) as pool:
         monkeypatch.setattr(pool, "imap", map)
@@ -168,13 +168,13 @@ def _meets(ran, slip):
 
 
 def test_every_equivalent_slip_exists_and_has_a_reason(drawn):
-    """The list does not outlive the code that it speaks of."""
+    """The list has no slip whose code is gone."""
     assert set(EQUIVALENT) <= {slip.key for slip in drawn}
     assert all(EQUIVALENT.values())
 
 
 def test_the_report_counts_by_package_and_names_survivors():
-    """Below 85 % by the spec, or 95 % by all, the spec is not sharp enough."""
+    """Below 85 % by the spec, or 95 % by all trials, the spec is not sharp enough."""
     slip = Slip("checkpointing.gate.aligner", "Aligner._block", 1, "negation", 7, "a", "not a")
     other = Slip("checkpointing.gate.aligner", "Aligner._block", 2, "negation", 8, "b", "not b")
     found, survived = Result("simulator", "seed 1"), Result("", "", applies=False)
@@ -187,8 +187,8 @@ def test_the_report_counts_by_package_and_names_survivors():
     assert sharp_enough({slip: Result(UNIT_TESTS, "", applies=False)})
 
 
-def test_what_trials_reach_is_kept_until_the_code_changes(tmp_path, monkeypatch):
-    """The lines lie beside the results; a trial that found the core wrong is kept as such."""
+def test_the_lines_that_trials_reach_are_kept_until_the_code_changes(tmp_path, monkeypatch):
+    """The lines are stored beside the results. A trial that fails on the unchanged core is stored as such."""
     results = tmp_path / "results.ndjson"
     kept = Kept.of(results)
     kept.add("seed 1", Reach({"checkpointing/graph.py": frozenset({3, 1})}, 0.5))
@@ -201,8 +201,8 @@ def test_what_trials_reach_is_kept_until_the_code_changes(tmp_path, monkeypatch)
     assert "seed 1" not in Kept.of(results)
 
 
-def test_the_trial_that_found_most_for_its_time_comes_first(drawn):
-    """The spec proper comes before the vectors, and each trial has a bound that fits its time."""
+def test_the_trial_that_found_most_slips_per_second_comes_first(drawn):
+    """The spec comes before the vectors, and each trial has a bound that fits its time."""
     slip = _slip(drawn, "checkpointing.job.door:JobDoor.step")
     file, lines = lines_of(slip)
     seconds = {"simulator, a": 1, "machines, b": 8, "simulator, c": 2, "vectors, d": 0.1, "unit tests, e": 30}
@@ -214,7 +214,7 @@ def test_the_trial_that_found_most_for_its_time_comes_first(drawn):
 
 
 def test_only_unit_tests_of_the_core_are_tried():
-    """Tests of the command line or of Spark's programs cannot see a slip, and some of them take minutes."""
+    """Tests of the command line or of Spark's programs cannot find a slip, and some of them take minutes."""
     names = {trial.name for trial in unit_tests()}
     assert "task/test_subtask_checkpointing.py" in names
     assert "init/test_project.py" not in names

@@ -1,4 +1,4 @@
-"""The TLA+ specification holds in small worlds, every property of it can fail, and it names the code that it models."""
+"""The TLA+ specification holds in small worlds, each of its properties can fail, and it names the modelled code."""
 
 import importlib
 import re
@@ -13,11 +13,11 @@ from spec.tla.worlds import LIVENESS, SAFETY, STEPWISE, WORLDS
 
 SPECIFICATION = (MODULES / "CommitProtocol.tla").read_text(encoding="utf-8")
 ENVIRONMENT = {"Crash", "Lose"}
-"""Actions of the machine and the network, which no function of ours carries out."""
+"""Actions of the machine and the network. No function of Tidemark carries them out."""
 
 
 def named(name):
-    """Return what a dotted name stands for: a module, a class, a function or a method."""
+    """Return the module, class, function or method of a dotted name."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
@@ -31,7 +31,7 @@ def named(name):
 
 
 def test_a_small_world_holds_to_its_end(capsys):
-    """Two checkpoints, one crash: all invariants, and under fairness all that must come about."""
+    """With two checkpoints and one crash, all invariants hold. Under fairness, so do all liveness properties."""
     assert 0 == main(["check", "crash"])
     said = capsys.readouterr().out
     assert int(re.search(r"crash: ([\d,]+) distinct", said)[1].replace(",", "")) > 2_000
@@ -39,8 +39,8 @@ def test_a_small_world_holds_to_its_end(capsys):
     assert all(name in said for name in (*SAFETY, *STEPWISE, *LIVENESS))
 
 
-def test_an_error_in_the_specification_is_told_with_the_way_to_it(monkeypatch, capsys):
-    """A property that does not hold fails the command, which shows the places of all processes step by step."""
+def test_an_error_in_the_specification_is_shown_with_its_steps(monkeypatch, capsys):
+    """A property that does not hold fails the command. It shows the places of all processes, step by step."""
     error = PLANTED["a cut is recorded before all its tables are published"]
     ((old, new),) = error.changes.items()
     wrong = {name: text.replace(old, new) for name, text in modules().items()}
@@ -55,23 +55,23 @@ def test_an_error_in_the_specification_is_told_with_the_way_to_it(monkeypatch, c
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_error_is_found(name):
-    """TLC finds it by the one property that it is to break."""
+    """TLC finds the error by the one property that the error must break."""
     assert PLANTED[name].hunt().violated
 
 
 def test_every_property_can_fail():
-    """Each invariant and each other property is broken by a planted error."""
+    """For each invariant and each other property, there is a planted error that breaks it."""
     assert {*SAFETY, *STEPWISE, *LIVENESS, "JobsDoNotDisturb"} == {error.breaks for error in PLANTED.values()}
 
 
 def test_every_planted_error_can_be_planted():
-    """What it changes stands in the specification, exactly once."""
+    """The text that it replaces is in the specification exactly once."""
     wrong = {name: old for name, error in PLANTED.items() for old in error.changes if SPECIFICATION.count(old) != 1}
     assert {} == wrong
 
 
 def test_every_action_names_the_functions_that_it_models():
-    """A function that has moved is named anew, above the action in `CommitProtocol.tla`."""
+    """If a function moves, the comment above its action in `CommitProtocol.tla` must follow."""
     actions = set(
         re.findall(r"(\w+)\((?:p|r)(?:, \w+)*\)", SPECIFICATION.partition("Works ==")[2].partition("Next ==")[0])
     )
@@ -93,27 +93,27 @@ def test_every_action_names_the_functions_that_it_models():
 
 
 def test_without_tlc_the_message_says_how_to_get_it(monkeypatch, tmp_path, capsys):
-    """Nothing passes because nothing could be checked."""
+    """If nothing could be checked, nothing passes."""
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
     assert 1 == main(["check", "crash"])
     assert f"{tmp_path}/{tlc.JAR} is missing: fetch TLC with 'make tla'" in capsys.readouterr().out
 
 
 def test_a_specification_that_tlc_cannot_read_is_an_error(monkeypatch):
-    """TLC's own words come with it."""
+    """The message contains TLC's own words."""
     monkeypatch.setattr("spec.tla.worlds.modules", lambda: {"CommitProtocol": "no module"})
     with pytest.raises(TlcError, match=r"(?s)could not check the model.*CommitProtocol"):
         WORLDS["crash"].explore()
 
 
-def test_a_world_that_is_not_there_is_named(capsys):
-    """The message lists the worlds, and comes before the others are explored."""
+def test_an_unknown_world_is_named(capsys):
+    """The message lists the worlds. It comes before any world is explored."""
     assert 1 == main(["check", "faults", "nowhere"])
     assert "there is no world 'nowhere': the worlds are crash, zombie" in capsys.readouterr().out
 
 
 def test_values_are_written_as_tla_writes_them():
-    """Text, numbers, sets of sets, tuples, records, and functions of other names."""
+    """This covers text, numbers, sets of sets, tuples, records, and functions with other names."""
     assert '{{"t", "u"}, {"t"}}' == literal(frozenset({frozenset({"t"}), frozenset({"u", "t"})}))
     assert '<<1, "a">>' == literal((1, "a"))
     assert "[a |-> 1]" == literal({"a": 1})

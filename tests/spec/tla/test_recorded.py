@@ -1,4 +1,4 @@
-"""Traces of real ticks are behaviours of the TLA+ specification; tampered ones are not."""
+"""Traces of real ticks are behaviours of the TLA+ specification. Tampered traces are not."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def bodies(path):
 
 
 def lines(entries):
-    """Write facts and effects as the lines of a trace, as a forger would number them."""
+    """Write facts and effects as the lines of a trace, with right numbers, as a forger would."""
     return [encode(number, 1, body) for number, body in enumerate(entries, start=1)]
 
 
@@ -56,7 +56,7 @@ def places(entries, kind):
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
-    """Return the traces of two ticks, of one and of two checkpoints, as facts and effects."""
+    """Return the traces of two ticks, with one and with two checkpoints, as facts and effects."""
     root = tmp_path_factory.mktemp("short")
     run(root, 1)
     run(root)
@@ -65,7 +65,7 @@ def short(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def overtaken(tmp_path_factory):
-    """Return the traces of a tick that wakes up after another one took its job over, and of that other one."""
+    """Return the traces of two ticks: one wakes up after the other one has taken its job over."""
     root = tmp_path_factory.mktemp("overtaken")
     left = [build()]
 
@@ -78,7 +78,7 @@ def overtaken(tmp_path_factory):
 
 
 def test_a_job_with_savepoints_that_was_killed_and_rolled_forward_is_accepted(tmp_path, capsys):
-    """Its second tick was killed behind its commit point, and its trace is empty."""
+    """Its second tick was killed after its commit point, and the trace of that tick is empty."""
     inbox = Inbox()
     inbox.put(SavepointRequested("plain", SavepointKind.PLAIN))
     limits = TickLimits(checkpoints=1)
@@ -95,7 +95,7 @@ def test_a_job_with_savepoints_that_was_killed_and_rolled_forward_is_accepted(tm
 
 @pytest.mark.dear
 def test_ticks_with_a_savepoint_and_a_rollback_between_them_are_accepted(tmp_path):
-    """Commands write no traces: what the next tick finds tells what they were."""
+    """Commands write no traces. The next tick's observation shows what they did."""
     run(tmp_path, 1)
     savepoint = savepoint_at_rest(at(tmp_path))
     roll_back(at(tmp_path), savepoint.checkpoint)
@@ -107,20 +107,20 @@ def test_ticks_with_a_savepoint_and_a_rollback_between_them_are_accepted(tmp_pat
 
 @pytest.mark.matrix
 def test_two_ticks_that_ended_in_order_are_accepted(short):
-    """What the tampered traces below were before."""
+    """These are the traces that the tests below tamper with."""
     judgement = judge(map(lines, short))
     assert judgement.accepted, judgement.problem
 
 
 def test_a_tick_that_was_taken_over_is_accepted(overtaken):
-    """Its last append is refused: the other tick's claim has taken the version."""
+    """Its last append is refused, because the other tick's claim has taken the version."""
     assert places(overtaken[0], RowRefused)
     judgement = judge(map(lines, overtaken))
     assert judgement.accepted, judgement.problem
 
 
 def the_entry_after_its_publication(ticks):
-    """A table is published while the entry is on its way."""
+    """A table is published before the entry is committed."""
     entries = ticks[1]
     entries.insert(places(entries, RowAppended)[0], entries.pop(places(entries, TablePublished)[0]))
 
@@ -135,7 +135,7 @@ def the_commits_swapped(ticks):
 
 
 def an_id_used_twice(ticks):
-    """The second tick hands out the ids of the first again."""
+    """The second tick uses the ids of the first one again."""
     started = ticks[1][0]
     assert isinstance(started, TickStarted)
     claim = started.setup.claim
@@ -149,20 +149,20 @@ def a_cut_without_a_publication(ticks):
 
 
 def a_cut_of_another_version(ticks):
-    """The cut names a version that the table did not get in this publication."""
+    """The cut has another version than the one that the table got in this publication."""
     place = places(ticks[1], RecordCut)[0]
     ((table, version), *others) = ticks[1][place].versions
     ticks[1][place] = replace(ticks[1][place], versions=((table, version + 1), *others))
 
 
 def told_before_its_cut(ticks):
-    """Listeners are told that a checkpoint is complete before its cut is recorded."""
+    """Listeners hear that a checkpoint is complete before its cut is recorded."""
     entries = ticks[1]
     entries.insert(places(entries, CutRecorded)[0], entries.pop(places(entries, NotifyComplete)[0]))
 
 
 def an_older_checkpoint_restored(ticks):
-    """The second tick begins from nothing, though the first has committed a checkpoint."""
+    """The second tick begins from nothing, although the first one has committed a checkpoint."""
     started = ticks[1][0]
     ticks[1][0] = replace(started, setup=replace(started.setup, restored=None, retained=(), versions={}))
 
@@ -188,7 +188,7 @@ def a_version_taken_twice(ticks):
     ],
 )
 def test_a_tampered_trace_is_refused_at_its_line(short, tamper):
-    """No behaviour of the specification shows these events, and the line is named."""
+    """The specification has no behaviour with these events, and the verdict names the line."""
     ticks = [list(entries) for entries in short]
     tamper(ticks)
     assert judge(map(lines, ticks)).problem.startswith("generation 2, line ")
@@ -196,15 +196,15 @@ def test_a_tampered_trace_is_refused_at_its_line(short, tamper):
 
 @pytest.mark.matrix
 def test_a_tick_without_a_fence_is_refused(overtaken):
-    """It claims that its entry came in, though the other tick had claimed the job before."""
+    """It claims that its entry is in, although the other tick claimed the job first."""
     zombie, other = (list(entries) for entries in overtaken)
     (place,) = places(zombie, RowRefused)
     zombie[place] = RowAppended(zombie[place].nonce, 3)
     assert judge([lines(zombie), lines(other)]).problem.startswith("generation 1, line ")
 
 
-def test_what_is_no_trace_is_refused_by_name(short, tmp_path, capsys):
-    """A damaged line, a generation that comes twice, a file that cannot be read."""
+def test_a_file_that_is_no_trace_is_refused_by_name(short, tmp_path, capsys):
+    """Examples are a damaged line, a generation that comes twice, and a file that cannot be read."""
     assert "line 1: no JSON" in judge([[b"nothing\n"]]).problem
     assert "two traces are of generation 1" == judge([lines(short[0]), lines(short[0])]).problem
     assert "the traces are empty" == judge([[]]).problem
