@@ -1,4 +1,4 @@
-"""Entries of any size for the job `flights`: one operator with its state, and an upsert table."""
+"""Makes entries of any size for the job `flights`. It has one operator with its state, and an upsert table."""
 
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
@@ -13,14 +13,14 @@ STATE, TOTALS = JOB.state_table(SUMS), table_name("gold/totals")
 
 
 def keyed(number: int, table: TableName = STATE) -> KeyedFile:
-    """Return the file of that number, of the operator's state or of another table."""
+    """Return the file with that number, of the operator's state or of another table."""
     name = StagedName(SUMS, number, f"{number:032x}")
     file = FileHandle(JOB.staged_file(table, Generation(1), name), 1, 10, 7)
     return KeyedFile(file, KeyedFileKind.DELTA, 0, 3, Version(Generation(1), number))
 
 
 def large_record(states: list[list[int]], ranges: list[list[int]], number: int = 1) -> CheckpointRecord:
-    """Return an entry of `flights` whose subtasks have these files, by number; its tables show them."""
+    """Return an entry of `flights` whose subtasks have the files with these numbers. Its tables show them."""
     snapshots = tuple(
         SubtaskSnapshot(
             state=tuple(map(keyed, state)),
@@ -52,5 +52,5 @@ def large_record(states: list[list[int]], ranges: list[list[int]], number: int =
 
 
 def numbered(subtasks: int, files: int, first: int = 1) -> list[list[int]]:
-    """Return so many files for each of so many subtasks."""
+    """Return this many numbered files for each of this many subtasks."""
     return [list(range(first + subtask * files, first + (subtask + 1) * files)) for subtask in range(subtasks)]

@@ -1,4 +1,4 @@
-"""The entries of a savepoint's copy: the copy is a job of its own, in which nothing is named as in the original."""
+"""The entries of a savepoint's copy. The copy is a job of its own, with names of its own."""
 
 from checkpointing.commit.at_rest import Stamp, copied
 from checkpointing.commit.fencing import HolderObserved, MayClaim, decide_claim
@@ -29,8 +29,8 @@ def claim(generation, first_id):
     )
 
 
-def test_who_continues_a_copy_uses_no_id_and_no_generation_again():
-    """The savepoint is checkpoint 5. The original went on to checkpoint 7, and handed out ids up to 41."""
+def test_a_job_that_continues_a_copy_reuses_no_id_and_no_generation():
+    """The savepoint is checkpoint 5. The original continued to checkpoint 7, and reserved ids up to 41."""
     rows = (claim(1, 1), row(5, 1), row(7, 1), Release(generation=1, next_id=42, at_ms=0, nonce="r"))
     entries = copied(rows[1], rows, HOLDER, Stamp(3, "n"))
     assert [Claim, CheckpointRecord, Release] == [type(entry) for entry in entries]

@@ -1,4 +1,4 @@
-"""What to do about tables that show less than a recorded cut says, decided from rows, cuts and logs alone."""
+"""Decides, from entries, cuts and logs alone, how tables catch up that show less than a recorded cut says."""
 
 import pytest
 
@@ -12,7 +12,7 @@ T = "o/t"
 
 
 def row(checkpoint, parent=None, *, names=True, parent_version=None, mode=TableMode.APPEND, **more):
-    """Return a committed row that changes the table, or does not."""
+    """Return a committed entry that changes the table, or does not."""
     before = checkpoint - 1 if parent_version is None else parent_version
     file = FileHandle(f"{T}/{checkpoint}", 1, 1, 0)
     adds, files = ((file,), ()) if mode is TableMode.APPEND else ((), (file,))
@@ -32,17 +32,17 @@ def row(checkpoint, parent=None, *, names=True, parent_version=None, mode=TableM
 
 
 def log(version, shows, **published):
-    """Return what a log says: `v3=2` is an entry of version 3 that published checkpoint 2."""
+    """Return what a log says. `v3=2` is a log entry of version 3 that published checkpoint 2."""
     return LogSeen(version, shows, {int(name[1:]): Entry(checkpoint) for name, checkpoint in published.items()})
 
 
 def seen(rows, cuts, of_table):
-    """Return the facts; a cut is given as the table's version."""
+    """Return the facts. A cut is given as the table's version."""
     return Standing("j", tuple(rows), {checkpoint: {T: version} for checkpoint, version in cuts.items()}, {T: of_table})
 
 
 def again(facts):
-    """Return the checkpoints to publish again; None if the table is lost."""
+    """Return the checkpoints to publish again, or None if the table is lost."""
     repairs = decide_repairs(facts)
     return None if repairs.lost else [each.checkpoint for each in repairs.again]
 
@@ -57,95 +57,98 @@ def shortened(to):
     return log(to, to, **{name: each for name, each in WHOLE.items() if each <= to})
 
 
-def test_a_log_that_is_as_recorded_is_in_no_doubt():
-    """Nothing to do."""
+def test_a_log_that_agrees_with_the_cuts_needs_nothing():
+    """Nothing is published again."""
     assert frozenset() == in_doubt(seen(ROWS, CUTS, shortened(5)))
 
 
 @pytest.mark.parametrize(("to", "expected"), [(4, [5]), (3, [4, 5]), (2, [3, 4, 5]), (1, None), (0, None)])
-def test_an_append_table_needs_every_row_since_what_it_shows(to, expected):
-    """Down to the parent of the oldest retained row; what that one builds on cannot be told any more."""
+def test_an_append_table_needs_every_entry_since_the_one_that_it_shows(to, expected):
+    """They reach back to the parent of the oldest retained entry. Older ones are unknown."""
     facts = seen(ROWS, CUTS, shortened(to))
     assert {T} == in_doubt(facts)
     assert expected == again(facts)
 
 
-def test_with_all_rows_even_a_table_without_a_log_comes_back():
-    """The first row builds on nothing."""
+def test_with_all_entries_even_a_table_without_a_log_comes_back():
+    """The first entry has no parent."""
     rows = (row(1), row(2))
     assert [1, 2] == again(seen(rows, {1: 1, 2: 2}, LogSeen(None)))
 
 
 def test_an_untouched_parent_is_no_gap():
-    """Row 5 is the oldest retained and says at which version it found the table: the one that shows 2."""
+    """Entry 5 is the oldest retained one. It says at which version it found the table: the one that shows 2."""
     rows = (row(5, parent_version=2),)
     assert [5] == again(seen(rows, {5: 3}, log(2, 2, v1=1, v2=2)))
     assert None is again(seen(rows, {5: 3}, log(1, 1, v1=1)))
 
 
-def test_a_version_number_that_was_given_again_proves_nothing():
-    """The entry at version 2 was published again, so it is not the version that row 5 found."""
+def test_a_version_number_that_was_used_again_proves_nothing():
+    """The log entry at version 2 was published again, so it is not the version that entry 5 found."""
     rows = (row(5, parent_version=2),)
     seen_log = LogSeen(2, 2, {1: Entry(1), 2: Entry(2, again=True)})
     assert None is again(seen(rows, {5: 3}, seen_log))
 
 
-def test_a_hole_behind_a_newer_publication_is_lost():
-    """An older checkpoint cannot be published behind a newer one."""
+def test_a_hole_before_a_newer_publication_is_lost():
+    """An older checkpoint cannot be published after a newer one."""
     lost = decide_repairs(seen(ROWS, CUTS, log(5, 5, v3=3, v5=5))).lost
     assert [(T, 5, 5, 4)] == [(each.table, each.shows, each.cut, each.lacks) for each in lost]
 
 
-def test_an_upsert_table_needs_only_the_newest_rows():
-    """Each row names all its files, so a gap before them is none."""
+def test_an_upsert_table_needs_only_the_newest_entries():
+    """Each entry names all its files, so a gap before them does not matter."""
     rows = [row(each, mode=TableMode.UPSERT) for each in (3, 4, 5)]
     assert [3, 4, 5] == again(seen(rows, CUTS, log(0, 0)))
     assert [] == again(seen(rows, CUTS, log(5, 5, v3=3, v5=5)))
 
 
-def test_an_upsert_table_that_comes_back_has_the_columns_of_its_row_alone():
-    """The row that took a column out may be subsumed. An append table comes back row by row, so it keeps the others."""
+def test_an_upsert_table_that_comes_back_has_only_the_columns_of_its_entry():
+    """The entry that removed a column may be subsumed.
+
+    An append table comes back entry by entry, and keeps other columns.
+    """
     for mode, expected in ((TableMode.UPSERT, [True]), (TableMode.STATE, [True]), (TableMode.APPEND, [False])):
         facts = seen([row(5, mode=mode)], {5: 5}, shortened(4))
         assert expected == [each.publication.no_others for each in decide_repairs(facts).again]
 
 
-def test_a_foreign_entry_at_the_version_of_a_cut_is_not_taken_for_ours():
-    """A table from an older backup into which somebody appended has the version, and not the content."""
+def test_a_foreign_log_entry_at_the_version_of_a_cut_does_not_count():
+    """Somebody restored an older backup and appended to it. The table has the version of the cut, but other content."""
     facts = seen(ROWS, CUTS, log(5, 3, v1=1, v2=2, v3=3))
     assert {T} == in_doubt(facts)
     assert [4, 5] == again(facts)
 
 
-def test_a_table_that_no_retained_row_changes_is_lost_with_its_version():
-    """Nothing tells what it held."""
+def test_a_table_that_no_retained_entry_changes_is_lost_with_its_version():
+    """No entry says what it held."""
     facts = seen([row(5, names=False)], {5: 2}, log(1, 1, v1=1))
     assert {T} == in_doubt(facts)
     assert None is again(facts)
 
 
-def test_a_rollback_is_published_again_only_onto_what_it_left():
-    """It takes files out of the cut that it leaves, which is not retained; onto its target it changes nothing."""
+def test_a_rollback_is_published_again_only_onto_the_cut_that_it_left():
+    """It removes files from that cut, which is not retained. Onto its target it changes nothing."""
     back = row(9, parent=3, parent_version=5, kind=RowKind.ROLLBACK)
     assert [9] == again(seen([row(3), back], {3: 3, 9: 6}, log(5, 5, v3=3, v4=4, v5=5)))
     assert [9] == again(seen([row(3), back], {3: 3, 9: 6}, log(3, 3, v3=3)))
     assert None is again(seen([row(3), back], {3: 3, 9: 6}, log(4, 4, v3=3, v4=4)))
 
 
-def test_a_pending_row_is_left_to_be_rolled_forward():
+def test_a_pending_entry_is_left_to_the_roll_forward():
     """Its cut is not recorded, so no table need show it."""
     assert frozenset() == in_doubt(seen(ROWS, {3: 3, 4: 4}, shortened(4)))
 
 
-def test_cuts_are_corrected_to_where_the_tables_came_to_show_them():
-    """An empty entry stays at version 4: checkpoints 4 and 5 are at 5 and 6 now."""
+def test_cuts_get_the_versions_at_which_the_tables_show_them_now():
+    """An empty log entry stays at version 4. Checkpoints 4 and 5 are at versions 5 and 6 now."""
     facts = seen(ROWS, CUTS, log(4, 3, v1=1, v2=2, v3=3))
     done = corrected(facts, {T: {1: 1, 2: 2, 3: 3, 4: 5, 5: 6}})
     assert ({4: {T: 5}, 5: {T: 6}}, ()) == (done.changed, done.dropped)
 
 
 def test_a_cut_of_unknown_versions_is_dropped():
-    """An abandoned savepoint's table version has gone, and nothing publishes its row again."""
+    """The table version of an abandoned savepoint is gone, and nobody publishes its entry again."""
     left = row(4, abandoned=True, pinned=True)
     back = row(9, parent=3, parent_version=4, kind=RowKind.ROLLBACK)
     facts = seen([row(3), left, back], {3: 3, 4: 4, 9: 5}, log(3, 3, v3=3))
@@ -154,6 +157,6 @@ def test_a_cut_of_unknown_versions_is_dropped():
 
 
 def test_entries_that_were_dropped_in_order_are_trusted():
-    """The oldest entry is 5: what came before lies in a Delta log checkpoint."""
+    """The oldest log entry is 5. A Delta log checkpoint has the older ones."""
     facts = seen(ROWS, CUTS, LogSeen(5, 5, {5: Entry(5)}, oldest=5))
     assert frozenset() == in_doubt(facts)

@@ -1,4 +1,4 @@
-"""Clean-up as a decision: never a file that somebody needs or may be reading, and in the end all others."""
+"""Decides what a clean-up deletes: never a file that somebody needs or may be reading, and in the end all others."""
 
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord
 
 GRACE_MS = 48
-"""So that looks within 2 ms are noted as one."""
+"""All looks within 2 ms are noted as one."""
 
 TABLE = TableName("gold/by_key")
 
@@ -47,12 +47,12 @@ def _row(number: int, files: frozenset[str]) -> CheckpointRecord:
 
 @dataclass
 class World:
-    """A table, its cuts and a clock; it remembers until when each file could be read, which no clean-up is told."""
+    """A table, its cuts and a clock. It knows until when each file could be read, and no clean-up is told that."""
 
     now_ms: int = 1_000
     generation: int = 1
     staged: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Every file that is there: the generation that staged it, and when."""
+    """Every existing file, with the generation that staged it, and the time."""
     versions: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
     removed_ms: dict[int, int] = field(default_factory=dict)
     cuts: dict[int, int] = field(default_factory=dict)
@@ -71,7 +71,10 @@ class World:
         return path
 
     def publish(self, kept: int, new: int) -> None:
-        """Complete a checkpoint: some of the table's files stay, others come; its row names what came."""
+        """Complete a checkpoint: some of the table's files stay, and others are added.
+
+        Its entry names the added ones.
+        """
         active = sorted(self.versions[-1])
         came = frozenset(self.stage() for _ in range(new))
         self.versions.append(came.union(active[:kept]))
@@ -82,13 +85,13 @@ class World:
         self.note_readable()
 
     def disturb(self, kept: int) -> None:
-        """Commit a version that belongs to no cut, as others do: some files stay, and one comes."""
+        """Commit a version that belongs to no cut, as other writers do. Some files stay, and one is added."""
         self.versions.append(frozenset([*sorted(self.versions[-1])[:kept], self.stage()]))
         self.removed_ms[len(self.versions) - 1] = self.now_ms
         self.note_readable()
 
     def subsume(self, which: int) -> None:
-        """Drop a row and its cut, but never the newest."""
+        """Drop an entry and its cut, but never the newest one."""
         if len(self.cuts) > 1:
             cut = sorted(self.cuts)[:-1][which % (len(self.cuts) - 1)]
             del self.cuts[cut], self.rows[cut]
@@ -130,7 +133,7 @@ class World:
         return decide_cleanup(facts)
 
     def clean_up(self) -> None:
-        """Delete as decided, judge it, and note the look."""
+        """Delete the files that the clean-up decides to delete, judge them, and note the look."""
         decision = self.decide()
         self.judge({each.file.path for each in decision.delete})
         seen = TableSeen(len(self.versions) - 1, frozenset(self.cuts.values()), in_every_cut=True)
@@ -146,7 +149,7 @@ class World:
         return log_floor(self.looks, TABLE, self.now_ms, GRACE_MS)
 
     def judge(self, deleted: set[str]) -> None:
-        """Hold the decision to what readers and rows needed, file by file."""
+        """Compare each deleted file with the needs of readers and entries."""
         named = frozenset().union(*self.rows.values())
         for path, (generation, staged_ms) in self.staged.items():
             needed = path in self.readable() or path in named or generation >= self.generation
@@ -172,7 +175,7 @@ STEPS = st.one_of(
 
 
 def _steps(text: str) -> list[tuple[str, int, int]]:
-    """Return steps written in short: `publish 0 1; claim`."""
+    """Return steps from a short text, such as `publish 0 1; claim`."""
     words = ([*step.split(), "0", "0"] for step in text.split(";"))
     return [(what, int(first), int(second)) for what, first, second, *_ in words]
 
@@ -181,8 +184,8 @@ def _steps(text: str) -> list[tuple[str, int, int]]:
 @example(_steps("disturb 0; claim; publish 1 0; publish 0 0; pass_time 60; subsume; claim"))
 @example(_steps("publish 0 1; publish 0 0; subsume; pass_time 1; clean_up; pass_time 60; clean_up; claim"))
 @given(st.lists(STEPS, max_size=60))
-def test_nothing_needed_goes_and_all_else_does(steps):
-    """Whatever is published, subsumed and orphaned in whatever order, by a world that knows who could read what."""
+def test_needed_files_stay_and_all_others_are_deleted_in_the_end(steps):
+    """Files are published, subsumed and orphaned in any order. The world knows who could read which file."""
     world = World()
     for what, first, second in steps:
         match what:
@@ -211,22 +214,22 @@ def test_nothing_needed_goes_and_all_else_does(steps):
 
 
 def test_a_log_stays_whole_while_a_cut_does_not_name_its_table():
-    """Who goes back to a cut from before the table's first rows must see all that the table has had since."""
+    """A rollback to a cut from before the table's first rows must see everything that the table has had since."""
     named, unnamed = TableSeen(9, frozenset({7, 8}), in_every_cut=True), TableSeen(9, frozenset({8}))
     looks = (CleanUpLook(0, {TABLE: named}), CleanUpLook(50, {TABLE: unnamed}), CleanUpLook(100, {TABLE: named}))
     assert 0 == log_floor(looks, TABLE, 100, 60)
     assert 7 == log_floor(looks, TABLE, 100, 0)
 
 
-def test_a_log_stays_whole_while_a_look_does_not_tell_of_its_table():
-    """A table that could not be read has versions that nobody has noted."""
+def test_a_log_stays_whole_while_a_look_does_not_know_its_table():
+    """The table could not be read, so nobody has noted its versions."""
     seen = TableSeen(9, frozenset({7}), in_every_cut=True)
     assert 0 == log_floor((CleanUpLook(0, {TABLE: seen}), CleanUpLook(50, {})), TABLE, 100, 60)
     assert 0 == log_floor((CleanUpLook(50, {TABLE: seen}),), TABLE, 100, 60)
 
 
-def test_a_cut_stays_while_a_row_builds_on_it():
-    """The rows' own, a savepoint's parent, and the parent of a committed row that is still to be published."""
+def test_a_cut_stays_while_an_entry_builds_on_it():
+    """This holds for an entry's own cut, a savepoint's parent, and the parent of an entry without a cut yet."""
     plain, pending = _row(5, frozenset()), _row(8, frozenset())
     saved = _row(4, frozenset()).model_copy(update={"kind": RowKind.SAVEPOINT, "pinned": True})
     recorded = {CheckpointId(number) for number in (2, 3, 4, 5, 6, 7)}
@@ -246,20 +249,20 @@ def _deleted(facts: CleanupFacts) -> list[str]:
 
 @pytest.mark.parametrize(("generation", "expected"), [(1, ["a"]), (2, ["a"]), (3, []), (4, [])])
 def test_the_present_generation_and_its_successors_are_left_alone(generation, expected):
-    """Only what was staged before the last claim is judged at all."""
+    """Only files that were staged before the last claim are judged at all."""
     assert expected == _deleted(_facts(ListedFile("a", TABLE, Generation(generation), 1, 0)))
 
 
 @pytest.mark.parametrize(("modified_ms", "expected"), [(900, ["a"]), (901, [])])
-def test_what_was_never_published_goes_by_its_age(modified_ms, expected):
-    """Nobody can be reading it: its age alone counts, to the millisecond."""
+def test_a_file_that_was_never_published_is_deleted_by_its_age(modified_ms, expected):
+    """Nobody can be reading it, so only its age counts, to the millisecond."""
     facts = _facts(ListedFile("a", TABLE, Generation(1), 1, modified_ms))
     assert expected == _deleted(facts)
     assert [Reason.UNNAMED] == [each.reason for each in (*decide_cleanup(facts).delete, *decide_cleanup(facts).waiting)]
 
 
-def test_what_somebody_else_wrote_goes_only_if_our_log_has_removed_it():
-    """A foreign file that no log of ours ever showed is none of ours."""
+def test_a_foreign_file_is_deleted_only_if_our_log_has_removed_it():
+    """If no log of Tidemark ever showed a foreign file, it is not Tidemark's to delete."""
     shown = (Shown(1, 2, 10),)
     look = CleanUpLook(20, {TABLE: TableSeen(5, frozenset({4}))})
     removed, unknown = ListedFile("a", TABLE, None, 1, 0, shown), ListedFile("b", TABLE, None, 1, 0)
@@ -267,14 +270,17 @@ def test_what_somebody_else_wrote_goes_only_if_our_log_has_removed_it():
 
 
 def test_a_first_clean_up_cannot_know_when_a_cut_ended():
-    """A file removed long ago may have been in a cut until just now: without any look it waits once more."""
+    """A file that was removed long ago may have been in a cut until just now.
+
+    Without any look it waits for the grace period again.
+    """
     file = ListedFile("a", TABLE, Generation(1), 1, 0, (Shown(1, 2, 10),))
     assert [1_000] == [each.since_ms for each in decide_cleanup(_facts(file)).waiting]
     assert ["a"] == _deleted(_facts(file, grace_ms=0))
 
 
-def test_nothing_is_judged_while_another_place_is_being_copied_in():
-    """A restore holds a job without any row, and its files are old by name: they must not go before their row comes."""
+def test_no_file_is_judged_during_an_import():
+    """An import holds a job without any entry. Its files have old names, and must stay until their entry comes."""
     copied = ListedFile("a", TABLE, Generation(1), 1, 0)
     assert [] == _deleted(_facts(copied, others_hold=True))
     assert ["a"] == _deleted(_facts(copied))

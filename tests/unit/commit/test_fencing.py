@@ -1,4 +1,7 @@
-"""Who may claim the job (G5): politeness as a pure function; safety is the compare-and-swap."""
+"""Decides who may claim the job (G5), as a pure function. It only decides who waits.
+
+The compare-and-swap gives safety.
+"""
 
 import pytest
 
@@ -35,7 +38,7 @@ def test_a_new_job_is_free_and_its_first_id_is_one():
 
 
 def test_an_orderly_end_frees_the_job_and_wastes_no_ids():
-    """After a release the counter goes on exactly where the last tick stopped, whatever the lease says (A6)."""
+    """After a release, the counter continues exactly where the last tick stopped, whatever the lease says (A6)."""
     release = Release(generation=3, next_id=2_017, at_ms=2_000, nonce="b")
     decision = decide((CLAIM, release), HolderObserved(alive=True, lease=LIVE_LEASE))
     assert isinstance(decision, MayClaim)
@@ -50,12 +53,12 @@ def test_after_a_crash_the_whole_reserved_block_is_skipped():
 
 
 def test_a_release_of_an_older_generation_frees_nothing():
-    """Only the newest claim's own release counts."""
+    """Only the release of the newest claim counts."""
     old = Release(generation=2, next_id=5, at_ms=500, nonce="b")
     assert isinstance(decide((CLAIM, old), HolderObserved(alive=True, lease=LIVE_LEASE)), Refused)
 
 
-def test_a_live_holder_is_named_with_the_time_its_lease_has_left():
+def test_a_refusal_names_the_live_holder_and_the_time_left_on_its_lease():
     """The refusal says who holds the job and for how long (G5)."""
     decision = decide((CLAIM,), HolderObserved(alive=True, lease=LIVE_LEASE))
     assert isinstance(decision, Refused)
@@ -65,13 +68,13 @@ def test_a_live_holder_is_named_with_the_time_its_lease_has_left():
 
 @pytest.mark.parametrize("alive", [None, True])
 def test_a_lease_that_has_run_out_is_taken_over(alive):
-    """At the very millisecond of its end a lease holds nobody off."""
+    """From the millisecond of its end on, a lease keeps nobody away."""
     seen = HolderObserved(alive=alive, lease=Lease(Generation(3), NOW_MS))
     assert isinstance(decide((CLAIM,), seen), MayClaim)
 
 
-def test_the_lease_of_an_older_generation_says_nothing():
-    """A lease file that a fenced-out holder renewed last protects nobody, and is no lease of the present one."""
+def test_the_lease_of_an_older_generation_does_not_count():
+    """A fenced-out holder may have renewed the lease last. It protects nobody, and is not the present holder's."""
     old = Lease(Generation(2), NOW_MS + 99_000)
     seen = HolderObserved(alive=True, lease=old)
     assert isinstance(decide((CLAIM,), seen), MayClaim)
@@ -79,7 +82,10 @@ def test_the_lease_of_an_older_generation_says_nothing():
 
 
 def test_a_holder_elsewhere_without_a_lease_is_given_one():
-    """Nobody here can look at its process: however old its claim, it has the time of a lease from when it is seen."""
+    """This process cannot see the holder's.
+
+    However old its claim is, the holder has the time of a lease from now on.
+    """
     for now_ms in (CLAIM.at_ms, NOW_MS, NOW_MS * 1_000):
         decision = decide((CLAIM,), SILENT, now_ms=now_ms)
         assert isinstance(decision, Refused)
@@ -93,34 +99,34 @@ def test_a_holder_elsewhere_without_a_lease_is_given_one():
     assert isinstance(decide((CLAIM,), seen, now_ms=given.expires_ms), MayClaim)
 
 
-def test_a_holder_elsewhere_without_a_lease_can_be_taken_over():
+def test_take_over_works_on_a_holder_elsewhere_without_a_lease():
     """The user's word counts at once."""
     assert isinstance(decide((CLAIM,), SILENT, take_over=True), MayClaim)
 
 
 def test_a_process_that_has_only_just_claimed_may_lack_its_lease():
-    """Between claim and first lease a live process is left alone, for a while."""
+    """Between claim and first lease, a live process is left alone for a while."""
     seen = HolderObserved(alive=True, lease=None)
     assert isinstance(decide((CLAIM,), seen, now_ms=1_000 + GRACE_BEFORE_LEASE_MS - 1), Refused)
     assert isinstance(decide((CLAIM,), seen, now_ms=1_000 + GRACE_BEFORE_LEASE_MS), MayClaim)
 
 
 def test_take_over_wins_over_a_live_lease():
-    """--take-over is the user's word; the compare-and-swap keeps it safe."""
+    """--take-over is the user's word. The compare-and-swap keeps it safe."""
     decision = decide((CLAIM,), HolderObserved(alive=True, lease=LIVE_LEASE), take_over=True)
     assert isinstance(decision, MayClaim)
     assert "taken over" in decision.why
 
 
 def test_a_further_block_of_the_same_generation_counts_for_the_ids():
-    """A long tick reserves again: the ids of its last block are the ones to skip."""
+    """A long tick reserves a second block. The next tick skips the ids of that block."""
     further = CLAIM.model_copy(update={"first_id": 3_001, "last_id": 4_000})
     decision = decide((further, CLAIM), HolderObserved(alive=False, lease=None))
     assert isinstance(decision, MayClaim)
     assert 4_001 == decision.first_id
 
 
-def test_a_claim_reserves_a_block_behind_every_id_handed_out_before():
-    """The row to append covers exactly the reserved block."""
+def test_a_claim_reserves_a_block_after_all_earlier_ids():
+    """The entry to append has exactly the reserved block."""
     claim = MayClaim(Generation(4), CheckpointId(11), "").claim(HOLDER, 5, "n")
     assert (11, 10 + IDS_PER_CLAIM) == (claim.first_id, claim.last_id)

@@ -1,4 +1,4 @@
-"""The line of the rows: what going back drops, leaves behind and takes up again; pure."""
+"""Decides which entries a rollback drops, abandons, or brings back to the line. The functions are pure."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics
 
 
 def row(checkpoint, parent, *, generation=1, **fields):
-    """Return a row that says nothing of vertices and tables."""
+    """Return an entry without vertices and tables."""
     return CheckpointRecord(
         job="job",
         checkpoint=CheckpointId(checkpoint),
@@ -28,8 +28,8 @@ STRAIGHT = (row(1, 0), row(2, 1), row(4, 2), row(5, 4))
 PLAIN = {"kind": RowKind.SAVEPOINT, "pinned": True}
 
 
-def test_what_came_after_is_dropped():
-    """And nothing before it."""
+def test_later_entries_are_dropped():
+    """No earlier entry is."""
     turn = turn_back(STRAIGHT, STRAIGHT[1])
     assert ((4, 5), (), ()) == (turn.dropped, turn.abandoned, turn.adopted)
     assert Turn((), (), ()) == turn_back(STRAIGHT, STRAIGHT[-1])
@@ -37,21 +37,21 @@ def test_what_came_after_is_dropped():
 
 @pytest.mark.parametrize(("savepoint", "leaves"), [(row(3, 2, **PLAIN), False), (row(6, 5, **PLAIN), True)])
 def test_a_plain_savepoint_goes_with_the_cut_that_it_was_taken_after(savepoint, leaves):
-    """One of the cut that is gone back to stays what it was, though its id is higher."""
+    """A savepoint of the target cut stays as it was, although its id is higher."""
     turn = turn_back((*STRAIGHT, savepoint), STRAIGHT[1])
     assert ((savepoint.checkpoint,) if leaves else ()) == turn.abandoned
     assert (4, 5) == turn.dropped
 
 
-def test_going_back_to_a_plain_savepoint_leaves_what_completed_after_its_parent():
-    """A checkpoint of a lower id may have committed behind it."""
+def test_going_back_to_a_plain_savepoint_drops_checkpoints_after_its_parent():
+    """A checkpoint with a lower id may have committed after the savepoint."""
     savepoint = row(4, 1, **PLAIN)
     rows = (row(1, 0), savepoint, row(3, 1), row(5, 3))
     assert ((3, 5), ()) == (turn_back(rows, savepoint).dropped, turn_back(rows, savepoint).adopted)
 
 
-def test_a_pinned_row_is_left_behind_and_taken_up_again():
-    """Marked, then not; the line that it is taken up from is dropped from where the two part."""
+def test_a_pinned_entry_is_abandoned_and_brought_back():
+    """It is marked, then unmarked. The other line is dropped from the point where the two part."""
     stop = row(4, 2, pinned=True)
     assert Turn((5,), (4,), ()) == turn_back((row(1, 0), row(2, 1), stop, row(5, 4)), row(2, 1))
     left = stop.model_copy(update={"abandoned": True})
@@ -61,8 +61,8 @@ def test_a_pinned_row_is_left_behind_and_taken_up_again():
     assert {4: False} == turn.marks
 
 
-def test_a_plain_savepoint_is_taken_up_with_its_cut():
-    """It was left behind with the pinned row that it was taken after, and with another one that stays behind."""
+def test_a_plain_savepoint_is_brought_back_with_its_cut():
+    """It was abandoned with the pinned entry whose cut it has, and with another one that stays abandoned."""
     stop, later = row(4, 2, pinned=True, abandoned=True), row(6, 4, pinned=True, abandoned=True)
     plain = (row(5, 4, abandoned=True, **PLAIN), row(7, 6, abandoned=True, **PLAIN))
     rows = (row(1, 0), row(2, 1), stop, later, *plain, row(8, 2, kind=RowKind.ROLLBACK))
@@ -70,15 +70,15 @@ def test_a_plain_savepoint_is_taken_up_with_its_cut():
     assert (4, 5, 6, 7) == turn_back(rows, later).adopted
 
 
-def test_where_the_lines_part_is_told_by_the_last_parent_that_is_known():
-    """The rows between were dropped long ago."""
+def test_the_last_known_parent_says_where_the_lines_part():
+    """The entries between were dropped long ago."""
     left = row(9, 8, pinned=True, abandoned=True)
     rows = (row(2, 1), left, row(20, 2, kind=RowKind.ROLLBACK), row(21, 20))
     assert ((20, 21), (9,)) == (turn_back(rows, left).dropped, turn_back(rows, left).adopted)
 
 
-def test_the_newest_row_is_told_by_the_order_of_the_rows():
-    """A rollback counts, an abandoned or plain savepoint does not, whatever its id."""
+def test_the_order_of_the_entries_says_which_is_newest():
+    """A rollback counts. An abandoned entry and a plain savepoint do not, whatever their ids."""
     rollback = row(8, 2, generation=3, kind=RowKind.ROLLBACK)
     rows = (row(9, 8, generation=4, **PLAIN), rollback, row(2, 1), row(7, 2, generation=2, pinned=True, abandoned=True))
     assert rollback == newest_checkpoint(rows) == newest_checkpoint(rows[::-1])

@@ -1,4 +1,4 @@
-"""Large entries and their manifests: what is stored is read back, and little is written for little change."""
+"""Large entries and their manifests. A stored entry is read back unchanged, and a small change writes little."""
 
 import random
 from dataclasses import replace
@@ -29,7 +29,7 @@ LOW = Sizes(inline=2, recent=1, manifest=3, few=2)
 
 
 def _read(form: Stored, contents: dict[str, bytes]) -> CheckpointRecord:
-    """Return what is read of an entry's text and of the manifests that it names."""
+    """Return the entry that is read from an entry's text and its manifests."""
     entry = decode_stored(encode(form.entry, writer="tidemark 0.6.0"))
     assert isinstance(entry, CheckpointRecord)
     return whole(entry, _manifests(entry, contents))
@@ -42,7 +42,7 @@ def _manifests(entry: CheckpointRecord, contents: dict[str, bytes]) -> tuple[Man
 
 @given(record=checkpoints())
 def test_any_entry_is_read_back_as_it_was(record: CheckpointRecord) -> None:
-    """Whatever an entry holds, its text and its manifests hold it too."""
+    """The text and the manifests hold everything that the entry holds."""
     form = stored(record, (), LOW)
     assert record == _read(form, dict(form.new)).model_copy(update={"held_in": ()})
 
@@ -54,7 +54,7 @@ _changes = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["append", "dro
 def test_entries_that_keep_manifests_of_the_ones_before_are_read_back(
     changes: list[tuple[int, str]], seed: int
 ) -> None:
-    """Files come, go, are compacted, or come where none is expected: the order of each subtask's files is kept."""
+    """Files come, go, are compacted, or come out of order. The order of each subtask's files is kept."""
     draw, numbers = random.Random(seed), iter(range(1, 10_000))  # noqa: S311 - a failure must be repeatable
     lists = [[next(numbers) for _ in range(4)] for _ in range(3)]
     contents: dict[str, bytes] = {}
@@ -81,7 +81,7 @@ def test_entries_that_keep_manifests_of_the_ones_before_are_read_back(
 
 
 def test_a_small_entry_has_no_manifest_and_names_all_its_files() -> None:
-    """Its text is what it was before there were manifests."""
+    """Its text is the same as before manifests existed."""
     record = large_record([list(range(1, SIZES.inline + 1))], [[]])
     form = stored(record)
     assert (record, (), {}) == (form.entry, form.manifests, form.new)
@@ -89,14 +89,14 @@ def test_a_small_entry_has_no_manifest_and_names_all_its_files() -> None:
 
 
 def test_an_entry_without_a_change_writes_no_manifest() -> None:
-    """A manifest that several entries name is written once."""
+    """Several entries name a manifest that is written once."""
     lists = numbered(100, 30)
     first = stored(large_record(lists, lists))
     again = stored(large_record(lists, lists, 2), first.manifests)
     assert (first.held_in, {}) == (again.held_in, again.new)
 
 
-def test_an_entry_writes_what_changed_however_much_lives() -> None:
+def test_an_entry_writes_only_the_changed_handles() -> None:
     """300 new files in 100 subtasks cost the same beside 600 files and beside 30,000."""
     sizes: list[int] = []
     for files in (6, 300):
@@ -110,7 +110,7 @@ def test_an_entry_writes_what_changed_however_much_lives() -> None:
 
 
 def test_a_manifest_is_written_anew_when_less_than_a_quarter_of_it_counts() -> None:
-    """The others stay as they are, so an entry never drags along much more than it counts."""
+    """The other manifests stay, so the manifests of an entry are never much larger than what counts in them."""
     lists, none = numbered(100, 40), [[] for _ in range(100)]
     before = stored(large_record(lists, none))
     assert [4_000] == [len(each.files) for each in before.manifests]
@@ -119,7 +119,7 @@ def test_a_manifest_is_written_anew_when_less_than_a_quarter_of_it_counts() -> N
     tail = stored(
         large_record([own[20:] for own in lists[:40]] + [own[:0] for own in lists[40:]], none, 3), half.manifests
     )
-    assert [] == [*tail.entry.manifests]  # few handles are left: the entry names them itself
+    assert [] == [*tail.entry.manifests]  # few handles are left, so the entry names them itself
     more = [own[20:] for own in lists[:40]] + [*numbered(60, 20, 70_000)]
     third = stored(large_record(more, none, 4), half.manifests)
     assert [800, 1_200] == [len(each.files) for each in third.manifests]
@@ -127,7 +127,7 @@ def test_a_manifest_is_written_anew_when_less_than_a_quarter_of_it_counts() -> N
 
 
 def test_small_manifests_are_merged_when_there_are_many() -> None:
-    """An entry names one manifest for each few of its handles, and some more at the most."""
+    """An entry names one manifest for each few of its handles, and a fixed number of others at most."""
     sizes = Sizes(inline=10, recent=5, manifest=50, few=4)
     lists, none = numbered(6, 5), [[] for _ in range(6)]
     known: tuple[Manifest, ...] = ()
@@ -162,8 +162,8 @@ def test_a_manifest_that_does_not_fit_is_refused(change: str) -> None:
         _read(form, contents)
 
 
-def test_a_file_in_a_manifest_may_lie_nowhere_but_in_the_jobs_folders() -> None:
-    """Somebody else may have written the manifest: its handles are checked as those of the entry."""
+def test_a_file_in_a_manifest_must_lie_in_the_jobs_folders() -> None:
+    """Somebody else may have written the manifest, so its handles are checked like those of the entry."""
     bad = keyed(1)
     bad = replace(bad, file=replace(bad.file, path="../victim.txt"))
     record = large_record([[2, 3, 4]], [[]])
@@ -173,8 +173,8 @@ def test_a_file_in_a_manifest_may_lie_nowhere_but_in_the_jobs_folders() -> None:
         _read(form, dict(form.new))
 
 
-def test_an_entry_in_its_stored_form_is_no_whole_entry() -> None:
-    """Where entries must be whole, as beside a reservation, one that lacks its handles is refused."""
+def test_a_stored_entry_without_its_handles_is_refused_where_it_must_be_whole() -> None:
+    """The entry beside a reservation, for example, must have all its handles."""
     form = stored(large_record([[1, 2, 3, 4]], [[]]), (), LOW)
     with pytest.raises(UnreadableRowError, match="has its files in manifests"):
         decode(encode(form.entry, writer="x"))

@@ -1,4 +1,4 @@
-"""Rolling a committed entry forward beside a holder that was taken over and goes on (G1)."""
+"""Rolls a committed entry forward while a holder that was taken over still runs (G1)."""
 
 import pytest
 
@@ -21,8 +21,8 @@ RECORD = CheckpointRecord(
 )
 
 
-def test_a_cut_that_was_recorded_meanwhile_counts():
-    """The holder before has recorded it and dropped its parent's, by which a version would be told that is too old."""
+def test_a_cut_that_the_earlier_holder_recorded_counts():
+    """The earlier holder has recorded it and dropped the parent's cut. The parent's versions would be too old."""
     steps = rolled_forward(RECORD)
     assert ReadCut(1) == next(steps)
     assert ReadCut(2) == steps.send(CutRead({}))
@@ -31,8 +31,8 @@ def test_a_cut_that_was_recorded_meanwhile_counts():
     assert [] == list(steps)
 
 
-def test_without_a_cut_of_its_own_it_follows_from_its_parents():
-    """Tables are published, and the cut names their new versions and the others of the parent's cut."""
+def test_a_cut_that_is_not_recorded_follows_from_its_parents():
+    """The tables are published. The cut has their new versions, and the other versions of the parent's cut."""
     steps = rolled_forward(RECORD)
     next(steps)
     steps.send(CutRead({"out/a": 6, "out/b": 3}))
@@ -52,8 +52,8 @@ def test_without_a_cut_of_its_own_it_follows_from_its_parents():
         ("upsert", 6, {}, False),
     ],
 )
-def test_a_table_that_was_taken_out_of_the_parents_cut_keeps_no_other_columns(mode, parent_version, parent, expected):
-    """It had lost entries, so nobody knows what columns it shows. A new table is in no cut of its parent, either."""
+def test_a_table_that_left_the_parents_cut_keeps_no_other_columns(mode, parent_version, parent, expected):
+    """It had lost log entries, so nobody knows its columns. A new table is not in the parent's cut either."""
     table = TableRecord(table="out/a", mode=mode, parent_version=parent_version)
     steps = rolled_forward(RECORD.model_copy(update={"tables": (table,)}))
     next(steps)

@@ -1,4 +1,4 @@
-"""The commit of one checkpoint at a time: check, append, publish, record (F3, G5; issue 4, item 17)."""
+"""Commits one checkpoint at a time: check, append, publish, record (F3, G5; issue 4, item 17)."""
 
 import pytest
 
@@ -51,18 +51,18 @@ GRAPH = JobGraph(
 
 
 def handle(name):
-    """Return a file of that name."""
+    """Return a file with that name."""
     return FileHandle(name, 1, 1, 0)
 
 
 def ranged(name, batch):
-    """Return the upsert table's file of the one range."""
+    """Return a file of the upsert table's only range."""
     keyed = KeyedFile(handle(name), KeyedFileKind.BASE, 0, 127, Version(1, batch))
     return (RangeFiles("out/sums", (keyed,)),)
 
 
 def draft(checkpoint, staged=(), ranges=(), subsumed=(), **kind):
-    """Return an acknowledged checkpoint that carries these files."""
+    """Return an acknowledged checkpoint with these files."""
     snapshot = SubtaskSnapshot(
         staged=tuple(StagedFile("out/log", handle(n), after) for n, after in staged), ranges=ranges
     )
@@ -75,13 +75,13 @@ def draft(checkpoint, staged=(), ranges=(), subsumed=(), **kind):
 
 @pytest.fixture
 def door():
-    """A commit door right after its claim at version 5."""
+    """Return a commit door just after its claim at version 5."""
     identity = CommitIdentity(job="j", generation=2, nonce="n", max_parallelism=128)
     return TwoPhaseCommit(GRAPH, identity, parent=None, versions={}, at_version=5)
 
 
 def committed(door, offered, version, tables=2):
-    """Carry a draft through to its recorded cut; return its row."""
+    """Drive a checkpoint up to its recorded cut. Return its entry."""
     (check,) = door.offer(offered, 10)
     assert isinstance(check, CheckTables)
     (append,) = door.step(TablesChecked(offered.checkpoint, ()), 20)
@@ -98,14 +98,14 @@ def committed(door, offered, version, tables=2):
 
 
 def test_a_commit_goes_check_append_publish_record(door):
-    """Nothing is published before the row is in, and the cut is recorded last."""
+    """Nothing is published before the entry is in, and the cut is recorded last."""
     row = committed(door, draft(1, staged=[("a", 0)], ranges=ranged("r1", 1)), 6)
     assert (0, 1, 2, "n/1") == (row.parent, row.checkpoint, row.generation, row.nonce)
     assert CommitState.IDLE is door.state
 
 
-def test_the_row_is_a_compare_and_swap_at_the_version_known_last(door):
-    """Each row is appended at exactly the version that the one before took."""
+def test_an_entry_is_a_compare_and_swap_at_the_last_known_version(door):
+    """Each entry is appended to exactly the version that the one before took."""
     committed(door, draft(1, staged=[("a", 0)]), 6, tables=1)
     door.offer(draft(2, staged=[("b", 1)]), 60)
     (append,) = door.step(TablesChecked(2, ()), 70)
@@ -113,28 +113,28 @@ def test_the_row_is_a_compare_and_swap_at_the_version_known_last(door):
     assert 6 == append.at_version
 
 
-def test_net_files_are_those_after_the_committed_parent(door):
-    """What a failed checkpoint staged is in the next row; what the parent published is not."""
+def test_net_files_are_the_files_since_the_committed_parent(door):
+    """Files that a failed checkpoint staged are in the next entry. Files that the parent published are not."""
     committed(door, draft(1, staged=[("a", 0)]), 6, tables=1)
     row = committed(door, draft(3, staged=[("a", 0), ("b", 1), ("c", 2)]), 7, tables=1)
     assert ("b", "c") == tuple(file.path for file in row.tables[0].adds)
 
 
 def test_a_range_rewritten_twice_publishes_once(door):
-    """An upsert table's row names the live files of the cut, nothing in between."""
+    """An upsert table's entry names the live files of the cut, and none that came in between."""
     committed(door, draft(1, ranges=ranged("r1", 1)), 6, tables=1)
     row = committed(door, draft(3, ranges=ranged("r3", 3)), 7, tables=1)
     assert ("r3",) == tuple(file.path for file in row.tables[0].files)
 
 
 def test_a_table_without_changes_is_not_published(door):
-    """An empty epoch commits a row and touches no table."""
+    """An empty epoch commits an entry and touches no table."""
     committed(door, draft(1, ranges=ranged("r1", 1)), 6, tables=1)
     assert () == committed(door, draft(2, ranges=ranged("r1", 1)), 7, tables=0).tables
 
 
 def test_the_next_checkpoint_waits_for_the_cut(door):
-    """At most one checkpoint is committed but unpublished (item 17)."""
+    """At most one checkpoint is committed and not published (item 17)."""
     door.offer(draft(1, staged=[("a", 0)]), 10)
     door.step(TablesChecked(1, ()), 20)
     assert () == door.offer(draft(2, staged=[("a", 0), ("b", 1)]), 21)
@@ -145,7 +145,7 @@ def test_the_next_checkpoint_waits_for_the_cut(door):
 
 
 def test_a_changed_table_declines_before_the_commit_point(door):
-    """A mismatch found by the check appends no row and names the way out; the door goes on."""
+    """If the check finds a mismatch, nothing is appended. The message names the way out, and the door goes on."""
     door.offer(draft(1), 10)
     (declined,) = door.step(TablesChecked(1, ("table t: drop the feature",)), 20)
     assert isinstance(declined, Declined)
@@ -160,8 +160,11 @@ def test_a_changed_table_declines_before_the_commit_point(door):
         (RowUnknown("n/1", "no answer"), CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE),
     ],
 )
-def test_a_row_refused_or_unknown_ends_the_tick(door, fact, reason):
-    """A fenced-out or doubtful coordinator commits nothing more: only a new claim goes on (G5, E3)."""
+def test_an_entry_refused_or_unknown_ends_the_tick(door, fact, reason):
+    """If the entry is refused or its outcome unknown, the tick commits nothing more.
+
+    Only a new claim can go on (G5, E3).
+    """
     door.offer(draft(1), 10)
     door.step(TablesChecked(1, ()), 20)
     (ended,) = door.step(fact, 30)
@@ -170,8 +173,8 @@ def test_a_row_refused_or_unknown_ends_the_tick(door, fact, reason):
     assert () == door.offer(draft(2), 40)
 
 
-def test_a_publication_that_fails_leaves_the_row_pending(door):
-    """After the commit point nothing is discarded: the next tick rolls the row forward."""
+def test_a_publication_that_fails_leaves_the_entry_pending(door):
+    """After the commit point nothing is discarded. The next tick rolls the entry forward."""
     door.offer(draft(1, staged=[("a", 0)]), 10)
     door.step(TablesChecked(1, ()), 20)
     door.step(RowAppended("n/1", 6), 30)
@@ -180,8 +183,8 @@ def test_a_publication_that_fails_leaves_the_row_pending(door):
     assert not door.in_doubt
 
 
-def test_the_tick_is_in_doubt_from_the_row_to_the_cut(door):
-    """While the outcome is unknown or unpublished the tick must not end in order."""
+def test_the_tick_is_in_doubt_from_the_entry_to_the_cut(door):
+    """While the outcome is unknown or unpublished, the tick must not end normally."""
     assert not door.in_doubt
     door.offer(draft(1, staged=[("a", 0)]), 10)
     assert not door.in_doubt
@@ -194,15 +197,15 @@ def test_the_tick_is_in_doubt_from_the_row_to_the_cut(door):
     assert not door.in_doubt
 
 
-def test_subsumed_rows_leave_in_the_same_commit(door):
-    """The new row and the removal of subsumed ones are one append."""
+def test_subsumed_entries_leave_in_the_same_commit(door):
+    """One append adds the new entry and removes the subsumed ones."""
     door.offer(draft(9, subsumed=(4, 5)), 10)
     (append,) = door.step(TablesChecked(9, ()), 20)
     assert (4, 5) == append.subsumed
 
 
 def test_a_further_block_of_ids_is_reserved_between_commits(door):
-    """A claim of the same generation waits for its turn and is answered by IdsReserved."""
+    """A second claim of the same generation waits for its turn, and IdsReserved answers it."""
     door.offer(draft(1), 10)
     claim = Claim(
         generation=2, holder=Holder(host="h", pid=1, started="s"), first_id=11, last_id=20, at_ms=0, nonce="n+11"
@@ -228,7 +231,7 @@ UNAWAITED = [
 
 @pytest.mark.parametrize("fact", UNAWAITED, ids=lambda fact: type(fact).__name__)
 def test_a_fact_that_nobody_waits_for_raises_and_changes_nothing(door, fact):
-    """Every (state, fact) pair that is not in the table is refused, and so is one for another checkpoint."""
+    """Every pair of state and fact that is not in the table is refused. So is a fact for another checkpoint."""
     before = digest([door])
     with pytest.raises(UnexpectedFactError):
         door.step(fact, 10)
@@ -241,7 +244,7 @@ def test_a_fact_that_nobody_waits_for_raises_and_changes_nothing(door, fact):
 
 
 def test_every_transition_of_the_table_leads_to_a_known_state():
-    """The table names states only, and the end has no way out."""
+    """The table names only known states, and no transition leaves the end."""
     assert all(targets for targets in TRANSITIONS.values())
     assert not any(state is CommitState.ENDED for state, _ in TRANSITIONS)
 
@@ -249,8 +252,8 @@ def test_every_transition_of_the_table_leads_to_a_known_state():
 PLAIN = {"kind": RowKind.SAVEPOINT, "pinned": True}
 
 
-def test_a_plain_savepoint_is_its_row_and_nothing_more(door):
-    """It checks and publishes no table and records no cut: what it holds staged is the next checkpoint's too (9)."""
+def test_a_plain_savepoint_is_only_an_entry(door):
+    """It checks and publishes no table and records no cut. Its staged files belong to the next checkpoint too (9)."""
     (append,) = door.offer(draft(1, staged=[("a", 0)], **PLAIN), 10)
     assert (RowKind.SAVEPOINT, True, 0) == (append.row.kind, append.row.pinned, append.row.parent)
     assert ("a",) == tuple(file.path for file in append.row.tables[0].adds)
@@ -261,7 +264,10 @@ def test_a_plain_savepoint_is_its_row_and_nothing_more(door):
 
 
 def test_a_plain_savepoint_waits_for_the_cut_before_it(door):
-    """Its tables are told against its parent's cut, so that must be there; the row after it names the same parent."""
+    """Its tables are compared with its parent's cut, so that cut must be recorded.
+
+    The next entry has the same parent.
+    """
     door.offer(draft(1, staged=[("a", 0)]), 10)
     door.step(TablesChecked(1, ()), 20)
     assert () == door.offer(draft(2, staged=[("a", 0), ("b", 1)], **PLAIN), 21)
@@ -272,8 +278,8 @@ def test_a_plain_savepoint_waits_for_the_cut_before_it(door):
     assert ("b",) == tuple(file.path for file in append.row.tables[0].adds)
 
 
-def test_a_plain_savepoint_that_a_newer_checkpoint_overtook_is_declined(door):
-    """No parent is left against which its tables could be told: better none than one that repeats rows."""
+def test_a_plain_savepoint_overtaken_by_a_newer_checkpoint_is_declined(door):
+    """It has no parent any more with which its tables could be compared. It might repeat rows, so it is declined."""
     committed(door, draft(2, staged=[("a", 0)]), 6, tables=1)
     (declined,) = door.offer(draft(1, **PLAIN), 60)
     assert (1, CheckpointFailureReason.CHECKPOINT_SUBSUMED) == (declined.checkpoint, declined.reason)
@@ -281,13 +287,13 @@ def test_a_plain_savepoint_that_a_newer_checkpoint_overtook_is_declined(door):
 
 
 def test_the_savepoint_of_a_stop_is_committed_like_a_checkpoint(door):
-    """It is checked, published and recorded, and the next row builds on it; its row is pinned (F4)."""
+    """It is checked, published and recorded, and the next entry builds on it. Its entry is pinned (F4)."""
     row = committed(door, draft(1, staged=[("a", 0)], pinned=True), 6, tables=1)
     assert (RowKind.CHECKPOINT, True, row) == (row.kind, row.pinned, door.parent)
 
 
-def test_whether_a_savepoint_is_in_may_be_unknown(door):
-    """A row of unknown fate ends the tick, whatever it is."""
+def test_the_outcome_of_a_savepoints_append_may_be_unknown(door):
+    """An unknown outcome ends the tick, whatever the entry is."""
     door.offer(draft(1, **PLAIN), 10)
     (ended,) = door.step(RowUnknown("n/1", "no answer"), 20)
     assert (1, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE) == (ended.checkpoint, ended.reason)

@@ -1,6 +1,6 @@
-"""A coordinator of two tasks whose surroundings answer at once; the tests say only what matters to them.
+"""Drives a coordinator of two tasks. All its requests are answered at once, unless a test says otherwise.
 
-It is the product's coordinator, which takes the facts of Flink's own cases besides (`spec.flink.coordinator`).
+It is the product's coordinator with the facts of Flink's own cases added (`spec.flink.coordinator`).
 """
 
 import pytest
@@ -36,10 +36,10 @@ TASKS = (SOURCE, SINK)
 
 
 class Driven:
-    """Drives a coordinator; `answers_commit` False leaves CommitCheckpoint unanswered."""
+    """Drives a coordinator. If `answers_commit` is False, CommitCheckpoint gets no answer."""
 
     def __init__(self, *, retained: int = 1, answers_commit: bool = True, **settings: object) -> None:
-        """Build the coordinator; what is not given is unlimited or never."""
+        """Build the coordinator. A limit that is not given is unlimited, and a time is never."""
         chosen = {"max_concurrent": None, "tolerable_failures": None, **settings}
         topology = Topology(
             (PlannedVertex(SOURCE, (SOURCE,)), PlannedVertex(SINK, (SINK,))), (PlannedEdge(SOURCE, SINK),)
@@ -52,7 +52,7 @@ class Driven:
         self.effects: list[CoordinatorEffect] = []
 
     def tell(self, *facts: CoordinatorFact) -> list[CoordinatorEffect]:
-        """Tell facts, answer what can be answered at once, and return all effects since."""
+        """Tell facts, answer all effects that can be answered at once, and return all effects."""
         begin = len(self.effects)
         waiting = list(facts)
         while waiting:
@@ -82,7 +82,7 @@ class Driven:
     def acknowledge(
         self, checkpoint: int, *tasks: str, state: AcknowledgedState | None = None
     ) -> list[CoordinatorEffect]:
-        """Acknowledge for these tasks, all if none is named."""
+        """Acknowledge for these tasks, by default for all."""
         return self.tell(*(TaskAcknowledged(JOB, task, CheckpointId(checkpoint), state) for task in tasks or TASKS))
 
     def decline(
@@ -109,5 +109,5 @@ class Driven:
 
 @pytest.fixture
 def drive() -> type[Driven]:
-    """Return what makes a driven coordinator."""
+    """Return a function that makes a driven coordinator."""
     return Driven

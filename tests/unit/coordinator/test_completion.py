@@ -1,4 +1,4 @@
-"""How a pending checkpoint ends: each rule where implementers go wrong."""
+"""Tests how a pending checkpoint ends. Each test is a rule that implementers get wrong."""
 
 import pytest
 
@@ -35,7 +35,7 @@ PRIVATE = AcknowledgedState(private=("p",))
 
 
 def shared(*handles):
-    """Return a state that shares these handles, each under its own name."""
+    """Return a state that shares these handles, each under a key of its own."""
     return AcknowledgedState(shared=tuple((handle, handle) for handle in handles))
 
 
@@ -45,7 +45,7 @@ def results(driven, effects):
 
 
 def test_all_acknowledged_commits_once_with_every_state(drive):
-    """The last acknowledgement sends one commit that carries what every task handed over (E2)."""
+    """The last acknowledgement sends one commit with the states of all tasks (E2)."""
     driven = drive(answers_commit=False)
     driven.trigger()
     effects = driven.acknowledge(1, state=shared("h"))
@@ -54,7 +54,10 @@ def test_all_acknowledged_commits_once_with_every_state(drive):
 
 
 def test_a_snapshot_that_comes_before_the_trigger_counts(drive):
-    """A task that its source induced acknowledges before it is told; the commit waits until all are told (A10)."""
+    """A task that its source induced acknowledges before it is told.
+
+    The commit waits until all tasks are told (A10).
+    """
     driven = drive(operator_coordinators=("oc",), answers_commit=False)
     driven.trigger()
     early = driven.acknowledge(1, state=shared("h"))
@@ -66,7 +69,7 @@ def test_a_snapshot_that_comes_before_the_trigger_counts(drive):
 
 
 def test_shared_state_is_registered_before_the_commit(drive):
-    """When the commit is sent, the shared files are registered already (FLINK-6640)."""
+    """The shared files are registered before the commit is sent (FLINK-6640)."""
     driven = drive(answers_commit=False)
     driven.trigger()
     driven.acknowledge(1, state=shared("h"))
@@ -75,7 +78,7 @@ def test_shared_state_is_registered_before_the_commit(drive):
 
 
 def test_a_duplicate_acknowledgement_discards_nothing(drive):
-    """A task that acknowledges again is DUPLICATE; its state may be the very one that counted (E1)."""
+    """A second acknowledgement is DUPLICATE. Its state may be the very one that counted (E1)."""
     driven = drive()
     driven.trigger()
     effects = [*driven.acknowledge(1, "source", state=PRIVATE), *driven.acknowledge(1, "source", state=PRIVATE)]
@@ -88,7 +91,7 @@ def test_a_duplicate_acknowledgement_discards_nothing(drive):
     [("stranger", 1, AcknowledgeResult.UNKNOWN), ("source", 9, AcknowledgeResult.DISCARDED)],
 )
 def test_state_of_unknown_task_or_checkpoint_is_discarded(drive, task, checkpoint, result):
-    """Private state that no checkpoint can use is discarded at once (E1)."""
+    """If no checkpoint can use private state, it is discarded at once (E1)."""
     driven = drive()
     driven.trigger()
     effects = driven.acknowledge(checkpoint, task, state=PRIVATE)
@@ -97,7 +100,7 @@ def test_state_of_unknown_task_or_checkpoint_is_discarded(drive, task, checkpoin
 
 
 def test_a_foreign_jobs_acknowledgement_is_not_touched(drive):
-    """Another job's message neither counts nor has its state deleted (E1)."""
+    """The message of another job does not count, and its state is not deleted (E1)."""
     driven = drive()
     driven.trigger()
     effects = driven.tell(TaskAcknowledged("another", "source", 1, PRIVATE))
@@ -107,7 +110,7 @@ def test_a_foreign_jobs_acknowledgement_is_not_touched(drive):
 
 
 def test_abort_discards_private_state_and_keeps_shared(drive):
-    """An aborted checkpoint's shared files live on until a later one completes without them (FLINK-25395)."""
+    """The shared files of an aborted checkpoint stay until a later one completes without them (FLINK-25395)."""
     driven = drive()
     driven.trigger("c1")
     driven.acknowledge(1, "source", state=AcknowledgedState(("p",), (("k", "h"),)))
@@ -117,7 +120,7 @@ def test_abort_discards_private_state_and_keeps_shared(drive):
 
 
 def test_the_next_checkpoint_may_carry_an_aborted_ones_files(drive):
-    """A file of an aborted checkpoint that the next one carries is never deleted."""
+    """If the next checkpoint has a file of an aborted one, the file is never deleted."""
     driven = drive()
     driven.trigger("c1")
     driven.acknowledge(1, "source", state=shared("h"))
@@ -127,14 +130,14 @@ def test_the_next_checkpoint_may_carry_an_aborted_ones_files(drive):
 
 
 def test_a_late_acknowledgement_registers_its_shared_state(drive):
-    """Shared state counts as used whatever became of the checkpoint, so that no task loses it (D4)."""
+    """Shared state counts as used, whatever happened to the checkpoint, so that no task loses it (D4)."""
     driven = drive()
     driven.acknowledge(5, "source", state=shared("late"))
     assert len(driven.door.store.registry) == 1
 
 
 def test_a_savepoint_registers_no_shared_state(drive):
-    """A savepoint's files are the user's: the registry never hears of them (D4)."""
+    """The user owns a savepoint's files, so the registry never gets them (D4)."""
     driven = drive()
     driven.trigger("sp", savepoint(unaligned=False))
     driven.acknowledge(1, state=shared("h"))
@@ -142,7 +145,7 @@ def test_a_savepoint_registers_no_shared_state(drive):
 
 
 def test_an_aborted_savepoint_leaves_shared_files_alone(drive):
-    """What an aborted savepoint carries may be the running job's own files (issue 4, item 18)."""
+    """Files of an aborted savepoint may be the running job's own (issue 4, item 18)."""
     driven = drive()
     driven.trigger("sp", savepoint(unaligned=False))
     driven.acknowledge(1, "source", state=shared("h"))
@@ -161,7 +164,7 @@ def test_a_plain_savepoint_subsumes_stores_and_notifies_nothing(drive):
 
 
 def test_a_synchronous_savepoint_notifies_and_subsumes(drive):
-    """The job stops after it, so sinks commit on it; it is not stored (A9, F4)."""
+    """The job stops after it, so sinks commit on it. It is not stored (A9, F4)."""
     driven = drive()
     driven.trigger("c")
     driven.trigger("stop", synchronous_savepoint(unaligned=False, terminate=True))
@@ -171,7 +174,7 @@ def test_a_synchronous_savepoint_notifies_and_subsumes(drive):
 
 
 def test_completion_aborts_older_checkpoints_but_not_savepoints(drive):
-    """A newer completed checkpoint subsumes older pending checkpoints only (E4)."""
+    """A newer completed checkpoint aborts only older pending checkpoints (E4)."""
     driven = drive()
     driven.trigger("sp", savepoint(unaligned=False))
     driven.trigger("c2")
@@ -183,7 +186,7 @@ def test_completion_aborts_older_checkpoints_but_not_savepoints(drive):
 
 
 def test_a_newer_pending_checkpoint_survives_an_older_completion(drive):
-    """Completion reaches back, never forward."""
+    """A completion never aborts a newer checkpoint."""
     driven = drive()
     driven.trigger("c1")
     driven.trigger("c2")
@@ -202,8 +205,8 @@ def test_a_newer_pending_checkpoint_survives_an_older_completion(drive):
         ShutDown(),
     ],
 )
-def test_nothing_ends_a_finalising_checkpoint_but_its_commit(drive, fact):
-    """From the commit's sending to its outcome it can't expire, be declined or be aborted (issue 4, item 17)."""
+def test_only_its_commit_ends_a_finalising_checkpoint(drive, fact):
+    """Until the outcome of its commit is known, it cannot expire, be declined or be aborted (issue 4, item 17)."""
     driven = drive(answers_commit=False, timeout_ms=100)
     driven.trigger()
     driven.acknowledge(1)
@@ -212,7 +215,7 @@ def test_nothing_ends_a_finalising_checkpoint_but_its_commit(drive, fact):
 
 
 def test_a_finalising_checkpoint_is_not_subsumed(drive):
-    """Commits go one at a time in order of id: the newer one waits for the older's outcome."""
+    """Commits go one at a time in order of id. The newer one waits for the older one's outcome."""
     driven = drive(answers_commit=False)
     driven.trigger("c1")
     driven.trigger("c2")
@@ -223,7 +226,7 @@ def test_a_finalising_checkpoint_is_not_subsumed(drive):
 
 
 def test_a_certain_commit_failure_discards_and_counts(drive):
-    """A store that refuses fails the checkpoint, its private state goes, and the failure counts (FLINK-32347)."""
+    """If the store refuses, the checkpoint fails and counts, and its private state is deleted (FLINK-32347)."""
     driven = drive(answers_commit=False, tolerable_failures=0)
     driven.trigger()
     driven.acknowledge(1, "source", state=PRIVATE)
@@ -235,7 +238,7 @@ def test_a_certain_commit_failure_discards_and_counts(drive):
 
 
 def test_an_unknown_commit_outcome_deletes_nothing(drive):
-    """Perhaps it is stored: deleting its files could destroy the only copy (FLINK-22494)."""
+    """It may be stored. To delete its files could destroy the only copy (FLINK-22494)."""
     driven = drive(answers_commit=False)
     driven.trigger()
     driven.acknowledge(1, state=PRIVATE)
@@ -245,7 +248,7 @@ def test_an_unknown_commit_outcome_deletes_nothing(drive):
 
 
 def test_a_second_answer_to_a_commit_changes_nothing(drive):
-    """An answer that comes twice is taken once."""
+    """The second answer is ignored."""
     driven = drive(answers_commit=False)
     driven.trigger()
     driven.acknowledge(1)
@@ -254,8 +257,8 @@ def test_a_second_answer_to_a_commit_changes_nothing(drive):
     assert driven.completed == [1]
 
 
-def test_the_commit_names_what_leaves_the_store_with_it(drive):
-    """The new row and the removal of subsumed rows are one commit, so the effect names them."""
+def test_the_commit_names_the_checkpoints_that_it_subsumes(drive):
+    """One commit adds the new entry and removes the subsumed ones, so the effect names them."""
     driven = drive(retained=2)
     for checkpoint in (1, 2):
         driven.trigger(f"c{checkpoint}")
@@ -266,8 +269,8 @@ def test_the_commit_names_what_leaves_the_store_with_it(drive):
     assert driven.completed == [2, 3]
 
 
-def test_an_abort_tells_the_latest_completed_id(drive):
-    """A task that missed a complete message can still commit (FLINK-21080)."""
+def test_an_abort_names_the_latest_completed_id(drive):
+    """A task that missed a completion can still commit (FLINK-21080)."""
     driven = drive()
     driven.trigger("c1")
     driven.acknowledge(1)
@@ -278,8 +281,8 @@ def test_an_abort_tells_the_latest_completed_id(drive):
     ]
 
 
-def test_a_failed_task_fails_what_it_had_not_acknowledged(drive):
-    """A task's failure ends only the checkpoints that still wait for it."""
+def test_a_failed_task_fails_the_checkpoints_that_wait_for_it(drive):
+    """Checkpoints that it had acknowledged go on."""
     driven = drive()
     driven.trigger("c1")
     driven.trigger("c2")
@@ -289,7 +292,7 @@ def test_a_failed_task_fails_what_it_had_not_acknowledged(drive):
 
 
 def test_a_forced_checkpoint_can_not_be_subsumed_and_nothing_changes(drive):
-    """Asked to abort a forced savepoint as subsumed, the door refuses and is as before."""
+    """If it is asked to abort a forced savepoint as subsumed, the door refuses and is unchanged."""
     driven = drive()
     driven.trigger("sp", savepoint(unaligned=False))
     refused = AbortRequested(CheckpointFailureReason.CHECKPOINT_SUBSUMED)
@@ -302,7 +305,7 @@ def test_a_forced_checkpoint_can_not_be_subsumed_and_nothing_changes(drive):
 
 
 def test_two_files_under_one_key_are_refused_by_name(drive):
-    """A shared key names one immutable file; another one under it is a defect of the caller."""
+    """A shared key names one immutable file. If another file comes under it, the caller has a defect."""
     driven = drive()
     driven.trigger()
     driven.acknowledge(1, "source", state=AcknowledgedState(shared=(("k", "one"),)))
@@ -311,7 +314,7 @@ def test_two_files_under_one_key_are_refused_by_name(drive):
 
 
 def test_an_expired_checkpoint_is_remembered(drive):
-    """A late acknowledgement of a checkpoint that just expired is told apart from an unknown one."""
+    """A late acknowledgement of an expired checkpoint gets another answer than one of an unknown checkpoint."""
     driven = drive(timeout_ms=100)
     driven.trigger()
     driven.tell(CoordinatorTimeAdvanced(100))
@@ -320,7 +323,7 @@ def test_an_expired_checkpoint_is_remembered(drive):
 
 
 def test_after_the_shutdown_acknowledgements_change_nothing(drive):
-    """The coordinator is gone: nothing is registered, nothing deleted."""
+    """The coordinator has been shut down, so nothing is registered and nothing deleted."""
     driven = drive()
     driven.trigger()
     driven.tell(ShutDown())
@@ -330,7 +333,7 @@ def test_after_the_shutdown_acknowledgements_change_nothing(drive):
 
 
 def test_metrics_may_come_by_themselves(drive):
-    """Measurements of a failed checkpoint are kept and change neither its status nor its count (E6)."""
+    """Measurements of a failed checkpoint are kept. They change neither its status nor its count (E6)."""
     driven = drive()
     driven.trigger()
     driven.decline(1)
@@ -342,8 +345,8 @@ def test_metrics_may_come_by_themselves(drive):
 @pytest.mark.parametrize(
     "reason", [CheckpointFailureReason.QUALITY, CheckpointFailureReason.TABLE_CHANGED, CheckpointFailureReason.FENCED]
 )
-def test_what_the_next_attempt_meets_again_fails_the_job(drive, reason):
-    """A rejected suite, a changed table or a lost claim is never tolerated; the message reaches the user (J3, G5)."""
+def test_a_failure_that_the_next_attempt_would_meet_again_fails_the_job(drive, reason):
+    """A rejected suite, a changed table and a lost claim are never tolerated. The message reaches the user (J3, G5)."""
     driven = drive(answers_commit=False)
     driven.trigger()
     driven.acknowledge(1)

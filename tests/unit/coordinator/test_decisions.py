@@ -1,4 +1,4 @@
-"""The pure choices: which request runs, which failures count, which plan, which id, what statistics remember."""
+"""Pure decisions: which request runs, which failures count, which plan and id are used, what statistics remember."""
 
 import pytest
 
@@ -42,8 +42,8 @@ def decider(*requests, max_concurrent=1, queue_max=None):
     return made
 
 
-def test_requests_are_served_by_urgency():
-    """Savepoints before checkpoints, forced before not, users before periodic, older before newer (A3)."""
+def test_requests_are_served_in_order_of_priority():
+    """Savepoints come before checkpoints, forced before unforced, users' before periodic, older before newer (A3)."""
     queue = decider(
         request("periodic", periodic=True),
         request("older"),
@@ -67,21 +67,21 @@ def test_requests_are_served_by_urgency():
         (DeciderView(False, 0, 0, 5), CHECKPOINT, "r"),
     ],
 )
-def test_when_the_head_may_run(view, properties, chosen):
-    """One at a time; max concurrent, which forced ones ignore; more deletions than that hold back all (A3)."""
+def test_the_first_request_waits_for_its_turn(view, properties, chosen):
+    """One at a time; at most max concurrent, which forced ones ignore; not during more deletions than that (A3)."""
     decision = decider(request("r", properties)).choose(view)
     assert chosen == (decision.chosen and decision.chosen.name)
 
 
-def test_a_periodic_request_inside_the_pause_is_refused_and_put_off():
-    """It fails with its reason, and the decision says when the pause is over (A3)."""
+def test_a_periodic_request_inside_the_pause_is_refused_and_postponed():
+    """It fails with its reason, and the decision says when the pause ends (A3)."""
     decision = decider(request("r", periodic=True)).choose(DeciderView(False, 0, 0, 5))
     reason = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
     assert (reason, 5, None) == (decision.refused[1], decision.retry_after_ms, decision.chosen)
 
 
-def test_a_full_queue_drops_periodic_requests_before_users():
-    """A full queue of user requests refuses the new one; a periodic one in it gives way (A3)."""
+def test_a_full_queue_drops_periodic_requests_before_a_users():
+    """If all requests in a full queue are users', the new one is refused. Otherwise a periodic one is dropped (A3)."""
     for queued, new, dropped in (("user", "periodic", "periodic"), ("periodic", "user", "periodic")):
         queue = decider(request(queued, periodic=queued == "periodic"), queue_max=1)
         refusal, *_ = queue.submit(request(new, periodic=new == "periodic", sequence=9), BUSY)
@@ -91,21 +91,21 @@ def test_a_full_queue_drops_periodic_requests_before_users():
 
 
 @pytest.mark.parametrize("reason", CheckpointFailureReason)
-def test_which_reasons_fail_the_job(reason):
-    """Five reasons count, three are never tolerated, the rest is a job's normal life (E5)."""
+def test_five_reasons_count_and_three_are_never_tolerated(reason):
+    """The other reasons belong to the normal life of a job (E5)."""
     fails = FailurePolicy(0).failed(CHECKPOINT, reason, 1)
     assert (reason in COUNTED | NEVER_TOLERATED) == (fails is not None)
 
 
-def test_the_job_fails_above_the_tolerable_number_and_the_count_begins_anew():
-    """Consecutive failures count, each checkpoint once; failing the job resets (E5)."""
+def test_the_job_fails_above_the_tolerable_number_and_counts_from_zero_again():
+    """Consecutive failures count, one for each checkpoint. A failure of the job resets the count (E5)."""
     policy = FailurePolicy(1)
     outcomes = [policy.failed(CHECKPOINT, DECLINED, checkpoint) is not None for checkpoint in (1, 1, 2, 3, 4)]
     assert [False, False, True, False, True] == outcomes
 
 
 def test_a_success_resets_and_older_failures_no_longer_count():
-    """Ids up to the last success are ignored (E5)."""
+    """Failures with ids up to the last success are ignored (E5)."""
     policy = FailurePolicy(0)
     policy.succeeded(5)
     policy.succeeded(3)
@@ -118,12 +118,12 @@ def test_a_success_resets_and_older_failures_no_longer_count():
     [(SAVEPOINT, False, False), (SAVEPOINT, True, True), (STOP, False, False), (STOP, True, True)],
 )
 def test_savepoints_count_only_when_a_task_declined_them(properties, by_task, fails):
-    """What the coordinator sees of a failed savepoint is the user's affair (Flink: CheckpointFailureManager)."""
+    """Other failures of a savepoint concern only the user who asked for it (Flink: CheckpointFailureManager)."""
     assert fails == (FailurePolicy(0).failed(properties, DECLINED, 1, by_task=by_task) is not None)
 
 
 def test_a_declined_stopping_savepoint_fails_the_job_whatever_is_tolerated():
-    """Half of the job has stopped (FLINK-12858); unlimited tolerance does not help."""
+    """Half of the job has stopped (FLINK-12858). Even unlimited tolerance does not help."""
     assert FailurePolicy(None).failed(STOP, CheckpointFailureReason.TASK_FAILURE, 1, by_task=True) is not None
 
 
@@ -131,8 +131,8 @@ def test_a_declined_stopping_savepoint_fails_the_job_whatever_is_tolerated():
     ("upstream", "downstream", "finished", "told"),
     [(2, 4, {"a/0"}, {"b/0", "b/1"}), (4, 2, {"a/0", "a/1"}, {"b/0"}), (4, 2, {"a/0"}, set())],
 )
-def test_pointwise_edges_of_unequal_parallelism(upstream, downstream, finished, told):
-    """A subtask is triggered itself when all that feed it have finished, whatever the fan (A5)."""
+def test_a_subtask_behind_pointwise_edges_is_triggered_after_its_inputs(upstream, downstream, finished, told):
+    """This holds for edges between vertices of any two parallelisms (A5)."""
     tasks = {name: tuple(f"{name}/{i}" for i in range(count)) for name, count in (("a", upstream), ("b", downstream))}
     topology = Topology(
         tuple(PlannedVertex(name, of) for name, of in tasks.items()), (PlannedEdge("a", "b", EdgePattern.POINTWISE),)
@@ -142,15 +142,15 @@ def test_pointwise_edges_of_unequal_parallelism(upstream, downstream, finished, 
     assert told == {task for task in plan.to_trigger if task.startswith("b")}
 
 
-def test_finished_tasks_refuse_the_plan_where_that_is_configured():
-    """Checkpoints after tasks finish can be switched off (B4)."""
+def test_the_plan_refuses_finished_tasks_if_they_are_switched_off():
+    """The setting switches off checkpoints after tasks finish (B4)."""
     topology = Topology((PlannedVertex("a", ("a",)),))
     with pytest.raises(PlanRefusedError, match="task a is FINISHED"):
         compute_plan(topology, {"a": TaskState.FINISHED}, after_tasks_finish=False)
 
 
 def test_the_topology_of_a_job_graph_has_its_subtasks():
-    """The job door's graph becomes the coordinator's topology: sources are what has no input."""
+    """The job graph becomes the coordinator's topology. A source is a vertex without an input."""
     graph = JobGraph(
         (Vertex("s", VertexKind.SOURCE, 2, splits=("x", "y")), Vertex("k", VertexKind.KEYED, 2)), (EdgeId("s", "k"),)
     )
@@ -161,7 +161,7 @@ def test_the_topology_of_a_job_graph_has_its_subtasks():
 
 
 def test_statistics_remember_the_last_and_count_all():
-    """The history is bounded, pending ones included; the counters are not (E6)."""
+    """The history is bounded, pending checkpoints included. The counters are not (E6)."""
     tracker = StatisticsTracker(2)
     for checkpoint in (1, 2, 3):
         tracker.began(checkpoint, CHECKPOINT, now_ms=checkpoint, finished=0)
@@ -179,7 +179,7 @@ def test_statistics_remember_the_last_and_count_all():
 
 
 def test_metrics_that_come_twice_count_once():
-    """A late message repeats what the acknowledgement said: the size is not doubled (E6)."""
+    """A late message repeats the acknowledgement's numbers, and they are not added again (E6)."""
     tracker = StatisticsTracker(2)
     tracker.began(1, CHECKPOINT, 0, finished=0)
     tracker.acknowledged(1, "a", SnapshotMetrics(state_bytes=7))
@@ -188,7 +188,7 @@ def test_metrics_that_come_twice_count_once():
 
 
 def test_settings_follow_the_configuration():
-    """Every setting of a configuration is the coordinator's; its interval is never shorter than the pause (H1)."""
+    """Every setting of a configuration reaches the coordinator. Its interval is never shorter than the pause (H1)."""
     given = {"min_pause_ms": 300, "timeout_ms": 7_000, "tolerable_failures": 5}
     config = CheckpointConfig(interval_ms=100, retain_on_cancellation=True, **given)
     expected = CoordinatorSettings(job="job", interval_ms=300, discard_on=DISCARD_UNLESS_STOPPED, **given)
@@ -199,8 +199,8 @@ def test_settings_follow_the_configuration():
     assert expected == CoordinatorSettings.of("job", other)
 
 
-def test_the_newest_of_each_sort_is_known_beyond_the_history():
-    """Without a history the newest completed and failed ones are found by id, pending ones until they end."""
+def test_the_newest_completed_and_failed_checkpoints_are_known_without_a_history():
+    """Pending checkpoints are known until they end."""
     tracker = StatisticsTracker(0)
     for checkpoint in (1, 2, 3, 4):
         tracker.began(checkpoint, CHECKPOINT, 0, 0)

@@ -1,4 +1,4 @@
-"""The store keeps N and the right ones; shared files go when nobody uses them, and no earlier."""
+"""The store keeps N checkpoints. A shared file is deleted when nobody uses it, and not earlier."""
 
 import pytest
 
@@ -39,16 +39,16 @@ def store(retained=1, *checkpoints):
         (3, [CHECKPOINT] * 5, [3, 4, 5]),
     ],
 )
-def test_which_checkpoints_are_kept(retained, added, kept):
-    """Oldest go first; never the newest, nor the newest ordinary one unless the job stopped (E4, FLINK-21351)."""
+def test_the_oldest_checkpoints_are_subsumed(retained, added, kept):
+    """Never the newest, nor the newest ordinary one unless the job stopped (E4, FLINK-21351)."""
     holding = store(retained)
     for number, properties in enumerate(added, start=1):
         holding.add(checkpoint(number, properties))
     assert kept == [c.id for c in holding.checkpoints]
 
 
-def test_what_an_addition_would_subsume_changes_nothing():
-    """The commit asks before it is sent; the store is as before."""
+def test_asking_what_an_addition_would_subsume_changes_nothing():
+    """The commit asks before it is sent."""
     holding = store(1, checkpoint(1))
     before = digest([holding])
     assert [1] == [c.id for c in holding.would_subsume(checkpoint(2))]
@@ -56,13 +56,13 @@ def test_what_an_addition_would_subsume_changes_nothing():
 
 
 def test_a_subsumed_savepoints_files_stay():
-    """A savepoint may leave the store, but it is the user's: nothing of it is deleted."""
+    """A savepoint may leave the store, but the user owns it, so none of its files is deleted."""
     change = store(1, checkpoint(1, SAVEPOINT, discard_on=DISCARD_NEVER)).add(checkpoint(2))
     assert ([1], []) == ([c.id for c in change.subsumed], [c.id for c in change.cleaned])
 
 
 def test_the_first_object_stays_under_a_key():
-    """An equal copy registered later neither replaces nor discards the first (FLINK-26101)."""
+    """An equal copy that is registered later neither replaces nor discards the first one (FLINK-26101)."""
     registry, first, copy = SharedStateRegistry(), ("file", 1), ("file", 1)
     registry.register("k", first, 1)
     assert registry.register("k", copy, 2) is first
@@ -70,7 +70,7 @@ def test_the_first_object_stays_under_a_key():
 
 
 def test_a_conflict_names_key_and_files():
-    """Another file under a known key is refused and the entry stays."""
+    """Another file under a known key is refused, and the entry stays."""
     registry = SharedStateRegistry()
     registry.register("k", "one", 1)
     with pytest.raises(SharedStateConflictError, match="'k' is 'one'"):
@@ -78,8 +78,11 @@ def test_a_conflict_names_key_and_files():
     assert registry.unregister_unused(2).discarded == ("one",)
 
 
-def test_a_registry_lets_files_go_in_the_order_of_their_keys():
-    """Not in that of their coming: a registry that is made anew from the rows deletes in the same order."""
+def test_a_registry_deletes_files_in_the_order_of_their_keys():
+    """The order in which they came does not matter.
+
+    So a registry that is rebuilt from the entries deletes in the same order.
+    """
     registry = SharedStateRegistry()
     for key in ("b", "c", "a", "d"):
         registry.register(key, key, CheckpointId(1))

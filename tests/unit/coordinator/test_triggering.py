@@ -1,4 +1,4 @@
-"""From a request to told tasks: pre-checks, order of the procedure, and that nothing wedges it."""
+"""From a request to triggered tasks: pre-checks, the order of the steps, and no way to get stuck."""
 
 import pytest
 
@@ -49,15 +49,15 @@ def failures(driven, effects):
     return [(effect.request, effect.reason.name) for effect in driven.of_type(effects, RequestFailed)]
 
 
-def test_only_sources_are_told(drive):
-    """The trigger goes to the sources; the barriers carry it on (A5)."""
+def test_only_sources_are_triggered(drive):
+    """The barriers carry the trigger to the other tasks (A5)."""
     driven = drive()
     assert ["source"] == [effect.task for effect in driven.of_type(driven.trigger(), TriggerTask)]
 
 
 @pytest.mark.parametrize("state", [state for state in TaskState if state is not TaskState.RUNNING])
 def test_a_task_that_does_not_run_refuses_the_trigger_by_name(drive, state):
-    """No id is used up, and the reason names the task and its state (A4); finished tasks are allowed or not."""
+    """No id is used. The reason names the task and its state (A4). Whether finished tasks are allowed is a setting."""
     driven = drive(after_tasks_finish=False)
     driven.tell(TaskStateChanged("sink", state))
     effects = driven.trigger()
@@ -67,7 +67,7 @@ def test_a_task_that_does_not_run_refuses_the_trigger_by_name(drive, state):
 
 
 def test_a_task_that_stops_while_the_id_is_fetched_refuses_the_trigger(drive):
-    """What changed since the first pre-check is seen by the second."""
+    """The second pre-check finds the change since the first one."""
     driven = drive()
     driven.door.step(CheckpointRequested("c", CHECKPOINT))
     driven.door.step(TaskStateChanged("sink", TaskState.FAILED))
@@ -77,7 +77,7 @@ def test_a_task_that_stops_while_the_id_is_fetched_refuses_the_trigger(drive):
 
 
 def test_a_finished_source_has_its_reader_triggered(drive):
-    """A task whose every input has finished gets no barrier, so it is told itself (B4)."""
+    """If all inputs of a task have finished, no barrier reaches it, so it is triggered directly (B4)."""
     driven = drive()
     driven.tell(TaskStateChanged("source", TaskState.FINISHED))
     effects = driven.trigger()
@@ -87,7 +87,7 @@ def test_a_finished_source_has_its_reader_triggered(drive):
 
 
 def test_operator_coordinators_come_before_hooks_and_hooks_before_tasks(drive):
-    """Each waits for the former, so an externally induced source is told last (A7, A8)."""
+    """Each step waits for the one before, so an externally induced source is triggered last (A7, A8)."""
     driven = drive(operator_coordinators=("oc",), hooks=("h",))
     asked = (AskOperatorCoordinator, AskHook, TriggerTask)
     seen = [driven.of_type(driven.trigger(), *asked)]
@@ -98,7 +98,7 @@ def test_operator_coordinators_come_before_hooks_and_hooks_before_tasks(drive):
 
 @pytest.mark.parametrize("fact", [HookFailed("h", 1), TriggerFailed("source", 1)])
 def test_a_failing_hook_or_trigger_fails_the_checkpoint(drive, fact):
-    """A failing hook or an undeliverable trigger aborts, and the tasks are told (A8)."""
+    """A failing hook or an undeliverable trigger aborts the checkpoint, and the tasks hear of it (A8)."""
     driven = drive(hooks=("h",))
     driven.trigger()
     effects = driven.tell(fact)
@@ -125,8 +125,8 @@ def test_expiry_while_coordinators_snapshot_does_not_wedge_triggering(drive):
     assert driven.pending == [2]
 
 
-def test_an_answer_counts_once_and_only_when_it_is_awaited(drive):
-    """A second location, or a hook that answers before it was asked, moves nothing on."""
+def test_an_answer_counts_once_and_only_if_it_was_requested(drive):
+    """A second location is ignored. So is a hook that answers before it was asked."""
     driven = drive(operator_coordinators=("oc",), hooks=("h",))
     driven.trigger()
     assert driven.tell(LocationCreated(1), HookAnswered("h", 1, "A")) == []
@@ -136,7 +136,7 @@ def test_an_answer_counts_once_and_only_when_it_is_awaited(drive):
 
 
 def test_a_late_coordinator_state_is_discarded(drive):
-    """The handle of an aborted checkpoint belongs to nobody."""
+    """No checkpoint owns the state of an aborted one."""
     driven = drive(operator_coordinators=("oc",))
     driven.trigger()
     driven.decline(1)
@@ -154,7 +154,7 @@ def test_no_task_is_triggered_after_the_abort(drive):
 
 
 def test_a_failed_id_fails_the_request_and_the_queue_goes_on(drive):
-    """An I/O error before there is a checkpoint still counts as a failure (E5)."""
+    """An I/O error before a checkpoint exists still counts as a failure (E5)."""
     driven = drive(tolerable_failures=0)
     driven.door.step(CheckpointRequested("c", CHECKPOINT))
     effects = list(driven.door.tell(CheckpointIdFailed(io_error=True)))
@@ -165,7 +165,7 @@ def test_a_failed_id_fails_the_request_and_the_queue_goes_on(drive):
 
 
 def test_the_first_periodic_trigger_lies_between_pause_and_interval(drive):
-    """The random delay comes from the seed, and is the same for the same seed (A2)."""
+    """The random delay comes from the seed. The same seed gives the same delay (A2)."""
     driven = drive(interval_ms=1000, min_pause_ms=400)
     delays = []
     for seed in range(200):
@@ -175,8 +175,8 @@ def test_the_first_periodic_trigger_lies_between_pause_and_interval(drive):
     assert 950 < max(delays) <= 1000
 
 
-def test_the_rate_is_fixed_whatever_the_delay_of_the_clock(drive):
-    """Later firings are whole intervals after the first; those that a late clock missed count as one (A2)."""
+def test_a_late_clock_does_not_change_the_rate(drive):
+    """Later triggers come whole intervals after the first. Those that a late clock missed count as one (A2)."""
     driven = drive(interval_ms=1000)
     driven.tell(SchedulerStarted(3))
     first = driven.door.wake_at_ms
@@ -186,13 +186,13 @@ def test_the_rate_is_fixed_whatever_the_delay_of_the_clock(drive):
 
 
 def test_without_an_interval_there_is_no_timer(drive):
-    """Interval None: the scheduler runs, but nothing is triggered periodically (A2)."""
+    """With interval None, the scheduler runs, but triggers nothing (A2)."""
     driven = drive(interval_ms=None)
     assert driven.tell(SchedulerStarted(3), PeriodicTimerFired(), CoordinatorTimeAdvanced(10**12)) == []
 
 
 def test_starting_again_cancels_the_earlier_timer(drive):
-    """There is never more than one periodic timer; what was pending fails (A1)."""
+    """At most one periodic timer exists. The pending checkpoints fail (A1)."""
     driven = drive(interval_ms=1000)
     driven.tell(SchedulerStarted(3))
     driven.trigger()
@@ -202,7 +202,7 @@ def test_starting_again_cancels_the_earlier_timer(drive):
 
 
 def test_the_scheduler_survives_any_abort(drive):
-    """FLINK-13256: a failover that aborts what is pending leaves the periodic timer."""
+    """FLINK-13256: a failover aborts the pending checkpoints, and the periodic timer stays."""
     driven = drive(interval_ms=1000, max_concurrent=1)
     driven.tell(SchedulerStarted(3), CoordinatorTimeAdvanced(1000))
     driven.decline(1, CheckpointFailureReason.JOB_FAILOVER_REGION)
@@ -211,7 +211,7 @@ def test_the_scheduler_survives_any_abort(drive):
 
 
 def test_the_pause_holds_back_periodic_triggers_only(drive):
-    """Inside the pause the periodic trigger is put off to its end, a user's request runs (A3)."""
+    """Inside the pause, a periodic trigger is postponed to its end, and a user's request runs (A3)."""
     driven = drive(interval_ms=1000, min_pause_ms=1000)
     driven.tell(SchedulerStarted(3), CoordinatorTimeAdvanced(1000))
     driven.acknowledge(1)
@@ -224,7 +224,7 @@ def test_the_pause_holds_back_periodic_triggers_only(drive):
 
 
 def test_wake_at_follows_the_earliest_timer(drive):
-    """The driver is told the earliest of timeouts and the periodic trigger, when that changes."""
+    """If the earliest of timeouts and periodic trigger changes, the driver hears its time."""
     driven = drive(timeout_ms=100)
     assert driven.of_type(driven.trigger(), WakeCoordinatorAt) == [WakeCoordinatorAt(100)]
     driven.tell(CoordinatorTimeAdvanced(40))
@@ -233,7 +233,7 @@ def test_wake_at_follows_the_earliest_timer(drive):
 
 
 def test_a_shut_down_coordinator_refuses_everything(drive):
-    """Queued and pending fail, hooks are closed, later requests fail, a start is refused (A4)."""
+    """Queued and pending requests fail, hooks are closed, later requests fail, and a start is refused (A4)."""
     driven = drive(hooks=("h",), max_concurrent=1)
     driven.trigger("c1")
     driven.trigger("c2")
@@ -247,8 +247,8 @@ def test_a_shut_down_coordinator_refuses_everything(drive):
         driven.tell(SchedulerStarted(1))
 
 
-def test_hooks_have_ids(drive):
-    """A hook's state is kept under its id: none, a blank and a known one are not registered (A8)."""
+def test_a_hook_needs_an_id_of_its_own(drive):
+    """A hook's state is kept under its id. A missing, blank or known id is refused (A8)."""
     driven = drive()
     assert (True, False) == (driven.door.add_hook("h"), driven.door.add_hook("h"))
     for blank in (None, "", "   "):
@@ -258,7 +258,7 @@ def test_hooks_have_ids(drive):
 
 @pytest.mark.parametrize("kind", [SnapshotKind.CHECKPOINT, SnapshotKind.SAVEPOINT])
 def test_only_a_synchronous_savepoint_may_terminate(kind):
-    """Anything else that asks for the MAX watermark is refused with that message (A9)."""
+    """Any other request with the MAX watermark is refused with this message (A9)."""
     with pytest.raises(TerminationRefusedError, match="only synchronous savepoints are allowed to advance"):
         CheckpointProperties(kind=kind, terminate=True)
 
@@ -272,19 +272,19 @@ def test_only_a_synchronous_savepoint_may_terminate(kind):
         (RequestedType.INCREMENTAL, True, CheckpointType.FULL_CHECKPOINT),
     ],
 )
-def test_force_full_wins_over_the_wish(requested, force_full, told):
-    """After NO_CLAIM checkpoints are full, whatever was asked for (G3)."""
+def test_force_full_wins_over_the_request(requested, force_full, told):
+    """After NO_CLAIM, checkpoints are full, whatever was requested (G3)."""
     assert told is CheckpointProperties(requested_type=requested).checkpoint_type(force_full=force_full)
 
 
 def test_a_savepoint_stays_a_savepoint_under_force_full():
-    """A savepoint is complete in itself; the flag does not change what tasks are told."""
+    """A savepoint is always complete, so the flag does not change what the tasks are told."""
     assert CheckpointType.SAVEPOINT is savepoint(unaligned=True).checkpoint_type(force_full=True)
 
 
 @pytest.mark.parametrize(("io_error", "reason"), [(True, "IO_EXCEPTION"), (False, "TRIGGER_CHECKPOINT_FAILURE")])
-def test_a_location_that_can_not_be_made_fails_the_checkpoint(drive, io_error, reason):
-    """The checkpoint is known to the statistics, and an I/O error is told apart (FLINK-26049)."""
+def test_a_location_that_cannot_be_created_fails_the_checkpoint(drive, io_error, reason):
+    """The statistics have the checkpoint, and the reason says that it was an I/O error (FLINK-26049)."""
     driven = drive()
     driven.door.step(CheckpointRequested("c", CHECKPOINT))
     driven.door.step(CheckpointIdFetched(1))
@@ -293,16 +293,16 @@ def test_a_location_that_can_not_be_made_fails_the_checkpoint(drive, io_error, r
     assert "FAILED" == driven.door.statistics.of(1).status.value
 
 
-def test_an_id_that_nobody_asked_for_is_not_taken(drive):
-    """A second answer to a fetch begins no second checkpoint (A6)."""
+def test_an_id_that_was_not_requested_is_ignored(drive):
+    """A second answer to a fetch starts no second checkpoint (A6)."""
     driven = drive()
     driven.trigger()
     assert driven.tell(CheckpointIdFetched(7), CheckpointIdFailed()) == []
     assert driven.pending == [1]
 
 
-def test_many_deletions_under_way_hold_triggers_back(drive):
-    """More deletions than max concurrent checkpoints: the queue waits until one is done (A3)."""
+def test_many_running_deletions_delay_triggers(drive):
+    """If there are more deletions than max concurrent checkpoints, the queue waits until one is done (A3)."""
     driven = drive(max_concurrent=1)
     private = AcknowledgedState(private=("p",))
     for checkpoint in (8, 9):

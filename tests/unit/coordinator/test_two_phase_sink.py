@@ -1,4 +1,4 @@
-"""The two-phase sink commits what is complete, once, and nothing else."""
+"""The two-phase sink commits each complete transaction once, and no other."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def opened(**settings):
 
 
 def snapshot(sink, checkpoint, now_ms=0):
-    """Take a snapshot whose pre-commit succeeds; return the stored state."""
+    """Take a snapshot whose pre-commit succeeds. Return the stored state."""
     effects = sink.step(SinkSnapshotRequested(checkpoint, now_ms))
     if any(isinstance(effect, PreCommit) for effect in effects):
         effects = sink.step(PreCommitted(now_ms))
@@ -45,14 +45,14 @@ def snapshot(sink, checkpoint, now_ms=0):
     return stored
 
 
-def test_a_snapshot_stores_what_to_commit_and_what_to_abort():
-    """The pre-committed transaction and the next, current one are in the state (F3)."""
+def test_a_snapshot_stores_the_transactions_to_commit_and_to_abort():
+    """The state has the pre-committed transaction and the new, current one (F3)."""
     sink = opened()
     assert SinkState(((1, T0),), T1) == snapshot(sink, 1)
 
 
 def test_a_notification_commits_every_id_up_to_its_own_once():
-    """notify(n) commits all <= n, in order; a second or late one finds nothing (issue 4, item 14)."""
+    """notify(n) commits all ids <= n in order. A second or late one finds nothing (issue 4, item 14)."""
     sink = opened()
     for checkpoint in (1, 2, 3):
         snapshot(sink, checkpoint)
@@ -62,7 +62,7 @@ def test_a_notification_commits_every_id_up_to_its_own_once():
 
 
 def test_one_failing_commit_stops_no_other_and_fails_the_sink():
-    """All are tried, the first error is raised when all have answered (FLINK-23471)."""
+    """All commits are tried. When all have answered, the first error is raised (FLINK-23471)."""
     sink = opened()
     snapshot(sink, 1)
     snapshot(sink, 2)
@@ -73,7 +73,7 @@ def test_one_failing_commit_stops_no_other_and_fails_the_sink():
 
 
 def test_a_restore_commits_all_pending_and_aborts_the_current():
-    """What was pre-committed for the restored snapshot is complete; the rest never was (F3)."""
+    """The restored snapshot's pre-committed transactions are complete. The current one never was (F3)."""
     state = snapshot(opened(), 1)
     sink = TwoPhaseCommitSink(SinkSettings(name="second life"))
     begun = Transaction(0, 9, "second life")
@@ -82,7 +82,7 @@ def test_a_restore_commits_all_pending_and_aborts_the_current():
 
 @pytest.mark.parametrize(("age_ms", "fails"), [(1000, True), (1001, False)])
 def test_a_late_commit_error_in_a_restore_may_be_ignored(age_ms, fails):
-    """Beyond the timeout the external system has dropped the transaction; within it the error counts."""
+    """After the timeout, the external system has dropped the transaction. Before it, the error counts."""
     state = snapshot(opened(), 1)
     sink = TwoPhaseCommitSink(SinkSettings(transaction_timeout_ms=1000, ignore_late_commit_errors=True))
     sink.step(SinkOpened(age_ms, state))
@@ -90,7 +90,7 @@ def test_a_late_commit_error_in_a_restore_may_be_ignored(age_ms, fails):
 
 
 def test_outside_a_restore_a_late_commit_error_always_counts():
-    """The promise was given: the transaction is lost, and the job must know."""
+    """The commit was promised. If the transaction is lost, the job must know."""
     sink = opened(transaction_timeout_ms=10, ignore_late_commit_errors=True)
     snapshot(sink, 1)
     sink.step(CompletionNotified(1, 999))
@@ -98,7 +98,7 @@ def test_outside_a_restore_a_late_commit_error_always_counts():
 
 
 def test_once_a_restore_is_over_a_late_commit_error_counts():
-    """Only the restored transactions may be lost, and they have been answered."""
+    """Only restored transactions may be lost, and all of them have been answered."""
     sink = TwoPhaseCommitSink(SinkSettings(transaction_timeout_ms=10, ignore_late_commit_errors=True))
     sink.step(SinkOpened(999, SinkState(((1, T0),), None)))
     assert () == sink.step(CommitRefused(T0, "lost", 999))
@@ -108,15 +108,15 @@ def test_once_a_restore_is_over_a_late_commit_error_counts():
 
 
 def test_a_failed_pre_commit_keeps_the_transaction():
-    """The snapshot fails; its rows go with the next one."""
+    """The snapshot fails, and its rows belong to the next one."""
     sink = opened()
     sink.step(SinkSnapshotRequested(1, 0))
     assert (FailSink("full"),) == sink.step(PreCommitFailed("full"))
     assert SinkState(((2, T0),), T1) == snapshot(sink, 2)
 
 
-def test_after_the_end_of_input_no_transaction_is_begun():
-    """The last snapshot takes the last transaction; a later one stores none (FLINK-23473, FLINK-24065)."""
+def test_after_the_end_of_input_no_transaction_begins():
+    """The last snapshot takes the last transaction, and a later one stores none (FLINK-23473, FLINK-24065)."""
     sink = opened()
     sink.step(InputFinished())
     assert SinkState(((1, T0),), None) == snapshot(sink, 1)
@@ -125,8 +125,8 @@ def test_after_the_end_of_input_no_transaction_is_begun():
         sink.step(ElementArrived("late"))
 
 
-def test_nothing_slips_between_pre_commit_and_its_answer():
-    """A row or a second snapshot that comes before the answer is refused, and nothing changes."""
+def test_rows_between_pre_commit_and_its_answer_are_refused():
+    """A row or a second snapshot before the answer is refused, and nothing changes."""
     sink = opened()
     sink.step(SinkSnapshotRequested(1, 0))
     for fact in (ElementArrived("row"), SinkSnapshotRequested(2, 0)):
@@ -136,7 +136,7 @@ def test_nothing_slips_between_pre_commit_and_its_answer():
 
 
 def test_old_transactions_warn_when_they_are_committed():
-    """Above the ratio of the timeout, not at it."""
+    """The warning comes above the ratio of the timeout, not at it."""
     for age_ms, warned in ((500, False), (501, True)):
         sink = opened(transaction_timeout_ms=1000, warn_ratio=0.5)
         snapshot(sink, 1)
@@ -144,7 +144,7 @@ def test_old_transactions_warn_when_they_are_committed():
 
 
 def test_closing_aborts_the_current_transaction_only():
-    """What is pre-committed is left to a restore."""
+    """A restore commits the pre-committed transactions."""
     sink = opened()
     snapshot(sink, 1)
     assert (Abort(T1),) == sink.step(SinkClosed())

@@ -1,4 +1,4 @@
-"""Flink's own coordinator, registry and rescale scenarios hold for the real doors."""
+"""Flink's own scenarios for coordinator, registry and rescaling hold for the real doors."""
 
 from pathlib import Path
 
@@ -16,22 +16,22 @@ LOADED = {name: vectors.load(str(FILES / f"{name}.json")) for name in RUNNERS}
     ("name", "case"),
     [pytest.param(name, case, id=case["name"]) for name, (_, cases) in LOADED.items() for case in cases],
 )
-def test_flinks_scenario_holds(name, case):
-    """What Flink's test asserts after each step holds after the same facts here."""
+def test_the_doors_behave_as_in_flinks_scenario(name, case):
+    """What Flink's test asserts after each step holds here after the same facts."""
     legend, _ = LOADED[name]
     assert RUNNERS[name].run_case(legend, case) == []
 
 
 @pytest.mark.parametrize("name", RUNNERS)
 def test_each_file_has_one_runner(name):
-    """A file's legend is claimed by its own runner and by none of the others."""
+    """Only a file's own runner accepts its legend."""
     legend, _ = LOADED[name]
     claiming = {runner.__name__ for runner in RUNNERS.values() if runner.claims(legend)}
     assert {RUNNERS[name].__name__} == claiming
 
 
 def test_a_wrong_expectation_is_reported_with_its_step():
-    """The runner can fail: an expectation that does not hold is named with step, expected and got."""
+    """An expectation that does not hold is reported with step, expected and actual value."""
     legend, cases = LOADED["coordinator"]
     case = {**cases[0], "expect": [{"after": 0, "pending": [7], "future": {"c": "ok"}}]}
     assert vectors_coordinator.run_case(legend, case) == [
