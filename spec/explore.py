@@ -76,7 +76,7 @@ class SmallWorld:
 WORLDS: Final = {
     "small": SmallWorld(orders=1, payments=3, slice_rows=3, chances=Chances(timers=1, crashes=1)),
     "unaligned": SmallWorld(orders=1, payments=3, slice_rows=3, chances=Chances(timers=1, crashes=1), unaligned=True),
-    "savepoint": SmallWorld(orders=1, payments=1, slice_rows=3, chances=Chances(savepoints=1, disposals=1)),
+    "savepoint": SmallWorld(orders=1, payments=3, slice_rows=3, chances=Chances(savepoints=1, disposals=1)),
     "zombie": SmallWorld(orders=1, payments=1, slice_rows=3, chances=Chances(crashes=1, zombies=True)),
     "failing": SmallWorld(orders=1, payments=1, slice_rows=3, chances=Chances(failures=1, overtakings=1)),
     "rollback": SmallWorld(
