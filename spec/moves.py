@@ -70,6 +70,8 @@ class Moves:
     """True if the sources read cuts of another job. Each of these asks for a checkpoint."""
     sources_end: int = 0
     """How many of the two sources are bounded: none, the payments, or both."""
+    expects_barriers: bool = False
+    """True if the job saves work shortly before a periodic barrier, as real ticks do."""
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
@@ -92,6 +94,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     upstream = Random(f"cuts of {seed}")  # noqa: S311 - as above
     stores = Random(f"manifests of {seed}")  # noqa: S311 - as above
     ends = Random(f"ends of {seed}")  # noqa: S311 - as above
+    barriers = Random(f"expected barriers of {seed}")  # noqa: S311 - as above
     arrivals = Random(f"arrivals of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
@@ -118,6 +121,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         rests=later.random() < EVENLY,
         polls_fail=polls.random() < SELDOM,
         sources_end=ends.choice([1, 2]) if ends.random() < SELDOM else 0,
+        expects_barriers=barriers.random() < EVENLY,
         mishaps=Mishaps(1, random.choice([1, 2])) if random.random() < SELDOM else NO_MISHAPS,
         pause_ms=random.choice([0, 0, 40, 150]),
         transaction_rows=transactions.choice([1, 1, 1, 1, 3, 5]),

@@ -248,6 +248,7 @@ class Tick:
             seed=self.plan.number,
             idle_poll_ms=self.scenario.idle_poll_ms,
             linger_ms=self.scenario.linger_ms,
+            expects_barriers=self.scenario.expects_barriers,
             credit_bytes=self.scenario.credit_bytes,
         )
 
@@ -267,11 +268,10 @@ class Tick:
         door = JobDoor(setup)
         self.world.history.add(DoorStarted(self.generation, setup.graph, setup.restored, setup.cut_groups))
         self.world.see_cuts(self.generation, standing(self.world).cuts)
+        stop_ms = None
         if self._asking is None:
             stop_ms = None if self.plan.stop is None else self.world.now_ms + self.plan.stop_after_ms
             self._asking = deque((self.world.now_ms + after_ms, asked) for after_ms, asked in self.plan.savepoints)
-        else:
-            stop_ms = None
         asking = self._asking
         clock = Clock(self.world, self.plan.eyes)
         jump_ms = self.world.now_ms + self.plan.clock_jump.after_ms if self.plan.clock_jump else None

@@ -37,7 +37,7 @@ class TooEarly(DoorJudge):
 
     def asked(self, effect: Effect) -> None:
         """Judge polls and entries."""
-        if isinstance(effect, PollSource) and self.door.is_idle((effect.source, effect.split)):
+        if isinstance(effect, PollSource) and self.door.is_asked_too_soon((effect.source, effect.split)):
             self.wrong(f"split {effect.split} of {effect.source} was idle, and is read again too soon")
         record = drafted(effect)
         if record is not None:

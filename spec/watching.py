@@ -12,6 +12,7 @@ from checkpointing.channel_items import SourceSlice
 from checkpointing.coordinator.messages import AskHook, HookAnswered, ResetHook, RestoreHook
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
+from checkpointing.job.lingering import POLLS
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
     AppendRow,
@@ -113,6 +114,12 @@ class Watched:
         """Return whether a split was found idle, could not be read, or has ended, and must not be asked now."""
         since = self.idle_since.get(split)
         return split in self.ended or (since is not None and self.now_ms < since + self.setup.idle_poll_ms)
+
+    def is_asked_too_soon(self, split: Split) -> bool:
+        """Return whether a split was found idle so shortly before that it must not be asked, even before a barrier."""
+        pause_ms = self.setup.idle_poll_ms // (POLLS if self.setup.expects_barriers else 1)
+        since = self.idle_since.get(split)
+        return split in self.ended or (since is not None and self.now_ms < since + pause_ms)
 
     @property
     def inputs_ended(self) -> bool:

@@ -227,3 +227,8 @@ class CheckpointCoordinator:
     def wake_at_ms(self) -> int | None:
         """When the next timer is due, or None."""
         return self._due_ms()
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next checkpoint is due: now, if a request waits for its turn, or else by the interval."""
+        return self._books.now_ms if self._triggering.requests_wait else self._books.scheduler.next_ms

@@ -53,6 +53,11 @@ class Triggering:
 
     # -------------------------------------------------------------- requests
 
+    @property
+    def requests_wait(self) -> bool:
+        """Whether a request waits until it may start."""
+        return len(self._decider) > 0
+
     def request(self, fact: CheckpointRequested) -> None:
         """Queue a request, and start one if it may start."""
         self._submit(fact.request, fact.properties, periodic=fact.periodic)

@@ -14,11 +14,12 @@ from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.task import SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
-from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
+from checkpointing.identifiers import CheckpointId, SubtaskId
 from checkpointing.job.ending import OWN_REQUEST, Cause, Next
 from checkpointing.job.epochs import counts_of
 from checkpointing.job.finishing import end_inputs, hand_end_on, split_ended
 from checkpointing.job.judgements import Judged, objection
+from checkpointing.job.lingering import ask_again, is_time
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.restoring import channel_now, check_fits, in_flight
 from checkpointing.job.savepoints import refused
@@ -117,7 +118,7 @@ class JobDoor:
             case SliceOffered():
                 self._offered(fact)
             case SourceIdle():
-                job.readers.found_idle(fact.source, fact.split, job.now_ms)
+                ask_again(job, fact)
             case SourceEnded():
                 split_ended(job, fact)
             case PollFailed():
@@ -335,14 +336,9 @@ class JobDoor:
                 return True
         if run.waits_for_barrier:
             return False
-        if (ends or run.collected) and (enough or self._is_time(run)) and self._has_credit(run):
+        if (ends or run.collected) and (enough or is_time(self._job, run)) and self._has_credit(run):
             self._job.effects.append(run.start(self._setup.config.micro_batch_rows_max))
         return False
-
-    def _is_time(self, run: OperatorRun) -> bool:
-        """Return whether to run now. Segments wait a short time for more, so that micro-batches are few and large."""
-        lingered = self._job.now_ms - run.collected_since_ms >= self._setup.linger_ms
-        return lingered or not self._more_is_coming(run.vertex.id)
 
     def _has_credit(self, run: OperatorRun) -> bool:
         """Return whether the vertex may send.
@@ -352,16 +348,6 @@ class JobDoor:
         if self._job.vertex_waits and self._job.coordinator.pending:
             return True
         return all(self._job.credit.has(subtask) for subtask in run.vertex.subtasks())
-
-    def _more_is_coming(self, vertex: VertexId) -> bool:
-        return any(self._stirs(edge.upstream) for edge in self._setup.graph.upstream(vertex))
-
-    def _stirs(self, vertex: VertexId) -> bool:
-        """Return whether the vertex is working on something that it will send on by itself."""
-        run = self._job.runs.get(vertex)
-        if run is None:
-            return self._job.readers.is_polling(vertex)
-        return run.at_work or self._more_is_coming(vertex)
 
     # -------------------------------------------------------------- the end
 

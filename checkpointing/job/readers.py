@@ -166,6 +166,10 @@ class SourceReaders:
         self._grant(split, 0)
         split.idle, split.failures, split.idle_until_ms = True, 0, now_ms + self._pacing.idle_poll_ms
 
+    def ask_sooner(self, source: VertexId, name: SplitId, at_ms: int) -> None:
+        """Ask an idle split again at this time already."""
+        self._splits[source, name].idle_until_ms = at_ms
+
     def found_ended(self, source: VertexId, name: SplitId) -> SubtaskId:
         """Note that a split has ended, and return its subtask. It is never polled again."""
         split = self._polled(source, name)

@@ -13,7 +13,7 @@ from checkpointing.gate.handler import Effects
 from checkpointing.gate.messages import WakeGateAt
 from checkpointing.gate.unaligned import AlternatingAligner
 from checkpointing.identifiers import ChannelId, SplitId, VertexId
-from checkpointing.job import readers
+from checkpointing.job import lingering, readers
 from checkpointing.job.credit import Credit
 from checkpointing.job.door import JobDoor
 from checkpointing.job.ending import Ending
@@ -25,7 +25,7 @@ from checkpointing.messages import RunMicroBatch, SavepointKind, SavepointReques
 from spec.explore_job import DrivenJob, SmallJob
 from spec.faults import Faults
 from spec.invariants import violations
-from spec.mutants.judges import PAUSES, QUOTAS, directed
+from spec.mutants.judges import BARRIERS, PAUSES, QUOTAS, directed
 from spec.mutants.planting import Patch, mutant
 from spec.pipeline import HOOKS, MAX_PARALLELISM, SPLITS, graph
 
@@ -244,7 +244,27 @@ def an_idle_split_is_asked_again_at_once(patch: Patch) -> None:
     patch.put(readers, "_is_ready", is_ready)
 
 
+@mutant("not-too-early", BARRIERS)
+def before_a_barrier_an_idle_split_is_asked_at_once(patch: Patch) -> None:
+    real = SourceReaders.ask_sooner
+
+    def ask_sooner(self: SourceReaders, source: VertexId, name: SplitId, at_ms: int) -> None:
+        real(self, source, name, 0)
+
+    patch.put(SourceReaders, "ask_sooner", ask_sooner)
+
+
 # ------------------------------------------------------------------ too late
+
+
+@mutant("not-too-late", BARRIERS)
+def a_few_rows_wait_for_a_barrier_however_long(patch: Patch) -> None:
+    real = lingering.is_time
+
+    def is_time(job: Wiring, run: OperatorRun) -> bool:
+        return real(job, run) and job.coordinator.next_due_ms is None
+
+    patch.function(lingering, "is_time", is_time)
 
 
 def _triggering_goes_on_after_a_failed_stop() -> bool:

@@ -394,4 +394,6 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "failures of any time count in a rate": 15,
     "a split that was idle once counts as idle": 156,
     "a pause after a failure ends only at its very moment": 222,
+    "before a barrier an idle split is asked at once": 0,
+    "a few rows wait for a barrier however long": 9,
 }
