@@ -24,7 +24,7 @@ def mixed_cuts(history: History) -> Iterator[str]:
     """
     reached: dict[tuple[Split, str | None], set[str]] = {}
     groups: dict[Generation, Mapping[VertexId, str]] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case DoorStarted(generation, _, restored):
                 groups[generation] = event.cut_groups

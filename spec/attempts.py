@@ -32,7 +32,7 @@ class _Process:
 def wrongly_repeated(history: History) -> Iterator[str]:
     """Yield every restart that is counted or comes wrongly, and every attempt whose limits are not what is left."""
     processes: dict[int, _Process] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case ProcessBegan():
                 processes[event.process] = _Process(event)

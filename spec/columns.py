@@ -20,7 +20,7 @@ def wrongly_shown(history: History) -> Iterator[str]:
     """
     rows: dict[CheckpointId, Mapping[TableName, Names]] = {}
     ours: dict[TableName, set[str]] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case RowCommitted(record, _):
                 rows[record.checkpoint] = _said(record)
@@ -66,7 +66,7 @@ def wrongly_said(history: History) -> Iterator[str]:
     rows: dict[CheckpointId, CheckpointRecord] = {}
     graphs: dict[Generation, JobGraph] = {}
     began: dict[Generation, CheckpointRecord] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case DoorStarted(generation, graph, restored):
                 graphs[generation] = graph

@@ -35,7 +35,7 @@ StateRow = tuple[object, ...] | None
 def first_cuts(history: History) -> Iterator[tuple[CheckpointRecord, CutWritten]]:
     """Yield every committed entry whose cut was recorded, with its first recording."""
     records: dict[CheckpointId, CheckpointRecord] = {}
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, RowCommitted):
             records[event.record.checkpoint] = event.record
         elif isinstance(event, CutWritten) and event.checkpoint in records:
@@ -91,7 +91,7 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
 
 def line_of(history: History, record: CheckpointRecord) -> tuple[CheckpointRecord, ...]:
     """Return the entry and its ancestors. What a rollback has left behind does not count."""
-    rows = {event.record.checkpoint: event.record for event in history.events if isinstance(event, RowCommitted)}
+    rows = {event.record.checkpoint: event.record for event in history.without_flow if isinstance(event, RowCommitted)}
     found, at = {record.checkpoint: record}, record.parent
     while at in rows and at not in found:
         found[at] = rows[at]

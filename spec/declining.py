@@ -186,7 +186,7 @@ def wrongly_counted(history: History) -> Iterator[str]:
         return
     rows: dict[Generation, _Row] = {}
     asked: set[Generation] = set()
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case SavepointAsked(generation):
                 asked.add(generation)

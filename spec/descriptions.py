@@ -19,7 +19,7 @@ def undescribed(history: History) -> Iterator[str]:
     """
     graphs: dict[int, JobGraph] = {}
     rows: dict[int, CheckpointRecord] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case DoorStarted():
                 graphs[event.generation] = event.graph

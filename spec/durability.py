@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def taken_by_power_cuts(history: History) -> Iterator[str]:
     """Yield every recorded version and every file of an entry that a power cut took."""
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, PowerLost):
             yield from (f"file {path} had gone, and a row names it" for path in event.files)
             for checkpoint, table, version in event.versions:
@@ -25,7 +25,7 @@ def changed_cuts(history: History) -> Iterator[str]:
     """Yield every table that shows something else at a recorded cut than when the cut was recorded."""
     recorded: dict[CheckpointId, dict[TableName, frozenset[str]]] = {}
     appended = {table.name for table in graph(1, audited=True).tables() if table.mode is TableMode.APPEND}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case CutWritten(checkpoint, _, active):
                 recorded.setdefault(checkpoint, dict(active))
@@ -41,7 +41,7 @@ def changed_cuts(history: History) -> Iterator[str]:
 
 def dropped_cuts(history: History) -> Iterator[str]:
     """Yield every dropped cut that an entry needs: its own, or that of the entry from which it continues."""
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, CutsDropped):
             yield from (f"the cut of {checkpoint} was dropped, and an entry needs it" for checkpoint in event.needed)
 

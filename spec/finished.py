@@ -30,7 +30,7 @@ def wrongly_gone_on(history: History) -> Iterator[str]:
     newest: CheckpointRecord | None = None
     recorded: set[CheckpointId] = set()
     began: dict[Generation, CheckpointRecord] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case RowCommitted(record, _):
                 parent = rows.get(record.parent)

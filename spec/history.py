@@ -6,6 +6,7 @@ A simulation writes the history as it goes. It can also be made from a real run'
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from checkpointing.channel_items import Segment
 from checkpointing.config import CheckpointingMode
@@ -319,6 +320,8 @@ Event = (
     | AttemptEvent
 )
 
+FLOW: Final = (SegmentSent, SegmentsRun, SegmentsTakenBack, WorkMeasured)
+"""Events of rows on their way. A run has more of them than of all others."""
 Rows = tuple[tuple[int, ...], ...]
 """The rows of a file, each a tuple of whole numbers."""
 
@@ -348,6 +351,17 @@ class History:
 
     found_at_doors: tuple[int, dict[str, list[str]]] = field(default=(0, {}), init=False)
     """The number of steps, and what the judges of doors found in them, because several invariants need it."""
+
+    _without_flow: tuple[int, list[Event]] = field(default=(0, []), init=False)
+    """The number of events, and those that are none of the flow."""
+
+    @property
+    def without_flow(self) -> list[Event]:
+        """The events without those of rows on their way. Most invariants look at these only."""
+        if self._without_flow[0] != len(self.events):
+            others: list[Event] = [event for event in self.events if not isinstance(event, FLOW)]
+            self._without_flow = (len(self.events), others)
+        return self._without_flow[1]
 
     def add(self, event: Event) -> None:
         """Add an event."""

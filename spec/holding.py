@@ -20,7 +20,7 @@ def held_wrongly(history: History) -> Iterator[str]:
     """Yield every second release of a holder, every entry after a release, and every used id that a release names."""
     newest, highest = Generation(0), NO_CHECKPOINT
     released = set[Generation]()
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case JobClaimed(claim):
                 newest = claim.generation
@@ -50,12 +50,12 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
     If nobody was seen to delete leftovers, as in a trace, the second part is not judged. A zombie knows only entries of
     older generations.
     """
-    watched = any(isinstance(event, LeftoversGone) for event in history.events)
+    watched = any(isinstance(event, LeftoversGone) for event in history.without_flow)
     recorded = {NO_CHECKPOINT, *history.baseline}
     committed: list[tuple[Generation, CheckpointId]] = []
     gone = set[Generation]()
     started = set[Generation]()
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case RowCommitted(record):
                 works = record.generation in started or at_rest(record)
@@ -81,7 +81,7 @@ def repeated_nonces(history: History) -> Iterator[str]:
     A store that is asked again would find the other.
     """
     known: dict[str, str] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case JobClaimed(claim):
                 nonce, what = claim.nonce, f"the claim of generation {claim.generation} from id {claim.first_id}"

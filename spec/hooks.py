@@ -49,7 +49,7 @@ def wrongly_kept(history: History) -> Iterator[str]:
     graphs: dict[Generation, JobGraph] = {}
     told: dict[tuple[Generation, CheckpointId], dict[str, str | None]] = {}
     rows: dict[CheckpointId, dict[str, str]] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case DoorStarted(generation, graph, restored):
                 graphs[generation] = graph

@@ -103,7 +103,7 @@ def violations(history: History, *, contents: bool = True) -> tuple[Violation, .
 
 
 def _of(history: History, kind: type[_E]) -> Iterator[_E]:
-    return (event for event in history.events if isinstance(event, kind))
+    return (event for event in history.without_flow if isinstance(event, kind))
 
 
 @_named("cut-is-exact")
@@ -171,7 +171,7 @@ INVARIANTS |= {name: partial(badly_driven, name=name) for name in DOOR_JUDGES}
 def visible_after_commit(history: History) -> Iterator[str]:
     """A table changes only for a checkpoint whose entry is in, and exactly as that entry says."""
     records: dict[CheckpointId, CheckpointRecord] = {}
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, RowCommitted):
             records[event.record.checkpoint] = event.record
         elif isinstance(event, TableChanged):
@@ -187,7 +187,7 @@ def published_in_order(history: History) -> Iterator[str]:
     """Before the cut of a checkpoint is recorded, no later entry is committed and no table shows a newer checkpoint."""
     committed: list[CheckpointId] = []
     recorded: set[CheckpointId] = {NO_CHECKPOINT}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case RowCommitted(record, _):
                 waiting = [one for one in committed if one not in recorded]
@@ -210,7 +210,7 @@ def published_completely(history: History) -> Iterator[str]:
     """When a cut is recorded, every table that its entry names shows the entry."""
     records: dict[CheckpointId, CheckpointRecord] = {}
     shown: dict[TableName, CheckpointId] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case RowCommitted(record, _):
                 records[record.checkpoint] = record
@@ -231,7 +231,7 @@ def parent_line(history: History) -> Iterator[str]:
     None continues from a plain savepoint, except a rollback to it.
     """
     newest = history.baseline[-1] if history.baseline else NO_CHECKPOINT
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case DoorStarted(_, _, restored) if restored is not None:
                 newest = max(newest, restored.checkpoint)
@@ -248,7 +248,7 @@ def ids_rise(history: History) -> Iterator[str]:
     """Checkpoint ids rise, also over restarts, and none is used twice."""
     newest_row, given = NO_CHECKPOINT, set[CheckpointId]()
     newest_of: dict[Generation, CheckpointId] = {}
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, CheckpointTriggered):
             if event.checkpoint in given:
                 yield f"id {event.checkpoint} was given out twice"

@@ -22,7 +22,7 @@ def wrongly_judged(history: History) -> Iterator[str]:
     judged: dict[tuple[Generation, CheckpointId], _Judged] = {}
     aborted: dict[Generation, set[CheckpointId]] = {}
     ended: set[tuple[Generation, CheckpointId]] = set()
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case JudgementBegun(generation, vertex, checkpoint):
                 if (generation, checkpoint) in ended:

@@ -18,7 +18,7 @@ def left_behind(history: History) -> Iterator[str]:
     Also yield every remaining cut if neither its entry exists nor a plain savepoint that was taken after it.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case RowCommitted(record, kept):
                 entries[record.checkpoint] = record
@@ -37,6 +37,6 @@ def left_behind(history: History) -> Iterator[str]:
 
 def reserved_gone(history: History) -> Iterator[str]:
     """Yield every file that was deleted while a reader counted on its reservation."""
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, ReservedGone):
             yield f"{event.path} was deleted, and a reader had reserved it"

@@ -38,7 +38,7 @@ def unchecked(history: History) -> Iterator[str]:
     asked: dict[_Of, CheckBegun] = {}
     allowed: dict[_Of, bool | None] = {}
     watched = _watched(history)
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case DoorStarted(generation, graph):
                 graphs[generation], newest = graph, generation
@@ -82,7 +82,7 @@ def unjudged(history: History) -> Iterator[str]:
     """
     judged: dict[Generation, frozenset[TableName]] = {}
     suites, watched = _Suites(), _watched(history)
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case DoorStarted(generation, graph):
                 appended = (table for table in graph.tables() if table.mode is TableMode.APPEND)
@@ -110,7 +110,7 @@ def _not_let_through(
 
 def overtaken(history: History) -> Iterator[str]:
     """Yield every savepoint that holds rows in flight. Its barrier is always aligned (C5)."""
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, RowCommitted) and event.record.is_savepoint and _flying(event.record):
             yield f"savepoint {event.record.checkpoint} holds rows in flight on {_flying(event.record)}"
 

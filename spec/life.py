@@ -32,9 +32,9 @@ def badly_ended(history: History) -> Iterator[str]:
     """Yield every checkpoint that ended twice, or that did not end in a tick that caught up."""
     triggered: dict[Generation, list[CheckpointId]] = {}
     ended: Counter[tuple[Generation, CheckpointId]] = Counter()
-    rows = (event.record for event in history.events if isinstance(event, RowCommitted))
+    rows = (event.record for event in history.without_flow if isinstance(event, RowCommitted))
     saved = {record.checkpoint for record in rows if record.kind is RowKind.SAVEPOINT}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case CheckpointTriggered(generation, checkpoint):
                 triggered.setdefault(generation, []).append(checkpoint)
@@ -55,7 +55,7 @@ def badly_ended(history: History) -> Iterator[str]:
 def left_unsettled(history: History) -> Iterator[str]:
     """Yield every checkpoint that a tick committed and did not publish, although it ended without a failure."""
     waiting: dict[CheckpointId, Generation] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case RowCommitted(record, _) if record.commits:
                 waiting[record.checkpoint] = record.generation
@@ -72,7 +72,7 @@ def falsely_told(history: History) -> Iterator[str]:
     """Yield every completion that was told too early, and every entry of a checkpoint that was told as aborted."""
     recorded, committed = set[CheckpointId](), set[CheckpointId]()
     aborted: dict[CheckpointId, CheckpointFailureReason] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case CutWritten(checkpoint):
                 recorded.add(checkpoint)
@@ -93,7 +93,7 @@ def falsely_told(history: History) -> Iterator[str]:
 def wrongly_fenced(history: History) -> Iterator[str]:
     """Yield every claim, door and commit of a generation whose turn it is not."""
     newest, started = Generation(0), set[Generation]()
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, DoorStarted):
             if event.generation in started:
                 yield f"two doors were started as generation {event.generation}"
@@ -112,7 +112,7 @@ def left_uncommitted(history: History) -> Iterator[str]:
     A zombie is not judged once another process has an entry of its own, because that one may have gone back, or moved a
     source.
     """
-    for event in history.events:
+    for event in history.without_flow:
         if not isinstance(event, TickOver) or event.end.outcome not in _ALL_READ:
             continue
         if event.newest and event.newest.generation > event.generation:

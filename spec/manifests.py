@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 def read_otherwise(history: History) -> Iterator[str]:
     """Yield every entry that reads differently from how it was appended."""
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, EntryRead) and event.differs:
             yield f"entry {event.checkpoint} was read otherwise than it was appended"
 
 
 def named_too_early(history: History) -> Iterator[str]:
     """Yield every manifest that is missing, changed, or of a foreign generation when an entry begins to name it."""
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, EntryStored):
             yield from (f"entry {event.checkpoint} names {path}, which does not fit" for path in event.unfit)
 
 
 def written_again(history: History) -> Iterator[str]:
     """Yield every entry that writes manifests although the entry before it has the same handles."""
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, EntryStored) and event.new and not event.changed:
             yield f"entry {event.checkpoint} has the handles of the one before, and writes {event.new[0]}"
 
@@ -35,7 +35,7 @@ def deleted_too_early(history: History) -> Iterator[str]:
     """Yield every manifest that was deleted, or found missing, while an entry named it."""
     stored: dict[CheckpointId, tuple[str, ...]] = {}
     named: dict[CheckpointId, tuple[str, ...]] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case EntryStored():
                 stored[event.checkpoint] = event.named

@@ -20,7 +20,7 @@ def wrongly_renamed(history: History) -> Iterator[str]:
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     graphs: dict[Generation, JobGraph] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case DoorStarted(generation, graph, restored):
                 graphs[generation] = graph

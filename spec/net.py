@@ -24,7 +24,7 @@ def wrongly_netted(history: History) -> Iterator[str]:
     began: dict[Generation, DoorStarted] = {}
     entries: dict[CheckpointId, CheckpointRecord] = {}
     cuts: dict[CheckpointId, _Versions] = {NO_CHECKPOINT: {}}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case DoorStarted(generation):
                 began[generation] = event

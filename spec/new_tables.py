@@ -16,7 +16,7 @@ def not_begun_empty(history: History) -> Iterator[str]:
     A table of that name may have existed before. Its old content belongs to older cuts.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case RowCommitted(record, _):
                 rows[record.checkpoint] = record

@@ -36,7 +36,7 @@ def impolite(history: "History") -> Iterator[str]:
 
     A process may claim a job from itself, as it does at a restart.
     """
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, UnseenLeft) and event.holder != event.holder_before:
             lease, who = event.lease, f"generation {event.generation} took the job of generation {event.before}"
             if lease is None or lease.generation != event.before:

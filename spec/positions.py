@@ -25,7 +25,7 @@ def wrongly_positioned(history: History) -> Iterator[str]:
     in flight lead from the told position to the entry's.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case RowCommitted(record, _):
                 entries[record.checkpoint] = record

@@ -27,7 +27,7 @@ def badly_moved(history: History) -> Iterator[str]:
     rows: dict[CheckpointId, CheckpointRecord] = {}
     cuts: dict[CheckpointId, dict[TableName, int]] = {}
     asked: Mapping[str, str | None] | None = None
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case ResetAsked(positions):
                 asked = dict(positions)

@@ -89,7 +89,7 @@ def off_the_line(history: History) -> Iterator[str]:
     """
     line = Line()
     highest, newest, holder = NO_CHECKPOINT, NO_CHECKPOINT, Generation(0)
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case JobClaimed(claim):
                 holder = max(holder, claim.generation)
@@ -129,7 +129,7 @@ def wrongly_marked(history: History) -> Iterator[str]:
     Entries that are older than the history are not judged, because it does not say on which line they are.
     """
     line, told = Line(), set[CheckpointId]()
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case RowCommitted(record, kept, abandoned):
                 line.take(record, kept)
@@ -149,7 +149,7 @@ def wrongly_retained(history: History) -> Iterator[str]:
     A rollback only drops what it leaves behind, and a reset drops nothing. The next checkpoint drops the rest.
     """
     line, retained, savepoints = Line(), list(history.baseline), set(history.pinned)
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, SavepointDisposed):
             line.drop(event.checkpoint)
         if not isinstance(event, RowCommitted):
@@ -176,7 +176,7 @@ def not_gone_back(history: History) -> Iterator[str]:
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     cuts: dict[CheckpointId, CutWritten] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case RowCommitted(record, _):
                 rows[record.checkpoint] = record

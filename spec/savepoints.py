@@ -33,7 +33,7 @@ def drained_rows(history: History) -> tuple[CheckpointRecord, ...]:
     """
     waiting: dict[Request, SavepointKind] = {}
     found = []
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case SavepointAsked(generation, request, kind):
                 waiting[generation, request] = kind
@@ -58,7 +58,7 @@ def _has_ended_keys(record: CheckpointRecord) -> bool:
 def plain_savepoints(history: History) -> Iterator[tuple[CheckpointRecord, CutWritten]]:
     """Yield every plain savepoint with the cut that its restore makes: its parent's, and its net files."""
     cuts: dict[CheckpointId, CutWritten] = {}
-    for event in history.events:
+    for event in history.without_flow:
         if isinstance(event, CutWritten):
             cuts.setdefault(event.checkpoint, event)
         elif isinstance(event, RowCommitted) and event.record.kind is RowKind.SAVEPOINT:
@@ -77,10 +77,10 @@ def not_silent(history: History) -> Iterator[str]:
     """Yield what a plain savepoint changed or told. It must publish nothing, have no cut, and notify nobody."""
     saved = {
         event.record.checkpoint
-        for event in history.events
+        for event in history.without_flow
         if isinstance(event, RowCommitted) and event.record.kind is RowKind.SAVEPOINT
     }
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case TableChanged(checkpoint, publication) if checkpoint in saved:
                 yield f"{publication.table} shows savepoint {checkpoint}"
@@ -97,7 +97,7 @@ def not_silent(history: History) -> Iterator[str]:
 def unpinned(history: History) -> Iterator[str]:
     """Yield every savepoint that did not stay and was not disposed of, and every file of one that was deleted."""
     pinned: dict[CheckpointId, frozenset[str]] = {}
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case RowCommitted(record, kept):
                 if record.is_savepoint:
@@ -119,7 +119,7 @@ def badly_answered(history: History) -> Iterator[str]:
     asked: dict[Generation, list[str]] = {}
     answered: set[Request] = set()
     over: set[Generation] = set()
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case SavepointAsked(generation, request, _):
                 asked.setdefault(generation, []).append(request)
@@ -149,7 +149,7 @@ def falsely_answered(history: History) -> Iterator[str]:
     recorded: set[CheckpointId] = set()
     stopped: dict[Generation, CheckpointId] = {}
     holder = Generation(0)
-    for event in history.events:
+    for event in history.without_flow:
         match event:
             case JobClaimed(claim):
                 holder = max(holder, claim.generation)

@@ -15,9 +15,12 @@ class Begun:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
-    """A door took a fact and answered. `next_id` is the first checkpoint id that it has not used then."""
+    """A door took a fact and answered. `next_id` is the first checkpoint id that it has not used then.
+
+    It is not frozen, because a frozen one takes three times as long to make, and a run has many. Nobody changes it.
+    """
 
     told: Begun | Fact
     effects: tuple[Effect, ...]

@@ -145,6 +145,10 @@ class CheckpointCoordinator:
 
     # -------------------------------------------------------------- time
 
+    def pass_time(self, now_ms: int) -> None:
+        """Let time pass until `now_ms`. The caller knows that no timer is due by then."""
+        self._books.now_ms = max(self._books.now_ms, now_ms)
+
     def _advance(self, now_ms: int) -> None:
         """Fire all timers that are due by `now_ms`, in order of their times, each at most once.
 

@@ -70,8 +70,6 @@ class JobDoor:
         self._setup = setup
         self._job = Wiring(setup)
         self._waking = Waking(setup.linger_ms)
-        self._moved = True
-        """True if the last pass over the job has changed something, or a fact has come since that is not the time."""
 
     @property
     def next_id(self) -> CheckpointId:
@@ -111,7 +109,9 @@ class JobDoor:
         job = self._job
         if job.ending.over:
             return (refused(fact, over=True),) if isinstance(fact, SavepointRequested) else ()
-        self._moved = self._moved or not isinstance(fact, TimeAdvanced)
+        if isinstance(fact, TimeAdvanced) and self._waking.slept(job, fact.now_ms):
+            return ()
+        self._waking.moved = self._waking.moved or not isinstance(fact, TimeAdvanced)
         match fact:
             case TimeAdvanced():
                 self._advance(fact.now_ms)
@@ -280,9 +280,10 @@ class JobDoor:
                 self._job.readers.barrier_asked()
                 self._request_checkpoint()
             self._poll_sources()
-        if not (self._moved or self._job.effects or self._waking.is_due(self._job.now_ms)):
+        waking = self._waking
+        if not (waking.moved or self._job.effects or waking.is_due(self._job.now_ms)):
             return
-        self._moved, phase, asked = False, self._job.ending.phase, len(self._job.effects)
+        waking.moved, phase, asked = False, self._job.ending.phase, len(self._job.effects)
         if not self._job.hooks.restoring:
             end_inputs(self._job)
             self._run_vertices()
@@ -293,19 +294,19 @@ class JobDoor:
             if self._job.barrier_waits:
                 self._poll_sources()
             self._run_vertices()
-        self._moved = self._moved or self._job.ending.phase is not phase or len(self._job.effects) > asked
-        self._job.effects.extend(self._waking.asked(self._job))
+        waking.moved = waking.moved or self._job.ending.phase is not phase or len(self._job.effects) > asked
+        self._job.effects.extend(waking.asked(self._job))
 
     def _run_vertices(self) -> None:
         """Let every idle vertex take what its gate lets through, upstream ones first, so that barriers travel on."""
         for run in self._job.runs.values():
             while not run.busy and run.has_input and self._turn(run):
-                self._moved = True
-        self._moved = self._job.settle() or self._moved
+                self._waking.moved = True
+        self._waking.moved = self._job.settle() or self._waking.moved
 
     def _request_checkpoint(self) -> None:
         if self._job.ending.takes_checkpoints:
-            self._moved = True
+            self._waking.moved = True
             self._job.ending.requested += 1
             self._job.tell(told.CheckpointRequested(OWN_REQUEST, CHECKPOINT))
             self._job.settle()

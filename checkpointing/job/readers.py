@@ -224,6 +224,10 @@ class SourceReaders:
                 self._grant(split, rows)
                 yield PollSource(split.subtask.vertex, split.name, split.position, rows, self.cuts.cut_for(_key(split)))
 
+    def pass_turn(self) -> None:
+        """Let a turn pass in which no split can be asked."""
+        self._turn += 1
+
     def _may_read(self, split: Split) -> bool:
         """Return whether a split reads on. In a tick that is to end, one on its way to a cut still does."""
         return not self.ended and not split.ended and (not self.stopped or self.cuts.is_behind(_key(split)))

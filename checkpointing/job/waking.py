@@ -1,4 +1,4 @@
-"""Finds the time at which the job door must be stepped again: the earliest of all timers of the job."""
+"""Finds when the job door has something to do again: at once, or at the earliest of all timers of the job."""
 
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import WakeAt
@@ -11,6 +11,17 @@ class Waking:
         """Begin without a timer. A vertex waits `linger_ms` for more segments."""
         self._linger_ms = linger_ms
         self._at_ms: int | None = None
+        self.moved = True
+        """True if the last pass over the job changed something, or if another fact than the time has come since."""
+
+    def slept(self, job: Wiring, now_ms: int) -> bool:
+        """Let time pass if nothing has moved and no timer is due. Otherwise return False: there may be work to do."""
+        if self.moved or self.is_due(now_ms) or job.hooks.restoring or job.readers.barrier_due:
+            return False
+        job.now_ms = max(job.now_ms, now_ms)
+        job.coordinator.pass_time(job.now_ms)
+        job.readers.pass_turn()
+        return True
 
     def is_due(self, now_ms: int) -> bool:
         """Return True if the earliest timer is due."""
