@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from checkpointing.commit.at_rest import Recipe, Stamp, turn_of
+from checkpointing.commit.fencing import release_of
 from checkpointing.commit.recovery import Observed
 from checkpointing.commit.two_phase import UnexpectedFactError
 from checkpointing.failures import CheckpointFailureReason
@@ -128,11 +129,16 @@ class Holding:
         return replace(end, reason=CheckpointFailureReason.FENCED, message=f"{said}{end.message}")
 
     def _released(self) -> Steps[None]:
-        """Append the release. If it is missing, the next start only has to check whether this process lives."""
+        """Append the release. If it is missing, the next start only has to check whether this process lives.
+
+        If it was not appended, or nobody knows, look again. An own entry whose outcome was unknown may lie in between.
+        It may be the release itself, whose reply was lost.
+        """
+        own = self._held.claim.generation
         if isinstance((yield self._release(self._at_version)), RowAppended):
             return
-        seen = yield Observe()  # an own entry whose outcome was unknown may lie in between
-        if isinstance(seen, Observed) and newest_generation(seen) == self._held.claim.generation:
+        seen = yield Observe()
+        if isinstance(seen, Observed) and newest_generation(seen) == own and release_of(seen.rows, own) is None:
             yield self._release(seen.version)
 
     def _release(self, at_version: int) -> AppendRelease:

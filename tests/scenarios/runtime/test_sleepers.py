@@ -6,11 +6,15 @@ import pytest
 from deltalake import DeltaTable
 
 from checkpointing.identifiers import Generation, VertexId
+from checkpointing.messages import RowUnknown
 from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.record import Release
 from checkpointing.tick.messages import AppendClaim, AppendEntry, AppendRelease, TickFact
 from jobs.at_rest.savepoints import dispose, savepoint_at_rest
 from jobs.holding import job_stores
+from jobs.holding.job_stores import JobStores
 from jobs.recovery.carrier import Carrier
+from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.savepoint_job import at, records, run
@@ -86,3 +90,19 @@ def test_the_end_of_a_savepoint_leaves_what_state_tables_show(tick, tmp_path, mo
     dispose(at(tmp_path), savepoint.checkpoint)
     table = DeltaTable(str(tmp_path / table_of_state(JOB, VertexId("by_key"))))
     assert [] == [uri for uri in table.file_uris() if not Path(uri).exists()]
+
+
+def test_a_release_whose_reply_was_lost_is_not_appended_again(tick, tmp_path, undisturbed, monkeypatch):
+    """The tick looks again, finds its release among the entries, and appends no second one."""
+    append, lost = JobStores.append, ["the reply"]
+
+    def appended(stores, row, at_version, **said):
+        answer = append(stores, row, at_version, **said)
+        return RowUnknown(row.nonce, lost.pop()) if isinstance(row, Release) and lost else answer
+
+    monkeypatch.setattr(JobStores, "append", appended)
+    tick(plan=PLAN)
+    _, rows = CheckpointStore(at(tmp_path)).observe()
+    assert [Generation(1)] == [row.generation for row in rows if isinstance(row, Release)]
+    assert not lost
+    assert undisturbed == read_cut(tmp_path)
