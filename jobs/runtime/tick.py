@@ -23,6 +23,7 @@ from jobs.runtime.tick_carrier import TickCarrier
 from jobs.sources.needed_jars import with_needed_jars
 from jobs.spark.object_stores import with_store
 from jobs.spark.programs import must_start_spark
+from jobs.spark.session import is_local
 
 
 def run_tick(
@@ -65,6 +66,6 @@ def run_tick(
         carrier = TickCarrier(plan, settings, ordered, inbox, boundary or boundary_from_environment())
         config = with_store(with_needed_jars(settings.spark, plan.sources.values()), settings.warehouse)
         if engine is None and spark is None and config.connect_url is None:
-            must_start_spark()
+            must_start_spark(workers_here=is_local(config))
             fetch_missing_jars(config, ordered)
         return carrier.run(engine or SparkEngine(config, ordered, spark))

@@ -37,13 +37,14 @@ class Program:
     way_out: str = ""
 
 
-def must_start_spark() -> None:
-    """Raise UnfitProgramError if Spark cannot start its JVM and its Python workers here.
+def must_start_spark(*, workers_here: bool = True) -> None:
+    """Raise UnfitProgramError if Spark cannot start its JVM here, and its Python workers if they run here too.
 
-    Raises UnsafeFolderError if Spark's log and temporary files have no private folder.
+    The Python of a cluster's workers need not be on this machine: `jobs.spark.workers` looks at it on theirs. Raises
+    UnsafeFolderError if Spark's log and temporary files have no private folder.
     """
     private_folder()
-    for found in (java(), worker_python()):
+    for found in (java(), worker_python()) if workers_here else (java(),):
         if found.problem:
             raise UnfitProgramError(f"{found.problem}: {found.way_out}")
 

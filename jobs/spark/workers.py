@@ -25,9 +25,11 @@ _PACKAGES: Final = (DISTRIBUTION, "polars", "pyarrow")
 _LOOKS_PER_CORE: Final = 2
 _PAUSE_S: Final = 0.2
 """Each check takes at least this long. Otherwise, one free worker could take all of them."""
-_MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
-"""Spark's message if it cannot even start the check."""
-_WAY_OUT: Final = "install the same versions there, or name the worker's own Python in PYSPARK_PYTHON"
+_MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '(?P<name>\w+)")
+_NO_PROGRAM: Final = re.compile(r'Cannot run program "(?P<name>[^"]+)"')
+"""Spark's messages if it cannot even start the check."""
+_NAME_ITS_PYTHON: Final = "name the worker's own Python in PYSPARK_PYTHON"
+_WAY_OUT: Final = f"install the same versions there, or {_NAME_ITS_PYTHON}"
 _log = structlog.get_logger(__name__)
 
 Batches = Iterator[Any]
@@ -61,20 +63,28 @@ def must_suit(session: SparkSession, warehouse: Root, folder: str, cores: int, o
     looks = max(1, cores) * _LOOKS_PER_CORE
     answers = session.range(0, looks, 1, looks).mapInArrow(look, "host string, found string, wrong string")
     try:
-        seen = {row.host: row for row in answers.collect()}
+        seen = sorted(answers.collect(), key=lambda row: row.host)
     except Exception as error:
-        missing = _MISSING.search(str(error))
-        if missing is None:
+        lack = _lacking(error)
+        if lack is None:
             raise
-        raise UnfitWorkerError(f"the Python of a worker has no package {missing[1]}: {_WAY_OUT}") from error
-    _log.debug("workers compared", hosts=sorted(seen))
-    for host, row in sorted(seen.items()):
+        raise lack from error
+    _log.debug("workers compared", hosts=sorted({row.host for row in seen}))
+    for row in seen:
         found = json.loads(row.found)
         for name, wanted in ours.items():
             if found[name] != wanted:
-                raise UnfitWorkerError(_differs(host, name, found[name], wanted))
+                raise UnfitWorkerError(_differs(row.host, name, found[name], wanted))
         if row.wrong:
-            raise UnfitWorkerError(f"worker {host} {row.wrong}")
+            raise UnfitWorkerError(f"worker {row.host} {row.wrong}")
+
+
+def _lacking(error: Exception) -> UnfitWorkerError | None:
+    """Return what a worker lacks if it could not even start the check. Return None for any other error."""
+    program, package = _NO_PROGRAM.search(str(error)), _MISSING.search(str(error))
+    if program is not None:
+        return UnfitWorkerError(f"a worker has no program {program['name']}: {_NAME_ITS_PYTHON}")
+    return UnfitWorkerError(f"the Python of a worker has no package {package['name']}: {_WAY_OUT}") if package else None
 
 
 def _differs(host: str, name: str, theirs: str, ours: str) -> str:

@@ -1,10 +1,7 @@
 """A wheel alone is enough: installed into an empty environment, it makes a project that runs and that Dagster loads."""
 
-import os
-import runpy
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -12,13 +9,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from jobs.init.project import constraints
+from tests.wheel_environment import install, run, without_this_checkout
 
 pytestmark = [pytest.mark.dear, pytest.mark.spark, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).resolve().parents[3]
-UV = Path(sys.executable).with_name("uv")
-INSTALLING = runpy.run_path(str(ROOT / ".ci" / "make_environment.py"))
 UP_S = 120
 
 
@@ -66,29 +60,6 @@ def build(data):
 """,
 }
 """A project whose packages are called like those of a checkout; its keyed function goes to Spark's workers by name."""
-
-
-def run(*words, cwd, environment=None):
-    """Run a program; return what it said, and fail the test with that if it failed."""
-    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=600)
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return done.stdout
-
-
-def without_this_checkout():
-    """Return the present environment without anything that could lead a program to this checkout."""
-    mine = ("PYTHONPATH", "VIRTUAL_ENV", "TIDEMARK_", "PYSPARK_", "DAGSTER_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(mine)}
-
-
-def install(folder, *what):
-    """Install these into `folder`/env, an environment of their own, at the versions of this one."""
-    (folder / "constraints.txt").write_text(constraints())
-    if not (folder / "env").exists():
-        run(UV, "venv", "--quiet", "--python", sys.executable, folder / "env", cwd=folder)
-    environment = INSTALLING["uv_environment"]() | {"VIRTUAL_ENV": str(folder / "env")}
-    command = [UV, "pip", "install", "--quiet", "--config-settings-package", INSTALLING["STORED"]]
-    run(*command, "--constraint", folder / "constraints.txt", *what, cwd=folder, environment=environment)
 
 
 @pytest.fixture(scope="module")

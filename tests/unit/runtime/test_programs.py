@@ -10,7 +10,7 @@ from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.doctor.machine_health import machine_section
-from jobs.spark.programs import java, worker_python
+from jobs.spark.programs import UnfitProgramError, java, must_start_spark, worker_python
 from jobs.stores.warehouse import Warehouse
 
 PIPELINE = """
@@ -105,6 +105,14 @@ def test_a_worker_python_of_another_version_or_none_is_refused(program, run, tmp
     assert not list((tmp_path / "warehouse").rglob("*.json"))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     assert "" == worker_python().problem
+
+
+def test_the_python_of_a_clusters_workers_need_not_be_on_this_machine(tmp_path, monkeypatch):
+    """PYSPARK_PYTHON names a program on theirs. If the workers run here, it must be here."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "/image/bin/python")
+    with pytest.raises(UnfitProgramError, match="PYSPARK_PYTHON=/image/bin/python is no program"):
+        must_start_spark()
+    must_start_spark(workers_here=False)
 
 
 def test_the_doctor_finds_what_the_tick_would_refuse(program, tmp_path, monkeypatch):

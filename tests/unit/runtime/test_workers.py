@@ -1,6 +1,8 @@
 """Tests the comparison of a cluster's workers with this process, on a real Spark session."""
 
+import json
 import socket
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -51,3 +53,31 @@ def test_a_worker_that_lacks_what_spark_itself_needs_is_told(warehouse):
     answers.collect.side_effect = RuntimeError("... ModuleNotFoundError: No module named 'pyarrow.lib'")
     with pytest.raises(UnfitWorkerError, match="a worker has no package pyarrow: install the same versions there"):
         must_suit(session, warehouse, "checkpoints", 1, versions())
+
+
+def test_a_worker_without_the_named_python_is_told():
+    """As one that has the driver's packages under another path."""
+    with pytest.raises(UnfitWorkerError, match=r"no program /there/python: name the worker's own Python in PYSPARK_P"):
+        must_suit(answering(OSError('... Cannot run program "/there/python": error=2, No such')), "w", "c", 1, {})
+
+
+def test_each_of_several_workers_on_a_host_counts():
+    """Whatever the order in which they answer."""
+    good, bad = (answer({"polars": version}) for version in ("1", "2"))
+    for rows in ([good, bad], [bad, good]):
+        with pytest.raises(UnfitWorkerError, match="worker here has polars 2, and this process has 1"):
+            must_suit(answering(rows), "warehouse", "checkpoints", 1, {"polars": "1"})
+
+
+def answer(found):
+    """Return what a worker answers."""
+    return SimpleNamespace(host="here", found=json.dumps(found), wrong="")
+
+
+def answering(rows):
+    """Return a session whose workers answer this, or fail so."""
+    session = MagicMock()
+    session.range.return_value.mapInArrow.return_value.collect.side_effect = (
+        rows if isinstance(rows, Exception) else [rows]
+    )
+    return session
