@@ -1,4 +1,4 @@
-"""A gate whose story is told in short words: the product's, which takes the facts of Flink's cases besides."""
+"""Drives a gate by short words. It is the product's gate, with the facts of Flink's own cases added."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ EDGE = EdgeId(VertexId("upstream"), VertexId("task"))
 
 
 class Story:
-    """Tells a gate what arrives, by channel number, and what it answers."""
+    """Tells a gate which items arrive, by channel number, and collects its answers."""
 
     def __init__(self, config: GateConfig, channel_count: int) -> None:
         """Open the gate."""
@@ -28,19 +28,19 @@ class Story:
         self.gate = FlinkGate(config, self.channels)
 
     def segment(self, number: int, size_bytes: int = 10) -> SourceSlice:
-        """Return segment `number`: one row."""
+        """Return segment `number`. It has one row."""
         return SourceSlice(
             VertexId("upstream"), SplitId("0"), str(number), str(number + 1), "{}", rows=1, bytes=size_bytes
         )
 
     def put(self, channel: int, *items: ChannelItem | int) -> None:
-        """Put items to the end of a channel; a number is a segment."""
+        """Add items to the end of a channel. A number stands for a segment."""
         for item in items:
             arrived = self.segment(item) if isinstance(item, int) else item
             self.gate.tell(ItemArrived(self.channels[channel], arrived))
 
     def hand(self, channel: int, item: ChannelItem) -> tuple[GateEffect, ...]:
-        """Hand an item past the queue."""
+        """Hand the gate an item, past the queue."""
         return self.gate.tell(ItemHanded(self.channels[channel], item))
 
     def poll(self) -> tuple[GateEffect, ...]:
@@ -48,18 +48,18 @@ class Story:
         return self.gate.tell(Polled())
 
     def drain(self) -> list[GateEffect]:
-        """Take all that can be taken."""
+        """Take all items that can be taken."""
         effects: list[GateEffect] = []
         while self.gate.has_deliverable():
             effects += self.poll()
         return effects
 
     def at(self, now_ms: int) -> tuple[GateEffect, ...]:
-        """Move the clock and run timers."""
+        """Set the clock, and run timers."""
         return self.gate.tell(GateTimeAdvanced(now_ms))
 
     def blocked(self) -> list[int]:
-        """Return the blocked channels' numbers."""
+        """Return the numbers of the blocked channels."""
         return sorted(channel.subtask for channel in self.gate.blocked())
 
 
@@ -68,7 +68,7 @@ StoryMaker = Callable[..., Story]
 
 @pytest.fixture
 def story() -> StoryMaker:
-    """Return a maker of stories: `story(policy, channels, **config)`."""
+    """Return a function that makes drivers: `story(policy, channels, **config)`."""
 
     def make(policy: GatePolicy = GatePolicy.ALIGNED_BLOCKING, channels: int = 2, **config: bool | int) -> Story:
         return Story(GateConfig(policy=policy, **config), channels)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def story() -> StoryMaker:
 
 @pytest.fixture
 def barrier() -> Callable[..., Barrier]:
-    """Return a maker of barriers: `barrier(n, alignment, timeout_ms, created_ms)`."""
+    """Return a function that makes barriers: `barrier(n, alignment, timeout_ms, created_ms)`."""
 
     def make(
         number: int,
@@ -93,7 +93,7 @@ def barrier() -> Callable[..., Barrier]:
 
 @pytest.fixture
 def cancel() -> Callable[[int], CancelMarker]:
-    """Return a maker of cancel markers."""
+    """Return a function that makes cancel markers."""
     return lambda number: CancelMarker(CheckpointId(number))
 
 

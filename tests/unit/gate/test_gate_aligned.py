@@ -1,4 +1,4 @@
-"""The aligned policies: C1, C2, C3 and where implementers go wrong."""
+"""The aligned policies (C1, C2, C3), with the rules that implementers get wrong."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def _delivered(effects: object) -> list[int]:
 
 
 def test_the_last_channel_is_blocked_too_then_the_trigger_then_all_are_released(story, barrier):
-    """The last barrier blocks its channel, triggers, and then all channels go on."""
+    """The last barrier blocks its channel and triggers. Then all channels are released."""
     tale = story(channels=2)
     tale.put(0, barrier(1))
     tale.put(1, barrier(1))
@@ -51,8 +51,8 @@ def test_the_last_channel_is_blocked_too_then_the_trigger_then_all_are_released(
     assert [] == tale.blocked()
 
 
-def test_on_subsumption_the_old_is_released_and_aborted_before_the_new_one_blocks(story, barrier):
-    """A newer barrier releases the old one's channels, aborts it, and blocks its own channel."""
+def test_a_newer_barrier_releases_and_aborts_the_old_one_before_it_blocks(story, barrier):
+    """A newer barrier releases the channels of the old one, aborts it, and then blocks its own channel."""
     tale = story(channels=2)
     tale.put(0, barrier(1))
     tale.put(1, barrier(2))
@@ -67,8 +67,8 @@ def test_on_subsumption_the_old_is_released_and_aborted_before_the_new_one_block
     assert expected == tale.poll()
 
 
-def test_segments_behind_a_barrier_stay_in_the_gate_until_the_alignment_is_over(story, barrier):
-    """A blocked channel is not read; what it holds is delivered after the trigger, in order."""
+def test_segments_after_a_barrier_stay_in_the_gate_until_the_alignment_ends(story, barrier):
+    """A blocked channel is not read. Its segments are delivered after the trigger, in order."""
     tale = story(channels=2)
     tale.put(0, 1, barrier(1), 2, 3)
     assert [1] == _delivered(tale.drain())
@@ -82,7 +82,7 @@ def test_segments_behind_a_barrier_stay_in_the_gate_until_the_alignment_is_over(
 
 
 def test_an_obsolete_barrier_resumes_its_channel(story, barrier, cancel):
-    """A barrier of a cancelled id is ignored, blocks nothing, and what lies behind it is read on."""
+    """A barrier with a cancelled id is ignored and blocks nothing. The items after it are read."""
     tale = story(channels=2)
     tale.put(0, cancel(1))
     tale.put(1, barrier(1), 5)
@@ -106,8 +106,8 @@ def test_an_obsolete_barrier_resumes_its_channel(story, barrier, cancel):
         ),
     ],
 )
-def test_a_newer_cancel_aborts_the_pending_one_by_name_only_when_buffering(story, barrier, cancel, policy, expected):
-    """cancel(3) while 1 is pending aborts only 3 in the blocking policy, both in the buffering one."""
+def test_a_newer_cancel_aborts_the_pending_checkpoint_only_when_buffering(story, barrier, cancel, policy, expected):
+    """If 1 is pending, cancel(3) aborts only 3 in the blocking policy, and both in the buffering one."""
     tale = story(policy, channels=2)
     tale.put(0, barrier(1))
     tale.put(1, cancel(3))
@@ -118,7 +118,7 @@ def test_a_newer_cancel_aborts_the_pending_one_by_name_only_when_buffering(story
 
 
 def test_a_cancel_is_obeyed_once(story, cancel):
-    """The second cancel marker of an id, and one of an older id, are ignored."""
+    """A second cancel marker of an id, or one of an older id, is ignored."""
     tale = story(channels=3)
     for channel, checkpoint in enumerate((2, 2, 1)):
         tale.put(channel, cancel(checkpoint))
@@ -126,7 +126,10 @@ def test_a_cancel_is_obeyed_once(story, cancel):
 
 
 def test_the_target_is_fixed_at_the_first_barrier_and_an_end_counts_once(story, barrier, end):
-    """A channel that ends during the alignment counts as aligned; one that aligned and ends does not count twice."""
+    """A channel that ends during the alignment counts as aligned.
+
+    If it had aligned before, its end does not count again.
+    """
     tale = story(channels=3)
     tale.put(0, barrier(1))
     tale.drain()
@@ -140,7 +143,7 @@ def test_the_target_is_fixed_at_the_first_barrier_and_an_end_counts_once(story, 
 
 
 def test_the_end_of_the_last_missing_channel_triggers_before_it_is_delivered(story, barrier, end):
-    """End of channel counts as its barrier, and is handed on last."""
+    """An end of channel counts as its barrier, and is delivered last."""
     tale = story(channels=2)
     tale.put(0, barrier(1))
     tale.drain()
@@ -149,8 +152,8 @@ def test_the_end_of_the_last_missing_channel_triggers_before_it_is_delivered(sto
 
 
 @pytest.mark.parametrize("policy", [GatePolicy.ALIGNED_BLOCKING, BUFFERING])
-def test_without_the_flag_and_always_when_buffering_an_end_aborts(story, barrier, end, policy):
-    """An end during the alignment aborts it if ends do not count as barriers."""
+def test_an_end_aborts_without_the_flag_and_always_when_buffering(story, barrier, end, policy):
+    """If ends do not count as barriers, an end during the alignment aborts it."""
     tale = story(policy, channels=2, checkpoint_after_tasks_finished=policy is BUFFERING)
     tale.put(0, barrier(1))
     tale.drain()
@@ -161,7 +164,7 @@ def test_without_the_flag_and_always_when_buffering_an_end_aborts(story, barrier
 
 
 def test_one_channel_triggers_at_every_barrier(story, barrier):
-    """With one channel each newer barrier completes at once."""
+    """With one channel, each newer barrier completes its checkpoint at once."""
     tale = story(channels=1)
     tale.put(0, barrier(1), 1, barrier(2), barrier(2))
     assert [1, 2] == [e.barrier.checkpoint for e in tale.drain() if isinstance(e, TriggerCheckpoint)]
@@ -186,8 +189,8 @@ def test_alignment_time_runs_from_the_first_barrier_to_the_last(story, barrier):
     assert 700 == trigger.alignment_ms
 
 
-def test_buffering_replays_in_arrival_order_before_new_input(story, barrier):
-    """What was put aside comes back in the order of its arrival, before anything that came later."""
+def test_buffering_delivers_held_items_in_arrival_order_before_new_input(story, barrier):
+    """Items that were held come in the order of their arrival, before any later item."""
     tale = story(BUFFERING, channels=2)
     tale.put(0, barrier(1), 1)
     assert PutAside(tale.channels[0], tale.segment(1)) in tale.drain()
@@ -196,8 +199,8 @@ def test_buffering_replays_in_arrival_order_before_new_input(story, barrier):
     assert [2, 1, 4, 3] == _delivered(tale.drain())
 
 
-def test_buffering_over_the_limit_aborts_and_replays(story, barrier):
-    """More than `max_alignment_bytes` put aside abort the checkpoint; exactly as many do not."""
+def test_buffering_over_the_limit_aborts_and_delivers(story, barrier):
+    """More than `max_alignment_bytes` of held items abort the checkpoint. Exactly as many do not."""
     tale = story(BUFFERING, channels=2, max_alignment_bytes=20)
     tale.put(0, barrier(1), 1, 2)
     tale.drain()
@@ -217,7 +220,7 @@ def test_a_limit_that_is_neither_positive_nor_minus_one_is_refused(limit):
 
 @pytest.mark.parametrize("policy", [GatePolicy.ALIGNED_BLOCKING, BUFFERING])
 def test_an_unaligned_barrier_is_refused_by_an_aligned_gate_and_nothing_changes(story, barrier, policy):
-    """The error names barrier, channel and policy; the gate is as it was."""
+    """The error names barrier, channel and policy. The gate is unchanged."""
     tale = story(policy, channels=2)
     before = tale.gate.snapshot()
     with pytest.raises(GateProtocolError, match=policy.value):
@@ -226,7 +229,7 @@ def test_an_unaligned_barrier_is_refused_by_an_aligned_gate_and_nothing_changes(
 
 
 def test_nothing_may_come_after_the_end_of_a_channel(story, end):
-    """An item after the end is refused, naming the channel; the gate is as it was."""
+    """An item after the end is refused. The error names the channel, and the gate is unchanged."""
     tale = story(channels=1)
     tale.put(0, end)
     before = tale.gate.snapshot()
@@ -235,8 +238,8 @@ def test_nothing_may_come_after_the_end_of_a_channel(story, end):
     assert before == tale.gate.snapshot()
 
 
-def test_channels_take_turns_in_order_of_becoming_non_empty(story):
-    """One item of a channel, then it goes to the back."""
+def test_channels_take_turns_in_the_order_in_which_they_got_items(story):
+    """After one item, a channel goes to the end of the queue."""
     tale = story(channels=3)
     tale.put(2, 1, 2)
     tale.put(0, 3, 4)
@@ -244,8 +247,8 @@ def test_channels_take_turns_in_order_of_becoming_non_empty(story):
     assert [1, 3, 5, 2, 4] == _delivered(tale.drain())
 
 
-def test_a_poll_that_finds_nothing_has_no_effect(story):
-    """An empty gate answers a poll with nothing, and says so beforehand."""
+def test_a_poll_of_an_empty_gate_has_no_effect(story):
+    """The answer is empty, and the gate says so before the poll."""
     tale = story()
     assert not tale.gate.has_deliverable()
     assert tale.gate.next_item() is None
@@ -253,7 +256,7 @@ def test_a_poll_that_finds_nothing_has_no_effect(story):
 
 
 def test_a_queue_of_many_epochs_does_not_slow_the_gate(story, barrier):
-    """Several checkpoints may wait behind one another in every channel; each triggers in turn."""
+    """Several checkpoints may wait one after another in every channel. Each triggers in turn."""
     tale = story(channels=2)
     for channel in (0, 1):
         for number in range(1, 200):
@@ -262,8 +265,8 @@ def test_a_queue_of_many_epochs_does_not_slow_the_gate(story, barrier):
     assert list(range(1, 200)) == triggered
 
 
-def test_what_waits_lies_behind_a_barrier_that_was_handed_past_it(story, barrier):
-    """An aligned barrier handed past the queue blocks its channel: nothing of it is delivered before the trigger."""
+def test_segments_wait_behind_a_barrier_that_was_handed_past_the_queue(story, barrier):
+    """An aligned barrier that is handed past the queue blocks its channel. Its segments come after the trigger."""
     tale = story()
     tale.put(0, 1)
     tale.hand(0, barrier(1))
@@ -272,8 +275,8 @@ def test_what_waits_lies_behind_a_barrier_that_was_handed_past_it(story, barrier
     assert [1] == _delivered(tale.drain())
 
 
-def test_replays_nest_newest_first():
-    """A sequence put aside during a replay is replayed before the rest of that replay, at any depth."""
+def test_held_items_nest_newest_first():
+    """Items that are held while others are delivered come before the rest of those, at any depth."""
     buffer = AlignmentBuffer(-1)
     channel = ChannelId(EdgeId(VertexId("a"), VertexId("b")), 0)
     for number in (1, 2, 3):

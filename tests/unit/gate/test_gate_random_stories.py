@@ -1,4 +1,4 @@
-"""Random stories of a gate: every segment comes out once, in order, and each checkpoint covers what it should."""
+"""Random stories of a gate. Every segment comes out once and in order. Each checkpoint covers the right segments."""
 
 import random
 
@@ -20,7 +20,7 @@ STEPS = 120
 
 
 def _facts(tale, policy, seed):
-    """Return facts as three upstream subtasks might send them, polls and time mixed in."""
+    """Return facts in an order in which three upstream subtasks might send them, with polls and time between."""
     dice = random.Random(seed)  # noqa: S311 - a seeded story, no secret
     unaligned = policy in {GatePolicy.UNALIGNED, GatePolicy.ALTERNATING}
     newest = dict.fromkeys(tale.channels, 0)
@@ -59,7 +59,7 @@ def _facts(tale, policy, seed):
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("policy", GatePolicy)
 def test_every_segment_is_delivered_once_and_in_its_channels_order(story, policy, seed):
-    """Whatever barriers, cancels and timers do, no segment is lost, doubled or overtaken by its own channel's."""
+    """Whatever barriers, cancels and timers do, no segment is lost, doubled, or overtaken by another of its channel."""
     tale = story(policy, channels=3, max_alignment_bytes=60)
     arrived = {channel: [] for channel in tale.channels}
     delivered = {channel: [] for channel in tale.channels}
@@ -82,7 +82,7 @@ def test_every_segment_is_delivered_once_and_in_its_channels_order(story, policy
 
 
 def _before_barrier(facts, channel, checkpoint):
-    """Return the segments that came on the channel before that checkpoint's barrier, or before its end."""
+    """Return the segments that came on the channel before the barrier of that checkpoint, or before its end."""
     before = []
     for item in (f.item for f in facts if isinstance(f, ItemArrived) and f.channel == channel):
         if isinstance(item, Barrier) and item.checkpoint == checkpoint:
@@ -95,7 +95,7 @@ def _before_barrier(facts, channel, checkpoint):
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("policy", [p for p in GatePolicy if p is not GatePolicy.AT_LEAST_ONCE])
 def test_a_checkpoint_covers_exactly_the_segments_before_its_barriers(story, policy, seed):
-    """At the trigger: delivered, plus what is in flight if it is unaligned, equals what came before the barriers."""
+    """At the trigger, the delivered segments and those in flight are exactly those that came before the barriers."""
     tale = story(policy, channels=3)
     facts = _facts(tale, policy, seed)
     covered = {}

@@ -1,4 +1,4 @@
-"""What a gate does with what it was never promised: it refuses, names it, and is as it was."""
+"""A gate refuses items that it cannot handle. The error names them, and the gate is unchanged."""
 
 import pytest
 
@@ -13,7 +13,7 @@ STRANGE = ChannelId(EdgeId(VertexId("elsewhere"), VertexId("task")), 0)
 @pytest.mark.parametrize("policy", GatePolicy)
 @pytest.mark.parametrize("fact", [ItemArrived, ItemHanded])
 def test_a_channel_of_another_gate_is_refused_and_nothing_changes(story, barrier, policy, fact):
-    """The error names the channel and those that the gate has; the checkpoint in progress goes on."""
+    """The error names the channel and the gate's channels. The checkpoint in progress goes on."""
     kind = AlignmentType.AT_LEAST_ONCE if policy is GatePolicy.AT_LEAST_ONCE else AlignmentType.FORCED_ALIGNED
     tale = story(policy)
     tale.put(0, barrier(1, kind))
@@ -27,8 +27,8 @@ def test_a_channel_of_another_gate_is_refused_and_nothing_changes(story, barrier
 
 
 @pytest.mark.parametrize("policy", GatePolicy)
-def test_an_ended_channel_takes_nothing_more(story, policy):
-    """What comes behind the end of a channel is refused; the others go on."""
+def test_an_ended_channel_takes_no_more_items(story, policy):
+    """An item after the end of its channel is refused. The other channels go on."""
     tale = story(policy)
     tale.put(0, EndOfChannel())
     tale.drain()
@@ -41,8 +41,8 @@ def test_an_ended_channel_takes_nothing_more(story, policy):
 
 
 @pytest.mark.parametrize("policy", GatePolicy)
-def test_a_closed_gate_gives_nothing_and_aborts_nothing(story, barrier, policy):
-    """Once the task is cancelled no segment is delivered and no timer fires, whatever lies in the channels."""
+def test_a_closed_gate_delivers_and_aborts_nothing(story, barrier, policy):
+    """Once the task is cancelled, no segment is delivered and no timer fires, whatever the channels hold."""
     tale = story(policy)
     kind = AlignmentType.AT_LEAST_ONCE if policy is GatePolicy.AT_LEAST_ONCE else AlignmentType.FORCED_ALIGNED
     tale.put(0, barrier(1, kind), 1)

@@ -1,4 +1,4 @@
-"""The at-least-once tracker: C4."""
+"""The tracker of the at-least-once mode (C4)."""
 
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate import AbortCheckpoint, Deliver, GatePolicy, Ignored, TriggerCheckpoint
@@ -15,7 +15,7 @@ def _outcome(effects):
 
 
 def test_nothing_is_ever_blocked(story, barrier):
-    """Segments behind a barrier are delivered before the last barrier is in: they count twice after a restore."""
+    """Segments after a barrier are delivered before the last barrier comes. They count twice after a restore."""
     tale = story(POLICY)
     tale.put(0, barrier(1), 1)
     effects = tale.drain()
@@ -31,8 +31,8 @@ def test_a_newer_barrier_drops_no_older_pending_one(story, barrier):
     assert [("TriggerCheckpoint", 1), ("TriggerCheckpoint", 2)] == _outcome(tale.drain())
 
 
-def test_completion_drops_all_older_ones_without_a_word(story, barrier):
-    """A complete checkpoint makes older pending ones vanish; their late barriers are ignored."""
+def test_completion_drops_all_older_checkpoints_silently(story, barrier):
+    """When a checkpoint completes, older pending ones are dropped, and their late barriers are ignored."""
     tale = story(POLICY)
     tale.put(0, barrier(1), barrier(2))
     tale.put(1, barrier(2))
@@ -42,8 +42,8 @@ def test_completion_drops_all_older_ones_without_a_word(story, barrier):
     assert Ignored(tale.channels[1], barrier(1)) in tale.drain()
 
 
-def test_a_cancel_aborts_it_and_all_older_each_once(story, barrier, cancel):
-    """cancel(2) aborts 1 and 2; the other channel's markers tell nothing new."""
+def test_a_cancel_aborts_its_checkpoint_and_all_older_ones_once(story, barrier, cancel):
+    """cancel(2) aborts 1 and 2. The markers of the other channel change nothing."""
     tale = story(POLICY)
     tale.put(0, barrier(1), cancel(2))
     tale.put(1, cancel(1), cancel(2))
@@ -51,7 +51,7 @@ def test_a_cancel_aborts_it_and_all_older_each_once(story, barrier, cancel):
     assert () == tale.gate.pending()
 
 
-def test_an_id_is_aborted_once_with_one_open_channel_too(story, cancel, end):
+def test_an_id_is_aborted_once_even_with_one_open_channel(story, cancel, end):
     """A repeated cancel marker on the only open channel is ignored."""
     tale = story(POLICY)
     tale.put(1, end)
@@ -59,8 +59,8 @@ def test_an_id_is_aborted_once_with_one_open_channel_too(story, cancel, end):
     assert [("AbortCheckpoint", 3)] == _outcome(tale.drain())
 
 
-def test_an_end_aligns_its_channel_for_everything_pending(story, barrier, end):
-    """With the flag the latest checkpoint that the end completes triggers."""
+def test_an_end_aligns_its_channel_for_every_pending_checkpoint(story, barrier, end):
+    """With the flag, the latest checkpoint that the end completes triggers."""
     tale = story(POLICY)
     tale.put(0, barrier(1), barrier(2), barrier(3))
     tale.drain()
@@ -68,8 +68,8 @@ def test_an_end_aligns_its_channel_for_everything_pending(story, barrier, end):
     assert [("TriggerCheckpoint", 3)] == _outcome(tale.drain())
 
 
-def test_without_the_flag_an_end_aborts_everything_pending(story, barrier, end):
-    """All pending ids are aborted, oldest first, with the reason."""
+def test_without_the_flag_an_end_aborts_every_pending_checkpoint(story, barrier, end):
+    """All pending ids are aborted for this reason, oldest first."""
     tale = story(POLICY, checkpoint_after_tasks_finished=False)
     tale.put(0, barrier(1), barrier(2))
     tale.drain()
@@ -79,8 +79,8 @@ def test_without_the_flag_an_end_aborts_everything_pending(story, barrier, end):
     assert AbortCheckpoint(1, Reason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM) in effects
 
 
-def test_at_most_fifty_are_remembered(story, barrier):
-    """The oldest pending id is forgotten without a word when one too many is pending."""
+def test_at_most_fifty_checkpoints_are_remembered(story, barrier):
+    """If one too many is pending, the oldest id is forgotten silently."""
     tale = story(POLICY)
     for number in range(1, 52):
         tale.put(0, barrier(number))
@@ -103,7 +103,7 @@ def test_each_checkpoint_has_its_own_alignment_time(story, barrier):
 
 
 def test_an_aborted_checkpoint_never_triggers(story, barrier, cancel):
-    """Barriers of an aborted id are still counted, and complete nothing."""
+    """Barriers of an aborted id are still counted, but complete nothing."""
     tale = story(POLICY, channels=3)
     tale.put(0, barrier(1))
     tale.put(1, cancel(1))
@@ -112,8 +112,8 @@ def test_an_aborted_checkpoint_never_triggers(story, barrier, cancel):
     assert () == tale.gate.pending()
 
 
-def test_with_one_open_channel_completion_drops_all_older_ones_too(story, barrier, end):
-    """Checkpoints 1 and 2 wait for the one open channel; 3 completes there, and neither triggers after it."""
+def test_with_one_open_channel_completion_drops_all_older_checkpoints_too(story, barrier, end):
+    """Checkpoints 1 and 2 wait for the one open channel. 3 completes there, and then neither triggers."""
     told = story(GatePolicy.AT_LEAST_ONCE, 2)
     told.put(1, barrier(1), barrier(2), end)
     told.drain()

@@ -1,4 +1,4 @@
-"""Unaligned, and aligned with a timeout: C5, C6."""
+"""The unaligned mode, and the aligned mode with a timeout (C5, C6)."""
 
 from checkpointing.channel_items import AlignmentType
 from checkpointing.failures import CheckpointFailureReason as Reason
@@ -51,7 +51,7 @@ def _taken(effects):
 
 
 def test_the_first_barrier_triggers_and_overtakes(story, barrier):
-    """The barrier passes the segments before it; they are in flight and still delivered."""
+    """The barrier passes the segments before it. They are in flight, and still delivered."""
     tale = story(UNALIGNED)
     tale.put(0, 1, 2, barrier(1))
     effects = tale.poll()
@@ -62,16 +62,16 @@ def test_the_first_barrier_triggers_and_overtakes(story, barrier):
     assert [1, 2, 3, 4] == sorted(_delivered(effects))
 
 
-def test_the_barrier_goes_on_as_an_unaligned_one(story, barrier):
-    """What is sent downstream says that its checkpoint is unaligned."""
+def test_the_barrier_is_sent_on_as_an_unaligned_one(story, barrier):
+    """The barrier that goes downstream says that its checkpoint is unaligned."""
     tale = story(UNALIGNED)
     tale.put(0, barrier(1, timeout_ms=5))
     trigger = next(e for e in tale.poll() if isinstance(e, TriggerCheckpoint))
     assert barrier(1, AlignmentType.UNALIGNED) == trigger.barrier
 
 
-def test_in_flight_is_after_the_trigger_and_before_the_channels_own_barrier_or_end(story, barrier, end):
-    """Segments delivered before the trigger, and those behind the own barrier, are not in flight."""
+def test_segments_are_in_flight_from_the_trigger_to_the_channels_barrier_or_end(story, barrier, end):
+    """Segments that were delivered before the trigger, or come after the channel's barrier, are not in flight."""
     tale = story(UNALIGNED, channels=3)
     tale.put(1, 0)
     tale.drain()
@@ -84,8 +84,8 @@ def test_in_flight_is_after_the_trigger_and_before_the_channels_own_barrier_or_e
     assert {1: {1: [2, 3], 2: [5]}} == _in_flight(effects)
 
 
-def test_barriers_of_several_checkpoints_in_one_queue_divide_the_segments_exactly(story, barrier):
-    """With several in flight each checkpoint's in-flight state ends at its own barrier."""
+def test_several_barriers_in_one_queue_divide_the_segments_exactly(story, barrier):
+    """For each of several checkpoints, the segments in flight end at its own barrier."""
     tale = story(UNALIGNED, channels=1)
     tale.put(0, 1, barrier(1), 2, barrier(2), 3)
     effects = tale.drain()
@@ -94,7 +94,7 @@ def test_barriers_of_several_checkpoints_in_one_queue_divide_the_segments_exactl
 
 
 def test_an_obsolete_barrier_does_not_end_the_recording(story, barrier):
-    """A late barrier of an older checkpoint leaves the newer one's in-flight state open."""
+    """A late barrier of an older checkpoint does not end the newer one's segments in flight."""
     tale = story(UNALIGNED)
     tale.put(0, barrier(2))
     tale.drain()
@@ -102,8 +102,8 @@ def test_an_obsolete_barrier_does_not_end_the_recording(story, barrier):
     assert {2: {1: [1, 2]}} == _in_flight(tale.drain())
 
 
-def test_an_aborted_checkpoint_has_no_in_flight_state(story, barrier, cancel):
-    """A cancel marker drops what was recorded; the next checkpoint begins anew."""
+def test_an_aborted_checkpoint_has_no_segments_in_flight(story, barrier, cancel):
+    """A cancel marker drops the recorded segments. The next checkpoint begins without any."""
     tale = story(UNALIGNED)
     tale.put(0, barrier(1))
     tale.put(1, 1, cancel(1))
@@ -115,8 +115,8 @@ def test_an_aborted_checkpoint_has_no_in_flight_state(story, barrier, cancel):
     assert {2: {}} == _in_flight(tale.drain())
 
 
-def test_a_savepoint_is_aligned_under_the_policy_unaligned_too(story, barrier):
-    """A forced-aligned barrier blocks and triggers with the last one."""
+def test_a_savepoint_is_aligned_in_the_unaligned_mode_too(story, barrier):
+    """A barrier that must be aligned blocks, and triggers with the last one."""
     tale = story(UNALIGNED)
     tale.put(0, barrier(1, AlignmentType.FORCED_ALIGNED), 1)
     assert [] == _delivered(tale.drain())
@@ -128,7 +128,7 @@ def test_a_savepoint_is_aligned_under_the_policy_unaligned_too(story, barrier):
 
 
 def test_in_flight_segments_come_by_channel_in_order(story, barrier):
-    """The effect names the channels and their segments in order of arrival."""
+    """The effect names the channels, and their segments in order of arrival."""
     tale = story(UNALIGNED, channels=1)
     tale.put(0, 1, 2, barrier(1))
     effect = next(e for e in tale.drain() if isinstance(e, InFlightComplete))
@@ -139,7 +139,7 @@ def test_in_flight_segments_come_by_channel_in_order(story, barrier):
 
 
 def test_a_checkpoint_that_aligns_in_time_stays_aligned(story, barrier):
-    """No timeout passed: blocked, aligned trigger, nothing in flight."""
+    """Before the timeout, the channels block, the trigger is aligned, and nothing is in flight."""
     tale = story(ALTERNATING)
     tale.put(0, 1, barrier(1, timeout_ms=100), 2)
     tale.put(1, barrier(1, timeout_ms=100))
@@ -149,15 +149,15 @@ def test_a_checkpoint_that_aligns_in_time_stays_aligned(story, barrier):
     assert {} == _in_flight(effects)
 
 
-def test_the_timer_is_wished_for_at_the_first_word_of_a_checkpoint(story, barrier):
-    """WakeGateAt names the time at which the barrier is as old as its timeout."""
+def test_the_timer_is_requested_when_a_checkpoint_is_first_announced(story, barrier):
+    """WakeGateAt names the time at which the barrier's age reaches its timeout."""
     tale = story(ALTERNATING)
     tale.put(0, 1, barrier(1, timeout_ms=100, created_ms=50))
     assert WakeGateAt(150) in tale.poll()
 
 
-def test_the_timer_triggers_once_a_barrier_was_handled(story, barrier):
-    """The timer itself triggers; the channel that aligned has nothing in flight, the other has what is queued."""
+def test_the_timer_triggers_after_a_first_barrier(story, barrier):
+    """The timer triggers. The aligned channel has nothing in flight, and the other one has its queued segments."""
     tale = story(ALTERNATING)
     tale.put(0, barrier(1, timeout_ms=100), 1)
     tale.drain()
@@ -167,8 +167,8 @@ def test_the_timer_triggers_once_a_barrier_was_handled(story, barrier):
     assert {1: {1: [2, 3]}} == _in_flight(tale.drain())
 
 
-def test_a_timer_that_is_not_due_or_was_for_an_aborted_checkpoint_does_nothing(story, barrier, cancel):
-    """Before its time, after an abort, after completion and after closing the timer has no effect."""
+def test_a_timer_that_is_early_or_of_an_aborted_checkpoint_does_nothing(story, barrier, cancel):
+    """The timer has no effect before its time, or after an abort, a completion or a close."""
     tale = story(ALTERNATING)
     tale.put(0, barrier(1, timeout_ms=100))
     tale.drain()
@@ -184,7 +184,7 @@ def test_a_timer_that_is_not_due_or_was_for_an_aborted_checkpoint_does_nothing(s
 
 
 def test_barriers_announced_after_the_timeout_overtake_too(story, barrier):
-    """Once unaligned, an announcement lets its barrier pass at once."""
+    """Once the checkpoint is unaligned, an announced barrier passes at once."""
     tale = story(ALTERNATING)
     tale.put(0, barrier(1, timeout_ms=10))
     tale.drain()
@@ -195,8 +195,8 @@ def test_barriers_announced_after_the_timeout_overtake_too(story, barrier):
     assert {1: {1: [1]}} == _in_flight(effects)
 
 
-def test_an_announcement_that_comes_too_late_waits_for_the_timer(story, barrier):
-    """A first announcement older than its timeout sets a timer that is due at once, and no more."""
+def test_a_late_announcement_waits_for_the_timer(story, barrier):
+    """If a first announcement is older than its timeout, the timer is due at once. Nothing else happens."""
     tale = story(ALTERNATING)
     for channel in (0, 1):
         tale.put(channel, channel, barrier(1, timeout_ms=10))
@@ -208,8 +208,8 @@ def test_an_announcement_that_comes_too_late_waits_for_the_timer(story, barrier)
     assert [(1, True)] == _triggers(effects)
 
 
-def test_a_barrier_older_than_its_timeout_turns_the_checkpoint(story, barrier):
-    """Passive timeout: handled too late, the first barrier triggers unaligned and its channel waits."""
+def test_a_barrier_older_than_its_timeout_makes_the_checkpoint_unaligned(story, barrier):
+    """The first barrier is handled too late. It triggers unaligned, and its channel waits."""
     tale = story(ALTERNATING)
     tale.put(0, 1, barrier(1, timeout_ms=10), 2)
     tale.poll()
@@ -224,8 +224,8 @@ def test_a_barrier_older_than_its_timeout_turns_the_checkpoint(story, barrier):
     assert [2, 3] == sorted(_delivered(effects))
 
 
-def test_a_barrier_exactly_as_old_as_its_timeout_does_not_turn_it(story, barrier):
-    """The check at a barrier is `age > timeout`; only the timer fires at equality."""
+def test_a_barrier_exactly_as_old_as_its_timeout_does_not(story, barrier):
+    """The check at a barrier is `age > timeout`. Only the timer fires at equality."""
     tale = story(ALTERNATING)
     tale.put(0, barrier(1, timeout_ms=10))
     tale.poll()
@@ -234,7 +234,7 @@ def test_a_barrier_exactly_as_old_as_its_timeout_does_not_turn_it(story, barrier
 
 
 def test_an_end_before_the_first_barrier_starts_the_alignments_clock(story, barrier, end):
-    """A checkpoint begun by an announcement counts an end as the first to align (FLINK-24068)."""
+    """After an announcement, an end counts as the first channel to align (FLINK-24068)."""
     tale = story(ALTERNATING, channels=3)
     tale.put(0, 0, barrier(1, timeout_ms=10_000))
     tale.put(1, end)
@@ -246,8 +246,8 @@ def test_an_end_before_the_first_barrier_starts_the_alignments_clock(story, barr
     assert 5 == trigger.alignment_ms
 
 
-def test_a_later_checkpoint_waits_behind_an_aligned_barrier(story, barrier):
-    """With several in flight, barrier 2 behind barrier 1 on one channel is not announced before 1 is over."""
+def test_a_later_checkpoint_waits_for_an_aligned_barrier(story, barrier):
+    """If barrier 2 is after barrier 1 in a channel, it is not announced before checkpoint 1 has ended."""
     tale = story(ALTERNATING)
     for channel in (0, 1):
         tale.put(channel, barrier(1, timeout_ms=100), 1, barrier(2, timeout_ms=100), 2)
@@ -256,8 +256,8 @@ def test_a_later_checkpoint_waits_behind_an_aligned_barrier(story, barrier):
     assert not any(isinstance(e, AbortCheckpoint) for e in effects)
 
 
-def test_a_newer_unaligned_checkpoint_captures_what_a_savepoint_had_blocked(story, barrier):
-    """On subsumption the blocked channel's segments come free before the trigger, and are in flight."""
+def test_a_newer_unaligned_checkpoint_captures_segments_that_a_savepoint_blocked(story, barrier):
+    """The newer one releases the blocked channel before the trigger, and its segments are in flight."""
     tale = story(ALTERNATING)
     tale.put(0, barrier(0, AlignmentType.FORCED_ALIGNED), 1)
     tale.drain()
@@ -272,15 +272,15 @@ def test_a_newer_unaligned_checkpoint_captures_what_a_savepoint_had_blocked(stor
 
 
 def test_an_announcement_that_is_handed_in_makes_its_checkpoint_pending(story, barrier):
-    """Handed an announcement, the gate has the checkpoint pending; an unaligned barrier then triggers it."""
+    """The gate gets an announcement directly, and the checkpoint is pending. An unaligned barrier then triggers it."""
     tale = story(ALTERNATING)
     tale.gate.tell(AnnouncementHanded(tale.channels[0], barrier(1, timeout_ms=100)))
     assert (1,) == tale.gate.pending()
     assert [(1, True)] == _triggers(tale.hand(1, barrier(1, AlignmentType.UNALIGNED)))
 
 
-def test_savepoints_and_checkpoints_may_take_turns(story, barrier):
-    """Aligned kinds of all sorts follow each other; each triggers once."""
+def test_savepoints_and_checkpoints_may_alternate(story, barrier):
+    """Aligned checkpoints of all kinds follow each other, and each triggers once."""
     tale = story(ALTERNATING, channels=5)
     for number in range(20):
         alignment = AlignmentType.ALIGNED if number % 2 else AlignmentType.FORCED_ALIGNED
@@ -289,8 +289,8 @@ def test_savepoints_and_checkpoints_may_take_turns(story, barrier):
     assert [(number, False) for number in range(20)] == _triggers(tale.drain())
 
 
-def test_the_timer_of_a_checkpoint_that_is_over_turns_no_savepoint(story, barrier):
-    """A timer ends with its checkpoint; a savepoint that is pending when it would have run stays aligned."""
+def test_the_timer_of_an_ended_checkpoint_does_not_change_a_savepoint(story, barrier):
+    """A timer ends with its checkpoint. A savepoint that is pending at the timer's time stays aligned."""
     tale = story(ALTERNATING)
     tale.put(0, barrier(1, timeout_ms=100))
     tale.put(1, barrier(1, timeout_ms=100))
@@ -302,8 +302,8 @@ def test_the_timer_of_a_checkpoint_that_is_over_turns_no_savepoint(story, barrie
     assert [(2, False)] == _triggers(tale.drain())
 
 
-def test_nothing_is_recorded_any_more_after_an_abort(story, barrier, cancel):
-    """What an aborted checkpoint had stored is dropped at once."""
+def test_an_abort_ends_the_recording(story, barrier, cancel):
+    """The recorded segments of an aborted checkpoint are dropped at once."""
     tale = story(UNALIGNED)
     tale.put(0, barrier(1))
     tale.drain()
@@ -313,8 +313,8 @@ def test_nothing_is_recorded_any_more_after_an_abort(story, barrier, cancel):
     assert [(), ()] == [channel.recorded for channel in tale.gate.snapshot().channels.channels]
 
 
-def test_a_cancel_reaches_a_checkpoint_that_was_only_announced(story, barrier, cancel):
-    """No barrier is handled yet, and the marker aborts it: its barrier then is obsolete and its channel reads on."""
+def test_a_cancel_aborts_a_checkpoint_that_was_only_announced(story, barrier, cancel):
+    """The marker comes before any barrier. When the barrier comes, it is obsolete, and its channel goes on."""
     told = story(GatePolicy.ALTERNATING, 2)
     told.put(0, barrier(1, timeout_ms=100), 5)
     assert (AnnouncementReceived(told.channels[0], 1),) == told.poll()[:1]
@@ -325,7 +325,10 @@ def test_a_cancel_reaches_a_checkpoint_that_was_only_announced(story, barrier, c
 
 
 def test_a_newer_barrier_in_the_channel_aborts_no_unaligned_checkpoint(story, barrier):
-    """Flink aborts here, for its channels remember one barrier: a savepoint follows an unaligned checkpoint at once."""
+    """Flink aborts in this case, because its channels remember one barrier.
+
+    A savepoint follows the checkpoint at once.
+    """
     told = story(UNALIGNED, 2)
     told.put(0, 1, barrier(1), 2, barrier(2, alignment=AlignmentType.FORCED_ALIGNED))
     effects = told.poll()

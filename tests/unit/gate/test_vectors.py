@@ -1,4 +1,4 @@
-"""Flink's own barrier cases, run against the real gate."""
+"""Runs Flink's own barrier cases against the real gate."""
 
 import json
 from pathlib import Path
@@ -22,21 +22,24 @@ def _cases() -> list[object]:
 
 
 @pytest.mark.parametrize(("legend", "case"), _cases())
-def test_the_gate_does_what_flinks_handlers_do(legend: dict[str, object], case: dict[str, object]) -> None:
-    """Deliveries, triggers, aborts, blocks and in-flight sets equal those of Flink's handlers."""
+def test_the_gate_behaves_like_flinks_handlers(legend: dict[str, object], case: dict[str, object]) -> None:
+    """Deliveries, triggers, aborts, blocked channels and segments in flight equal those of Flink's handlers."""
     assert [] == run_case(legend, case)
 
 
 @pytest.mark.parametrize(("name", "count"), FILES.items())
 def test_no_case_is_left_out(name: str, count: int) -> None:
-    """The files hold all the cases they are known to hold."""
+    """The files have the expected number of cases."""
     assert count == len(load(str(VECTORS / f"{name}.json"))[1])
 
 
 def test_the_report_names_each_failing_case_and_ends_with_the_sum(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong expectation fails with step, expected and got; the exit code is 1 and the sum stands alone."""
+    """A wrong expectation fails with its step, the expected and the actual value.
+
+    The exit code is 1, and the last line the sum.
+    """
     legend, cases = load(str(VECTORS / "tracker.json"))
     wrong = {**cases[0], "expect": [["buffer", 0, 7]]}
     path = tmp_path / "wrong.json"
@@ -47,8 +50,8 @@ def test_the_report_names_each_failing_case_and_ends_with_the_sum(
     assert lines == [f"FAILED {wrong['name']}: step 0: expected ('buffer', 0, 7), got ('buffer', 0, 0)"]
 
 
-def test_a_file_that_no_runner_claims_fails_every_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A case that nothing can run never passes."""
+def test_a_file_without_a_runner_fails_every_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A case that no runner can run never passes."""
     path = tmp_path / "strange.json"
     path.write_text(json.dumps({"legend": {"modes": {"sideways": ""}}, "cases": [{"name": "a"}]}))
     assert 1 == main([str(path)])

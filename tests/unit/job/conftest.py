@@ -1,4 +1,4 @@
-"""A small job whose story is told fact by fact: two sources, a two-input vertex with an append table."""
+"""Drives a small job fact by fact. It has two sources, and a vertex with two inputs and an append table."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -50,17 +50,17 @@ CLAIM = Claim(
 
 
 def file(name: str, rows: int = 1) -> FileHandle:
-    """Return a file of that name, ten bytes a row."""
+    """Return a file with that name, with ten bytes for each row."""
     return FileHandle(name, rows, rows * 10, 0)
 
 
 def keyed(name: str, first: int, last: int, version: Version, kind: KeyedFileKind = KeyedFileKind.DELTA) -> KeyedFile:
-    """Return a state file of those key groups."""
+    """Return a state file of these key groups."""
     return KeyedFile(file(name), kind, first, last, version)
 
 
 def two_sources(*, judged: bool = False, parallelism: int = 1) -> JobGraph:
-    """Return left and right -> joined, which appends to one table."""
+    """Return the graph left and right -> joined. The vertex `joined` appends to one table."""
     return JobGraph(
         (
             Vertex("left", VertexKind.SOURCE, 1, splits=("l",)),
@@ -77,7 +77,7 @@ def two_sources(*, judged: bool = False, parallelism: int = 1) -> JobGraph:
 
 
 def record(graph: JobGraph, checkpoint: int, snapshots: dict[str, tuple[SubtaskSnapshot, ...]], **changes: Any):
-    """Return the row of a cut of that graph."""
+    """Return the entry of a cut of that graph."""
     vertices = tuple(
         VertexRecord(
             vertex=vertex.id,
@@ -102,7 +102,7 @@ def record(graph: JobGraph, checkpoint: int, snapshots: dict[str, tuple[SubtaskS
 
 
 class Story:
-    """A job door at rest between two facts, and everything that it asked for and nobody has answered."""
+    """A job door between two facts, with all its effects that have no answer yet."""
 
     def __init__(self, graph: JobGraph, config: dict[str, Any] | None = None, **setup: Any) -> None:
         self.graph = graph
@@ -139,22 +139,22 @@ class Story:
                     pass
 
     def tell(self, fact: Any) -> None:
-        """Step the door."""
+        """Step the door with a fact."""
         self._take(self.door.step(fact))
 
     def passes(self, milliseconds: int) -> None:
-        """Let time go on."""
+        """Advance the clock."""
         self.now_ms += milliseconds
         self.tell(TimeAdvanced(self.now_ms))
 
     # ---------------------------------------------------------- what waits
 
     def all(self, kind: type) -> list[Any]:
-        """Return what waits, of that kind."""
+        """Return the waiting effects of that kind."""
         return [effect for effect in self.waiting if isinstance(effect, kind)]
 
     def take(self, kind: type, holds: Callable[[Any], bool] = lambda effect: True) -> Any:
-        """Take the first thing of that kind that waits."""
+        """Take the first waiting effect of that kind."""
         effect = next(effect for effect in self.all(kind) if holds(effect))
         self.waiting.remove(effect)
         return effect
@@ -166,7 +166,7 @@ class Story:
     # ---------------------------------------------------------- answers
 
     def offers(self, source: str, rows: int, *, estimated: bool = False) -> SourceSlice:
-        """Answer the source's poll with so many rows."""
+        """Answer the source's poll with this many rows."""
         poll = self.take(PollSource, lambda poll: poll.source == source)
         start = int(poll.position or 0)
         place = (source, poll.split, str(start), str(start + rows), "")
@@ -175,13 +175,13 @@ class Story:
         return offered
 
     def is_idle(self, *sources: str) -> None:
-        """Answer these sources' polls with nothing."""
+        """Answer these sources' polls without rows."""
         for source in sources:
             poll = self.take(PollSource, lambda poll, source=source: poll.source == source)
             self.tell(SourceIdle(poll.source, poll.split))
 
     def finishes(self, vertex: str = "joined", work: tuple[TaskWork, ...] = ()) -> str:
-        """Finish the vertex's micro-batch with one file for its append table; return the file's name."""
+        """Finish the vertex's micro-batch with one file for its append table. Return the file's name."""
         effect = self.take(RunMicroBatch, lambda run: run.vertex == vertex)
         name = f"out-{next(self._names)}"
         own = self.graph.vertex(vertex)
@@ -192,34 +192,34 @@ class Story:
         return name
 
     def judges(self, *, passed: bool = True, message: str = "") -> Any:
-        """Give the verdict that is asked for."""
+        """Answer the request for a verdict."""
         asked = self.take(JudgeSuites)
         self.tell(SuitesJudged(asked.vertex, asked.checkpoint, passed, "{}", message))
         return asked
 
     def checks(self, *problems: str) -> None:
-        """Say what the tables' check found."""
+        """Answer the check of the tables."""
         self.tell(TablesChecked(self.take(CheckTables).checkpoint, problems))
 
     def appends(self) -> Any:
-        """Append the row that waits; return it."""
+        """Append the waiting entry. Return it."""
         row = self.take(AppendRow).row
         self.version += 1
         self.tell(RowAppended(row.nonce, self.version))
         return row
 
     def publishes(self) -> None:
-        """Publish every table that waits."""
+        """Publish every waiting table."""
         for effect in self.all(PublishTable):
             self.waiting.remove(effect)
             self.tell(TablePublished(effect.checkpoint, effect.publication.table, 1))
 
     def records(self) -> None:
-        """Record the cut that waits."""
+        """Record the waiting cut."""
         self.tell(CutRecorded(self.take(RecordCut).checkpoint))
 
     def commits(self) -> Any:
-        """Go from the check of the tables to the recorded cut; return the row."""
+        """Go from the check of the tables to the recorded cut. Return the entry."""
         self.checks()
         row = self.appends()
         self.publishes()
@@ -228,13 +228,13 @@ class Story:
 
 
 def in_flight_of(edge: EdgeId, subtask: int, *names: str) -> Iterator[ChannelState]:
-    """Yield what an unaligned cut holds in flight on one channel: a segment a file."""
+    """Yield what an unaligned cut has in flight on one channel: one segment for each file."""
     yield ChannelState(ChannelId(edge, subtask), tuple(StagedSegment((file(name),)) for name in names))
 
 
 @pytest.fixture
 def job() -> SimpleNamespace:
-    """Return what begins a story, and the words for what it is about."""
+    """Return a function that begins a story, and the words for its parts."""
     return SimpleNamespace(
         story=Story,
         two_sources=two_sources,

@@ -1,4 +1,4 @@
-"""Groups of splits that read another job's cuts: who may be polled, up to which cut, and when a barrier may follow."""
+"""Groups of splits that read another job's cuts: which one is polled, up to which cut, and when a barrier follows."""
 
 import pytest
 
@@ -19,8 +19,8 @@ def piece(split, cut, *, at_cut=True, rows=1):
     return SourceSlice(*split, "0", "1", "", rows, rows, cut=cut, at_cut=at_cut)
 
 
-def test_one_split_at_a_time_is_asked_for_any_cut():
-    """Two might find different ones."""
+def test_one_split_at_a_time_is_polled_for_any_cut():
+    """Two splits might find different cuts."""
     cuts = groups(a="1", b="1")
     assert not cuts.seeks(A, [])
     assert not cuts.seeks(A, [FREE])
@@ -28,8 +28,11 @@ def test_one_split_at_a_time_is_asked_for_any_cut():
     assert not cuts.seeks(FREE, [A])
 
 
-def test_the_first_slice_names_the_cut_for_all():
-    """A barrier waits until all have reached it; then it is due, and nobody reads on before it was sent."""
+def test_the_first_slice_decides_the_cut_for_all_splits():
+    """A barrier waits until all splits have reached the cut.
+
+    Then it is due, and no split reads on before it is sent.
+    """
     cuts = groups(a="1", b="1")
     assert not cuts.hold_barrier
     assert {B} == cuts.offered(A, piece(A, "5", at_cut=False))
@@ -45,7 +48,7 @@ def test_the_first_slice_names_the_cut_for_all():
 
 
 def test_a_new_split_beside_an_old_one_holds_barriers_from_the_start():
-    """It stands at no cut yet."""
+    """The new split stands at no cut yet."""
     cuts = groups(a="1")
     assert cuts.hold_barrier
     cuts.offered(B, piece(B, "1"))
@@ -58,7 +61,7 @@ def test_a_new_split_beside_an_old_one_holds_barriers_from_the_start():
 
 @pytest.mark.parametrize("wrong", [piece(B, "6"), piece(B, None), piece(A, "5")])
 def test_rows_of_another_cut_are_an_error_of_the_source(wrong):
-    """Of no cut, of another one, or beyond the cut that was reached."""
+    """The rows belong to no cut, to another cut, or come after the cut that was reached."""
     cuts = groups(a="1", b="1")
     cuts.offered(A, piece(A, "5"))
     with pytest.raises(MixedCutsError, match="offered rows of cut"):

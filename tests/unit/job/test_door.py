@@ -1,4 +1,4 @@
-"""The job door as its driver sees it: alignment, quality, stops, doubt, failed epochs, order, credit, timers."""
+"""The job door as its driver sees it: alignment, quality, stops, doubt, failed epochs, order, credit and timers."""
 
 import pytest
 
@@ -38,7 +38,7 @@ THREE = {"every_rows": 3, "rows_of": ("left",), "slice_rows_max": 3, "micro_batc
 
 
 def unequal():
-    """Return left -> bronze -> joined and right -> joined: right's barriers come first."""
+    """Return left -> bronze -> joined and right -> joined. The barriers of `right` come first."""
     return JobGraph(
         (
             Vertex("left", VertexKind.SOURCE, 1, splits=("l",)),
@@ -51,20 +51,20 @@ def unequal():
 
 
 def epoch(story, rows=3):
-    """Read an epoch of left rows and run it; the barrier has passed joined."""
+    """Read and run an epoch of left rows. The barrier has passed `joined`."""
     story.offers("left", rows)
     story.passes(2_000)
     story.finishes()
 
 
 def rows_given(run, number):
-    """Return the slices' bounds of one input of a micro-batch."""
+    """Return the begin and end of each slice in one input of a micro-batch."""
     return [(part.start, part.end) for each in run.inputs if each.input == number for part in each.segments]
 
 
 @pytest.mark.parametrize("buffered", [None, UNLIMITED])
-def test_rows_behind_a_barrier_wait_for_the_other_input(job, buffered):
-    """Alignment: right's rows behind barrier 1 stay out of the epoch while left's barrier is on its way (C1, C2)."""
+def test_rows_after_a_barrier_wait_for_the_other_input(job, buffered):
+    """While left's barrier 1 is on its way, right's rows after barrier 1 do not run (C1, C2)."""
     story = job.story(unequal(), {**THREE, "max_alignment_bytes": buffered}, linger_ms=0)
     story.offers("right", 5)
     story.passes(1)
@@ -82,8 +82,8 @@ def test_rows_behind_a_barrier_wait_for_the_other_input(job, buffered):
     assert "5" == row.vertices[1].subtasks[0].position
 
 
-def test_at_least_once_waits_for_nobody(job):
-    """At least once: right's rows behind barrier 1 are taken at once, and count again after a crash (C4)."""
+def test_at_least_once_never_waits(job):
+    """Right's rows after barrier 1 run at once, and count again after a crash (C4)."""
     story = job.story(unequal(), {**THREE, "mode": "at_least_once"}, linger_ms=0)
     story.offers("left", 3)
     story.offers("right", 7)
@@ -91,7 +91,7 @@ def test_at_least_once_waits_for_nobody(job):
 
 
 def test_an_unaligned_barrier_overtakes_and_the_rows_are_in_flight(job):
-    """Unaligned: the barrier passes the rows that wait; they are in the row, and in no table yet (C5)."""
+    """The barrier passes the waiting rows. They are in the entry, and in no table yet (C5)."""
     story = job.story(unequal(), {**THREE, "unaligned": True}, limits=TickLimits(checkpoints=2))
     story.offers("left", 3)
     assert [] == story.all_told(RunMicroBatch)
@@ -102,8 +102,8 @@ def test_an_unaligned_barrier_overtakes_and_the_rows_are_in_flight(job):
     assert [("0", "3")] == rows_given(story.all(RunMicroBatch)[0], 0)
 
 
-def test_what_is_in_flight_is_kept_until_the_snapshot_is_taken(job):
-    """The barrier comes while rows wait to run: the snapshot follows them, and still knows what it overtook."""
+def test_segments_in_flight_are_kept_until_the_snapshot_is_taken(job):
+    """The barrier comes while rows wait to run. The snapshot is taken later, and still has the overtaken segments."""
     story = job.story(unequal(), {**THREE, "unaligned": True})
     story.offers("left", 2)  # these wait for company in bronze
     story.offers("left", 1)  # the barrier follows at once and overtakes this row
@@ -115,7 +115,7 @@ def test_what_is_in_flight_is_kept_until_the_snapshot_is_taken(job):
 
 
 def test_a_failed_suite_ends_the_tick_with_its_message(job):
-    """A suite that rejects the epoch fails the tick: reason QUALITY, the judge's own words, nothing committed (J3)."""
+    """A rejected epoch fails the tick with reason QUALITY and the judge's message. Nothing is committed (J3)."""
     story = job.story(job.two_sources(judged=True), {**THREE, "tolerable_failures": 9})
     epoch(story)
     story.judges(passed=False, message="3 rows have no key: repair the file")
@@ -129,7 +129,7 @@ def test_a_failed_suite_ends_the_tick_with_its_message(job):
 
 
 def test_stop_now_ends_without_a_checkpoint(job):
-    """STOP NOW: what is uncommitted is read again by the next tick."""
+    """STOP NOW: the next tick reads the uncommitted rows again."""
     story = job.story(job.two_sources(), THREE)
     story.offers("left", 2)
     story.tell(NOW)
@@ -137,8 +137,8 @@ def test_stop_now_ends_without_a_checkpoint(job):
     assert [] == story.all_told(AppendRow)
 
 
-def test_stop_after_checkpoint_reads_no_more_and_commits_what_was_read(job):
-    """STOP AFTER CHECKPOINT: no new poll, outstanding answers count, one last checkpoint, then the end."""
+def test_stop_after_checkpoint_commits_all_rows_read_so_far(job):
+    """STOP AFTER CHECKPOINT: no new poll, open answers count, one last checkpoint, then the end."""
     story = job.story(job.two_sources(), {})
     story.offers("left", 2)
     story.tell(AFTER)
@@ -158,7 +158,10 @@ def test_stop_after_checkpoint_reads_no_more_and_commits_what_was_read(job):
     [(NOW, TickOutcome.STOPPED), (MicroBatchFailed("joined", 9, "a task died"), TickOutcome.FAILED)],
 )
 def test_a_tick_never_ends_in_doubt(job, asked, outcome):
-    """While a row is on its way or unpublished, neither a stop nor a failure ends the tick; after the cut it does."""
+    """While an entry is being appended or published, neither a stop nor a failure ends the tick.
+
+    After the cut they do.
+    """
     story = job.story(job.two_sources(), THREE)
     epoch(story)
     story.checks()
@@ -173,8 +176,11 @@ def test_a_tick_never_ends_in_doubt(job, asked, outcome):
     assert [1] == [effect.checkpoint for effect in story.all_told(NotifyComplete)]
 
 
-def test_a_checkpoint_that_was_not_sent_is_aborted_at_the_end(job):
-    """A stop while the tables are being checked: the checkpoint certainly did not commit, and listeners hear it."""
+def test_a_checkpoint_whose_entry_was_not_sent_is_aborted_at_the_end(job):
+    """The stop comes while the tables are checked.
+
+    The checkpoint was certainly not committed, and listeners hear of the abort.
+    """
     story = job.story(job.two_sources(), THREE)
     epoch(story)
     assert [1] == [check.checkpoint for check in story.all(CheckTables)]
@@ -184,8 +190,8 @@ def test_a_checkpoint_that_was_not_sent_is_aborted_at_the_end(job):
     assert EndTick(TickOutcome.STOPPED) == story.end
 
 
-def test_a_refused_row_names_who_has_the_job(job):
-    """Fenced: the tick ends FENCED, naming the holder; nothing is published."""
+def test_a_refused_entry_names_the_holder_of_the_job(job):
+    """The tick ends as FENCED and names the holder. Nothing is published."""
     story = job.story(job.two_sources(), THREE)
     epoch(story)
     story.checks()
@@ -195,7 +201,7 @@ def test_a_refused_row_names_who_has_the_job(job):
 
 
 def test_an_unknown_outcome_ends_the_tick_and_aborts_nothing(job):
-    """Unknown: perhaps it is in. Nobody is told that it was aborted, and nothing is deleted."""
+    """The entry may be in. So nobody hears that the checkpoint was aborted, and nothing is deleted."""
     story = job.story(job.two_sources(), THREE)
     epoch(story)
     story.checks()
@@ -204,8 +210,8 @@ def test_an_unknown_outcome_ends_the_tick_and_aborts_nothing(job):
     assert [] == story.all_told(NotifyAborted)
 
 
-def test_files_of_a_failed_epoch_are_in_the_next_row(job):
-    """A checkpoint that expires loses nothing: the next row adds its files too, each once."""
+def test_files_of_a_failed_epoch_are_in_the_next_entry(job):
+    """A checkpoint that expires loses nothing. The next entry adds its files too, each once."""
     story = job.story(job.two_sources(judged=True), {**THREE, "timeout_ms": 5_000, "tolerable_failures": 1})
     epoch(story)
     late = story.take(JudgeSuites)
@@ -220,8 +226,8 @@ def test_files_of_a_failed_epoch_are_in_the_next_row(job):
     assert ["out-1", "out-2"] == [each.path for _, files in asked.files for each in files]
 
 
-def test_a_segment_follows_the_one_before(job):
-    """FIFO: the slices of a split come to its vertex in their order, over micro-batches too."""
+def test_segments_keep_their_order(job):
+    """The slices of a split reach its vertex in their order, over several micro-batches too."""
     story = job.story(job.two_sources(), {"slice_rows_max": 2, "micro_batch_rows_max": 4})
     met = []
     for _ in range(3):
@@ -232,8 +238,8 @@ def test_a_segment_follows_the_one_before(job):
     assert [("0", "2"), ("2", "4"), ("4", "6"), ("6", "8"), ("8", "10"), ("10", "12")] == met
 
 
-def test_a_source_without_credit_is_not_asked(job):
-    """Back-pressure: a channel that is full stops its source until a micro-batch has taken its bytes."""
+def test_a_source_without_credit_is_not_polled(job):
+    """A full channel stops its source until a micro-batch has taken its bytes."""
     story = job.story(job.two_sources(), {}, credit_bytes=30)
     story.offers("left", 3)
     assert ["right"] == [poll.source for poll in story.all(PollSource)]
@@ -242,8 +248,8 @@ def test_a_source_without_credit_is_not_asked(job):
     assert {"right", "left"} == {poll.source for poll in story.all(PollSource)}
 
 
-def test_a_timer_that_is_over_hides_no_other(job):
-    """Once the duration is over, rows that wait for company are still woken for (the wish was lost behind it)."""
+def test_an_expired_timer_hides_no_other(job):
+    """After the tick's duration is over, the door still asks to be woken for rows that wait for more."""
     story = job.story(job.two_sources(), {}, limits=TickLimits(duration_ms=100), linger_ms=5_000)
     story.passes(50)
     story.offers("left", 3)
@@ -252,8 +258,11 @@ def test_a_timer_that_is_over_hides_no_other(job):
     assert 6_050 == story.wake_ms
 
 
-def test_an_idle_tick_ends_though_empty_checkpoints_go_on(job):
-    """With an interval shorter than a commit one checkpoint is always pending; of no rows, it keeps no tick alive."""
+def test_an_idle_tick_ends_although_empty_checkpoints_go_on(job):
+    """If the interval is shorter than a commit, one checkpoint is always pending.
+
+    Without rows, it keeps no tick running.
+    """
     story = job.story(job.two_sources(), {"interval_ms": 10, "max_concurrent": 2})
     story.passes(20)
     assert [1] == [check.checkpoint for check in story.all(CheckTables)]
@@ -262,8 +271,8 @@ def test_an_idle_tick_ends_though_empty_checkpoints_go_on(job):
     assert [1] == [told.checkpoint for told in story.all_told(NotifyAborted)]
 
 
-def test_a_tick_is_caught_up_when_all_that_was_read_is_committed(job):
-    """Idle sources alone end nothing: what was read is committed first, by one checkpoint that the tick asks for."""
+def test_a_tick_is_caught_up_when_all_rows_read_are_committed(job):
+    """Idle sources alone end nothing. The tick first commits all rows that were read, by one checkpoint of its own."""
     story = job.story(job.two_sources(), {})
     story.offers("left", 2)
     story.is_idle("left", "right")
@@ -274,7 +283,7 @@ def test_a_tick_is_caught_up_when_all_that_was_read_is_committed(job):
 
 
 def test_rows_in_flight_keep_a_tick_from_being_caught_up(job):
-    """A restored cut with rows in flight is not what its tables show: a tick commits them, though nothing is read."""
+    """The tables do not show the rows in flight of a restored cut. A tick commits them even if it reads nothing."""
     graph = job.two_sources()
     held = tuple(job.in_flight_of(EdgeId("left", "joined", 0), 0, "old"))
     cut = job.record(graph, 7, {"joined": (SubtaskSnapshot(in_flight=held),)})
@@ -288,8 +297,11 @@ def test_rows_in_flight_keep_a_tick_from_being_caught_up(job):
     assert EndTick(TickOutcome.CAUGHT_UP) == story.end
 
 
-def test_rows_in_flight_come_before_what_is_sent_anew(job):
-    """In-flight rows of a channel that is no more (upstream had more subtasks) are met first, a few at a time."""
+def test_rows_in_flight_come_before_newly_sent_rows(job):
+    """A channel with rows in flight no longer exists, as upstream had more subtasks.
+
+    Its rows run first, in small portions.
+    """
     graph = job.two_sources()
     held = tuple(job.in_flight_of(EdgeId("left", "joined", 0), 5, "old-1", "old-2"))
     cut = job.record(graph, 7, {"joined": (SubtaskSnapshot(in_flight=held),)})
@@ -303,16 +315,16 @@ def test_rows_in_flight_come_before_what_is_sent_anew(job):
     assert [("0", "1")] == rows_given(story.take(RunMicroBatch), 0)
 
 
-def test_a_micro_batch_that_fails_ends_the_tick_in_its_own_words(job):
-    """At once: what was read is read again."""
+def test_a_micro_batch_that_fails_ends_the_tick_with_its_message(job):
+    """The tick ends at once. The next tick reads the rows again."""
     story = job.story(job.two_sources(), THREE)
     story.tell(MicroBatchFailed("joined", 1, "a task ran out of memory"))
     assert (TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE) == (story.end.outcome, story.end.reason)
     assert "out of memory" in story.end.message
 
 
-def test_nothing_is_asked_after_the_end(job):
-    """Answers that come after the end change nothing."""
+def test_a_tick_that_has_ended_requests_nothing(job):
+    """Answers after the end change nothing."""
     story = job.story(job.two_sources(), THREE)
     story.tell(NOW)
     poll = story.take(PollSource)
@@ -321,8 +333,8 @@ def test_nothing_is_asked_after_the_end(job):
     assert before == digest([story.door])
 
 
-def test_a_tick_ends_after_so_many_checkpoints(job):
-    """The limit of completed checkpoints ends the tick at the second cut, whatever could still be read."""
+def test_a_tick_ends_after_its_limit_of_checkpoints(job):
+    """The tick ends at the second cut, even if rows are left to read."""
     story = job.story(job.two_sources(), THREE, limits=TickLimits(checkpoints=2))
     for _ in range(2):
         epoch(story)
@@ -332,7 +344,7 @@ def test_a_tick_ends_after_so_many_checkpoints(job):
 
 
 def test_two_checkpoints_in_flight_commit_in_order(job):
-    """Epoch 2 is acknowledged while row 1 waits; row 2 is sent when cut 1 is recorded, and builds on it."""
+    """Epoch 2 is acknowledged while entry 1 waits. Entry 2 is sent after cut 1 is recorded, and builds on it."""
     story = job.story(job.two_sources(), {**THREE, "max_concurrent": 2})
     epoch(story)
     epoch(story)
@@ -343,7 +355,7 @@ def test_two_checkpoints_in_flight_commit_in_order(job):
 
 
 def test_only_a_slice_of_a_source_may_be_offered(job):
-    """Whatever else comes as a source's slice is refused by type."""
+    """Any other item in an offer is refused. The error names its type."""
     from checkpointing.channel_items import StagedSegment
 
     story = job.story(job.two_sources())
@@ -351,8 +363,11 @@ def test_only_a_slice_of_a_source_may_be_offered(job):
         story.tell(SliceOffered(StagedSegment(())))
 
 
-def test_files_dead_before_a_snapshot_are_discarded(job):
-    """An upsert range that a later micro-batch of the epoch replaced is deleted; what a snapshot carried is not."""
+def test_files_replaced_before_a_snapshot_are_discarded(job):
+    """A later micro-batch of the epoch replaced an upsert range, so its file is deleted.
+
+    Files in a snapshot are not.
+    """
     from checkpointing.handles import KeyedFile, KeyedFileKind, Version
     from checkpointing.messages import DiscardFiles
 

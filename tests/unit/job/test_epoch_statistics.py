@@ -1,4 +1,4 @@
-"""What an entry says of its epoch: of each vertex, of each subtask, and of the generation's checkpoints (E6)."""
+"""The statistics of an entry: of each vertex, of each subtask, and of the generation's checkpoints (E6)."""
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
@@ -16,12 +16,12 @@ def vertex_of(row, name):
 
 
 def work(*tasks):
-    """Return the work of a micro-batch: (task_ms, sync_ms, rows) of each subtask."""
+    """Return the work of a micro-batch: (task_ms, sync_ms, rows) for each subtask."""
     return tuple(TaskWork(task_ms=task_ms, sync_ms=sync_ms, rows=rows) for task_ms, sync_ms, rows in tasks)
 
 
 def test_an_entry_names_the_slow_subtask(job):
-    """What the tasks measured of themselves is in the entry, in the place of their subtask, added up over an epoch."""
+    """The entry has the measurements of the tasks, added up over an epoch for each subtask."""
     story = job.story(job.two_sources(parallelism=2), THREE, linger_ms=0)
     story.offers("left", 3)
     story.finishes(work=work((5, 1, 2), (900, 2, 1)))
@@ -40,8 +40,8 @@ def test_an_entry_names_the_slow_subtask(job):
     assert ((11, 21), (3, 4), (1, 2)) == (second.subtasks.task_ms, second.subtasks.sync_ms, second.subtasks.rows_in)
 
 
-def test_a_subtask_whose_tasks_measured_nothing_has_no_number(job):
-    """One micro-batch without measurements is enough: a sum that lacks a part is not shown as a sum."""
+def test_a_subtask_with_unmeasured_tasks_has_no_number(job):
+    """One micro-batch without measurements is enough. An incomplete sum is not shown."""
     story = job.story(job.two_sources(), THREE, linger_ms=0)
     story.offers("left", 1)
     story.finishes(work=work((5, 1, 1)))
@@ -51,8 +51,8 @@ def test_a_subtask_whose_tasks_measured_nothing_has_no_number(job):
     assert ((), (), (), (2,)) == (columns.task_ms, columns.sync_ms, columns.rows_in, columns.rows_out)
 
 
-def test_each_split_says_what_it_sent(job):
-    """A source runs no task: its splits have rows and bytes, and no time."""
+def test_each_split_has_the_numbers_of_its_rows(job):
+    """A source runs no task, so its splits have rows and bytes, and no time."""
     story = job.story(job.two_sources(), THREE, linger_ms=0)
     story.offers("left", 3)
     story.finishes()
@@ -66,8 +66,11 @@ def test_each_split_says_what_it_sent(job):
     assert (3,) == vertex_of(story.commits(), "left").subtasks.rows_out
 
 
-def test_the_split_with_the_longer_queue_makes_the_alignment_long(job):
-    """Two splits, one slow: the gate measures from the first barrier to the last, and what it lets through then."""
+def test_the_split_with_the_longer_queue_decides_the_alignment(job):
+    """One of two splits is slow.
+
+    The gate measures from the first barrier to the last, and the bytes that pass in between.
+    """
     graph = JobGraph(
         (
             Vertex("in", VertexKind.SOURCE, 2, splits=("fast", "slow")),
@@ -100,7 +103,7 @@ def offers(story, split, rows):
 
 
 def test_the_judges_time_is_the_asynchronous_part(job):
-    """A vertex acknowledges once its suites are judged: the time from its snapshot until then is its async_ms."""
+    """A vertex acknowledges after its suites have judged. The time from its snapshot until then is async_ms."""
     story = job.story(job.two_sources(judged=True), THREE, linger_ms=0)
     story.offers("left", 3)
     story.finishes()
@@ -110,7 +113,7 @@ def test_the_judges_time_is_the_asynchronous_part(job):
 
 
 def test_counts_add_up_and_a_failed_checkpoint_is_one_of_them(job):
-    """An entry counts its generation's checkpoints, itself in progress; the door tells how they ended."""
+    """An entry counts its generation's checkpoints, itself as in progress. The door says how they ended."""
     config = {**THREE, "tolerable_failures": 3, "timeout_ms": 1_000}
     story = job.story(job.two_sources(judged=True), config, linger_ms=0)
     story.offers("left", 3)
@@ -126,7 +129,7 @@ def test_counts_add_up_and_a_failed_checkpoint_is_one_of_them(job):
 
 
 def test_a_door_that_begins_at_a_cut_counts_one_restore(job):
-    """The counts are those of one generation: its own checkpoints, and the cut that it began from."""
+    """The counts belong to one generation: its own checkpoints, and the cut from which it began."""
     graph = job.two_sources()
     restored = job.record(graph, 4, {})
     story = job.story(graph, THREE, restored=restored, retained=(restored,))
@@ -134,6 +137,6 @@ def test_a_door_that_begins_at_a_cut_counts_one_restore(job):
 
 
 def test_a_subtasks_numbers_take_little_room():
-    """A thousand subtasks take less than 60 kB in an entry, with numbers as large as they come."""
+    """A thousand subtasks take less than 60 kB in an entry, even with the largest numbers."""
     large = dict.fromkeys(SubtaskStatistics.model_fields, (99_999_999,) * 1_000)
     assert len(SubtaskStatistics(**large).model_dump_json()) < 60_000

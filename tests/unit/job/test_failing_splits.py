@@ -1,4 +1,4 @@
-"""Splits that cannot be read: the others go on, and the tick ends by name in the end."""
+"""Splits that cannot be read. The other splits go on, and in the end the tick fails with the split's name."""
 
 import pytest
 
@@ -13,7 +13,10 @@ def fails(story, source):
 
 
 def test_a_split_that_cannot_be_read_does_not_stop_the_others(job):
-    """They are read and committed. The tick does not end before that split has said that it has nothing."""
+    """The others are read and committed.
+
+    The tick does not end before the failing split has answered that it has no rows.
+    """
     story = job.story(job.two_sources(), {"tolerable_poll_failures": 2}, linger_ms=0)
     fails(story, "right")
     story.offers("left", 4)
@@ -30,8 +33,8 @@ def test_a_split_that_cannot_be_read_does_not_stop_the_others(job):
 
 
 @pytest.mark.parametrize("tolerated", [0, 2])
-def test_a_split_that_fails_too_often_ends_the_tick_by_name_behind_a_last_checkpoint(job, tolerated):
-    """What was read of the other splits is committed first, so each tick gets on; then it has failed."""
+def test_a_split_that_fails_too_often_ends_the_tick_after_a_last_checkpoint(job, tolerated):
+    """The rows of the other splits are committed first, so each tick makes progress. Then the tick fails."""
     story = job.story(job.two_sources(), {"tolerable_poll_failures": tolerated}, linger_ms=0)
     story.offers("left", 4)
     story.finishes()

@@ -1,4 +1,4 @@
-"""Bounded sources end, and the job finishes: told fact by fact."""
+"""Bounded sources end, and the job finishes. The door is driven fact by fact."""
 
 from dataclasses import replace
 
@@ -37,8 +37,8 @@ def graph(job):
     return bounded(job.two_sources(), "left", "right")
 
 
-def test_when_all_splits_have_ended_keys_end_and_a_last_checkpoint_finishes_the_job(job, graph):
-    """The keyed vertex gets its last micro-batch, and the entry says of every subtask that it is finished."""
+def test_after_all_splits_end_keys_end_and_a_last_checkpoint_finishes_the_job(job, graph):
+    """The keyed vertex runs its last micro-batch. In the entry, every subtask is marked as finished."""
     story = job.story(graph)
     story.offers("left", 3)
     ends(story, "left", "right")
@@ -50,7 +50,7 @@ def test_when_all_splits_have_ended_keys_end_and_a_last_checkpoint_finishes_the_
 
 
 def test_a_job_without_a_row_finishes_too(job, graph):
-    """Nothing was read, and there is an entry that says so."""
+    """The job reads no row, and its entry says that it has finished."""
     story = job.story(graph)
     ends(story, "left", "right")
     story.finishes()
@@ -59,7 +59,7 @@ def test_a_job_without_a_row_finishes_too(job, graph):
 
 
 def test_a_split_that_has_ended_is_idle_for_ever_and_no_barrier_waits_for_it(job):
-    """The other source goes on: the tick catches up, its entry remembers the end, and no key has ended."""
+    """The other source goes on. The tick catches up, its entry has the end of the split, and no key has ended."""
     story = job.story(bounded(job.two_sources(), "left"))
     story.offers("left", 3)
     ends(story, "left")
@@ -75,7 +75,7 @@ def test_a_split_that_has_ended_is_idle_for_ever_and_no_barrier_waits_for_it(job
 
 
 def test_a_source_that_is_not_bounded_any_more_is_read_on(job):
-    """Somebody took `bounded=True` away: the split is polled from where it stood."""
+    """Somebody removed `bounded=True`, so the split is polled from its position."""
     story = job.story(bounded(job.two_sources(), "left"))
     story.offers("left", 3)
     ends(story, "left")
@@ -86,7 +86,7 @@ def test_a_source_that_is_not_bounded_any_more_is_read_on(job):
 
 
 def test_a_tick_that_died_before_the_last_checkpoint_ends_the_keys_again(job, graph):
-    """All splits had ended at the restored entry, and the vertex had not: the next tick polls nothing."""
+    """All splits had ended at the restored entry, and the vertex had not. So the next tick polls nothing."""
     story = job.story(graph)
     story.offers("left", 3)
     ends(story, "left", "right")
@@ -110,7 +110,7 @@ def test_a_tick_that_died_before_the_last_checkpoint_ends_the_keys_again(job, gr
 
 
 def test_a_door_that_begins_at_a_finished_entry_ends_at_once(job, graph):
-    """As after a crash between the commit and the publication."""
+    """This happens after a crash between the commit and the publication."""
     story = job.story(graph)
     ends(story, "left", "right")
     story.finishes()
@@ -120,7 +120,7 @@ def test_a_door_that_begins_at_a_finished_entry_ends_at_once(job, graph):
 
 
 def test_a_checkpoint_that_began_before_the_end_does_not_finish_the_job(job, graph):
-    """Its barrier lies before the end of the data. Another checkpoint follows, and the job finishes with that."""
+    """Its barrier comes before the end of the data. Another checkpoint follows, and the job finishes with that one."""
     story = job.story(graph, {"every_rows": 3})
     story.offers("left", 3)
     story.finishes()
@@ -134,7 +134,7 @@ def test_a_checkpoint_that_began_before_the_end_does_not_finish_the_job(job, gra
 
 
 def test_a_last_checkpoint_that_fails_is_taken_again_without_ending_the_keys_again(job, graph):
-    """The data has ended once; the vertex runs no second last micro-batch."""
+    """The data ended once, so the vertex runs no second last micro-batch."""
     story = job.story(graph, {"tolerable_failures": 1})
     ends(story, "left", "right")
     story.finishes()
@@ -145,7 +145,7 @@ def test_a_last_checkpoint_that_fails_is_taken_again_without_ending_the_keys_aga
 
 
 def test_a_drain_of_a_job_whose_sources_have_ended_ends_the_keys_once(job, graph):
-    """The savepoint of the stop is the finished entry."""
+    """The stop's savepoint is the entry that finishes the job."""
     story = job.story(graph)
     ends(story, "left", "right")
     story.tell(SavepointRequested("mine", SavepointKind.DRAIN))

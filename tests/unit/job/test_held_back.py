@@ -1,4 +1,4 @@
-"""A micro-batch whose files cannot be written: its rows wait for the next barrier, and the job goes on (B2, E5)."""
+"""A micro-batch cannot write its files. Its rows wait for the next barrier, and the job goes on (B2, E5)."""
 
 import pytest
 
@@ -24,13 +24,13 @@ FULL = "micro-batch of vertex joined could not be written: the disk is full"
 
 
 def rows_of(run):
-    """Return the slices that a micro-batch runs over."""
+    """Return the slices in a micro-batch."""
     parts = (part for each in run.inputs for part in each.segments)
     return [(part.source, part.start, part.end) for part in parts if isinstance(part, SourceSlice)]
 
 
 def fails(story, vertex="joined"):
-    """Let the vertex's micro-batch find the disk full; return what it ran over."""
+    """Fail the vertex's micro-batch because of a full disk. Return its slices."""
     run = story.take(RunMicroBatch, lambda run: run.vertex == vertex)
     story.tell(MicroBatchNotStaged(vertex, run.micro_batch, FULL))
     return rows_of(run)
@@ -43,8 +43,8 @@ def begun(job, **config):
     return story
 
 
-def test_the_checkpoint_that_waits_is_declined_and_the_next_one_has_the_rows(job):
-    """Nothing runs before the next barrier; then the same rows run as another micro-batch, and are committed once."""
+def test_the_waiting_checkpoint_is_declined_and_the_next_one_has_the_rows(job):
+    """Nothing runs before the next barrier. Then the same rows run as another micro-batch, and are committed once."""
     story = begun(job, every_rows=3)
     assert [("left", "0", "3")] == fails(story)
     (aborted,) = story.all_told(NotifyAborted)
@@ -61,8 +61,8 @@ def test_the_checkpoint_that_waits_is_declined_and_the_next_one_has_the_rows(job
     assert "3" == row.vertices[0].subtasks[0].position
 
 
-def test_a_vertex_that_no_checkpoint_waits_for_asks_for_a_barrier(job):
-    """The first try may come at once; each further one declines its checkpoint, and comes after a longer pause."""
+def test_a_vertex_without_a_waiting_checkpoint_asks_for_a_barrier(job):
+    """The first retry may come at once. Each further one declines its checkpoint and comes after a longer pause."""
     story = begun(job)
     fails(story)
     assert [] == story.all_told(NotifyAborted)
@@ -78,7 +78,7 @@ def test_a_vertex_that_no_checkpoint_waits_for_asks_for_a_barrier(job):
 
 
 def test_periodic_checkpoints_bring_the_barrier(job):
-    """With an interval the tick asks for none of its own: the user has said how often."""
+    """If an interval is set, the tick asks for no barrier of its own, because the user has decided how often."""
     story = begun(job, interval_ms=7_000)
     fails(story)
     story.passes(FIRST_MS)
@@ -88,7 +88,7 @@ def test_periodic_checkpoints_bring_the_barrier(job):
 
 
 def test_without_a_setting_the_job_fails_and_names_the_way_out(job):
-    """After one more try: the rows are read again by the next tick, and nothing was appended."""
+    """After one retry the tick fails. The next tick reads the rows again, and nothing was appended."""
     story = begun(job, tolerable_failures=0)
     fails(story)
     fails(story)
@@ -98,8 +98,8 @@ def test_without_a_setting_the_job_fails_and_names_the_way_out(job):
     assert [] == story.all_told(AppendRow)
 
 
-def test_rows_that_come_meanwhile_follow_in_micro_batches_of_the_usual_size(job):
-    """While it waits the vertex takes what its gate lets through, or no barrier would ever reach it."""
+def test_rows_that_come_in_the_meantime_follow_in_micro_batches_of_the_usual_size(job):
+    """The waiting vertex takes all items from its gate. Otherwise no barrier would ever reach it."""
     story = begun(job, interval_ms=7_000, micro_batch_rows_max=4, slice_rows_max=4)
     fails(story)
     for _ in range(3):
@@ -112,8 +112,11 @@ def test_rows_that_come_meanwhile_follow_in_micro_batches_of_the_usual_size(job)
     assert [[("left", "0", "3"), ("left", "3", "5")], [("left", "5", "7"), ("left", "7", "9")]] == met
 
 
-def test_an_expired_checkpoint_is_told_once(job):
-    """Its barrier waited for the micro-batch: the late failure declines nothing any more, and the next one is tried."""
+def test_an_expired_checkpoint_is_reported_once(job):
+    """Its barrier waited for the micro-batch.
+
+    So the late failure declines nothing, and the next checkpoint is tried.
+    """
     story = begun(job, every_rows=3, timeout_ms=5_000)
     story.passes(5_000)
     fails(story)
@@ -126,7 +129,7 @@ def test_an_expired_checkpoint_is_told_once(job):
 
 @pytest.mark.parametrize("kind", [SavepointKind.SUSPEND, SavepointKind.DRAIN])
 def test_the_savepoint_of_a_stop_is_the_next_barrier(job, kind):
-    """If the rows cannot be written for it, the stop fails: nothing is read behind it (Flink)."""
+    """If the rows cannot be written for it, the stop fails. Nothing is read after it (Flink)."""
     story = begun(job)
     fails(story)
     story.tell(SavepointRequested("mine", kind))
@@ -137,8 +140,8 @@ def test_the_savepoint_of_a_stop_is_the_next_barrier(job, kind):
     assert TickOutcome.FAILED is story.end.outcome
 
 
-def test_a_drain_puts_out_what_waits_once_the_disk_has_room(job):
-    """The last micro-batch ends the input, and the snapshot does not go before it."""
+def test_a_drain_emits_waiting_rows_once_the_disk_has_room(job):
+    """The last micro-batch ends the input. The snapshot is taken after it."""
     story = job.story(job.two_sources(), {"tolerable_failures": 9}, linger_ms=0)
     story.tell(SavepointRequested("mine", SavepointKind.DRAIN))
     run = story.take(RunMicroBatch)
@@ -160,8 +163,8 @@ def test_a_stop_ends_a_tick_whose_vertex_waits(job):
     assert TickOutcome.STOPPED is story.end.outcome
 
 
-def test_a_vertex_that_waits_does_not_keep_its_barrier_away(job):
-    """It gives no credit back; the vertex before it sends all the same what lies before the barrier."""
+def test_a_vertex_that_waits_does_not_hold_its_barrier_back(job):
+    """It returns no credit. The upstream vertex still sends all items before the barrier."""
     graph = JobGraph(
         (
             Vertex("left", VertexKind.SOURCE, 1, splits=("l",)),

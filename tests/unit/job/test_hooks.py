@@ -1,4 +1,4 @@
-"""The master hooks in the job door: restored first, asked within their time, their state in the row (A8)."""
+"""The master hooks in the job door: restored first, asked within a time limit, their states in the entry (A8)."""
 
 import json
 
@@ -46,13 +46,13 @@ def restored(story, *hooks):
 
 
 def triggered(story):
-    """Let the sources send so many rows that a checkpoint is due; return what is asked of the hooks."""
+    """Let the sources send enough rows for a checkpoint. Return the requests to the hooks."""
     story.offers("left", 3)
     return story.all_told(AskHook)
 
 
 def test_nothing_is_read_before_every_hook_is_restored(hooked):
-    """Without a cut both are reset; the sources are asked when both have answered."""
+    """Without a cut, both hooks are reset. The sources are polled after both have answered."""
     story = hooked(LEDGER, CLOCK)
     assert [ResetHook("ledger"), ResetHook("clock")] == story.all_told(ResetHook)
     story.passes(10)
@@ -62,8 +62,8 @@ def test_nothing_is_read_before_every_hook_is_restored(hooked):
     assert 2 == len(story.all(PollSource))
 
 
-def test_each_hook_gets_its_own_state_back_and_a_new_one_is_told_that_it_has_none(hooked, job):
-    """The row's state by name; None for a hook that the row does not know."""
+def test_each_hook_gets_its_own_state_back_or_none(hooked, job):
+    """The entry has the states by name. A hook that the entry does not know gets None."""
     graph = job.two_sources()
     record = job.record(graph, 7, {}, hooks=(HookState(hook="ledger", state='{"a":1}'),))
     story = hooked(LEDGER, CLOCK, restored=record)
@@ -72,7 +72,7 @@ def test_each_hook_gets_its_own_state_back_and_a_new_one_is_told_that_it_has_non
 
 
 def test_a_hook_that_cannot_be_restored_fails_the_tick(hooked):
-    """Before anything is read; the message is the hook's."""
+    """The tick fails before anything is read, with the hook's message."""
     story = hooked()
     story.tell(HookRestoreFailed("ledger", "master hook 'ledger' is away"))
     assert (TickOutcome.FAILED, "master hook 'ledger' is away") == (story.end.outcome, story.end.message)
@@ -80,7 +80,7 @@ def test_a_hook_that_cannot_be_restored_fails_the_tick(hooked):
 
 
 def test_a_restore_that_takes_too_long_fails_the_tick_by_name(hooked):
-    """Its time limit counts from the start of the tick."""
+    """The time limit counts from the start of the tick."""
     story = hooked(LEDGER, CLOCK)
     restored(story, CLOCK)
     story.passes(LIMIT_MS - 1)
@@ -90,7 +90,7 @@ def test_a_restore_that_takes_too_long_fails_the_tick_by_name(hooked):
 
 
 def test_a_tick_may_be_stopped_while_a_hook_is_restored(hooked):
-    """It ends in order, and its hooks are closed."""
+    """It ends normally, and closes its hooks."""
     story = hooked()
     story.tell(StopRequested(StopKind.NOW))
     assert TickOutcome.STOPPED is story.end.outcome
@@ -98,7 +98,7 @@ def test_a_tick_may_be_stopped_while_a_hook_is_restored(hooked):
 
 
 def test_a_savepoint_waits_for_the_restore_and_is_refused_if_that_fails(hooked):
-    """Nobody asks a hook for its state before it has been restored."""
+    """A hook is never asked for its state before it has been restored."""
     story = hooked()
     story.tell(SavepointRequested("mine", SavepointKind.PLAIN))
     assert [] == story.all_told(AskHook)
@@ -107,8 +107,8 @@ def test_a_savepoint_waits_for_the_restore_and_is_refused_if_that_fails(hooked):
     assert ["mine"] == [failed.request for failed in story.all_told(SavepointFailed)]
 
 
-def test_the_barriers_wait_for_the_hooks_and_the_row_holds_their_states(hooked):
-    """Both are asked at once, with the time of the trigger; one that keeps nothing leaves no entry."""
+def test_the_barriers_wait_for_the_hooks_and_the_entry_has_their_states(hooked):
+    """Both are asked at once, with the time of the trigger. A hook without state is not in the entry."""
     story = hooked(LEDGER, CLOCK)
     restored(story, LEDGER, CLOCK)
     assert [AskHook("ledger", 1, story.now_ms), AskHook("clock", 1, story.now_ms)] == triggered(story)
@@ -122,7 +122,7 @@ def test_the_barriers_wait_for_the_hooks_and_the_row_holds_their_states(hooked):
 
 
 def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(hooked):
-    """One failure is tolerated, the second one in a row fails the job with the hook's words."""
+    """One failure is tolerated. The second one in a row fails the job with the hook's message."""
     story = hooked(config={"tolerable_failures": 1})
     restored(story)
     triggered(story)
@@ -141,7 +141,7 @@ def test_a_hook_that_fails_fails_its_checkpoint_and_the_job_goes_on(hooked):
 
 
 def test_a_hook_that_is_late_fails_its_checkpoint_by_name_and_its_answer_is_ignored(hooked):
-    """The limit counts from the trigger; what comes afterwards is in no row."""
+    """The limit counts from the trigger. A later answer is in no entry."""
     story = hooked(config={"tolerable_failures": 9})
     restored(story)
     triggered(story)
@@ -157,8 +157,8 @@ def test_a_hook_that_is_late_fails_its_checkpoint_by_name_and_its_answer_is_igno
 
 
 @pytest.mark.parametrize("state", ["{", "x" * 10, json.dumps("y" * HOOK_STATE_MAX), "[" * 100_000])
-def test_a_state_that_no_row_may_hold_fails_the_checkpoint(hooked, state):
-    """Neither a text that is no JSON nor one that is too long is committed."""
+def test_a_state_that_no_entry_may_hold_fails_the_checkpoint(hooked, state):
+    """A text that is no JSON is not committed. Neither is one that is too long."""
     story = hooked(config={"tolerable_failures": 9})
     restored(story)
     triggered(story)
@@ -167,8 +167,8 @@ def test_a_state_that_no_row_may_hold_fails_the_checkpoint(hooked, state):
     assert "the state of master hook 'ledger' is" in aborted.message
 
 
-def test_the_failure_of_one_hook_lets_go_of_the_others(hooked):
-    """The answer of another hook to the failed checkpoint changes nothing, nor does its time run out."""
+def test_the_failure_of_one_hook_ends_the_wait_for_the_others(hooked):
+    """A later answer of another hook changes nothing, and its time limit no longer counts."""
     story = hooked(LEDGER, CLOCK, config={"tolerable_failures": 9})
     restored(story, LEDGER, CLOCK)
     triggered(story)
@@ -189,6 +189,6 @@ def test_state_without_its_hook_is_refused_unless_it_may_be_left_behind(job):
 
 
 def test_a_graph_has_each_hook_once():
-    """Two hooks of one name would share one state."""
+    """Two hooks with one name would share one state."""
     with pytest.raises(InvalidGraphError, match="hook ledger twice"):
         JobGraph((), (), (LEDGER, Hook("ledger", 1)))

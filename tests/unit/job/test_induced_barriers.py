@@ -27,8 +27,8 @@ def positions(entry):
     return [vertex.subtasks[0].position for vertex in entry.vertices if vertex.splits]
 
 
-def test_a_cut_of_one_job_waits_for_that_of_another(job):
-    """The first job asks for its checkpoint at once. The barrier is sent when both jobs' tables are at a cut."""
+def test_a_cut_of_one_job_waits_for_a_cut_of_the_other(job):
+    """The first job requests its checkpoint at once. The barrier is sent when both jobs' tables are at a cut."""
     story = job.story(job.two_sources(), linger_ms=0, cut_groups=TWO_JOBS)
     reads(story, "right", 3, at_cut=False)
     reads(story, "left", 4)
@@ -41,8 +41,8 @@ def test_a_cut_of_one_job_waits_for_that_of_another(job):
     assert ["4", "6"] == positions(story.commits())
 
 
-def test_a_cut_asks_again_if_its_checkpoint_fails_before_the_barrier(job):
-    """It asks after the pause that follows a failure, although another source still reads rows."""
+def test_a_cut_requests_its_checkpoint_again_after_a_failure(job):
+    """It requests it after the pause that follows a failure, although another source still reads rows."""
     story = job.story(
         job.two_sources(), {"timeout_ms": 1_000, "tolerable_failures": 1}, linger_ms=0, cut_groups=TWO_JOBS
     )

@@ -1,4 +1,4 @@
-"""The asynchronous part in the job door: whatever ends a checkpoint cancels its judgements (J3, B2)."""
+"""The asynchronous part in the job door: when a checkpoint ends, its judgements are cancelled (J3, B2)."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def judging(job):
 
 
 def test_a_timeout_cancels_the_judgement_of_its_checkpoint(judging):
-    """Once, for the vertex that is judged; the listeners hear of the abort first."""
+    """It is cancelled once, for the vertex that is judged. The listeners hear of the abort first."""
     judging.passes(TIMEOUT_MS)
     told = [effect for effect in judging.told if isinstance(effect, NotifyAborted | CancelJudgement)]
     assert [NotifyAborted, CancelJudgement] == [type(effect) for effect in told]
@@ -42,7 +42,10 @@ def test_a_timeout_cancels_the_judgement_of_its_checkpoint(judging):
 
 @pytest.mark.parametrize("passed", [True, False])
 def test_a_late_verdict_changes_nothing_and_is_counted(judging, passed):
-    """Neither is anything appended, nor does a rejection fail the job; the failed checkpoint's statistics show it."""
+    """Nothing is appended, and a rejection does not fail the job.
+
+    The failed checkpoint's statistics show the verdict.
+    """
     judging.passes(TIMEOUT_MS)
     judging.passes(7)
     before = len(judging.told)
@@ -54,22 +57,22 @@ def test_a_late_verdict_changes_nothing_and_is_counted(judging, passed):
     assert TIMEOUT_MS + 7 == measured["joined/0"]
 
 
-def test_a_stop_cancels_what_is_judged(judging):
-    """The tick ends without the verdict, and says so before its end."""
+def test_a_stop_cancels_judgements(judging):
+    """The tick ends without the verdict, and cancels the judgement before its end."""
     judging.tell(StopRequested(StopKind.NOW))
     last = [effect for effect in judging.told if isinstance(effect, CancelJudgement | EndTick)]
     assert [CancelJudgement, EndTick] == [type(effect) for effect in last]
 
 
 def test_a_verdict_in_time_is_not_cancelled(judging):
-    """Neither when it comes nor when the tick ends."""
+    """It is cancelled neither when it comes nor when the tick ends."""
     judging.judges()
     judging.tell(StopRequested(StopKind.NOW))
     assert [] == judging.all_told(CancelJudgement)
 
 
 def test_a_checkpoint_that_has_ended_is_not_judged(job):
-    """Its barrier reaches the vertex only after the timeout: nobody would wait for the verdict."""
+    """Its barrier reaches the vertex after the timeout, when nobody would wait for the verdict."""
     story = job.story(
         job.two_sources(judged=True), {"every_rows": 3, "timeout_ms": TIMEOUT_MS, "tolerable_failures": 9}
     )
@@ -84,7 +87,7 @@ UNJUDGED = "suite s of table out/joined could not be judged: the file is damaged
 
 
 def test_a_judgement_that_failed_declines_its_checkpoint_and_the_job_goes_on(judging):
-    """No suite has rejected anything: the next checkpoint has the same rows judged with its own, and commits them."""
+    """No suite has rejected anything. The next checkpoint judges the same rows with its own, and commits them."""
     judging.tell(JudgementFailed("joined", 1, UNJUDGED))
     (aborted,) = judging.all_told(NotifyAborted)
     assert (1, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, UNJUDGED) == (
@@ -103,7 +106,7 @@ def test_a_judgement_that_failed_declines_its_checkpoint_and_the_job_goes_on(jud
 
 
 def test_a_judgement_that_failed_counts_and_the_message_names_the_way_out(job):
-    """Nothing is tolerated unless it was set: the job fails with the cause, and with what lets it go on."""
+    """By default, no failure is tolerated. The job fails with the cause, and with the setting that lets it go on."""
     story = job.story(job.two_sources(judged=True), {"every_rows": 3}, linger_ms=0)
     story.offers("left", 3)
     story.finishes()
@@ -118,7 +121,7 @@ def test_a_judgement_that_failed_counts_and_the_message_names_the_way_out(job):
 
 
 def test_a_late_failure_of_the_judge_changes_nothing(judging):
-    """Its checkpoint has expired, and counts once."""
+    """Its checkpoint has expired, and counts as one failure."""
     judging.passes(TIMEOUT_MS)
     before = len(judging.told)
     judging.tell(JudgementFailed("joined", 1, UNJUDGED))

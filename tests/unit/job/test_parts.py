@@ -1,4 +1,4 @@
-"""The small parts of the job room: ends, credit, ids, epochs, a vertex's run and its live files."""
+"""The small parts of the job door: ends, credit, ids, epochs, a vertex's run and its live files."""
 
 import pytest
 
@@ -22,14 +22,14 @@ from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 CAUGHT_UP, STOPPED = EndTick(TickOutcome.CAUGHT_UP), EndTick(TickOutcome.STOPPED)
 EDGE = EdgeId("up", "down")
 ONE = JobGraph((Vertex("v", VertexKind.KEYED, 1),), ())
-"""A graph of one vertex with one subtask."""
+"""A graph with one vertex of one subtask."""
 
 
 # ------------------------------------------------------------------ ending
 
 
 def asked(ending, now_ms=0, **seen):
-    """Ask what is next, of a tick that is quiet and idle unless said otherwise."""
+    """Return the next step of a tick. By default, the tick is quiet and idle."""
     usual = {"quiet": True, "in_doubt": False, "idle": True, "spent": False, "failing": False, "ended": False}
     return ending.next(now_ms, **{**usual, **seen})
 
@@ -44,15 +44,18 @@ def asked(ending, now_ms=0, **seen):
         (True, {"idle": False, "spent": True}, Next.CHECKPOINT),
     ],
 )
-def test_a_tick_ends_caught_up_when_all_is_committed(uncommitted, seen, expected):
-    """Quiet, idle and committed is the end; rows that no cut shows, or a spent quota, want a checkpoint first."""
+def test_a_tick_ends_caught_up_when_all_rows_are_committed(uncommitted, seen, expected):
+    """A quiet, idle tick with everything committed ends.
+
+    Rows that no cut shows, or a spent quota, need a checkpoint first.
+    """
     ending = Ending(TickLimits())
     ending.uncommitted = uncommitted
     assert expected == asked(ending, **seen)
 
 
 def test_a_tick_for_a_duration_goes_on_while_idle():
-    """Without `until_caught_up` an idle tick commits what it read and waits; when its time is over it stops."""
+    """Without `until_caught_up`, an idle tick commits what it has read, and waits. When its time is over, it stops."""
     ending = Ending(TickLimits(until_caught_up=False, duration_ms=100))
     ending.started(1_000)
     assert 1_100 == ending.wake_at_ms
@@ -66,8 +69,8 @@ def test_a_tick_for_a_duration_goes_on_while_idle():
     assert STOPPED == asked(ending, 1_100)
 
 
-def test_the_first_failure_is_the_one_that_is_told():
-    """A failure ends the tick as soon as nothing is in doubt; what fails because of it is not told."""
+def test_the_first_failure_is_the_one_that_is_reported():
+    """A failure ends the tick as soon as nothing is in doubt. Failures that follow from it are not reported."""
     ending = Ending(TickLimits())
     ending.failed(CheckpointFailureReason.TASK_FAILURE, "out of memory")
     ending.failed(CheckpointFailureReason.FENCED, "later")
@@ -77,7 +80,7 @@ def test_the_first_failure_is_the_one_that_is_told():
 
 
 def test_now_wins_over_after_checkpoint():
-    """A user who asks to stop now does not have to wait for a checkpoint by somebody who asked before."""
+    """A user who asks to stop now does not wait for a checkpoint that somebody requested earlier."""
     ending = Ending(TickLimits())
     ending.uncommitted = True
     ending.stop_requested(StopKind.NOW)
@@ -87,7 +90,10 @@ def test_now_wins_over_after_checkpoint():
 
 
 def test_a_stop_that_came_during_a_savepoint_counts_when_that_fails():
-    """The savepoint of a stop comes alone; if it fails, the tick takes its last checkpoint and ends."""
+    """No other checkpoint is taken during the savepoint of a stop.
+
+    If it fails, the tick takes its last checkpoint and ends.
+    """
     ending = Ending(TickLimits(duration_ms=100))
     ending.told(Cause.SAVEPOINT_ASKED)
     ending.stop_requested(StopKind.AFTER_CHECKPOINT)
@@ -100,7 +106,7 @@ def test_a_stop_that_came_during_a_savepoint_counts_when_that_fails():
 
 
 def test_a_tick_ends_after_its_checkpoints():
-    """`checkpoints=2`: the second completion ends it, quiet or not."""
+    """With `checkpoints=2`, the second completion ends the tick, even if it is not quiet."""
     ending = Ending(TickLimits(checkpoints=2))
     ending.completed(uncommitted=True)
     assert Next.GO_ON is asked(ending, quiet=False)
@@ -112,7 +118,7 @@ def test_a_tick_ends_after_its_checkpoints():
 
 
 def test_credit_is_counted_by_channel():
-    """A subtask may send while each of its channels is below the limit; processed bytes give it back."""
+    """A subtask may send while each of its channels is below the limit. Processed bytes are returned as credit."""
     graph = JobGraph(
         (
             Vertex("s", VertexKind.SOURCE, 2, splits=("a", "b")),
@@ -138,7 +144,7 @@ def test_credit_is_counted_by_channel():
 
 
 def test_ids_rise_from_block_to_block(job):
-    """A used-up block is followed by a claim on the next one, each under a nonce of its own (A6)."""
+    """When a block is used up, a claim reserves the next one, under a new nonce (A6)."""
     ids = CheckpointIds(job.claim.model_copy(update={"first_id": 5, "last_id": 6}))
     assert [5, 6, None] == [ids.take() for _ in range(3)]
     further = ids.further(77)
@@ -153,8 +159,8 @@ def test_ids_rise_from_block_to_block(job):
 # ------------------------------------------------------------------ epochs
 
 
-def test_an_epoch_tells_what_it_met(job):
-    """Rows, barriers, micro-batches and acknowledgements of an epoch; a file handed on and staged counts once."""
+def test_an_epoch_counts_its_events(job):
+    """Rows, barriers, micro-batches and acknowledgements are counted. A file that is emitted and staged counts once."""
     log = EpochLog(ONE)
     both = job.file("a", 4)
     output = SubtaskOutput(emitted=(both,), staged=(("out/t", both),))
@@ -181,7 +187,7 @@ def test_an_epoch_tells_what_it_met(job):
 
 
 def test_a_barrier_that_comes_after_an_unaligned_snapshot_is_measured_too():
-    """The snapshot keeps its time; the last barrier, later, says how long the alignment would have been (C5, C7)."""
+    """The snapshot keeps its time. The last barrier says how long the alignment would have been (C5, C7)."""
     log = EpochLog(ONE)
     log.triggered(1, 100, 6)
     log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
@@ -194,7 +200,7 @@ def test_a_barrier_that_comes_after_an_unaligned_snapshot_is_measured_too():
 
 
 def test_an_epoch_that_has_ended_is_forgotten():
-    """What comes late for an epoch changes nothing, and its numbers are those of nothing."""
+    """Late events of an ended epoch change nothing, and its numbers are empty."""
     log = EpochLog(ONE)
     log.triggered(1, 100, 6)
     log.forget(1)
@@ -216,8 +222,8 @@ def run():
     return OperatorRun(vertex, gate, generation=3, live=[LiveFiles(), LiveFiles()], passed=4)
 
 
-def test_a_micro_batch_takes_what_was_collected(run, job):
-    """Segments come by input, in the order in which the gate let them through; the counter rises."""
+def test_a_micro_batch_takes_all_collected_segments(run, job):
+    """Segments are grouped by input, in the order of the gate. The counter rises."""
     other = ChannelId(EdgeId("left", "down", 1), 0)
     for channel, name in [(other, "b"), (ChannelId(EDGE, 0), "a"), (other, "c")]:
         run.collect(channel, StagedSegment((job.file(name),)), 50)
@@ -228,8 +234,8 @@ def test_a_micro_batch_takes_what_was_collected(run, job):
     assert (1, 3, True, []) == (effect.micro_batch, effect.generation, run.busy, run.collected)
 
 
-def test_a_base_ends_what_lay_before_it(run, job):
-    """Deltas pile up until a base; the deltas that no snapshot carried are then nobody's, and only they."""
+def test_a_base_replaces_the_deltas_before_it(run, job):
+    """Deltas pile up until a base. Only deltas that no snapshot has are then discarded."""
 
     def state(*files):
         return MicroBatchFinished("down", 1, (SubtaskOutput(state=files), SubtaskOutput()))
@@ -243,7 +249,7 @@ def test_a_base_ends_what_lay_before_it(run, job):
 
 
 def test_a_range_is_replaced_as_a_whole(run, job):
-    """The new files of an upsert range take the old ones' place; other tables' ranges stay."""
+    """The new files of an upsert range replace the old ones. Ranges of other tables stay."""
     old, new = (job.keyed(name, 0, 63, Version(3, 1), KeyedFileKind.BASE) for name in ("old", "new"))
     other = RangeFiles("out/other", (job.keyed("x", 0, 63, Version(3, 1), KeyedFileKind.BASE),))
     first = SubtaskOutput(ranges=(RangeFiles("out/t", (old,)), other))
@@ -255,8 +261,8 @@ def test_a_range_is_replaced_as_a_whole(run, job):
     }
 
 
-def test_a_staged_file_knows_the_barrier_before_it(run, job):
-    """A file is tagged with the last barrier that its vertex had passed, so that the net of each row can be told."""
+def test_a_staged_file_has_the_id_of_the_barrier_before_it(run, job):
+    """This is the last barrier that its vertex had passed. Each entry's net files are found by it."""
     output = SubtaskOutput(staged=(("out/t", job.file("a")),))
     assert (StagedFile("out/t", job.file("a"), 4),) == run.staged(output)
     run.take_snapshot(5)

@@ -1,4 +1,4 @@
-"""A checkpoint of the tick's own that failed is followed by a pause, so that what went wrong may pass (E5)."""
+"""After a failed checkpoint of the tick's own, the tick pauses, so that the problem may pass (E5)."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def fails(pause, reason, now_ms, kind=None):
 
 
 def test_a_pause_doubles_with_each_failure_in_a_row():
-    """It begins with a second and stays below a minute; one success ends it."""
+    """It begins with a second and stays below a minute. One success resets it."""
     pause, now_ms, lengths = Pause(), 5_000, []
     for _ in range(8):
         fails(pause, Reason.CHECKPOINT_ASYNC_EXCEPTION, now_ms)
@@ -37,15 +37,15 @@ def test_a_pause_doubles_with_each_failure_in_a_row():
 
 
 @pytest.mark.parametrize("reason", [Reason.CHECKPOINT_SUBSUMED, Reason.CHECKPOINT_DECLINED_SUBSUMED])
-def test_what_does_not_count_begins_no_pause(reason):
-    """It is the job's normal life."""
+def test_a_failure_that_does_not_count_causes_no_pause(reason):
+    """It belongs to the normal life of a job."""
     pause = Pause()
     fails(pause, reason, 1)
     assert pause.is_over(1)
 
 
-def test_a_savepoint_that_failed_begins_no_pause():
-    """It was a user's wish."""
+def test_a_failed_savepoint_causes_no_pause():
+    """A user asked for it."""
     pause = Pause()
     fails(pause, Reason.CHECKPOINT_EXPIRED, 1, SavepointKind.PLAIN)
     assert pause.is_over(1)
@@ -66,13 +66,13 @@ def caught_up(job):
 
 
 def fail(story, checkpoint):
-    """Let the check of the tables fail."""
+    """Fail the check of the tables."""
     assert checkpoint == story.take(CheckTables).checkpoint
     story.tell(TableCheckFailed(checkpoint, "the log cannot be read"))
 
 
 def test_a_check_that_failed_declines_and_the_next_checkpoint_commits_the_same_rows(caught_up):
-    """A tick that is caught up does not try again at once; the timer is set, and nothing is lost."""
+    """A tick that is caught up does not try again at once. The timer is set, and nothing is lost."""
     story = caught_up(1)
     fail(story, 1)
     (aborted,) = story.all_told(NotifyAborted)
@@ -92,7 +92,7 @@ def test_a_check_that_failed_declines_and_the_next_checkpoint_commits_the_same_r
 
 
 def test_checks_that_failed_are_counted(caught_up):
-    """One too many fails the job with the cause and the way out; nothing was appended."""
+    """One failure too many fails the job, with the cause and the way out. Nothing was appended."""
     story = caught_up(1)
     fail(story, 1)
     story.passes(FIRST_MS)

@@ -1,4 +1,4 @@
-"""Who reads when: exact pacing, caps, fairness, positions (A11)."""
+"""Decides which split is read when: exact pacing, caps, fairness and positions (A11)."""
 
 from random import Random
 
@@ -22,14 +22,14 @@ def readers(positions=None, **pacing):
 
 
 def answer(to, poll, rows):
-    """Offer so many rows to a poll."""
+    """Answer a poll with this many rows."""
     start = int(poll.position or 0)
     to.offered(SourceSlice(poll.source, poll.split, str(start), str(start + rows), "", rows, rows))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_an_epoch_holds_exactly_the_rows_it_should(seed):
-    """`every_rows` N: whatever each poll brings, the counted sources send exactly N rows, then nothing (A11)."""
+def test_an_epoch_has_exactly_its_number_of_rows(seed):
+    """`every_rows` N: however many rows each poll finds, the counted sources send exactly N rows, then none (A11)."""
     random = Random(seed)  # noqa: S311
     own = readers(every_rows=50, counted=frozenset({"flights"}), slice_rows_max=random.choice([1, 7, 100]))
     for _ in range(3):
@@ -48,7 +48,7 @@ def test_an_epoch_holds_exactly_the_rows_it_should(seed):
 
 
 def test_a_barrier_is_due_once_an_epoch():
-    """Asked for, it is not due again, however long the coordinator lets it wait; the next epoch has its own."""
+    """After the request it is not due again, however long the coordinator waits. The next epoch has its own."""
     own = readers(every_rows=5)
     for epoch in range(2):
         for poll in list(own.polls(epoch, ALL)):
@@ -60,7 +60,7 @@ def test_a_barrier_is_due_once_an_epoch():
 
 
 def test_a_cap_holds_for_its_source_alone():
-    """A source with a cap sends so many rows between two barriers; the others go on, and `quota_spent` says so."""
+    """A source with a cap sends this many rows between two barriers. The others go on, and `quota_spent` says so."""
     own = readers(caps={"weather": 5})
     polls = {poll.split: poll for poll in own.polls(0, ALL)}
     assert 5 == polls["w"].max_rows
@@ -71,14 +71,14 @@ def test_a_cap_holds_for_its_source_alone():
     assert [("w", "5")] == [(poll.split, poll.position) for poll in own.polls(0, ALL)]
 
 
-def test_splits_share_what_may_be_read():
-    """No split takes the whole quota from the others: three splits and ten rows make 4, 3, 3."""
+def test_splits_share_the_quota():
+    """No split takes the whole quota from the others. Three splits and ten rows give 4, 3, 3."""
     own = readers(every_rows=10, counted=frozenset({"flights"}))
     assert [4, 3, 3] == [poll.max_rows for poll in own.polls(0, ALL) if poll.source == "flights"]
 
 
-def test_the_turn_goes_round():
-    """When only one row may be read, every split has it in turn."""
+def test_splits_take_turns():
+    """If only one row may be read, each split gets it in turn."""
     own = readers(every_rows=1, counted=frozenset({"flights"}))
     met = set()
     for _ in range(8):
@@ -89,8 +89,8 @@ def test_the_turn_goes_round():
     assert {"e", "j", "l", "w"} == met
 
 
-def test_a_source_that_has_nothing_is_left_alone_for_a_while():
-    """An idle split is asked again after the pause, not before; `next_poll_ms` says when."""
+def test_an_idle_source_is_polled_again_after_a_pause():
+    """It is not polled before the end of the pause. `next_poll_ms` has the time."""
     own = readers()
     for poll in list(own.polls(0, ALL)):
         own.found_idle(poll.source, poll.split, 100)
@@ -100,8 +100,8 @@ def test_a_source_that_has_nothing_is_left_alone_for_a_while():
     assert 4 == len(list(own.polls(600, ALL)))
 
 
-def test_asking_an_idle_split_again_is_no_poll_that_matters():
-    """`polling` is about splits that may have rows: an idle one that is asked again keeps no tick from its end."""
+def test_a_poll_of_an_idle_split_keeps_no_tick_running():
+    """`polling` counts only splits that may have rows."""
     own = readers()
     for poll in list(own.polls(0, ALL)):
         own.found_idle(poll.source, poll.split, 0)
@@ -110,8 +110,8 @@ def test_asking_an_idle_split_again_is_no_poll_that_matters():
     assert own.is_polling("weather")
 
 
-def test_a_time_that_has_come_is_no_timer():
-    """A split that is due but without credit waits for credit: the next poll's time is the other one's."""
+def test_a_poll_that_is_due_sets_no_timer():
+    """A split that is due but has no credit waits for credit. The time of the next poll is the other split's."""
     own = readers()
     for place, poll in enumerate(list(own.polls(0, ALL))):
         own.found_idle(poll.source, poll.split, place * 100)
@@ -120,15 +120,15 @@ def test_a_time_that_has_come_is_no_timer():
 
 
 def test_nothing_is_read_after_the_stop():
-    """A tick that is to end polls nothing more."""
+    """A tick that is about to end polls nothing more."""
     own = readers()
     own.stopped = True
     assert [] == list(own.polls(0, ALL))
     assert own.next_poll_ms(0) is None
 
 
-def test_a_reader_goes_on_where_the_cut_stands():
-    """Each split begins at its position, and its position moves with what it sent."""
+def test_a_reader_begins_at_the_cut():
+    """Each split begins at its position, and the position moves with the rows that it sends."""
     own = readers({SubtaskId("flights", 1): "40"})
     poll = next(poll for poll in own.polls(0, ALL) if poll.split == "j")
     assert "40" == poll.position
@@ -136,8 +136,8 @@ def test_a_reader_goes_on_where_the_cut_stands():
     assert ["43", None] == [own.position(SubtaskId("flights", index)) for index in (1, 2)]
 
 
-def test_rows_sent_counts_over_barriers():
-    """`rows` is since the last barrier, `rows_sent` since the start."""
+def test_rows_sent_counts_across_barriers():
+    """`rows` counts since the last barrier, and `rows_sent` since the start."""
     own = readers()
     for rows in (3, 4):
         answer(own, next(iter(own.polls(0, lambda subtask: subtask == SubtaskId("weather", 0)))), rows)
@@ -146,8 +146,8 @@ def test_rows_sent_counts_over_barriers():
     assert (0, 7) == (own.rows, own.rows_sent)
 
 
-def test_an_answer_that_nobody_asked_for_is_refused():
-    """A split that was not polled cannot answer, and one answers once."""
+def test_an_answer_without_a_poll_is_refused():
+    """A split that was not polled cannot answer, and one poll has one answer."""
     own = readers()
     with pytest.raises(UnknownSplitError, match="split e of source flights"):
         own.found_idle("flights", "e", 0)
@@ -155,8 +155,8 @@ def test_an_answer_that_nobody_asked_for_is_refused():
         own.found_idle("flights", "x", 0)
 
 
-def test_a_split_that_cannot_be_read_is_asked_again_and_given_up_in_the_end():
-    """It is asked when its time has come. Whatever answer it gives, rows or none, its failures are forgotten."""
+def test_a_split_that_cannot_be_read_is_polled_again_and_fails_in_the_end():
+    """It is polled again after a pause. Any answer, with rows or without, resets its failures."""
     own = readers(failures_max=2)
     (_, weather) = [polled for polled in list(own.polls(0, ALL)) if polled.split in ("e", "w")]
     said = []

@@ -1,4 +1,4 @@
-"""Files of a renamed table get paths that belong to the tick alone until an entry names them (G2)."""
+"""The files of a renamed table get paths that belong to the tick alone, until an entry names them (G2)."""
 
 from checkpointing.commit.leftovers import is_leftover
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
@@ -14,13 +14,13 @@ GRAPH = JobGraph((Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), WRITER), (Ed
 
 
 def moved(*paths, inline=""):
-    """Return files of these paths as generation 7 renames their table, and the links."""
+    """Return the files of these paths after generation 7 renamed their table, and the links."""
     files = [FileHandle(path, 1, 1, 0, inline=inline) for path in paths]
     return relocated_files(files, JobName("job"), {OLD: NEW}, Generation(7))
 
 
-def test_a_link_belongs_to_the_generation_and_to_none_of_its_micro_batches(job):
-    """A dead tick's link is a leftover; one that an entry of that generation names is none, whatever was counted."""
+def test_a_link_belongs_to_the_generation_and_not_to_a_micro_batch(job):
+    """A dead tick's link is a leftover. One that an entry of its generation names is not, whatever the counter was."""
     (file,), links = moved(f"{OLD}/_data/3/sums-500-{UNIQUE}.parquet")
     name = parse_staged_name(file.path.rpartition("/")[2])
     assert (f"{NEW}/_data/7", "sums", 0) == (file.path.rpartition("/")[0], name.vertex, name.micro_batch)
@@ -31,8 +31,8 @@ def test_a_link_belongs_to_the_generation_and_to_none_of_its_micro_batches(job):
     assert not is_leftover(name, Generation(7), current=Generation(7), newest=before)
 
 
-def test_files_of_others_and_files_of_one_name_keep_apart():
-    """A compacted file gets a staged name; two files of one name in two folders get two."""
+def test_foreign_files_and_files_of_one_name_stay_apart():
+    """A compacted file gets a staged name. Two files of one name in two folders get two names."""
     paths = [
         f"{OLD}/part-0.parquet",
         f"{OLD}/_data/3/sums-1-{UNIQUE}.parquet",
@@ -43,8 +43,8 @@ def test_files_of_others_and_files_of_one_name_keep_apart():
     assert all(parse_staged_name(file.path.rpartition("/")[2]) for file in files)
 
 
-def test_what_is_in_its_handle_and_what_lies_elsewhere_need_no_link():
-    """A small state moves with its entry, and a table that keeps its name keeps its files."""
+def test_inline_files_and_files_elsewhere_need_no_link():
+    """A small state is inside its entry. A table that keeps its name keeps its files."""
     (file,), links = moved(f"{OLD}/_data/3/sums-1-{UNIQUE}.parquet", inline="AA==")
     assert file.path.startswith(f"{NEW}/_data/7/")
     assert {} == links

@@ -1,4 +1,4 @@
-"""From a row to the doors' first state: positions, overlapping ranges, what is refused (D3, G1, G2)."""
+"""Builds the doors' first state from an entry: positions, overlapping ranges, and refusals (D3, G1, G2)."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def one_source(*splits):
 
 
 def test_splits_are_found_by_name(job):
-    """A split goes on where it stood whatever its place is now; a new one begins at its start."""
+    """A split continues at its position, even if its index has changed. A new split begins at its start."""
     was = one_source("a", "b")
     cut = job.record(was, 3, {"s": (SubtaskSnapshot(position="10"), SubtaskSnapshot(position="20"))})
     found = positions(one_source("b", "new", "a"), cut)
@@ -31,15 +31,15 @@ def test_splits_are_found_by_name(job):
 
 
 def test_without_a_cut_everything_begins_at_its_start():
-    """No row: every position is None, nothing is live, nothing is in flight."""
+    """Without an entry, every position is None, nothing is live and nothing is in flight."""
     graph = one_source("a")
     assert {SubtaskId("s", 0): None} == positions(graph, None)
     assert [()] == [files.state for files in live_files(Vertex("k", VertexKind.KEYED, 1), None, 128)]
     assert [] == list(in_flight(None))
 
 
-def test_a_subtask_gets_the_files_whose_key_groups_overlap_its_range(job):
-    """Two subtasks become three: the one in the middle reads files of both, the others those of one (D3)."""
+def test_a_subtask_gets_the_files_that_overlap_its_key_range(job):
+    """Two subtasks become three. The middle one reads files of both, and the others files of one (D3)."""
     graph = job.two_sources(parallelism=2)
     halves = (
         SubtaskSnapshot(
@@ -59,7 +59,7 @@ def test_a_subtask_gets_the_files_whose_key_groups_overlap_its_range(job):
 
 
 def test_files_of_several_subtasks_come_oldest_first(job):
-    """After restores at other parallelisms files of one key lie in several snapshots: the newest must be last."""
+    """After restores at other parallelisms, several snapshots have files of one key. The newest must come last."""
     graph = job.two_sources(parallelism=2)
     both = job.keyed("both", 0, 127, Version(2, 1))
     halves = (
@@ -75,14 +75,14 @@ def test_files_of_several_subtasks_come_oldest_first(job):
 
 
 def test_a_missing_split_is_refused(job):
-    """A split that the cut stands in must be there, and the error names it and the way out."""
+    """A split with a position in the cut must exist. The error names it and the way out."""
     cut = job.record(one_source("a", "b"), 3, {})
     with pytest.raises(CutDoesNotFitError, match=r"split 'b' of source 's'.*bring it back"):
         check_fits(one_source("a"), cut, 128)
 
 
 def test_a_missing_vertex_with_state_is_refused_and_one_without_is_not(job):
-    """State must have a taker (G2); a vertex that held nothing may go."""
+    """State must belong to a vertex (G2). A vertex without state may be removed."""
     gone = JobGraph((Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), Vertex("old", VertexKind.KEYED, 1)), ())
     check_fits(one_source("a"), job.record(gone, 3, {}), 128)
     held = (SubtaskSnapshot(state=(job.keyed("f", 0, 127, Version(1, 1)),)),)
@@ -90,8 +90,8 @@ def test_a_missing_vertex_with_state_is_refused_and_one_without_is_not(job):
         check_fits(one_source("a"), job.record(gone, 3, {"old": held}), 128)
 
 
-def test_a_door_leaves_behind_what_its_setup_allows(job):
-    """The door asks the check with the tick's own permission: with it the job starts, without it the door refuses."""
+def test_a_door_drops_state_if_its_setup_allows(job):
+    """If the setup allows it, the job starts without that state. Otherwise the door refuses."""
     gone = JobGraph((Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), Vertex("old", VertexKind.KEYED, 1)), ())
     held = (SubtaskSnapshot(state=(job.keyed("f", 0, 127, Version(1, 1)),)),)
     restored = job.record(gone, 3, {"old": held})
@@ -101,13 +101,16 @@ def test_a_door_leaves_behind_what_its_setup_allows(job):
 
 
 def test_another_number_of_key_groups_is_refused(job):
-    """Keys would be in other groups: the message says what to set back."""
+    """Keys would be in other groups. The message says which number to set."""
     with pytest.raises(CutDoesNotFitError, match="set it back to 128"):
         check_fits(one_source("a"), job.record(one_source("a"), 3, {}), 64)
 
 
 def test_rows_in_flight_need_their_edge(job):
-    """What is in flight on an edge that is no more would be lost: refused; on a narrower edge it is not."""
+    """Rows in flight on an edge that no longer exists would be lost, so they are refused.
+
+    A narrower edge is allowed.
+    """
     graph = job.two_sources()
     held = tuple(job.in_flight_of(EdgeId("left", "joined", 0), 4, "f"))
     cut = job.record(graph, 3, {"joined": (SubtaskSnapshot(in_flight=held),)})
@@ -119,7 +122,10 @@ def test_rows_in_flight_need_their_edge(job):
 
 
 def test_the_store_knows_every_retained_state_file(job):
-    """A file of an old retained checkpoint goes only when that one does (D4); table files are never the store's."""
+    """A file of an old retained checkpoint is deleted only with that checkpoint (D4).
+
+    Table files are never in the store.
+    """
     graph = job.two_sources()
     old, new = (job.keyed(name, 0, 127, Version(1, 1)) for name in ("old", "new"))
     cuts = [

@@ -25,7 +25,7 @@ def story(job):
 
 
 def fail(story):
-    """Let the check of the tables fail."""
+    """Fail the check of the tables."""
     story.tell(TableCheckFailed(story.take(CheckTables).checkpoint, "the log cannot be read"))
 
 
@@ -56,8 +56,8 @@ def test_a_tick_that_holds_its_job_goes_on_and_looks_after_each_failure(story):
     assert [LookForRival(1)] * 2 == story.all_told(LookForRival)
 
 
-def test_a_tick_whose_entry_is_on_its_way_ends_when_its_fate_is_known(story, job):
-    """The answer of the look may come while the next checkpoint is being committed."""
+def test_a_tick_whose_entry_is_being_appended_ends_when_the_outcome_is_known(story, job):
+    """The answer to the look may come while the next checkpoint is being committed."""
     fail(story)
     story.passes(1_000)
     story.checks()
@@ -67,7 +67,7 @@ def test_a_tick_whose_entry_is_on_its_way_ends_when_its_fate_is_known(story, job
     assert (TickOutcome.FAILED, Reason.FENCED) == (story.end.outcome, story.end.reason)
 
 
-def test_a_checkpoint_that_ends_in_the_normal_life_of_a_job_is_no_reason_to_look(story):
+def test_a_normal_end_of_a_checkpoint_needs_no_look(story):
     """A rejected epoch ends the tick, and its cause is known."""
     story.checks("table out/joined has lost column v")
     assert Reason.TABLE_CHANGED is story.end.reason

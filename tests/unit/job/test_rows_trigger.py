@@ -1,4 +1,4 @@
-"""Rows trigger checkpoints (A11): how many at a time, and which rows a checkpoint's row counts."""
+"""Rows trigger checkpoints (A11): how many at a time, and which rows an entry counts."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.unit.job.test_door import THREE, unequal
 
 @pytest.mark.parametrize(("concurrent", "pending"), [(1, 1), (2, 2)])
 def test_rows_trigger_as_many_checkpoints_as_may_be_pending(job, concurrent, pending):
-    """A second epoch that is full while the first is pending gets its barrier at once if the configuration lets it."""
+    """The configuration may allow a second epoch's barrier while the first checkpoint is pending."""
     story = job.story(unequal(), {**THREE, "max_concurrent": concurrent}, linger_ms=0)
     story.offers("left", 3)
     assert 2 == story.door.next_id
@@ -19,7 +19,7 @@ def test_rows_trigger_as_many_checkpoints_as_may_be_pending(job, concurrent, pen
 
 
 def test_a_row_counts_from_its_parents_barrier(job):
-    """Rows of a plain savepoint's epoch are counted in it and again in the checkpoint behind it, which shows them."""
+    """Rows of a plain savepoint's epoch count in it, and again in the next checkpoint, which shows them."""
     story = job.story(unequal(), THREE, linger_ms=0)
     story.is_idle("right")
     story.offers("left", 2)
@@ -39,8 +39,11 @@ def test_a_row_counts_from_its_parents_barrier(job):
     assert (RowKind.CHECKPOINT, 5) == (row.kind, row.statistics.rows)
 
 
-def test_rows_that_a_source_estimated_pace_like_others_and_are_told_apart(job):
-    """Three rows of a slice fill the epoch, although it may hold none; the entry says how many were estimated."""
+def test_estimated_rows_pace_like_others_and_are_marked(job):
+    """Three estimated rows of a slice fill the epoch, although it may have none.
+
+    The entry says how many were estimated.
+    """
     story = job.story(job.two_sources(), {"every_rows": 5, "slice_rows_max": 3}, linger_ms=0)
     for estimated in (3, 0):
         story.offers("left", 3, estimated=estimated > 0)

@@ -1,4 +1,4 @@
-"""Savepoints that users ask for while the job runs: plain ones, stops, drains, and the answer to each request."""
+"""Savepoints that users request while the job runs: plain ones, stops, drains, and the answer to each request."""
 
 from dataclasses import replace
 
@@ -67,8 +67,8 @@ def answers(story):
 # ------------------------------------------------------------------ plain
 
 
-def test_a_plain_savepoint_is_a_pinned_row_and_the_job_goes_on(job):
-    """Nothing is checked, published or told; its files are staged still, so the next checkpoint publishes them (9)."""
+def test_a_plain_savepoint_is_a_pinned_entry_and_the_job_goes_on(job):
+    """Nothing is checked, published or notified. Its files stay staged, so the next checkpoint publishes them (9)."""
     story = job.story(job.two_sources(), linger_ms=0)
     story.offers("left", 3)
     story.tell(asked(PLAIN))
@@ -87,8 +87,8 @@ def test_a_plain_savepoint_is_a_pinned_row_and_the_job_goes_on(job):
     assert TickOutcome.CAUGHT_UP is story.end.outcome
 
 
-def test_the_tick_waits_for_a_savepoint_that_somebody_waits_for(job):
-    """Everything is read and committed, but a request waits behind a checkpoint: it is fulfilled before the end."""
+def test_the_tick_waits_for_a_requested_savepoint(job):
+    """All rows are committed, but a request waits for a checkpoint to end. It is fulfilled before the tick ends."""
     story = job.story(job.two_sources(), {"unaligned": True, "interval_ms": 10_000}, seed=1)
     story.passes(10_000)
     assert 1 == len(story.all(CheckTables))
@@ -100,8 +100,8 @@ def test_the_tick_waits_for_a_savepoint_that_somebody_waits_for(job):
     assert [SavepointTaken("mine", row.checkpoint), EndTick(TickOutcome.CAUGHT_UP)] == story.told[-2:]
 
 
-def test_several_requests_get_each_its_own_savepoint(job):
-    """A name that waits already is one request; the tick's own checkpoint by rows is another matter."""
+def test_each_request_gets_its_own_savepoint(job):
+    """A second request with the same name is ignored. The tick's own checkpoint by rows is another one."""
     story = job.story(job.two_sources(), {"every_rows": 3, "rows_of": ("left",)}, linger_ms=0)
     for request in ("tick", "b", "tick"):
         story.tell(asked(PLAIN, request))
@@ -114,7 +114,7 @@ def test_several_requests_get_each_its_own_savepoint(job):
 
 
 def test_a_plain_savepoint_that_fails_leaves_the_job_as_it_was(job):
-    """Expired: the request is told why, the job goes on."""
+    """It expires. The answer has the reason, and the job goes on."""
     story = job.story(job.two_sources(judged=True), {"timeout_ms": 5_000}, linger_ms=0, limits=NEVER)
     story.offers("left", 3)
     story.tell(asked(PLAIN))
@@ -129,7 +129,7 @@ def test_a_plain_savepoint_that_fails_leaves_the_job_as_it_was(job):
 
 
 def test_no_file_that_a_savepoint_names_is_discarded(job):
-    """A state file that no checkpoint uses any more stays while a savepoint, older or of this tick, names it."""
+    """A state file that no checkpoint uses any more stays while a savepoint, an older one or this tick's, names it."""
     graph = JobGraph(
         (
             Vertex("left", VertexKind.SOURCE, 1, splits=("l",)),
@@ -166,11 +166,11 @@ def test_no_file_that_a_savepoint_names_is_discarded(job):
 
 
 def test_a_suspend_commits_publishes_and_ends_the_tick(job):
-    """Its row is a pinned checkpoint, published and told; nothing is read behind its barrier (F4)."""
+    """Its entry is a pinned checkpoint, published and notified. Nothing is read after its barrier (F4)."""
     story = job.story(job.two_sources(), linger_ms=0, limits=NEVER)
     story.offers("left", 3)
     story.tell(asked(SUSPEND))
-    story.offers("left", 4)  # it was being read when the barrier went out: the next tick reads it
+    story.offers("left", 4)  # this row was being read when the barrier was sent, so the next tick reads it
     story.finishes()
     row = story.commits()
     assert (RowKind.CHECKPOINT, True, "3") == (row.kind, row.pinned, row.vertices[0].subtasks[0].position)
@@ -180,8 +180,8 @@ def test_a_suspend_commits_publishes_and_ends_the_tick(job):
 
 
 @pytest.mark.parametrize("kind", [PLAIN, SUSPEND])
-def test_who_asks_while_the_tick_stops_is_told_to_wait(job, kind):
-    """Behind a stop there is no savepoint of this tick; each request is answered at once, with its reason."""
+def test_a_request_while_the_tick_stops_is_refused(job, kind):
+    """After a stop, this tick takes no savepoint. Each request is answered at once, with the reason."""
     story = job.story(job.two_sources(), linger_ms=0)
     story.offers("left", 3)
     story.tell(asked(SUSPEND))
@@ -190,8 +190,8 @@ def test_who_asks_while_the_tick_stops_is_told_to_wait(job, kind):
     assert ("late", REASON.CHECKPOINT_COORDINATOR_SUSPEND) == (refusal.request, refusal.reason)
 
 
-def test_who_asks_after_the_end_is_told_so(job):
-    """The last word was EndTick, and still nobody waits for ever."""
+def test_a_request_after_the_end_is_refused(job):
+    """The last effect was EndTick, and still every request gets an answer."""
     story = job.story(job.two_sources())
     story.tell(StopRequested(StopKind.NOW))
     assert story.end is not None
@@ -199,8 +199,8 @@ def test_who_asks_after_the_end_is_told_so(job):
     assert [REASON.CHECKPOINT_COORDINATOR_SHUTDOWN] == [told.reason for told in answers(story)]
 
 
-def test_a_stop_gives_up_what_is_pending_before_it(job):
-    """As in Flink: the scheduler stops, what is pending or waits ends, then comes the stop's barrier."""
+def test_a_stop_ends_pending_checkpoints_first(job):
+    """As in Flink, the scheduler stops and pending checkpoints end. Then the barrier of the stop is sent."""
     story = job.story(job.two_sources(), {"every_rows": 3, "rows_of": ("left",)}, linger_ms=0)
     story.offers("left", 3)
     story.tell(asked(PLAIN, "first"))
@@ -216,7 +216,7 @@ def test_a_stop_gives_up_what_is_pending_before_it(job):
 
 
 def test_the_declined_savepoint_of_a_stop_fails_the_job(job):
-    """Half of the job has stopped, so it can't go on (11; FLINK-12858); the request is answered first."""
+    """Half of the job has stopped, so it cannot go on (11; FLINK-12858). The request is answered first."""
     story = job.story(job.two_sources(judged=True), {"tolerable_failures": 9}, linger_ms=0)
     story.offers("left", 3)
     story.tell(asked(SUSPEND))
@@ -227,7 +227,7 @@ def test_the_declined_savepoint_of_a_stop_fails_the_job(job):
 
 
 def test_an_expired_savepoint_of_a_stop_fails_the_job(job):
-    """Whatever ends it behind its barrier: nothing is read any more."""
+    """After its barrier nothing is read any more, whatever ends it."""
     story = job.story(job.two_sources(), {"timeout_ms": 5_000, "tolerable_failures": 9}, linger_ms=0)
     story.offers("left", 3)
     story.tell(asked(SUSPEND))
@@ -236,8 +236,8 @@ def test_an_expired_savepoint_of_a_stop_fails_the_job(job):
     assert (TickOutcome.FAILED, REASON.CHECKPOINT_EXPIRED) == (story.end.outcome, story.end.reason)
 
 
-def test_a_row_of_unknown_fate_is_said_to_be_unknown(job):
-    """The tick ends in doubt: the user who asked hears what is known, once."""
+def test_a_savepoint_of_unknown_outcome_is_reported_as_unknown(job):
+    """The tick ends in doubt. The user gets one answer with the known facts."""
     story = job.story(job.two_sources(), linger_ms=0)
     story.tell(asked(PLAIN))
     story.tell(RowUnknown("nonce/1", "no answer"))
@@ -246,8 +246,8 @@ def test_a_row_of_unknown_fate_is_said_to_be_unknown(job):
     assert "unknown" in told.message
 
 
-def test_a_poll_that_fails_behind_a_stop_does_not_count(job):
-    """What was being read then is read again by the next tick, which will say so."""
+def test_a_poll_that_fails_after_a_stop_does_not_count(job):
+    """The next tick reads these rows again, and reports the failure."""
     story = job.story(job.two_sources(), linger_ms=0)
     story.tell(asked(SUSPEND))
     poll = story.take(PollSource)
@@ -257,7 +257,7 @@ def test_a_poll_that_fails_behind_a_stop_does_not_count(job):
 
 
 def test_stop_now_ends_a_stop_with_a_savepoint_too(job):
-    """NOW is NOW: nothing of the savepoint is left, and its request is answered."""
+    """Nothing of the savepoint is left, and its request is answered."""
     story = job.story(job.two_sources(), linger_ms=0)
     story.offers("left", 3)
     story.tell(asked(DRAIN))
@@ -269,8 +269,8 @@ def test_stop_now_ends_a_stop_with_a_savepoint_too(job):
 # ------------------------------------------------------------------ drains
 
 
-def test_a_drain_runs_a_last_micro_batch_and_hands_the_end_on(job):
-    """Inputs end before the barrier: bronze's last rows, then joined's end of input, then the snapshots."""
+def test_a_drain_runs_a_last_micro_batch_and_sends_the_end_downstream(job):
+    """Inputs end before the barrier: bronze's last rows, then the end of joined's input, then the snapshots."""
     story = job.story(chain(), linger_ms=1_000)
     story.offers("left", 3)
     story.tell(asked(DRAIN))
@@ -286,8 +286,8 @@ def test_a_drain_runs_a_last_micro_batch_and_hands_the_end_on(job):
     assert [SavepointTaken("mine", row.checkpoint), EndTick(TickOutcome.STOPPED)] == story.told[-2:]
 
 
-def test_a_drain_without_rows_runs_the_keyed_vertices_only(job):
-    """A keyed vertex ends the keys of its state, whatever comes; a stateless one holds nothing back."""
+def test_a_drain_without_rows_runs_only_keyed_vertices(job):
+    """A keyed vertex ends the keys of its state in any case. A stateless vertex holds no rows back."""
     story = job.story(chain())
     story.tell(asked(DRAIN))
     (run,) = story.all(RunMicroBatch)
@@ -297,7 +297,7 @@ def test_a_drain_without_rows_runs_the_keyed_vertices_only(job):
 
 
 def test_a_suspend_ends_no_input(job):
-    """What waits stays in the state: no micro-batch is a last one."""
+    """Waiting rows stay in the state, and no micro-batch is a last one."""
     story = job.story(chain(), linger_ms=0)
     story.offers("left", 3)
     story.tell(asked(SUSPEND))
@@ -305,8 +305,8 @@ def test_a_suspend_ends_no_input(job):
     assert [False] == [run.end_of_input for run in story.all(RunMicroBatch)]
 
 
-def test_a_micro_batch_under_way_is_not_the_last_one(job):
-    """The end of the data waits its turn: what runs finishes, what was collected meanwhile runs as the last."""
+def test_a_running_micro_batch_is_not_the_last_one(job):
+    """The end of the data waits until it has finished. Rows collected in the meantime run as the last one."""
     story = job.story(job.two_sources(), linger_ms=0)
     story.offers("left", 3)
     story.tell(asked(DRAIN))
@@ -316,7 +316,7 @@ def test_a_micro_batch_under_way_is_not_the_last_one(job):
 
 
 def test_a_failed_drain_fails_the_job(job):
-    """Its last micro-batch dies: the job fails, the request is answered, and nothing was committed."""
+    """Its last micro-batch fails. The job fails, the request is answered, and nothing was committed."""
     story = job.story(job.two_sources(judged=True))
     story.tell(asked(DRAIN))
     story.finishes()
@@ -327,8 +327,8 @@ def test_a_failed_drain_fails_the_job(job):
 # ------------------------------------------------------------------ rows
 
 
-def test_savepoints_are_none_of_the_kept_checkpoints(job):
-    """Neither a plain one nor that of a stop is in the coordinator's store: it subsumes none and is never subsumed."""
+def test_savepoints_do_not_count_as_retained_checkpoints(job):
+    """No savepoint is in the coordinator's store. So it subsumes no checkpoint, and is never subsumed."""
     graph = job.two_sources()
     rows = (
         job.record(graph, 1, {}),
@@ -340,8 +340,11 @@ def test_savepoints_are_none_of_the_kept_checkpoints(job):
     assert 1 == newest_checkpoint(rows[:2]).checkpoint
 
 
-def test_a_row_names_all_its_files(job):
-    """State, ranges, staged, in flight, tables': what must be there while the row is (a savepoint pins these)."""
+def test_an_entry_names_all_its_files(job):
+    """These are files of state, ranges, staging, in flight and tables.
+
+    They must stay with the entry (a savepoint pins them).
+    """
     graph = job.two_sources()
     channels = tuple(job.in_flight_of(graph.edges[0], 0, "flight"))
     snapshot = SubtaskSnapshot(state=(job.keyed("state", 0, 1, Version(1, 1)),), in_flight=channels)

@@ -1,4 +1,4 @@
-"""Tables that a changed pipeline would empty without a word are refused, whichever way they changed (G2)."""
+"""Refuses a changed pipeline whose tables would silently lose their rows (G2)."""
 
 import pytest
 
@@ -14,7 +14,7 @@ COLUMNS = (TableColumn("k", "long"),)
 
 
 def graph(bronze="bronze/rows", **keyed):
-    """Return source -> bronze -> keyed vertices, each with this upsert table (None: none)."""
+    """Return source -> bronze -> keyed vertices, each with an upsert table of this name (None: without one)."""
     tables = {
         name: (Table(table, TableMode.UPSERT, ("k",), columns=COLUMNS),) if table else ()
         for name, table in keyed.items()
@@ -29,7 +29,10 @@ def graph(bronze="bronze/rows", **keyed):
 
 @pytest.fixture
 def cut(job):
-    """Return a maker of a graph's cut: every keyed vertex holds state, and a range of its table if it has one."""
+    """Return a function that makes a graph's cut.
+
+    Each keyed vertex has state, and a range of its table if it has one.
+    """
 
     def of(was, **changes):
         held = {}
@@ -49,7 +52,7 @@ WAS = graph(by_user="gold/by_user", by_route="gold/by_route")
 
 
 def test_the_same_tables_fit(cut):
-    """Also in another order, and beside a table of a vertex that is new."""
+    """They fit in another order too, and beside a table of a new vertex."""
     assert [] == list(unfit_tables(WAS, cut(WAS)))
     assert [] == list(unfit_tables(graph(by_route="gold/by_route", by_user="gold/by_user", more="gold/more"), cut(WAS)))
 
@@ -77,21 +80,21 @@ def test_the_same_tables_fit(cut):
     ],
 )
 def test_a_table_that_would_lose_its_rows_is_refused_by_name(cut, now, says):
-    """Renamed, taken out, swapped: the message names the old table, the new one if there is one, and the way out."""
+    """A table was renamed, removed or swapped. The message names the old and the new table, and the way out."""
     with pytest.raises(CutDoesNotFitError, match=f"checkpoint 3 .*{says}.*--allow-non-restored-state"):
         check_fits(now, cut(WAS), 128)
     check_fits(now, cut(WAS), 128, allow_non_restored_state=True)
 
 
-def test_an_upsert_table_that_is_new_beside_state_is_refused(cut):
-    """It would show only the keys that are touched from now on; an append table beside it says nothing false."""
+def test_a_new_upsert_table_beside_old_state_is_refused(cut):
+    """It would show only the keys that change from now on. A new append table is allowed."""
     was = graph(by_user=None)
     with pytest.raises(CutDoesNotFitError, match="holds state of 'by_user', and table gold/by_user is new beside it"):
         check_fits(graph(by_user="gold/by_user"), cut(was), 128)
 
 
-def test_a_vertex_under_another_name_is_told_with_what_is_new(cut):
-    """The user sees at once what he renamed."""
+def test_a_renamed_vertex_is_named_with_the_new_one(cut):
+    """The user sees at once which id was changed."""
     now = graph(per_user="gold/by_user", by_route="gold/by_route")
     with pytest.raises(
         CutDoesNotFitError, match="state of 'by_user', which the pipeline no longer has, and 'per_user' is"
@@ -99,8 +102,8 @@ def test_a_vertex_under_another_name_is_told_with_what_is_new(cut):
         check_fits(now, cut(WAS), 128)
 
 
-def test_an_older_row_says_its_upsert_tables_by_their_ranges(cut):
-    """Rows before format 4 know no columns: what they know of tables is judged, and nothing else."""
+def test_an_older_entry_knows_its_upsert_tables_by_their_ranges(cut):
+    """Entries before format 4 have no columns. Only the facts about tables that they have are judged."""
     old = cut(WAS, columns=())
     now = graph("bronze/all", by_user="gold/per_user", by_route="gold/by_route")
     assert ("gold/by_user",) == tables_left(now, old)

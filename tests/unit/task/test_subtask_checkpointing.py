@@ -1,4 +1,4 @@
-"""One subtask's checkpoint life: B1 to B4, its part of F1 and F4, and the staged files that every snapshot carries."""
+"""The checkpoints of one subtask: B1 to B4, its part of F1 and F4, and the staged files in every snapshot."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def _acknowledged(door: SubtaskCheckpointing, number: int) -> SubtaskSnapshot:
 
 
 def test_the_steps_come_in_flinks_order():
-    """B1: barrier downstream, snapshot; then the acknowledgement."""
+    """B1: the barrier goes downstream, the snapshot is taken, and then acknowledged."""
     door = _door()
     expected = (BroadcastBarrier(_barrier(1)), TakeSnapshot(1))
     assert expected == door.step(SnapshotRequested(_barrier(1)))
@@ -65,8 +65,8 @@ def test_the_steps_come_in_flinks_order():
     assert not door._in_progress
 
 
-def test_an_unaligned_snapshot_is_acknowledged_once_its_in_flight_segments_are_stored_too():
-    """B1: in-flight segments are all known after the barrier has left, and travel with the acknowledgement."""
+def test_an_unaligned_snapshot_is_acknowledged_with_its_segments_in_flight():
+    """B1: the segments in flight are known when the barrier has been sent. The acknowledgement has them."""
     segment = SourceSlice(VertexId("bronze"), SplitId("a"), "0", "1", "{}", 1, 1)
     channel = ChannelState(ChannelId(EdgeId(VertexId("bronze"), VertexId("silver")), 0), (segment,))
     barrier = _barrier(1, AlignmentType.UNALIGNED)
@@ -81,8 +81,8 @@ def test_an_unaligned_snapshot_is_acknowledged_once_its_in_flight_segments_are_s
         assert (Acknowledge(1, SubtaskSnapshot(in_flight=(channel,))),) == door.step(facts[1])
 
 
-def test_a_checkpoint_aborted_before_its_barrier_only_passes_on_a_cancel_marker():
-    """B1 step 0: an id known as aborted takes no snapshot."""
+def test_a_checkpoint_aborted_before_its_barrier_sends_only_a_cancel_marker():
+    """B1 step 0: for an id that is known as aborted, no snapshot is taken."""
     door = _door()
     assert (NotifyOperatorsAborted(1),) == door.step(CheckpointAborted(1, 0))
     assert (BroadcastCancelMarker(1),) == door.step(SnapshotRequested(_barrier(1)))
@@ -92,14 +92,14 @@ def test_a_checkpoint_aborted_before_its_barrier_only_passes_on_a_cancel_marker(
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_request_that_is_not_newer_is_ignored(number):
-    """Out of order barriers and repeated requests do nothing."""
+    """Barriers out of order and repeated requests have no effect."""
     door = _door()
     door.step(SnapshotRequested(_barrier(2)))
     assert () == door.step(SnapshotRequested(_barrier(number)))
 
 
-def test_aborted_ids_are_remembered_within_a_bound_and_forgotten_ones_count_as_aborted():
-    """At most 128 are kept; an id that may have been forgotten takes no snapshot either."""
+def test_the_number_of_remembered_aborted_ids_is_bounded():
+    """At most 128 are kept. An id that may have been forgotten counts as aborted too."""
     door = _door()
     newest = MAX_RECORD_ABORTED_CHECKPOINTS + 10
     for number in range(1, newest + 1):
@@ -110,7 +110,7 @@ def test_aborted_ids_are_remembered_within_a_bound_and_forgotten_ones_count_as_a
 
 
 def test_a_failed_snapshot_is_declined_once_with_its_reason():
-    """B2: any failing step declines; what comes later for that id does nothing."""
+    """B2: if any step fails, the subtask declines. Later answers for this id do nothing."""
     door = _door()
     door.step(SnapshotRequested(_barrier(1)))
     failed = SnapshotFailed(1, Reason.CHECKPOINT_ASYNC_EXCEPTION)
@@ -120,7 +120,7 @@ def test_a_failed_snapshot_is_declined_once_with_its_reason():
 
 
 def test_an_abort_cancels_the_snapshot_under_way():
-    """B2: after the abort the answer of the snapshot is ignored, and the id isn't remembered as aborted."""
+    """B2: after the abort, the snapshot's answer is ignored. The id is not remembered as aborted."""
     door = _door()
     door.step(SnapshotRequested(_barrier(1)))
     assert (CancelSnapshot(1), NotifyOperatorsAborted(1)) == door.step(CheckpointAborted(1, 0))
@@ -129,14 +129,14 @@ def test_an_abort_cancels_the_snapshot_under_way():
 
 
 def test_an_abort_of_an_acknowledged_checkpoint_cancels_nothing():
-    """There is nothing under way any more; the operators are told."""
+    """Nothing is under way any more. The operators hear of the abort."""
     door = _door()
     _acknowledged(door, 1)
     assert (NotifyOperatorsAborted(1),) == door.step(CheckpointAborted(1, 0))
 
 
-def test_an_aborted_alignment_is_declined_and_passed_on():
-    """The gate's abort declines with its reason and tells those downstream; the id is over."""
+def test_an_aborted_alignment_is_declined_and_sent_downstream():
+    """The gate's abort declines with its reason and is sent downstream. The checkpoint has ended here."""
     door = _door()
     reason = Reason.CHECKPOINT_DECLINED_SUBSUMED
     expected = (Decline(1, reason), NotifyOperatorsAborted(1), BroadcastCancelMarker(1))
@@ -144,8 +144,8 @@ def test_an_aborted_alignment_is_declined_and_passed_on():
     assert () == door.step(SnapshotRequested(_barrier(1)))
 
 
-def test_ids_that_are_over_are_not_kept_as_aborted():
-    """An aborted alignment forgets the aborted ids before it: their barriers can no longer come."""
+def test_ended_ids_are_not_kept_as_aborted():
+    """After an aborted alignment, the barriers of older aborted ids can no longer come, so the ids are forgotten."""
     door = _door()
     door.step(CheckpointAborted(1, 0))
     door.step(CheckpointAborted(3, 0))
@@ -154,7 +154,7 @@ def test_ids_that_are_over_are_not_kept_as_aborted():
 
 
 def test_an_aborted_alignment_cancels_an_unaligned_snapshot_under_way():
-    """An unaligned checkpoint may be aborted by its gate after it was triggered."""
+    """A gate may abort an unaligned checkpoint after its trigger."""
     door = _door()
     door.step(SnapshotRequested(_barrier(1, AlignmentType.UNALIGNED), unaligned=True))
     effects = door.step(AlignmentAborted(1, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER))
@@ -163,7 +163,7 @@ def test_an_aborted_alignment_cancels_an_unaligned_snapshot_under_way():
 
 
 def test_an_abort_tells_the_latest_completion_first():
-    """A subtask that missed a completion learns of it with the next abort, once."""
+    """A subtask that missed a completion hears of it with the next abort, once."""
     door = _door()
     _acknowledged(door, 1)
     expected = (NotifyOperatorsComplete(1), NotifyOperatorsAborted(2))
@@ -171,7 +171,7 @@ def test_an_abort_tells_the_latest_completion_first():
     assert (NotifyOperatorsAborted(3),) == door.step(CheckpointAborted(3, 1))
 
 
-def test_an_asynchronous_checkpoint_may_not_end_the_job():
+def test_a_plain_checkpoint_must_not_end_the_job():
     """B3: advancing to MAX without a synchronous savepoint is refused, and nothing changes."""
     door = _door()
     before = digest([door])
@@ -180,8 +180,8 @@ def test_an_asynchronous_checkpoint_may_not_end_the_job():
     assert before == digest([door])
 
 
-def test_a_completion_that_was_never_asked_for_is_refused():
-    """B3: telling an unknown checkpoint complete, directly or with an abort, changes nothing."""
+def test_a_completion_of_an_unknown_checkpoint_is_refused():
+    """B3: an unknown checkpoint is reported complete, directly or with an abort. Nothing changes."""
     door = _door()
     door.step(FilesStaged((_staged("a", 0),)))
     before = digest([door])
@@ -193,7 +193,7 @@ def test_a_completion_that_was_never_asked_for_is_refused():
 
 
 def test_facts_for_an_unknown_subtask_are_refused():
-    """B3: the error names it and those that are known."""
+    """B3: the error names the subtask and the known ones."""
     subtasks = Subtasks([_door()])
     assert TakeSnapshot(1) in subtasks.step(SUBTASK, SnapshotRequested(_barrier(1)))
     with pytest.raises(RefusedFactError, match="no subtask gold/3; known are silver/0"):
@@ -201,15 +201,15 @@ def test_facts_for_an_unknown_subtask_are_refused():
     assert [SUBTASK] == [door.subtask for door in subtasks]
 
 
-def test_a_finished_subtask_goes_on_taking_part():
-    """B4: its acknowledgements say that it is finished."""
+def test_a_finished_subtask_takes_part_in_checkpoints():
+    """B4: its acknowledgements say that it has finished."""
     door = _door()
     door.step(SubtaskFinished())
     assert _acknowledged(door, 1).finished
 
 
-def test_a_finished_subtask_declines_if_it_is_configured_so():
-    """B4: without checkpoints after tasks finish it declines, and nobody downstream waits."""
+def test_a_finished_subtask_declines_if_so_configured():
+    """B4: if checkpoints after tasks finish are switched off, it declines, and no subtask downstream waits."""
     door = _door(checkpoint_after_finished=False)
     door.step(SubtaskFinished())
     expected = (Decline(1, Reason.CHECKPOINT_DECLINED_TASK_CLOSING), BroadcastCancelMarker(1))
@@ -217,7 +217,7 @@ def test_a_finished_subtask_declines_if_it_is_configured_so():
 
 
 def test_staged_files_travel_with_every_acknowledgement_until_one_is_complete():
-    """3.4: a failed checkpoint loses nothing, its files belong to the next one."""
+    """3.4: a failed checkpoint loses nothing, because its files belong to the next one."""
     door = _door()
     a, b, c = _staged("a", 0), _staged("b", 1), _staged("c", 2)
     door.step(FilesStaged((a,)))
@@ -231,8 +231,8 @@ def test_staged_files_travel_with_every_acknowledgement_until_one_is_complete():
     assert (c,) == _acknowledged(door, 3).staged
 
 
-def test_files_staged_behind_the_barrier_belong_to_the_next_checkpoint():
-    """What is staged while snapshot 1 is under way is not part of it."""
+def test_files_staged_after_the_barrier_belong_to_the_next_checkpoint():
+    """Files that are staged while snapshot 1 is being taken are not part of it."""
     door = _door()
     door.step(FilesStaged((_staged("a", 0),)))
     door.step(SnapshotRequested(_barrier(1)))
@@ -243,8 +243,8 @@ def test_files_staged_behind_the_barrier_belong_to_the_next_checkpoint():
     assert (_staged("b", 1),) == door.staged
 
 
-def test_a_late_completion_drops_nothing_that_a_newer_one_did_not():
-    """Completion 1 told after 2 changes nothing in what is carried; what 1 published is not carried twice."""
+def test_a_late_completion_drops_no_further_files():
+    """Completion 1 comes after 2 and changes nothing. Files that 1 published are not carried again."""
     door = _door()
     door.step(FilesStaged((_staged("a", 0),)))
     door.step(SnapshotRequested(_barrier(1)))
@@ -263,8 +263,8 @@ def test_a_late_completion_drops_nothing_that_a_newer_one_did_not():
     assert (_staged("c", 2),) == effect.snapshot.staged
 
 
-def test_a_door_opens_at_the_cut_that_was_restored():
-    """Ids up to the restored one are over; what that cut left unpublished is carried on."""
+def test_a_door_begins_at_the_restored_cut():
+    """Ids up to the restored one have ended. Files that the cut has not published are carried on."""
     door = _door(last=CheckpointId(7), staged=(_staged("a", 7),))
     assert () == door.step(SnapshotRequested(_barrier(7)))
     assert (_staged("a", 7),) == _acknowledged(door, 8).staged
