@@ -1,4 +1,4 @@
-"""What a new project depends on: this very Tidemark, never a name under which an index may offer another package."""
+"""A new project depends on exactly this Tidemark, and never on a name that an index may give to another package."""
 
 import json
 from importlib import metadata
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Let this Tidemark have been installed with a given record of where it came from; None: with no record."""
+    """Install this Tidemark with a record of its origin, or without one (None)."""
 
     def install(recorded):
         class Installed:
@@ -29,13 +29,13 @@ def installed(monkeypatch):
     return install
 
 
-def test_from_a_checkout_it_is_the_checkouts_path():
+def test_a_checkout_is_named_by_its_path():
     """This test runs from one."""
     assert f"tidemark-spark[dagster] @ {ROOT.as_uri()}" == requirement()
 
 
-def test_from_a_wheels_file_it_is_that_file(installed, tmp_path):
-    """The installer records the file; a space in its path is written as an address has it."""
+def test_a_wheel_is_named_by_its_file(installed, tmp_path):
+    """The installer has recorded the file. A space in its path is encoded as in an address."""
     wheel = tmp_path / "my wheels" / "tidemark_spark-0.1.0-py3-none-any.whl"
     wheel.parent.mkdir()
     wheel.touch()
@@ -43,8 +43,8 @@ def test_from_a_wheels_file_it_is_that_file(installed, tmp_path):
     assert f"tidemark-spark[dagster] @ {wheel.as_uri()}" == requirement()
 
 
-def test_from_a_repository_it_is_the_very_commit(installed):
-    """A branch would move on."""
+def test_a_repository_is_named_with_the_exact_commit(installed):
+    """A branch would change later."""
     at = {"url": "https://host/tidemark.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}
     installed(at)
     assert "tidemark-spark[dagster] @ git+https://host/tidemark.git@abc" == requirement()
@@ -53,16 +53,16 @@ def test_from_a_repository_it_is_the_very_commit(installed):
 
 
 @pytest.mark.parametrize("recorded", [None, {"url": "file:///gone/tidemark_spark-0.1.0-py3-none-any.whl"}])
-def test_where_the_origin_is_unknown_nothing_is_written_and_the_user_is_asked(installed, recorded, tmp_path, capsys):
-    """Installed by name, or from a file that is gone: the command says which option to give."""
+def test_without_a_known_origin_the_user_is_asked(installed, recorded, tmp_path, capsys):
+    """It was installed by name, or its file is gone. Nothing is written, and the message names the option."""
     installed(recorded)
     assert ExitCode.USAGE == execute(["init", str(tmp_path / "shop")])
     assert "say what the project depends on with --tidemark" in capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())
 
 
-def test_not_installed_at_all_the_user_is_asked(monkeypatch):
-    """Source on the path alone has no distribution."""
+def test_without_an_installation_the_user_is_asked(monkeypatch):
+    """Source code on the path has no distribution."""
 
     def missing(name):
         raise metadata.PackageNotFoundError(name)
@@ -72,8 +72,8 @@ def test_not_installed_at_all_the_user_is_asked(monkeypatch):
         requirement()
 
 
-def test_what_the_user_names_is_what_is_written(tmp_path):
-    """A checkout or wheel by its path, or a requirement with a version or an address."""
+def test_the_users_own_words_are_written(tmp_path):
+    """They are the path of a checkout or wheel, or a requirement with a version or an address."""
     wheel = tmp_path / "tidemark_spark-0.1.0-py3-none-any.whl"
     wheel.touch()
     assert f"tidemark-spark[dagster] @ {ROOT.as_uri()}" == requirement(str(ROOT))
@@ -94,8 +94,8 @@ def test_what_the_user_names_is_what_is_written(tmp_path):
         ("", "there is no such file or folder"),
     ],
 )
-def test_what_may_be_another_package_is_refused(asked, said, tmp_path, monkeypatch):
-    """The sentence says what is wrong and what can be given."""
+def test_a_name_that_may_be_another_package_is_refused(asked, said, tmp_path, monkeypatch):
+    """The message says what is wrong, and what the user can give."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownOriginError) as refused:
         requirement(asked)
@@ -104,8 +104,8 @@ def test_what_may_be_another_package_is_refused(asked, said, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("content", ['[project]\nname = "tidemark"\n', "", None])
-def test_a_folder_or_wheel_of_something_else_is_refused(content, tmp_path):
-    """The strangers' checkout, a folder that is no project, and their wheel."""
+def test_a_folder_or_wheel_of_another_package_is_refused(content, tmp_path):
+    """Examples are a stranger's checkout or wheel, and a folder without a project."""
     if content is not None:
         (tmp_path / "pyproject.toml").write_text(content)
     stranger = tmp_path / "tidemark-2.0-py3-none-any.whl"

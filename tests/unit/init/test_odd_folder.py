@@ -1,4 +1,4 @@
-"""A project in a folder of an odd name: what its author is told to type works there."""
+"""A project in a folder with an odd name. The commands that its author is told to type work there."""
 
 import shlex
 import subprocess
@@ -30,8 +30,8 @@ def test_a_new_project_may_lie_in_a_folder_of_any_name(tmp_path, capsys, name):
     assert str(folder / ".dagster") == said.stdout
 
 
-def test_a_name_that_no_project_may_have_is_answered_with_a_line_to_paste(tmp_path, capsys):
-    """The folder is quoted in it."""
+def test_a_name_that_no_project_may_have_gets_a_line_to_paste(tmp_path, capsys):
+    """The line quotes the folder."""
     assert ExitCode.USAGE is execute(["init", str(tmp_path / "a b")])
     words = capsys.readouterr().err.partition("as in 'tidemark ")[2].strip()
     assert ["init", str(tmp_path / "a b"), "--name", "a_b"] == shlex.split(words.removesuffix("'"))

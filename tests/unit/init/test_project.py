@@ -1,4 +1,4 @@
-"""`tidemark init`: what a new project holds, and what is refused before anything is written."""
+"""`tidemark init`: the content of a new project, and refusals before anything is written."""
 
 import re
 import subprocess
@@ -19,8 +19,8 @@ print(sorted(key.to_user_string() for key in defs.resolve_asset_graph().material
 """
 
 
-def test_a_project_appears_whole(tmp_path):
-    """Its files are a package of its name, tests, and what Dagster, pip and make read; nothing else lies about."""
+def test_a_new_project_is_complete(tmp_path):
+    """Its files are a package of its name, tests, and files for Dagster, pip and make. There are no others."""
     made = create_project(tmp_path / "shop")
     found = sorted(str(path.relative_to(made.folder)) for path in made.folder.rglob("*") if path.is_file())
     assert list(made.files) == found
@@ -31,7 +31,7 @@ def test_a_project_appears_whole(tmp_path):
     assert [] == [name for name in found if "$project" in (made.folder / name).read_text()]
 
 
-def test_an_empty_folder_will_do_and_a_name_may_be_given(tmp_path):
+def test_an_empty_folder_and_another_name_are_accepted(tmp_path):
     """The name of the project need not be the folder's."""
     folder = tmp_path / "my-shop"
     folder.mkdir()
@@ -42,7 +42,7 @@ def test_an_empty_folder_will_do_and_a_name_may_be_given(tmp_path):
 
 
 def test_the_project_loads_and_is_in_good_style(tmp_path):
-    """Dagster loads its definitions, and the linter finds nothing in what was written."""
+    """Dagster loads its definitions, and the linter finds nothing."""
     made = create_project(tmp_path / "shop")
     command = [sys.executable, "-c", LOADS.format(name="shop")]
     loaded = subprocess.run(command, cwd=made.folder, capture_output=True, text=True, check=False)
@@ -68,16 +68,16 @@ def test_the_project_loads_and_is_in_good_style(tmp_path):
         ("../shop", "--name shop"),
     ],
 )
-def test_a_name_that_will_not_do_is_refused_with_another_one(tmp_path, name, said):
-    """The error says what is wrong with the name and what to type; nothing is written."""
+def test_an_invalid_name_is_refused_with_a_valid_one(tmp_path, name, said):
+    """The error says what is wrong with the name, and what to type. Nothing is written."""
     with pytest.raises(ProjectRefusedError) as refused:
         create_project(tmp_path / "new", name)
     assert said in str(refused.value)
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_folder_that_holds_something_is_left_alone(tmp_path):
-    """Neither a folder with a file in it nor a file is written over; the error names what is there."""
+def test_a_folder_with_content_is_refused(tmp_path):
+    """Neither a folder with a file nor a file is overwritten. The error names what was found."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "notes.txt").write_text("mine")
     (tmp_path / "book").write_text("mine too")
@@ -88,14 +88,14 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     assert ["notes.txt"] == [path.name for path in (tmp_path / "shop").iterdir()]
 
 
-def test_its_dagster_instance_is_this_projects():
-    """The new project's dagster.yaml says what this project's says."""
+def test_its_dagster_instance_is_configured_like_this_projects():
+    """The two files dagster.yaml have the same settings."""
     template = (project.TEMPLATES / "dagster.yaml.template").read_text()
     assert (ROOT / "dagster.yaml").read_text() == Template(template).substitute()
 
 
-def test_it_depends_on_where_this_tidemark_came_from(tmp_path):
-    """Run from a checkout, the project depends on that folder; the versions of all else are written down."""
+def test_it_depends_on_the_origin_of_this_tidemark(tmp_path):
+    """From a checkout, the project depends on that folder. It pins the versions of all other packages."""
     made = create_project(tmp_path / "shop")
     declared = tomllib.loads((made.folder / "pyproject.toml").read_text())
     assert [f"tidemark-spark[dagster] @ {ROOT.as_uri()}"] == declared["project"]["dependencies"] == [made.tidemark]
@@ -104,8 +104,8 @@ def test_it_depends_on_where_this_tidemark_came_from(tmp_path):
     assert [] == [line for line in pinned if line.startswith("tidemark-spark==")]
 
 
-def test_a_user_of_it_imports_the_public_package_alone(tmp_path):
-    """What a new project shows a user is the public interface, not the folders behind it."""
+def test_a_new_project_imports_only_the_public_package(tmp_path):
+    """A user sees the public interface in it, and not the folders behind it."""
     made = create_project(tmp_path / "shop")
     inner = re.compile(r"^\s*(?:from|import) (?:jobs|checkpointing|spec)\b", re.MULTILINE)
     assert [] == [str(path) for path in made.folder.rglob("*.py") if inner.search(path.read_text())]

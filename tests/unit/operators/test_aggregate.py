@@ -1,4 +1,4 @@
-"""Aggregates against a naive model, over any split of the rows into micro-batches."""
+"""Compares aggregates with a naive model, for any division of the rows into micro-batches."""
 
 import math
 
@@ -39,7 +39,7 @@ BIG = 2**31 - 1
 
 
 def model(rows):
-    """Compute every aggregate of ALL as SQL would, a NaN being greater than any number."""
+    """Compute every aggregate of ALL as SQL would. A NaN is greater than any number."""
     result = {}
     for key in {row[0] for row in rows}:
         own = [row for row in rows if row[0] == key]
@@ -62,7 +62,7 @@ def model(rows):
 
 
 def shown(frame):
-    """Return a frame of aggregates as `model` writes them."""
+    """Return a frame of aggregates in the form of `model`."""
     return {
         row[0]: (*row[1:6], *(None if value is None else str(value) for value in row[6:8]), row[8])
         for row in frame.select(list(STATE)).rows()
@@ -79,8 +79,8 @@ ROW = st.tuples(
 
 @settings(deadline=None)
 @given(st.lists(st.lists(ROW, min_size=1, max_size=12), min_size=1, max_size=5))
-def test_aggregates_over_micro_batches_are_those_of_all_rows(batches):
-    """Count, sum, min and max after any micro-batches equal the naive ones, nulls and NaN included."""
+def test_aggregates_do_not_depend_on_the_micro_batches(batches):
+    """Count, sum, min and max after any micro-batches equal the naive ones, with nulls and NaN."""
     function, state, seen = AggregateFunction(KEYS, ALL), pl.DataFrame(schema=STATE), []
     for batch in batches:
         seen += batch
@@ -104,8 +104,8 @@ SCHEMA = StructType(
 )
 
 
-def test_types_are_those_that_spark_gives():
-    """A sum has the room of Spark's: bigint, double, decimal(p + 10, s); min and max keep the type."""
+def test_types_are_those_of_spark():
+    """A sum has the range of Spark's: bigint, double, decimal(p + 10, s). Min and max keep the type."""
     aggregates = [Aggregate(Kind.SUM, name, f"sum_{name}") for name in "ifd"]
     schema = aggregate_schema(
         ["k"], [*aggregates, Aggregate(Kind.MAX, "i", "m"), Aggregate(Kind.COUNT, None, "n")], SCHEMA
@@ -120,14 +120,14 @@ def test_a_sum_of_texts_is_refused():
         aggregate_schema(["k"], [Aggregate(Kind.SUM, "s", "total")], SCHEMA)
 
 
-def test_only_a_count_may_do_without_a_column():
-    """There is no sum of rows."""
+def test_only_a_count_works_without_a_column():
+    """Rows have no sum."""
     with pytest.raises(ValueError, match="sum needs a column"):
         Aggregate(Kind.SUM, None, "total")
 
 
 def test_only_needed_columns_are_exchanged():
-    """The exchange carries the keys and what the aggregates look at."""
+    """Only the keys and the columns of the aggregates are exchanged."""
     assert ["k", "i"] == needed_columns(
         ["k"], [Aggregate(Kind.SUM, "i", "a"), Aggregate(Kind.MAX, "i", "b")], SCHEMA
     ).names

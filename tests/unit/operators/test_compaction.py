@@ -1,4 +1,4 @@
-"""When a base is due, and which files still count."""
+"""Decides when a base is due, and which files still count."""
 
 import pytest
 
@@ -10,7 +10,7 @@ BASE, DELTA = KeyedFileKind.BASE, KeyedFileKind.DELTA
 
 
 def file(kind, rows, number, first=0, last=9):
-    """Return a state file of that many rows."""
+    """Return a state file with this many rows."""
     return KeyedFile(FileHandle(f"{number}", rows, 1, 0), kind, first, last, Version(Generation(1), number))
 
 
@@ -30,12 +30,12 @@ def file(kind, rows, number, first=0, last=9):
     ],
 )
 def test_a_base_is_due_by_ratio_of_rows_or_number_of_deltas(files, delta_rows, due):
-    """The deltas weigh as much as the base, or there would be more than three of them."""
+    """The deltas have as many rows as the base, or there would be more than three of them."""
     assert due == is_base_due(CompactionPolicy(ratio=1.0, deltas_max=3), files, delta_rows)
 
 
-def test_a_base_ends_what_lies_before_it_in_its_range_only():
-    """After a change of parallelism files of several ranges stand in one list; a base ends no other range."""
+def test_a_base_replaces_the_files_before_it_only_in_its_range():
+    """After a change of parallelism, one list has files of several ranges. A base replaces no file of another range."""
     low = [file(BASE, 1, 1, 0, 4), file(DELTA, 1, 2, 0, 4)]
     high = [file(BASE, 1, 3, 5, 9), file(DELTA, 1, 4, 5, 9)]
     whole = file(BASE, 1, 5, 0, 9)

@@ -1,4 +1,4 @@
-"""The end of input in a keyed task, without Spark: every key of the range is ended, whatever rows there are (F4)."""
+"""The end of input in a keyed task, without Spark. Every key of the range ends, with or without rows (F4)."""
 
 from dataclasses import dataclass, field
 
@@ -32,7 +32,7 @@ GROUPS = {None: 0, "a": 1, "b": 2, "c": 3}
 
 @dataclass
 class Bench:
-    """One subtask over a few micro-batches: keeps its state files as a coordinator would."""
+    """Runs one subtask over several micro-batches, and keeps its state files as a coordinator would."""
 
     root: str
     function: object = EnrichFunction(("k",), ("rk",), ("temp",))
@@ -47,7 +47,7 @@ class Bench:
     micro_batch: int = 0
 
     def run(self, *rows, end=False):
-        """Run rows, a list of tuples per input; return the report, or None if the subtask said nothing."""
+        """Run rows, with a list of tuples for each input. Return the report, or None if there is none."""
         self.micro_batch += 1
         batches = [self._batch(tag, values) for tag, values in enumerate(rows) if values]
         waking = [self._exchanged(WAKING, [0])] if end else []
@@ -65,7 +65,7 @@ class Bench:
         return self._exchanged(tag, [GROUPS[row[0]] for row in values], structs)
 
     def _exchanged(self, tag, groups, structs=None):
-        """Return rows in the layout of the exchange: null in the struct columns of other tags."""
+        """Return rows in the layout of the exchange. The struct columns of other tags are null."""
         nothing = [None] * len(groups)
         columns = {KEY_GROUP: pa.array(groups, pa.int32()), TAG: pa.array([tag] * len(groups), pa.int32())}
         for other, layout in enumerate(self.inputs):
@@ -102,7 +102,7 @@ class Bench:
         return sorted((tuple(row.values()) for row in rows), key=str)
 
     def state(self):
-        """Return key -> row of the state, as a worker that never saw it would load it."""
+        """Return the state as key -> row, as a worker without a copy of it would load it."""
         live = {}
         for file in self.files:
             live = {} if file.kind is KeyedFileKind.BASE else live
@@ -115,14 +115,14 @@ class Bench:
 
 @pytest.fixture
 def silver(tmp_path):
-    """Return the enriching vertex: two flights wait, for one key the weather is known."""
+    """Return the enriching vertex. Two flights wait, and the weather of one key is known."""
     bench = Bench(str(tmp_path))
     bench.run([("a", 1), (None, 2)], [("b", 5.0)])
     return bench
 
 
-def test_waiting_rows_go_out_with_nulls_when_the_input_ends_without_rows(silver):
-    """No row reaches the subtask: all that waits is put out, staged and handed on; what is known stays known."""
+def test_waiting_rows_are_emitted_with_nulls_when_the_input_ends_without_rows(silver):
+    """No row reaches the subtask. All waiting rows are emitted and staged. Known rows stay in the state."""
     report = silver.run(end=True)
     assert [("a", 1, None), (None, 2, None)] == silver.read(report.emitted)
     assert report.emitted == tuple(file for _, file in report.staged)
@@ -131,27 +131,27 @@ def test_waiting_rows_go_out_with_nulls_when_the_input_ends_without_rows(silver)
 
 
 def test_a_task_says_how_many_rows_it_received(silver):
-    """Rows of all inputs count; at the end of the input there may be none (E6)."""
+    """Rows of all inputs count. At the end of the input there may be none (E6)."""
     assert 3 == silver.run([("a", 3), ("b", 4)], [("c", 1.0)]).work.rows
     assert 0 == silver.run(end=True).work.rows
 
 
 def test_the_last_rows_are_processed_before_the_end(silver):
-    """A last right row still meets its left row; a last left row without one goes out with nulls."""
+    """A last right row still matches its left row. A last left row without one is emitted with nulls."""
     report = silver.run([("c", 3)], [("a", 7.0)], end=True)
     assert [("a", 1, 7.0), ("c", 3, None), (None, 2, None)] == silver.read(report.emitted)
     assert {"a": {"temp": 7.0}, "b": {"temp": 5.0}} == {key: row["right"] for key, row in silver.state().items()}
 
 
-def test_weather_for_a_released_flight_comes_too_late(silver):
-    """The released row is in the state no more, so its right row puts nothing out; later left rows meet it."""
+def test_weather_for_an_emitted_flight_comes_too_late(silver):
+    """The state no longer has the emitted row, so its right row emits nothing. Later left rows match it."""
     silver.run(end=True)
     assert () == silver.run([], [("a", 9.0)]).emitted
     assert [("a", 4, 9.0)] == silver.read(silver.run([("a", 4)], []).emitted)
 
 
 def test_the_end_is_the_same_as_a_delta_or_a_base(tmp_path):
-    """Whichever file the policy asks for, the state after the end is the same, tombstones included."""
+    """Whichever file the policy chooses, the state after the end is the same, tombstones included."""
     states = []
     for number, policy in enumerate((CompactionPolicy(ratio=0.1), CompactionPolicy(ratio=100.0))):
         bench = Bench(str(tmp_path / str(number)), policy=policy)
@@ -162,8 +162,8 @@ def test_the_end_is_the_same_as_a_delta_or_a_base(tmp_path):
     assert ([KeyedFileKind.BASE], [KeyedFileKind.BASE, KeyedFileKind.DELTA]) == (states[0][1], states[1][1])
 
 
-def test_a_subtask_without_state_has_nothing_to_end(tmp_path):
-    """No rows and no state: not even a report; with rows it ends just those."""
+def test_a_subtask_without_state_and_rows_reports_nothing(tmp_path):
+    """With rows, it ends exactly their keys."""
     bench = Bench(str(tmp_path))
     assert None is bench.run(end=True)
     report = bench.run([("a", 1)], [], end=True)
@@ -171,15 +171,15 @@ def test_a_subtask_without_state_has_nothing_to_end(tmp_path):
     assert {} == bench.state()
 
 
-def test_ending_twice_puts_nothing_out_and_writes_nothing(silver):
-    """A state in which nothing waits is left as it is: no file is written for it."""
+def test_a_second_end_emits_and_writes_nothing(silver):
+    """If nothing waits in the state, the state stays unchanged and no file is written for it."""
     silver.run(end=True)
     again = silver.run(end=True)
     assert ((), (), ()) == (again.emitted, again.staged, again.state)
 
 
-def test_an_end_that_changes_nothing_keeps_what_the_last_rows_made(silver):
-    """The rows' own change is written though the end adds none to it."""
+def test_an_end_without_changes_keeps_the_change_of_the_last_rows(silver):
+    """The change of the rows is written although the end adds nothing."""
     silver.run(end=True)
     report = silver.run([], [("c", 8.0)], end=True)
     assert () == report.emitted
@@ -188,16 +188,16 @@ def test_an_end_that_changes_nothing_keeps_what_the_last_rows_made(silver):
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Counts rows by key and puts a count out only when the input ends; then the key is forgotten."""
+    """Counts rows by key. When the input ends, it emits the count and forgets the key."""
 
     def process(self, inputs, state):
-        """Add up, put nothing out."""
+        """Add up, and emit nothing."""
         counted = inputs[0].group_by("k").agg(pl.len().cast(pl.Int64).alias("n"))
         both = pl.concat([state, counted]).group_by("k").agg(pl.col("n").sum())
         return Processed(state=both, output=both.clear())
 
     def end_of_input(self, state):
-        """Put all counts out and keep none."""
+        """Emit all counts, and keep none."""
         return Processed(state=state.clear(), output=state)
 
 
@@ -205,7 +205,7 @@ COUNT = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
 
 def test_a_users_function_ends_its_keys_into_an_upsert_table(tmp_path):
-    """Any keyed function can declare it; an upsert table takes what the end puts out."""
+    """Any keyed function may have an end of input, and an upsert table may store its rows."""
     one = (InputLayout(schema=LEFT, keys=("k",)),)
     bench = Bench(str(tmp_path), Sessions(), one, COUNT, COUNT, TableMode.UPSERT)
     bench.run([("a", 1), ("a", 2), ("b", 3)])
@@ -217,20 +217,20 @@ def test_a_users_function_ends_its_keys_into_an_upsert_table(tmp_path):
 
 @dataclass(frozen=True, slots=True)
 class Forgets(Sessions):
-    """Forgets a key with its second rows, and marks at the end who is left."""
+    """Forgets a key at its second rows, and marks the remaining keys at the end."""
 
     def process(self, inputs, state):
-        """Keep the keys that are new."""
+        """Keep new keys."""
         counted = inputs[0].select("k").unique().with_columns(pl.lit(1, pl.Int64).alias("n"))
         return Processed(state=counted.join(state, on="k", how="anti"), output=state.clear())
 
     def end_of_input(self, state):
-        """Mark."""
+        """Mark the keys."""
         return Processed(state=state.with_columns(pl.lit(9, pl.Int64).alias("n")), output=state.clear())
 
 
-def test_what_the_last_rows_deleted_stays_deleted(tmp_path):
-    """The end's delta goes over the rows' delta and does not undo its tombstones."""
+def test_keys_that_the_last_rows_deleted_stay_deleted(tmp_path):
+    """The end's delta is merged with the rows' delta. It does not undo the tombstones."""
     one = (InputLayout(schema=LEFT, keys=("k",)),)
     bench = Bench(str(tmp_path), Forgets(), one, COUNT, COUNT, TableMode.UPSERT, policy=CompactionPolicy(ratio=100.0))
     bench.run([("a", 1), ("b", 2)])
@@ -241,15 +241,15 @@ def test_what_the_last_rows_deleted_stays_deleted(tmp_path):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A function that has nothing to end."""
+    """A function without an end of input."""
 
     def process(self, inputs, state):
         """Count rows by key."""
         return Sessions().process(inputs, state)
 
 
-def test_a_function_that_holds_nothing_back_is_not_even_run(tmp_path):
-    """An aggregate has nothing to end: without rows its subtask says nothing."""
+def test_a_function_that_holds_nothing_back_does_not_run_at_the_end(tmp_path):
+    """An aggregate has nothing to end. Without rows, its subtask reports nothing."""
     bench = Bench(str(tmp_path), Counts(), (InputLayout(schema=LEFT, keys=("k",)),), COUNT, COUNT, TableMode.UPSERT)
     bench.run([("a", 1)])
     assert None is bench.run(end=True)
@@ -258,15 +258,15 @@ def test_a_function_that_holds_nothing_back_is_not_even_run(tmp_path):
 
 @dataclass(frozen=True, slots=True)
 class Invents(Counts):
-    """A function whose end makes state of a key that had none."""
+    """At its end, it makes state for a new key."""
 
     def end_of_input(self, state):
-        """Invent a key."""
+        """Add a key."""
         return Processed(state=state.with_columns(pl.lit("new").alias("k")), output=state.clear())
 
 
-def test_the_end_may_not_invent_keys(tmp_path):
-    """A key without key group would be lost at the next rescaling."""
+def test_the_end_may_not_add_keys(tmp_path):
+    """A key without a key group would be lost at the next rescaling."""
     bench = Bench(str(tmp_path), Invents(), (InputLayout(schema=LEFT, keys=("k",)),), COUNT, COUNT, TableMode.UPSERT)
     with pytest.raises(KeyError, match="not touched"):
         bench.run([("a", 1)], end=True)
@@ -274,7 +274,7 @@ def test_the_end_may_not_invent_keys(tmp_path):
 
 @dataclass(frozen=True, slots=True)
 class Totals(Sessions):
-    """Puts a count of all keys out at the end, under a key that no row has."""
+    """At its end, it emits a count of all keys, under a key that no row has."""
 
     def end_of_input(self, state):
         """Add up all keys."""
@@ -282,8 +282,8 @@ class Totals(Sessions):
         return Processed(state=state, output=pl.concat([state, total]))
 
 
-def test_the_end_may_put_out_keys_of_the_subtasks_state_only(tmp_path):
-    """Each subtask would put out its own row of all; keys that no row touched now, but the state holds, are its own."""
+def test_the_end_may_emit_only_keys_of_the_subtasks_state(tmp_path):
+    """Otherwise each subtask would emit a total of its own. Keys in the state are allowed, even without new rows."""
     one = (InputLayout(schema=LEFT, keys=("k",)),)
     ended = Bench(str(tmp_path / "own"), Sessions(), one, COUNT, COUNT, TableMode.UPSERT, 2)
     ended.run([("a", 1), ("b", 2)])
@@ -297,10 +297,10 @@ def test_the_end_may_put_out_keys_of_the_subtasks_state_only(tmp_path):
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """A user's own aggregate that puts every key's partial out under one key."""
+    """An aggregate that emits the partial of every key under one key."""
 
     def process(self, inputs, state):
-        """Fail: a function that merges partials is not asked for it."""
+        """Fail. A function that merges partials is not asked for it."""
         raise AssertionError
 
     def partials(self, rows, types):
@@ -309,12 +309,12 @@ class Merging:
         return counted.filter(pl.col("n") > 0)
 
     def merged(self, partials, before):
-        """Keep the partials."""
+        """Return the partials unchanged."""
         return partials
 
 
 def test_a_users_own_aggregate_is_checked_too(tmp_path):
-    """It could name any key; only the built-in aggregates group by the key that they put out."""
+    """It could emit any key. Only the built-in aggregates emit exactly the keys by which they group."""
     one = (InputLayout(schema=LEFT, keys=("k",)),)
     bench = Bench(str(tmp_path), Merging(), one, COUNT, COUNT, TableMode.UPSERT, 2)
     with pytest.raises(ForeignKeyError, match="k=all"):

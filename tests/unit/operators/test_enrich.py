@@ -1,4 +1,4 @@
-"""Enriching: whichever side comes first, every left row goes out once, as soon as its right row is known."""
+"""Enriching emits every left row once, as soon as its right row is known, whichever comes first."""
 
 import polars as pl
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ TEMPERATURE = st.none() | st.sampled_from([1.0, 2.0])
 
 
 def run(batches):
-    """Run micro-batches of (left keys, right rows); return the output rows of each and the last state."""
+    """Run micro-batches of (left keys, right rows). Return the output rows of each, and the last state."""
     state, outputs, number = pl.DataFrame(schema=STATE), [], 0
     for left_keys, right_rows in batches:
         left = pl.DataFrame([(key, number + i) for i, key in enumerate(left_keys)], schema=LEFT, orient="row")
@@ -47,8 +47,8 @@ def model(batches):
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.lists(KEY, max_size=5), st.lists(st.tuples(KEY, TEMPERATURE), max_size=4)), max_size=6))
-def test_enriching_does_what_a_loop_over_rows_would(batches):
-    """Outputs of each micro-batch, what is known and who waits equal the naive ones, null keys included."""
+def test_enriching_equals_a_loop_over_rows(batches):
+    """Outputs of each micro-batch, known rows and waiting rows equal the naive ones, with null keys."""
     outputs, known, waiting = model(batches)
     got, state = run(batches)
     assert outputs == got
@@ -67,13 +67,13 @@ RIGHT_ROW = st.tuples(KEY, st.none() | st.integers(0, 3), TEMPERATURE)
 
 
 def order(row):
-    """Return what right rows of one key are compared by: nulls least."""
+    """Return the value by which right rows of one key are compared. Null is the least."""
     _, at, temp = row
     return (at is not None, at or 0, temp is not None, temp or 0)
 
 
 def latest(batches):
-    """Run micro-batches of (left keys, right rows); return each one's output rows and the last state."""
+    """Run micro-batches of (left keys, right rows). Return the output rows of each."""
     state, outputs = pl.DataFrame(schema=TIMED_STATE), []
     for number, (left_keys, right_rows) in enumerate(batches):
         left = pl.DataFrame([(key, number) for key in left_keys], schema=LEFT, orient="row")
@@ -87,10 +87,10 @@ def latest(batches):
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.lists(KEY, max_size=3), st.lists(RIGHT_ROW, max_size=4)), max_size=6))
-def test_the_latest_right_row_is_the_greatest_of_all_that_came(batches):
-    """However rows are cut into micro-batches: by the named column, of equal values by the others, nulls least.
+def test_the_latest_right_row_is_the_greatest_so_far(batches):
+    """It is compared by the named column, then by the others, with null least, in any micro-batches.
 
-    A left row that goes on has the row that was the latest then, and no column besides those that were asked for.
+    An emitted left row has the row that was latest then, and only the requested columns of it.
     """
     outputs, state = latest(batches)
     seen = {}
@@ -106,13 +106,13 @@ def test_the_latest_right_row_is_the_greatest_of_all_that_came(batches):
 
 
 def test_a_late_older_right_row_does_not_replace_a_newer_one():
-    """The first one of a key would stay with `latest_by` left out; here the greatest does, whenever it came."""
+    """Without `latest_by`, the first row of a key would stay. With it, the greatest one does, whenever it comes."""
     outputs, _ = latest([([], [("a", 2, 5.0)]), ([], [("a", 1, 9.0)]), (["a"], [("a", 3, 7.0)]), (["a"], [])])
     assert [[], [], [7.0], [7.0]] == [output["temp"].to_list() for output in outputs]
 
 
-def test_who_waits_for_the_latest_goes_on_with_the_first_that_comes_and_at_the_end_without():
-    """A left row goes on once. The end puts out nulls for the columns asked for, and for no others."""
+def test_a_waiting_row_gets_the_first_right_row_or_nulls_at_the_end():
+    """A left row is emitted once. The end gives nulls to the requested columns."""
     outputs, state = latest([(["a", "b"], []), ([], [("a", 1, 5.0)]), ([], [("a", 2, 6.0)])])
     assert [[], [("a", 0, 5.0)], []] == [output.rows() for output in outputs]
     ended = LATEST.end_of_input(state)
@@ -121,27 +121,30 @@ def test_who_waits_for_the_latest_goes_on_with_the_first_that_comes_and_at_the_e
     assert [("a", {"temp": 6.0, "at": 2})] == ended.state.select("k", "right").rows()
 
 
-def test_a_right_row_of_nulls_is_known():
-    """A key whose right row has a null column is enriched with null; it does not wait."""
+def test_a_right_row_of_nulls_counts_as_known():
+    """A key whose right row has a null column is enriched with null, and does not wait."""
     outputs, _ = run([([], [("a", None)]), (["a"], [])])
     assert [("a", 0, None)] == outputs[1]
 
 
 def test_the_first_right_row_of_a_key_wins():
-    """A later right row changes nothing; among several in one micro-batch the smallest counts, nulls first."""
+    """A later right row changes nothing. Among several in one micro-batch, the smallest counts, nulls first."""
     outputs, _ = run([([], [("a", 2.0), ("a", 1.0)]), (["a"], [("a", 0.0)])])
     assert [("a", 0, 1.0)] == outputs[1]
 
 
 def test_a_null_key_waits_for_ever():
-    """A null matches nothing, not even a null."""
+    """Null is not equal to null."""
     outputs, state = run([([None], [(None, 1.0)])])
     assert [[]] == outputs
     assert [{"k": None, "right": None, "waiting": [{"k": None, "id": 0}]}] == state.rows(named=True)
 
 
 def test_schemas_hold_the_gained_columns_and_the_waiting_rows():
-    """The state is key, right row and list of left rows; the output the left row and what it gained."""
+    """The state is the key, the right row and a list of left rows.
+
+    The output is the left row with the gained columns.
+    """
     left = StructType([StructField("k", StringType()), StructField("id", LongType())])
     right = StructType([StructField("rk", StringType()), StructField("temp", DoubleType())])
     temp = StructType([StructField("temp", DoubleType())])

@@ -1,4 +1,4 @@
-"""The newest row of each key: whatever the micro-batches are, the result is that of all changes one by one."""
+"""The newest row of each key, in any micro-batches, is the result of all changes applied one by one."""
 
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ NEWEST = NewestRows(("id",), ("a", "b"), ignores_truncates=False)
 
 @st.composite
 def changes(draw):
-    """Return changes that a server can send: an update or a delete only of a row that is there, in any batches."""
+    """Return changes that a server can send, in any batches. It updates or deletes only existing rows."""
     rows, there = [], set()
     for position in range(draw(st.integers(1, 25))):
         key = draw(st.integers(1, 3))
@@ -44,7 +44,7 @@ def changes(draw):
 
 
 def one_by_one(rows):
-    """Return the newest rows as a reader computes them."""
+    """Return the newest rows, computed change by change."""
     state = {}
     for kind, key, a, b, lsn, position, unsent in rows:
         kept = state[key][1] if unsent else b
@@ -53,8 +53,8 @@ def one_by_one(rows):
 
 
 @given(changes())
-def test_micro_batches_make_no_difference(drawn):
-    """Values that were not sent come from the same batch or from the state, and deleted keys are marked."""
+def test_micro_batches_do_not_change_the_newest_rows(drawn):
+    """Values that were not sent come from the same batch or from the state. Deleted keys are marked."""
     rows, cuts = drawn
     state = pl.DataFrame(schema=STATE)
     bounds = [0, *sorted(set(cuts)), len(rows)]
@@ -66,15 +66,15 @@ def test_micro_batches_make_no_difference(drawn):
     assert one_by_one(rows) == set(state.iter_rows())
 
 
-def test_a_row_that_is_read_again_does_not_replace_a_newer_one():
-    """In the at-least-once mode, rows may come twice."""
+def test_a_row_read_twice_does_not_replace_a_newer_one():
+    """In at-least-once mode, rows may come twice."""
     older = pl.DataFrame([("insert", 1, 1, "x", 5, 3, None)], schema=CHANGES, orient="row")
     newer = pl.DataFrame([(1, 2, "y", 6, 4, None, False)], schema=STATE, orient="row")
     assert newer.equals(NEWEST.process([older], newer).state)
 
 
-def test_a_value_that_nobody_knows_stays_unknown():
-    """The key was changed, or the changes began without a snapshot: the column is named until a value comes."""
+def test_an_unknown_value_stays_marked_as_unknown():
+    """The key was changed, or the changes began without a snapshot. The row names the column until a value comes."""
     update = pl.DataFrame([("update_after", 1, 1, None, 5, 3, ["b"])], schema=CHANGES, orient="row")
     state = NEWEST.process([update], pl.DataFrame(schema=STATE)).state
     assert [["b"]] == state["_unchanged"].to_list()
@@ -82,8 +82,8 @@ def test_a_value_that_nobody_knows_stays_unknown():
     assert [["b"]] == NEWEST.process([again], state).state["_unchanged"].to_list()
 
 
-def test_a_truncate_is_an_error_unless_it_is_to_be_ignored():
-    """No key shows it, so the table would be wrong."""
+def test_a_truncate_is_an_error_unless_it_is_ignored():
+    """It names no key, so the table would be wrong."""
     truncate = pl.DataFrame([("truncate", None, None, None, 5, 3, None)], schema=CHANGES, orient="row")
     with pytest.raises(TruncatedError, match='truncates="ignore"'):
         NEWEST.process([truncate], pl.DataFrame(schema=STATE))

@@ -1,4 +1,4 @@
-"""Output rows of an upsert table have keys of their own subtask."""
+"""Output rows of an upsert table must have keys of their own subtask."""
 
 import polars as pl
 import pytest
@@ -8,8 +8,8 @@ from jobs.operators.own_keys import ForeignKeyError, require_own_keys
 OWN = pl.DataFrame({"region": ["north", None, "south"], "day": [1, 2, 3], "_key_group": [5, 6, 7]})
 
 
-def test_rows_under_keys_that_were_given_pass():
-    """In any number, in any order, a null among them; none at all pass too."""
+def test_rows_under_keys_of_the_input_pass():
+    """Any number of rows in any order passes, also with a null key, and also none at all."""
     output = pl.DataFrame({"n": [1, 2, 3], "day": [2, 1, 2], "region": [None, "north", None]})
     require_own_keys("sums", "gold/sums", ("region", "day"), output, OWN)
     require_own_keys("sums", "gold/sums", ("region", "day"), output.clear(), OWN)
@@ -19,7 +19,7 @@ def test_rows_under_keys_that_were_given_pass():
     ("region", "day", "named"), [("all", 1, "region=all, day=1"), ("north", 2, "region=north, day=2")]
 )
 def test_a_row_under_another_key_is_refused_by_name(region, day, named):
-    """All columns of the key count together; vertex, table, key and the way out are named."""
+    """All key columns are compared together. The error names vertex, table, key and the way out."""
     output = pl.DataFrame({"region": ["north", region], "day": [1, day], "n": [1, 2]})
     with pytest.raises(ForeignKeyError) as refused:
         require_own_keys("sums", "gold/sums", ("region", "day"), output, OWN)

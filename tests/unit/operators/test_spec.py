@@ -1,4 +1,4 @@
-"""Specifications that no job can run are refused where they are made."""
+"""Specifications that no job can run are refused when they are made."""
 
 import pytest
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
@@ -13,7 +13,7 @@ VERTEX = vertex_id("gold")
 
 
 def schema(**columns):
-    """Return a schema of these columns."""
+    """Return a schema with these columns."""
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
@@ -22,7 +22,7 @@ TOTALS = schema(k=StringType(), n=LongType())
 
 
 def counts(**changes):
-    """Return the specification of a count by `k`, changed."""
+    """Return a changed specification of a count by `k`."""
     fields = {
         "vertex": VERTEX,
         "rows": ROWS,
@@ -40,7 +40,7 @@ def table(columns, mode=TableMode.UPSERT, keys=("k",)):
 
 
 def test_a_count_into_an_upsert_table_of_its_key_fits():
-    """The plain case is accepted."""
+    """This is a plain case, and it is accepted."""
     assert ("k",) == counts(table=table(TOTALS)).keys
 
 
@@ -55,13 +55,13 @@ def test_a_count_into_an_upsert_table_of_its_key_fits():
     ],
 )
 def test_a_keyed_vertex_that_cannot_run_is_refused(changes, message):
-    """The error names the vertex, what doesn't fit and the way out."""
+    """The error names the vertex, the misfit and the way out."""
     with pytest.raises(InvalidSpecError, match=message):
         counts(**changes)
 
 
 def test_keys_of_two_types_are_refused():
-    """Spark hashes an int and a bigint to different key groups, so the rows would never meet."""
+    """Spark hashes an int and a bigint to different key groups, so equal keys would not meet."""
     with pytest.raises(InvalidSpecError, match=r"input 0 are \['int'\], those of input 1 \['bigint'\]; cast them"):
         enrich_spec(
             vertex=VERTEX,

@@ -1,4 +1,4 @@
-"""Staged files: whole or not at all, their handles and statistics true."""
+"""Staged files are complete or missing. Their handles and statistics are right."""
 
 import json
 import zlib
@@ -22,12 +22,12 @@ ROWS = pa.table({"a": pa.array([1, None, 3], pa.int32()), "f": [1.0, float("nan"
 
 
 def files(root):
-    """Return the writer of some micro-batch."""
+    """Return the writer of a micro-batch."""
     return StagedFiles(str(root), job_name("j"), Generation(7), VertexId("silver"), 12)
 
 
-def test_a_handle_tells_the_truth_about_its_file(tmp_path):
-    """Path by generation, vertex and micro-batch; rows, bytes and checksum are those of the file."""
+def test_a_handle_describes_its_file(tmp_path):
+    """Its path has generation, vertex and micro-batch. Its rows, bytes and checksum are those of the file."""
     handle = files(tmp_path).write(TABLE, ROWS)
     content = (tmp_path / handle.path).read_bytes()
     assert handle.path.startswith("silver/flights/_data/7/silver-12-")
@@ -35,7 +35,7 @@ def test_a_handle_tells_the_truth_about_its_file(tmp_path):
 
 
 def test_null_stays_null_and_nan_stays_nan(tmp_path):
-    """The file holds the user's rows unchanged."""
+    """The file has the user's rows unchanged."""
     handle = files(tmp_path).write(TABLE, ROWS)
     read = pq.read_table(tmp_path / handle.path)
     assert [1, None, 3] == read["a"].to_pylist()
@@ -45,7 +45,7 @@ def test_null_stays_null_and_nan_stays_nan(tmp_path):
 
 @pytest.mark.parametrize("encoding", list(Encoding))
 def test_both_encodings_give_back_the_same_rows(tmp_path, encoding):
-    """How integers lie in a file is nobody's business who reads it; nested and empty columns are written too."""
+    """A reader need not know how integers are encoded. Nested and empty columns are written too."""
     rows = pa.table(
         {"a": pa.array([1, None, -3]), "t": ["x", "x", None], "l": [[1], None, []], "none": pa.nulls(3, pa.int16())}
     )
@@ -53,8 +53,8 @@ def test_both_encodings_give_back_the_same_rows(tmp_path, encoding):
     assert rows.equals(pq.read_table(tmp_path / handle.path))
 
 
-def test_integers_of_a_state_lie_as_differences(tmp_path):
-    """The file says so, and a text has its dictionary either way."""
+def test_integers_of_a_state_are_stored_as_differences(tmp_path):
+    """The file says so. A text column has its dictionary in both encodings."""
     rows = pa.table({"a": list(range(1000)), "t": ["x", "y"] * 500})
     handle = files(tmp_path).write(TABLE, rows, Encoding.DIFFERENCES)
     group = pq.read_metadata(tmp_path / handle.path).row_group(0)
@@ -62,8 +62,8 @@ def test_integers_of_a_state_lie_as_differences(tmp_path):
     assert "RLE_DICTIONARY" in group.column(1).encodings
 
 
-def test_a_stopwatch_counts_the_time_of_writing_apart(monkeypatch, tmp_path):
-    """The clock goes on a second at each look: a write counts for one, the task for all that passed since its start."""
+def test_a_stopwatch_measures_writing_separately(monkeypatch, tmp_path):
+    """The clock advances a second at each look. A write counts as one second, and the task as all since its start."""
     seconds = count()
     clock = SimpleNamespace(monotonic_ns=lambda: next(seconds) * 1_000_000_000)
     monkeypatch.setattr(stopwatch, "time", clock)
@@ -74,14 +74,14 @@ def test_a_stopwatch_counts_the_time_of_writing_apart(monkeypatch, tmp_path):
 
 
 def test_two_writes_of_the_same_rows_make_two_files(tmp_path):
-    """A retried task leaves an orphan, never an overwritten file; no temporary file stays."""
+    """A retried task leaves an unused file, and overwrites none. No temporary file stays."""
     one, two = (files(tmp_path).write(TABLE, ROWS) for _ in range(2))
     assert one.path != two.path
     assert 2 == len(list((tmp_path / one.path).parent.iterdir()))
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
-    """The error names the file, what the system said and the way out."""
+    """The error names the file, the system's message and the way out."""
     (tmp_path / "silver").write_text("in the way")
     with pytest.raises(
         StagedFileError, match=r"can't write staged file silver/flights/_data/7/silver-12-.*check the free space"
@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
-    """The name appears with the rename or never; the temporary file goes."""
+    """A file gets its name only by the final rename. The temporary file is deleted."""
 
     def refuse(*_):
         raise OSError(28, "No space left on device")
@@ -132,7 +132,7 @@ MOMENT = datetime(2013, 1, 1, 5, 0, 0, 123456, tzinfo=UTC)
         pytest.param(pa.array(["z" * 32 + "\U0010ffff"]), "z" * 32, None, id="no text is above it"),
     ],
 )
-def test_bounds_hold_every_value_or_are_left_out(column, low, high):
+def test_bounds_cover_every_value_or_are_left_out(column, low, high):
     """A bound that is wrong by a millisecond or a letter would make a reader skip rows."""
     stats = json.loads(statistics_json(pa.table({"c": column})))
     assert (low, high) == (stats["minValues"].get("c"), stats["maxValues"].get("c"))
@@ -140,7 +140,7 @@ def test_bounds_hold_every_value_or_are_left_out(column, low, high):
     assert len(column) == stats["numRecords"]
 
 
-def test_nested_columns_and_those_beyond_the_32nd_have_no_statistics():
-    """Delta's readers look at the first 32 columns; a struct's leaves are not ours to count."""
+def test_nested_columns_and_those_after_the_32nd_have_no_statistics():
+    """Delta's readers use the first 32 columns. The fields of a struct are not counted."""
     rows = pa.table({"s": [{"x": 1}]} | {f"c{i:02d}": [i] for i in range(40)})
     assert [f"c{i:02d}" for i in range(31)] == sorted(json.loads(statistics_json(rows))["nullCount"])

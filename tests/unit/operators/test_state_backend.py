@@ -1,4 +1,4 @@
-"""State backends against a plain dict, whatever is compacted, cached, deleted, rescaled or declared anew."""
+"""Compares state backends with a dict: compaction, copies, deletion, rescaling and changed columns."""
 
 import tempfile
 from dataclasses import replace
@@ -29,7 +29,7 @@ TABLE = TableName("_tidemark/j/state/op")
 
 
 def key_group(key):
-    """Return a key group as good as any for a key."""
+    """Return a key group for a key."""
     return KEYS.index(key) * 5 % MAX_PARALLELISM
 
 
@@ -50,7 +50,7 @@ def backend(root, files, own, policy, copies, micro_batch=1):
 
 
 def step(state, changes):
-    """Apply {key: value or None} to a backend and return the file it wrote, or None."""
+    """Apply {key: value or None} to a backend. Return the file that it wrote, or None."""
     touched = pl.DataFrame(
         {KEY_GROUP: [key_group(key) for key in changes], "key": list(changes)},
         schema={KEY_GROUP: pl.Int32, "key": pl.String},
@@ -66,7 +66,7 @@ def step(state, changes):
 
 
 def content(state):
-    """Return what a backend holds as a dict; fail if a key is there twice or in a wrong key group."""
+    """Return the content of a backend as a dict. Fail if a key is there twice or in a wrong key group."""
     rows = state.load().rows(named=True)
     result = {row["key"]: row["value"] for row in rows}
     assert len(rows) == len(result)
@@ -85,8 +85,8 @@ POLICIES = st.builds(CompactionPolicy, ratio=st.sampled_from([0.1, 1.0, 100.0]),
     st.sampled_from([0, 1 << 30]),
     st.lists(st.integers(1, 4), min_size=2, max_size=3),
 )
-def test_state_is_what_a_dict_would_hold(batches, policy, copy_bytes_max, parallelisms):
-    """After any micro-batches, at any parallelism, read by a fresh worker or a stale one, state equals a dict."""
+def test_state_equals_a_dict(batches, policy, copy_bytes_max, parallelisms):
+    """This holds after any micro-batches, at any parallelism, read by a worker with a new, old or no copy."""
     with tempfile.TemporaryDirectory() as root:
         model, files, workers = {}, [], [WorkerCopies(copy_bytes_max), WorkerCopies(copy_bytes_max)]
         for phase, parallelism in enumerate(parallelisms):
@@ -112,13 +112,13 @@ def test_state_is_what_a_dict_would_hold(batches, policy, copy_bytes_max, parall
 
 
 def restored(files, parallelism):
-    """Return per subtask the files that overlap its range, in order: what a restore at this parallelism hands out."""
+    """Return the files for each subtask, in order, that a restore at this parallelism gives it."""
     every = list(dict.fromkeys(file for own in files for file in own))
     return [[file for file in every if own.intersection(file.key_groups)] for own in ranges(parallelism)]
 
 
 def ranges(parallelism):
-    """Return the range of each subtask."""
+    """Return the key range of each subtask."""
     return key_group_ranges(parallelism=parallelism, max_parallelism=MAX_PARALLELISM)
 
 
@@ -132,19 +132,19 @@ WHOLE = KeyGroupRange(first=0, last=MAX_PARALLELISM - 1)
 
 @pytest.fixture
 def written(tmp_path):
-    """Return (root, the one file of a state with one key)."""
+    """Return (root, the only file of a state with one key)."""
     file = step(backend(str(tmp_path), (), WHOLE, CompactionPolicy(), WorkerCopies()), {"a": 1})
     return tmp_path, file
 
 
 def test_the_first_file_of_a_range_is_a_base(written):
-    """A first delta would say as much as a base and never be compacted away."""
+    """A first delta would have the same content, but compaction would never replace it."""
     _, file = written
     assert KeyedFileKind.BASE is file.kind
 
 
 def test_a_missing_state_file_is_named_with_its_operator_and_the_way_out(written):
-    """The error says which file of which operator is missing and what to do."""
+    """The error names the file, its operator and the way out."""
     root, file = written
     (root / file.file.path).unlink()
     with pytest.raises(
@@ -154,7 +154,7 @@ def test_a_missing_state_file_is_named_with_its_operator_and_the_way_out(written
 
 
 def test_a_flipped_byte_is_noticed(written):
-    """The checksum of the whole file is verified before a row of it counts."""
+    """The checksum of the whole file is verified before any row is used."""
     root, file = written
     path = root / file.file.path
     damaged = bytearray(path.read_bytes())
@@ -164,8 +164,8 @@ def test_a_flipped_byte_is_noticed(written):
         backend(str(root), [file], WHOLE, CompactionPolicy(), WorkerCopies()).load()
 
 
-def test_a_widened_and_an_added_column_are_read_from_an_old_file(written):
-    """D6: a file written with fewer and narrower columns fits the new schema; what it lacks is null."""
+def test_an_old_file_is_read_with_a_widened_and_an_added_column(written):
+    """D6: a file with fewer and narrower columns fits the new schema. Missing columns are null."""
     root, file = written
     wider = pa.schema([("key", pa.string()), ("value", pa.float64()), ("more", pa.string())])
     state = backend(str(root), [file], WHOLE, CompactionPolicy(), WorkerCopies())
@@ -174,7 +174,7 @@ def test_a_widened_and_an_added_column_are_read_from_an_old_file(written):
 
 
 def test_new_state_for_a_key_that_was_not_touched_is_refused():
-    """A function may write the state of the keys it was given, and of no other."""
+    """A function may write the state only of the keys that it was given."""
     touched = pl.DataFrame({KEY_GROUP: pl.Series([5], dtype=pl.Int32), "key": ["b"]})
     before = pl.DataFrame(schema={KEY_GROUP: pl.Int32, "key": pl.String, "value": pl.Int64})
     after = pl.DataFrame({"key": ["b", "c"], "value": [1, 2]})
@@ -183,7 +183,7 @@ def test_new_state_for_a_key_that_was_not_touched_is_refused():
 
 
 def test_two_new_rows_for_one_key_are_refused():
-    """State is one row per key."""
+    """A state has one row for each key."""
     touched = pl.DataFrame({KEY_GROUP: pl.Series([5], dtype=pl.Int32), "key": ["b"]})
     before = pl.DataFrame(schema={KEY_GROUP: pl.Int32, "key": pl.String, "value": pl.Int64})
     with pytest.raises(KeyError, match="two rows for one key"):
@@ -191,13 +191,13 @@ def test_two_new_rows_for_one_key_are_refused():
 
 
 def counted(state, copies):
-    """Return what a backend holds, and what its copies were used for meanwhile."""
+    """Return the content of a backend, and how often its copies were used in the meantime."""
     copies.take_uses()
     return content(state), copies.take_uses()
 
 
-def test_a_hit_a_copy_that_is_behind_and_a_miss_hold_the_same(tmp_path):
-    """D5: the worker that wrote last, one that missed two files and one that never met the range load the same rows."""
+def test_a_hit_an_outdated_copy_and_a_miss_give_the_same_rows(tmp_path):
+    """D5: three workers load the same rows. One wrote last, one missed two files, and one never had the range."""
     root, policy = str(tmp_path), CompactionPolicy(ratio=100.0, deltas_max=9)
     recent, behind, fresh, files = WorkerCopies(), WorkerCopies(), WorkerCopies(), []
     for number, changes in enumerate([{"a": 1, "b": 2}, {"a": 3, "c": 4}, {"b": None, "d": 5}]):
@@ -214,7 +214,7 @@ def test_a_hit_a_copy_that_is_behind_and_a_miss_hold_the_same(tmp_path):
     ]
 
 
-def test_a_range_without_files_counts_for_nothing(tmp_path):
+def test_a_range_without_files_counts_as_neither_hit_nor_miss(tmp_path):
     """There was nothing to find."""
     copies = WorkerCopies()
     assert ({}, CopyUses()) == counted(backend(str(tmp_path), [], WHOLE, CompactionPolicy(), copies), copies)
@@ -225,8 +225,8 @@ BACKENDS = [IncrementalBackend(CompactionPolicy(ratio=100.0)), FullBackend(), Me
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(CHANGES, st.sampled_from(BACKENDS)), max_size=8))
-def test_every_backend_holds_the_same_and_reads_the_files_of_the_others(batches):
-    """D2: however a job's backend changes from micro-batch to micro-batch, the state is what a dict would hold."""
+def test_every_backend_reads_the_files_of_the_others(batches):
+    """D2: the backend changes between micro-batches, and the state still equals a dict."""
     with tempfile.TemporaryDirectory() as root:
         model, files = {}, []
         for number, (changes, used) in enumerate(batches):
@@ -239,7 +239,7 @@ def test_every_backend_holds_the_same_and_reads_the_files_of_the_others(batches)
 
 @pytest.mark.parametrize("used", [FullBackend(), MemoryBackend(100_000)])
 def test_full_and_memory_need_one_file_of_a_range(tmp_path, used):
-    """Each writes all of the range; only full puts it on disk."""
+    """Each writes the whole range, but only `full` writes it to disk."""
     root, files = str(tmp_path), []
     for number, changes in enumerate([{"a": 1}, {"b": 2}, {"a": None}]):
         state = replace(backend(root, files, WHOLE, CompactionPolicy(), WorkerCopies(), number), backend=used)
@@ -251,7 +251,7 @@ def test_full_and_memory_need_one_file_of_a_range(tmp_path, used):
 
 
 def test_a_damaged_inline_state_is_noticed(tmp_path):
-    """A row may be damaged as a file may: the checksum is the same."""
+    """The checksum of a state inside an entry is verified like that of a file."""
     state = replace(
         backend(str(tmp_path), [], WHOLE, CompactionPolicy(), WorkerCopies()), backend=MemoryBackend(100_000)
     )
@@ -262,7 +262,7 @@ def test_a_damaged_inline_state_is_noticed(tmp_path):
 
 
 def test_a_state_above_the_limit_is_declined_by_name(tmp_path):
-    """The memory backend is for small states: the message has operator, limit and the way out."""
+    """The memory backend is for small states. The message has the operator, the limit and the way out."""
     state = replace(backend(str(tmp_path), [], WHOLE, CompactionPolicy(), WorkerCopies()), backend=MemoryBackend(100))
     with pytest.raises(StateTooLargeError, match=r"operator op.*allows 100.*set state_backend to incremental"):
         step(state, {"a": 1})
@@ -272,8 +272,8 @@ NARROW = pa.struct([("x", pa.int32()), ("gone", pa.string())])
 WIDE = pa.struct([("x", pa.int64()), ("new", pa.string())])
 
 
-def test_columns_change_inside_of_lists_and_structs_too(tmp_path):
-    """D6: what waits in a state is nested rows, and their columns come, go and widen like others."""
+def test_columns_inside_lists_and_structs_change_too(tmp_path):
+    """D6: nested rows wait in a state. Their columns come, go and widen like other columns."""
     old = pa.schema([("key", pa.string()), ("waiting", pa.list_(NARROW)), ("right", NARROW)])
     row = {"x": 1, "gone": "y"}
     rows = pl.from_arrow(
@@ -290,8 +290,8 @@ def test_columns_change_inside_of_lists_and_structs_too(tmp_path):
     assert expected == sorted(evolved.load().select("key", "waiting", "right").rows())
 
 
-def test_an_outdated_range_is_written_whole(tmp_path):
-    """So that all of its files have the declared columns after the first micro-batch, whatever the policy."""
+def test_an_outdated_range_is_written_as_a_whole(tmp_path):
+    """After the first micro-batch, all its files have the declared columns, whatever the policy."""
     root, policy = str(tmp_path), CompactionPolicy(ratio=100.0)
     first = step(backend(root, [], WHOLE, policy, WorkerCopies()), {"a": 1, "b": 2})
     wider = pa.schema([("key", pa.string()), ("value", pa.float64())])

@@ -1,4 +1,4 @@
-"""Sums against Python's exact numbers: equal, or refused by name; never wrapped."""
+"""Compares sums with Python's exact numbers. They are equal or refused by name, and never wrap around."""
 
 import math
 from decimal import Context, Decimal
@@ -28,7 +28,7 @@ LONG = 2**63
 
 
 def frames(kind):
-    """Return the empty frames of the rows and of the state of a sum over a column of this type, by key."""
+    """Return the empty frames of the rows and of the state, by key, for a sum over a column of this type."""
     rows = StructType([StructField("k", StringType()), StructField("v", kind)])
     state = aggregate_schema(["k"], [Aggregate(Kind.SUM, "v", "total")], rows)
     return empty_frame(arrow_schema(rows)), empty_frame(arrow_schema(state))
@@ -48,7 +48,7 @@ def summed(kind, batches):
 
 
 def exactly(batches, fits):
-    """Return the exact totals, None if the rows of a micro-batch or a total after it do not fit."""
+    """Return the exact totals, or None if the rows of a micro-batch or a total after it do not fit."""
     totals = {}
     for batch in batches:
         for key in {key for key, _ in batch}:
@@ -62,7 +62,7 @@ def exactly(batches, fits):
 
 
 def added(values):
-    """Return the exact sum of whole numbers or decimals, None of none."""
+    """Return the exact sum of whole numbers or decimals. It is None without numbers."""
     result = None
     for value in values:
         result = value if result is None else EXACT.add(result, value) if isinstance(value, Decimal) else result + value
@@ -70,7 +70,7 @@ def added(values):
 
 
 def agree(kind, batches, fits):
-    """Check the sums against the exact ones: equal, or refused where these do not fit."""
+    """Compare the sums with the exact ones. If these do not fit, the sums must be refused."""
     expected = exactly(batches, fits)
     if expected is None:
         with pytest.raises(
@@ -93,14 +93,14 @@ _longs = st.integers(-LONG, LONG - 1) | st.integers(-9, 9) | st.sampled_from([LO
 @settings(deadline=None)
 @given(batches_of(_longs))
 def test_sums_of_bigints_are_exact_or_refused(batches):
-    """At both ends of the type, over any cut of the rows into micro-batches."""
+    """Values near both ends of the type are divided into micro-batches in any way."""
     agree(LongType(), batches, lambda total: -LONG <= total < LONG)
 
 
 @settings(deadline=None)
 @given(st.sampled_from([(5, 2), (18, 0), (28, 3), (37, 5), (38, 0), (38, 10), (38, 38)]), st.data())
 def test_sums_of_decimals_are_exact_or_refused(kind, data):
-    """Also where 38 digits overflow the 128 bits that a decimal lies in, and come back."""
+    """Some sums of 38 digits overflow the 128 bits of a decimal and come back."""
     precision, scale = kind
     most = 10**precision - 1
     unscaled = st.integers(-most, most) | st.sampled_from([most, -most, most // 2, 1, 0])
@@ -110,8 +110,8 @@ def test_sums_of_decimals_are_exact_or_refused(kind, data):
 
 
 @pytest.mark.parametrize("rows", [2, 3, 7, 40])
-def test_a_sum_that_comes_around_to_a_plausible_number_is_refused(rows):
-    """So many values of the greatest decimal wrap 128 bits once or more often; a check of the sign would pass some."""
+def test_a_sum_that_wraps_around_to_a_plausible_number_is_refused(rows):
+    """Many of the greatest decimals wrap 128 bits around, once or more often. A check of the sign would miss some."""
     most = Decimal("9" * 38)
     with pytest.raises(SumOverflowError, match="cast v to double"):
         summed(DecimalType(38, 0), [[("a", most)] * rows])
@@ -131,7 +131,10 @@ def test_a_sum_that_comes_around_to_a_plausible_number_is_refused(rows):
     ],
 )
 def test_the_error_names_the_type_and_a_wider_one(kind, value, rows, says):
-    """In one micro-batch as over several; a decimal's ten more digits are room for ten thousand million rows."""
+    """This holds within one micro-batch and over several.
+
+    A decimal's ten more digits suffice for ten thousand million rows.
+    """
     for batches in ([[("a", value)] * rows], [[("a", value)]] * rows):
         if says is None:
             assert {"a": value * rows} == summed(kind, batches)
@@ -140,13 +143,13 @@ def test_the_error_names_the_type_and_a_wider_one(kind, value, rows, says):
                 summed(kind, batches)
 
 
-def test_small_types_are_added_up_with_the_room_of_their_sum():
-    """A hundred and more tinyints of 127."""
+def test_small_types_are_added_up_in_the_type_of_their_sum():
+    """More than a hundred tinyints of 127 are added."""
     assert {"a": 127 * 300} == summed(ByteType(), [[("a", 127)] * 150] * 2)
 
 
-def test_nulls_count_for_nothing_in_every_type():
-    """Null of only nulls, whatever came before or after."""
+def test_nulls_are_ignored_in_every_type():
+    """The sum of only nulls is null, whatever comes before or after."""
     for kind, one in ((LongType(), 1), (DecimalType(5, 2), Decimal("1.00")), (DoubleType(), 1.0)):
         assert {"a": None} == summed(kind, [[("a", None)], [("a", None)]])
         assert {"a": one} == summed(kind, [[("a", None)], [("a", one)], [("a", None)]])
@@ -155,7 +158,7 @@ def test_nulls_count_for_nothing_in_every_type():
 @settings(deadline=None)
 @given(batches_of(st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([1.5, -2.0, 1e308, -1e308])))
 def test_doubles_are_never_refused_and_follow_ieee_754(batches):
-    """Too large a sum is infinite; a NaN, or infinities of both signs, make it NaN; else it is right to rounding."""
+    """Too large a sum is infinite. NaN, or infinities of both signs, give NaN. Other sums are right up to rounding."""
     found = summed(DoubleType(), batches)
     for key in {key for batch in batches for key, _ in batch}:
         values = [value for batch in batches for own, value in batch if own == key and value is not None]
@@ -170,5 +173,5 @@ def test_doubles_are_never_refused_and_follow_ieee_754(batches):
 
 
 def test_floats_are_added_up_as_doubles():
-    """As Spark does: a float's own range is no limit of the sum."""
+    """Spark does the same. The range of a float does not limit the sum."""
     assert math.isclose(3.0e38 * 4, summed(FloatType(), [[("a", 3.0e38)] * 2] * 2)["a"], rel_tol=1e-6)

@@ -1,4 +1,4 @@
-"""The code inside a task, without Spark: the report, the worker's copies, its imports, its error messages."""
+"""The code inside a task, without Spark: its report, copies of state, imports and error messages."""
 
 import errno
 import subprocess
@@ -22,8 +22,8 @@ from jobs.user_code import sentence_of
 SCHEMA = pa.schema([("key", pa.string()), ("n", pa.int64())])
 
 
-def test_a_report_comes_back_as_it_was_sent():
-    """JSON in between loses nothing of any field."""
+def test_a_report_survives_its_transport():
+    """JSON keeps every field."""
     file = FileHandle("a/b.parquet", 3, 100, 77, '{"numRecords":3}')
     keyed = KeyedFile(file, KeyedFileKind.DELTA, 0, 63, Version(Generation(2), 9))
     ranges = (RangeFiles(TableName("s/u"), (keyed,)),)
@@ -35,7 +35,7 @@ def test_a_report_comes_back_as_it_was_sent():
 
 @pytest.mark.parametrize("module", ["jobs.operators.keyed_task", "jobs.operators.stateless_task"])
 def test_a_task_imports_nothing_heavy(module):
-    """Every Python worker pays for each import; delta-rs also panics in forked processes."""
+    """Every Python worker pays for each import. Besides, delta-rs panics in forked processes."""
     heavy = ("deltalake", "pydantic", "great_expectations", "pandas", "dagster")
     code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -46,12 +46,12 @@ COLUMNS = pl.Schema({"x": pl.Int64})
 
 
 def frame(*values):
-    """Return a frame of some bytes."""
+    """Return a frame with this many bytes."""
     return pl.DataFrame({"x": list(values)}, schema=COLUMNS)
 
 
-def test_a_copy_is_found_for_the_files_it_was_made_from_and_for_later_ones():
-    """A copy that is behind can catch up; one made from other files is of no use."""
+def test_a_copy_serves_its_own_files_and_later_ones():
+    """An outdated copy can catch up. A copy of other files cannot be used."""
     copies, name = WorkerCopies(), ("w", "t", 0, 9)
     kept = Copy(("a", "b"), frame(1))
     copies.keep(name, kept)
@@ -61,16 +61,16 @@ def test_a_copy_is_found_for_the_files_it_was_made_from_and_for_later_ones():
     assert None is copies.find(("w", "t", 10, 19), ["a", "b"], COLUMNS)
 
 
-def test_a_copy_in_other_columns_is_of_no_use():
-    """A worker that outlives a change of the state's schema loads anew (D6)."""
+def test_a_copy_with_other_columns_is_not_used():
+    """A worker that outlives a change of the state's schema loads the state again (D6)."""
     copies, name = WorkerCopies(), ("w", "t", 0, 9)
     copies.keep(name, Copy(("a",), frame(1)))
     assert None is copies.find(name, ["a"], pl.Schema({"x": pl.Float64}))
     assert None is copies.find(name, ["a"], pl.Schema({"x": pl.Int64, "y": pl.Int64}))
 
 
-def test_copies_are_bounded_and_the_one_used_longest_ago_goes():
-    """The bound is in bytes over all ranges; a copy larger than the bound is not kept at all."""
+def test_copies_are_bounded_and_the_least_recently_used_one_is_dropped():
+    """The bound is in bytes over all ranges. A copy above the bound is not kept at all."""
     copies = WorkerCopies(bytes_max=20)
     for number in range(2):
         copies.keep(("w", "t", number, number), Copy(("a",), frame(number)))
@@ -80,8 +80,8 @@ def test_copies_are_bounded_and_the_one_used_longest_ago_goes():
     assert [True, False, True, False] == [copies.find(("w", "t", i, i), ["a"], COLUMNS) is not None for i in range(4)]
 
 
-def test_rows_are_taken_apart_by_input_in_their_declared_types():
-    """Each input's frame has its own rows, key groups in front; an input that brought none is empty, not absent."""
+def test_rows_are_separated_by_input_in_their_declared_types():
+    """Each input's frame has its own rows, with key groups first. An input without rows has an empty frame."""
     rows = pa.record_batch(
         {
             "_key_group": pa.array([3, 4], pa.int32()),
@@ -95,8 +95,8 @@ def test_rows_are_taken_apart_by_input_in_their_declared_types():
     assert 1 == len({tuple(part.schema.items()) for part in frames})
 
 
-def test_rows_of_one_input_alone_travel_flat():
-    """Without tag and struct they come to the same frames, whichever input they are of."""
+def test_rows_of_a_single_input_travel_flat():
+    """Without tag and struct, they give the same frames, whichever input they belong to."""
     rows = pa.record_batch(
         {
             "_key_group": pa.array([3, 4], pa.int32()),
@@ -109,20 +109,20 @@ def test_rows_of_one_input_alone_travel_flat():
     assert 1 == len({tuple(part.schema.items()) for part in frames})
 
 
-def test_a_function_that_forgets_a_column_is_told_so():
-    """The error names the operator, the column, and what is declared."""
+def test_a_function_that_leaves_a_column_out_is_refused():
+    """The error names the operator, the column, and the declared columns."""
     with pytest.raises(FrameSchemaError, match=r"operator sums: the output of its function lacks \['n'\]"):
         conform(pl.DataFrame({"key": ["a"]}), SCHEMA, "sums", "output")
 
 
-def test_a_function_that_returns_another_type_is_told_so():
-    """A value that can't become the declared type is an error, not a null."""
+def test_a_function_that_returns_another_type_is_refused():
+    """A value that cannot become the declared type is an error, not a null."""
     with pytest.raises(FrameSchemaError, match="does not fit the declared types"):
         conform(pl.DataFrame({"key": ["a"], "n": ["many"]}), SCHEMA, "sums", "output")
 
 
 def test_columns_of_a_function_are_put_in_order():
-    """Order and width of the columns are ours to care for."""
+    """The order and width of the columns are Tidemark's task."""
     rows = pl.DataFrame({"n": pl.Series([1], dtype=pl.Int8), "more": [1], "key": ["a"]})
     assert {"key": pl.String, "n": pl.Int64} == dict(conform(rows, SCHEMA, "sums", "state").schema)
 
@@ -140,15 +140,15 @@ jobs.state.failures.StateFileError: operator op: file x is missing; restore from
 """
 
 
-def test_of_a_python_error_the_last_line_is_told():
-    """A user reads what the task said, not the stack."""
+def test_the_last_line_of_a_python_error_is_shown():
+    """A user reads the task's message, not the stack."""
     expected = "StateFileError: operator op: file x is missing; restore from an older checkpoint"
     assert expected == sentence_of(reason_of(RuntimeError(PYTHON)))
     assert f"micro-batch 3 of vertex silver failed: {expected}" == str(MicroBatchError("silver", 3, expected))
 
 
-def test_of_a_spark_error_the_first_line_is_told():
-    """Spark's own messages begin with what is wrong."""
+def test_the_first_line_of_a_spark_error_is_shown():
+    """Spark's own messages begin with the problem."""
     assert "[CANNOT_CAST] no" == sentence_of(reason_of(RuntimeError("[CANNOT_CAST] no\n== SQL ==\n")))
 
 
@@ -183,8 +183,8 @@ Traceback (most recent call last):
         (ValueError("java.io.IOException is what I say"), False),
     ],
 )
-def test_the_type_decides_whether_files_could_not_be_written(error, not_staged):
-    """A user's own error is none, even if it says that a disk is full: the job fails as it always did."""
+def test_only_the_type_of_an_error_says_that_files_could_not_be_written(error, not_staged):
+    """A user's own error may say that a disk is full. It fails the job like any other error."""
     assert not_staged is is_not_staged(error)
     failed = MicroBatchError.of("silver", 3, error)
     assert not_staged is failed.not_staged
@@ -195,7 +195,7 @@ def test_the_type_decides_whether_files_could_not_be_written(error, not_staged):
 
 @pytest.mark.parametrize("said", ["Permission denied", "Input/output error"])
 def test_every_reason_why_a_file_could_not_be_written_is_named(said):
-    """Missing rights have their own sentence; whatever else the system says stands in the message."""
+    """Missing rights have a sentence of their own. For other reasons, the message has the system's words."""
     text = WORKERS_DISK_IS_FULL.format(kind="jobs.sinks.staged_files.StagedFileError").replace(
         "No space left on device", said
     )

@@ -1,4 +1,4 @@
-"""Rows as JSON text: what is written is read back, by this version or by one that says what to install."""
+"""Entries as JSON text. An entry is read back, by this version or a later one. A too new one says what to install."""
 
 import json
 from pathlib import Path
@@ -26,14 +26,14 @@ RELEASE = Release(generation=Generation(3), next_id=CheckpointId(7), at_ms=5, no
 
 
 @given(row=rows)
-def test_a_row_is_read_back_as_it_was_written(row: Row) -> None:
-    """Every row, with whatever its snapshots hold, survives its text exactly."""
+def test_an_entry_is_read_back_as_it_was_written(row: Row) -> None:
+    """Every entry survives its text exactly, whatever its snapshots have."""
     assert row == decode(encode(row, writer=WRITER))
 
 
 @given(row=rows)
 def test_the_envelope_says_kind_format_and_writer(row: Row) -> None:
-    """A row is JSON that says what it is and which software wrote it."""
+    """The JSON says what the entry is, and which software wrote it."""
     envelope = json.loads(encode(row, writer=WRITER))
     assert (kind_of(row).value, FORMAT, WRITER) == (envelope["kind"], envelope["format"], envelope["writer"])
 
@@ -43,15 +43,15 @@ def _changed(**changes: Any) -> str:
 
 
 def test_a_newer_format_names_who_wrote_it_and_what_to_install() -> None:
-    """A row that is too new is refused with the way out, not with a validation error."""
+    """The refusal names the way out, and is no validation error."""
     with pytest.raises(
         UnknownFormatError, match=r"written by tidemark 9\.1 in format 99.*install tidemark 9\.1 or newer"
     ):
         decode(_changed(format=99, writer="tidemark 9.1", row={"anything": 1}))
 
 
-def test_an_unknown_kind_is_a_newer_version_too() -> None:
-    """A kind of row that this version has never heard of is one that a newer one wrote."""
+def test_an_unknown_kind_is_refused_as_a_newer_version() -> None:
+    """If this version does not know a kind, a newer version wrote the entry."""
     with pytest.raises(UnknownFormatError, match="kind 'foretold'"):
         decode(_changed(kind="foretold"))
 
@@ -59,14 +59,14 @@ def test_an_unknown_kind_is_a_newer_version_too() -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", _changed(row=[]), _changed(row={"generation": 1}), _changed(format="1"), _changed()[:-3]]
 )
-def test_a_damaged_row_is_said_to_be_damaged(text: str) -> None:
-    """A text that is no row raises one clear error."""
+def test_a_damaged_entry_is_reported_as_damaged(text: str) -> None:
+    """A text that is no entry raises one clear error."""
     with pytest.raises(UnreadableRowError):
         decode(text)
 
 
 def test_a_checkpoint_of_format_1_is_read_unpinned() -> None:
-    """A row that the first release wrote: nothing of it is lost, and no savepoint was ever such a row."""
+    """The first release wrote this entry. All of it is read, and it is no savepoint."""
     text = (Path(__file__).parent / "rows" / "checkpoint_format_1.json").read_text()
     row = decode(text)
     assert isinstance(row, CheckpointRecord)
@@ -76,7 +76,7 @@ def test_a_checkpoint_of_format_1_is_read_unpinned() -> None:
 
 
 def _lost(written: Any, read: Any, at: str = "row") -> list[str]:
-    """Return every place whose value was not read; what is read may know more fields."""
+    """Return every place whose value was not read. The result may have more fields."""
     if isinstance(written, dict) and isinstance(read, dict):
         return [lost for name in written for lost in _lost(written[name], read.get(name), f"{at}.{name}")]
     if isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
@@ -85,15 +85,15 @@ def _lost(written: Any, read: Any, at: str = "row") -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["claim", "release", "savepoint"])
-def test_a_row_of_format_1_of_any_kind_is_read(kind: str) -> None:
-    """Claims and releases change their number only; a savepoint of format 1 is pinned by its kind."""
+def test_an_entry_of_format_1_of_any_kind_is_read(kind: str) -> None:
+    """Claims and releases change only their number. A savepoint of format 1 is pinned because of its kind."""
     savepoint = {"kind": kind} if kind == "savepoint" else {}
     expected = {"a": 1, "format": 2, **savepoint, **({"pinned": True} if savepoint else {})}
     assert expected == migrate(kind, {"a": 1, "format": 1, **savepoint}, at=1, to=2)
 
 
-def test_a_checkpoint_of_format_2_is_on_its_line_and_takes_nothing_out() -> None:
-    """A row that the second release wrote: all of it is read, and no rollback is read into it."""
+def test_a_checkpoint_of_format_2_is_on_its_line_and_removes_nothing() -> None:
+    """The second release wrote this entry. All of it is read, and no rollback is read into it."""
     text = (Path(__file__).parent / "rows" / "checkpoint_format_2.json").read_text()
     row = decode(text)
     assert isinstance(row, CheckpointRecord)
@@ -103,13 +103,13 @@ def test_a_checkpoint_of_format_2_is_on_its_line_and_takes_nothing_out() -> None
 
 
 @pytest.mark.parametrize("kind", ["claim", "release"])
-def test_a_row_of_the_fence_of_format_2_changes_its_number_only(kind: str) -> None:
-    """Rollbacks are none of its business."""
+def test_an_entry_of_the_fence_of_format_2_changes_only_its_number(kind: str) -> None:
+    """It has nothing to do with rollbacks."""
     assert {"a": 1, "format": 3} == migrate(kind, {"a": 1, "format": 2}, at=2, to=3)
 
 
-def test_a_checkpoint_of_format_3_says_nothing_of_what_its_state_means() -> None:
-    """A row that the third release wrote: all of it is read, and the meanings of its state are not recorded."""
+def test_a_checkpoint_of_format_3_has_no_meanings_of_its_state() -> None:
+    """The third release wrote this entry. All of it is read, and its state has no recorded meanings."""
     text = (Path(__file__).parent / "rows" / "checkpoint_format_3.json").read_text()
     row = decode(text)
     assert isinstance(row, CheckpointRecord)
@@ -119,13 +119,13 @@ def test_a_checkpoint_of_format_3_says_nothing_of_what_its_state_means() -> None
 
 
 @pytest.mark.parametrize("kind", ["claim", "release"])
-def test_a_row_of_the_fence_of_format_3_changes_its_number_only(kind: str) -> None:
-    """A claim and a release hold no state."""
+def test_an_entry_of_the_fence_of_format_3_changes_only_its_number(kind: str) -> None:
+    """A claim and a release have no state."""
     assert {"a": 1, "format": 4} == migrate(kind, {"a": 1, "format": 3}, at=3, to=4)
 
 
-def test_a_rename_that_was_written_before_columns_could_be_renamed_is_read() -> None:
-    """Entries of format 5 from then name no vertex beside a rename."""
+def test_a_rename_from_before_columns_could_be_renamed_is_read() -> None:
+    """Entries of format 5 from that time name no vertex in a rename."""
     document = json.loads((Path(__file__).parent / "rows" / "checkpoint_format_4.json").read_text())
     document["format"] = 5
     document["row"] |= {"format": 5, "renames": [{"kind": "vertex", "was": "a", "now": "b"}]}
@@ -134,8 +134,8 @@ def test_a_rename_that_was_written_before_columns_could_be_renamed_is_read() -> 
     assert (Rename(kind=RenameKind.VERTEX, was="a", now="b"),) == row.renames
 
 
-def test_a_checkpoint_of_format_4_says_nothing_of_renames_subtasks_and_hooks() -> None:
-    """A row that the fourth release wrote: all of it is read, nothing was renamed, measured or kept by a hook."""
+def test_a_checkpoint_of_format_4_has_no_renames_subtasks_and_hooks() -> None:
+    """The fourth release wrote this entry. All of it is read. Nothing was renamed, measured or kept by a hook."""
     text = (Path(__file__).parent / "rows" / "checkpoint_format_4.json").read_text()
     row = decode(text)
     assert isinstance(row, CheckpointRecord)
@@ -147,13 +147,13 @@ def test_a_checkpoint_of_format_4_says_nothing_of_renames_subtasks_and_hooks() -
 
 
 @pytest.mark.parametrize("kind", ["claim", "release"])
-def test_a_row_of_the_fence_of_format_4_changes_its_number_only(kind: str) -> None:
-    """A claim and a release name no vertex and no table, and have no statistics."""
+def test_an_entry_of_the_fence_of_format_4_changes_only_its_number(kind: str) -> None:
+    """A claim and a release have no vertices, tables and statistics."""
     assert {"a": 1, "format": 5} == migrate(kind, {"a": 1, "format": 4}, at=4, to=5)
 
 
-def test_a_checkpoint_of_format_5_names_all_its_files_itself() -> None:
-    """A row that the fifth release wrote: all of it is read, and it has no manifests."""
+def test_a_checkpoint_of_format_5_names_all_its_files() -> None:
+    """The fifth release wrote this entry. All of it is read, and it has no manifests."""
     text = (Path(__file__).parent / "rows" / "checkpoint_format_5.json").read_text()
     row = decode(text)
     assert isinstance(row, CheckpointRecord)
@@ -162,27 +162,27 @@ def test_a_checkpoint_of_format_5_names_all_its_files_itself() -> None:
 
 
 @pytest.mark.parametrize("kind", ["claim", "release"])
-def test_a_row_of_the_fence_of_format_5_changes_its_number_only(kind: str) -> None:
+def test_an_entry_of_the_fence_of_format_5_changes_only_its_number(kind: str) -> None:
     """A claim and a release name no file."""
     assert {"a": 1, "format": 6} == migrate(kind, {"a": 1, "format": 5}, at=5, to=6)
 
 
-def test_where_the_manifests_lie_is_never_read_from_a_text() -> None:
-    """Clean-up keeps what an entry names: a text must not say which manifests these are besides its references."""
+def test_the_places_of_manifests_are_never_read_from_a_text() -> None:
+    """Clean-up keeps the manifests that an entry names. Only its references may say which these are."""
     text = json.loads((Path(__file__).parent / "rows" / "checkpoint_format_5.json").read_text())
     text["row"]["held_in"] = ["somewhere"]
     with pytest.raises(UnreadableRowError, match="held_in"):
         decode(json.dumps(text))
 
 
-def test_an_older_row_goes_through_every_step_of_the_chain_in_order() -> None:
-    """A row two formats back is brought forward step by step."""
+def test_an_older_entry_goes_through_every_migration_step_in_order() -> None:
+    """An entry two formats back is migrated step by step."""
     steps = {1: lambda kind, row: {**row, "one": kind}, 2: lambda _, row: {**row, "two": row["one"]}}
     assert {"a": 1, "one": "claim", "two": "claim"} == migrate("claim", {"a": 1}, at=1, to=3, steps=steps)
     assert {"a": 1, "one": "x", "two": "x"} == migrate("claim", {"a": 1, "one": "x"}, at=2, to=3, steps=steps)
 
 
-def test_a_gap_in_the_chain_is_refused() -> None:
-    """A format that no step leaves is named."""
+def test_a_gap_in_the_migration_steps_is_refused() -> None:
+    """The error names the format without a step."""
     with pytest.raises(UnknownFormatError, match="from format 0 of a claim row"):
         migrate("claim", {}, at=0)

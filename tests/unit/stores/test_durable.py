@@ -1,4 +1,4 @@
-"""Files and the folders that hold their names are synced before a commit names them."""
+"""Files, and the folders with their names, are synced before a commit names them."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from jobs.stores.warehouse import Warehouse
 def test_every_folder_from_the_warehouse_down_to_the_file_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool
 ) -> None:
-    """A name is durable once its folder is, also in a warehouse that is named by a relative path."""
+    """A name is durable once its folder is synced, also in a warehouse with a relative path."""
     monkeypatch.chdir(tmp_path)
     synced: list[Path] = []
     monkeypatch.setattr(synced_names, "sync", synced.append)

@@ -1,4 +1,4 @@
-"""The lease and its holder: politeness that never lies about a living process."""
+"""The lease and its holder. A living process never counts as dead."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def warehouse(tmp_path: Path) -> Warehouse:
 
 
 def test_a_lease_is_read_back_as_it_was_renewed(warehouse: Warehouse) -> None:
-    """Generation, holder and the time at which it runs out."""
+    """Its content is the generation, the holder and the time of its end."""
     leases = LeaseStore(warehouse)
     assert leases.read() is None
     assert leases.renew(Generation(2), this_process("run-1"), lease_ms=500)
@@ -34,7 +34,7 @@ def test_a_lease_is_read_back_as_it_was_renewed(warehouse: Warehouse) -> None:
 
 
 def test_an_older_generation_does_not_overwrite_a_newer_lease(warehouse: Warehouse) -> None:
-    """A holder that was only asleep learns that it is one no more, and can't take the new lease away."""
+    """A holder that was suspended finds out that it lost the job, and cannot remove the new lease."""
     leases = LeaseStore(warehouse)
     leases.renew(Generation(3), this_process(), lease_ms=500)
     assert not leases.renew(Generation(2), this_process(), lease_ms=900)
@@ -45,7 +45,7 @@ def test_an_older_generation_does_not_overwrite_a_newer_lease(warehouse: Warehou
 
 
 def test_a_released_lease_is_gone_and_releasing_twice_is_nothing(warehouse: Warehouse) -> None:
-    """An orderly end leaves no lease."""
+    """A normal end leaves no lease."""
     leases = LeaseStore(warehouse)
     leases.renew(Generation(1), this_process(), lease_ms=500)
     leases.release(Generation(1))
@@ -54,8 +54,8 @@ def test_a_released_lease_is_gone_and_releasing_twice_is_nothing(warehouse: Ware
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format": 2}', b"\xff"])
-def test_a_damaged_lease_is_no_lease(warehouse: Warehouse, content: bytes) -> None:
-    """The lease decides nothing that must be safe, so damage is only its absence."""
+def test_a_damaged_lease_counts_as_no_lease(warehouse: Warehouse, content: bytes) -> None:
+    """Safety does not depend on the lease."""
     path = warehouse.path(warehouse.paths.lease)
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
@@ -64,19 +64,19 @@ def test_a_damaged_lease_is_no_lease(warehouse: Warehouse, content: bytes) -> No
 
 
 def test_renewing_leaves_no_other_file(warehouse: Warehouse) -> None:
-    """The replaced file leaves nothing beside the lease."""
+    """The old file is replaced, and no other file is left."""
     for _ in range(3):
         LeaseStore(warehouse).renew(Generation(1), this_process(), lease_ms=1)
     assert ["lease"] == [path.name for path in warehouse.path(warehouse.paths.folder).iterdir()]
 
 
 def test_this_process_is_alive() -> None:
-    """A process that asks about itself gets yes."""
+    """A process that asks about itself gets True."""
     assert is_alive(this_process()) is True
 
 
 def test_a_killed_process_is_dead_even_before_it_is_reaped() -> None:
-    """A zombie of the operating system holds nothing any more."""
+    """A process that has ended and was not reaped holds nothing."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     me = this_process()
     started = holders._start_time(child.pid)
@@ -95,21 +95,21 @@ def _with_start(holder: Holder, ticks: str) -> str:
     return f"{boot}|{namespace}|{ticks}"
 
 
-def test_a_reused_pid_is_somebody_else() -> None:
-    """The same pid with another start time is another process: the holder is dead."""
+def test_a_reused_process_id_is_another_process() -> None:
+    """The same process id with another start time is another process, so the holder is dead."""
     me = this_process()
     assert is_alive(me.model_copy(update={"started": _with_start(me, "1")})) is False
 
 
 def test_a_reboot_ended_every_holder_of_this_host() -> None:
-    """Another boot of the same host: whatever ran then is gone."""
+    """The same host has booted again, so every earlier process has ended."""
     me = this_process()
     assert is_alive(me.model_copy(update={"started": "other-boot" + me.started[me.started.index("|") :]})) is False
 
 
 @pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"started": "?"}])
-def test_nobody_here_can_tell_about_another_host_or_container(change: dict[str, str]) -> None:
-    """Unknown is said to be unknown: dead would take over a living tick."""
+def test_a_process_on_another_host_or_in_another_container_is_unknown(change: dict[str, str]) -> None:
+    """The answer is unknown. If it were dead, a living tick could be taken over."""
     me = this_process()
     if "started" in change:
         boot, _, ticks = me.started.split("|")
@@ -117,8 +117,8 @@ def test_nobody_here_can_tell_about_another_host_or_container(change: dict[str, 
     assert is_alive(me.model_copy(update=change)) is None
 
 
-def test_an_ended_dagster_run_is_a_dead_holder_where_the_process_tells_nothing() -> None:
-    """Dagster's word counts for a holder on another host, and only there."""
+def test_a_dagster_run_that_ended_counts_for_a_holder_elsewhere() -> None:
+    """Dagster is asked about a holder on another host, and only about such a one."""
     away = this_process("run-1").model_copy(update={"host": "elsewhere"})
     assert is_alive(away, lambda _: True) is False
     assert is_alive(away, lambda _: None) is None

@@ -1,4 +1,4 @@
-"""Leftovers: only what certainly nothing references is ever deleted."""
+"""Only files that certainly nothing refers to are deleted."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -36,33 +36,36 @@ def _row(generation: int, micro_batch: int) -> CheckpointRecord:
 @pytest.mark.parametrize(
     ("generation", "micro_batch", "vertex", "expected"),
     [
-        (1, 99, "join", False),  # older than the newest row's generation: retained rows may name it
-        (2, 7, "join", False),  # of the newest row itself
+        (1, 99, "join", False),  # older than the newest entry's generation: retained entries may name it
+        (2, 7, "join", False),  # of the newest entry itself
         (2, 8, "join", True),  # after the newest barrier
-        (2, 8, "other", False),  # of a vertex that the row does not know
+        (2, 8, "other", False),  # of a vertex that the entry does not know
         (3, 1, "join", True),  # a generation that committed nothing
         (4, 1, "join", False),  # the present claim's own
         (5, 1, "join", False),  # newer than the present claim: a successor's
     ],
 )
-def test_a_staged_file_is_a_leftover_only_behind_the_newest_row(
+def test_a_staged_file_is_a_leftover_only_after_the_newest_entry(
     generation: int, micro_batch: int, vertex: str, expected: bool
 ) -> None:
-    """The rule, case by case: newest row is (generation 2, micro-batch 7), the claim is 4."""
+    """The newest entry has generation 2 and micro-batch 7, and the claim has generation 4."""
     name = StagedName(VertexId(vertex), micro_batch, str(uuid4()))
     assert expected == is_leftover(name, Generation(generation), current=Generation(4), newest=_row(2, 7))
 
 
-def test_without_any_row_all_that_older_generations_staged_is_left_over() -> None:
-    """Before the first checkpoint nothing is referenced; the present generation's files are its own."""
+def test_without_any_entry_all_files_of_older_generations_are_leftovers() -> None:
+    """Before the first checkpoint nothing is referenced. The present generation's files are its own."""
     name = StagedName(JOIN, 1, str(uuid4()))
     assert is_leftover(name, Generation(1), current=Generation(2), newest=None)
     assert not is_leftover(name, Generation(2), current=Generation(2), newest=None)
 
 
 @pytest.mark.parametrize(("kind", "pinned"), [(RowKind.SAVEPOINT, False), (RowKind.CHECKPOINT, True)])
-def test_what_a_savepoint_names_is_kept_wherever_it_lies(kind: RowKind, pinned: bool) -> None:
-    """A savepoint behind the newest checkpoint names later micro-batches: its files stay, others of them go."""
+def test_files_of_a_savepoint_are_kept_wherever_they_are(kind: RowKind, pinned: bool) -> None:
+    """A savepoint after the newest checkpoint names files of later micro-batches.
+
+    These stay, and others are deleted.
+    """
     name = StagedName(JOIN, 8, str(uuid4()))
     path = f"silver/flights/_data/2/{name}"
     staged = StagedFile(SILVER, FileHandle(path, 1, 1, 1), CheckpointId(5))
@@ -74,7 +77,7 @@ def test_what_a_savepoint_names_is_kept_wherever_it_lies(kind: RowKind, pinned: 
     assert is_unreferenced(path + ".other", name, Generation(2), current=Generation(4), by=by)
 
 
-def test_only_leftovers_are_deleted_and_all_else_stays(tmp_path: Path) -> None:
+def test_only_leftovers_are_deleted(tmp_path: Path) -> None:
     """Foreign names, the log, visible files and other generations are never touched."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
     root = tmp_path / "silver/flights"
@@ -93,14 +96,14 @@ def test_only_leftovers_are_deleted_and_all_else_stays(tmp_path: Path) -> None:
     assert () == delete_leftovers(warehouse, [SILVER], current=Generation(4), by=Referenced(_row(2, 7)))
 
 
-def test_a_table_that_is_not_there_yet_has_no_leftovers(tmp_path: Path) -> None:
-    """The first tick of a job finds nothing and says so."""
+def test_a_table_that_does_not_exist_yet_has_no_leftovers(tmp_path: Path) -> None:
+    """This is the first tick of a job."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
     assert () == delete_leftovers(warehouse, [SILVER], current=Generation(1), by=Referenced())
 
 
-def test_of_a_micro_batch_that_failed_exactly_its_own_files_go(tmp_path):
-    """Those of other micro-batches, vertices and generations stay, and so does what no micro-batch has named."""
+def test_exactly_the_files_of_a_failed_micro_batch_are_deleted(tmp_path):
+    """Files of other micro-batches, vertices and generations stay. So do files with other names."""
     warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
     gone, stays = [], []
     for generation, vertex, micro_batch in [(2, "join", 7), (2, "join", 8), (2, "other", 7), (1, "join", 7)]:

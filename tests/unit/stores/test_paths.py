@@ -1,4 +1,4 @@
-"""Names of objects: one class knows them, and what it names it can read back."""
+"""The names of objects. One class makes them, and can read them back."""
 
 import pytest
 from hypothesis import given
@@ -17,8 +17,8 @@ FLIGHTS = ProtocolPaths(job_name("flights"))
 SILVER = table_name("silver/flights")
 
 
-def test_every_object_lies_where_the_design_says() -> None:
-    """Every name that docs/ARCHITECTURE.md lists under "Where things lie", one by one."""
+def test_every_object_has_the_documented_name() -> None:
+    """The test compares every name that docs/ARCHITECTURE.md lists under "Where things lie"."""
     assert "_tidemark/flights/checkpoints" == FLIGHTS.checkpoints
     assert "_tidemark/flights/cuts" == FLIGHTS.cuts
     assert "_tidemark/flights/lease" == FLIGHTS.lease
@@ -30,8 +30,8 @@ def test_every_object_lies_where_the_design_says() -> None:
     assert "flights/silver/flights" == FLIGHTS.transaction_id(SILVER)
 
 
-def test_no_two_objects_of_a_job_have_one_name() -> None:
-    """Every name of the class lies in the job's own folder, each at a place of its own."""
+def test_no_two_objects_of_a_job_have_the_same_name() -> None:
+    """Every name of the class is in the job's own folder."""
     properties = [name for name, value in vars(ProtocolPaths).items() if isinstance(value, property)]
     places = [getattr(FLIGHTS, name) for name in properties if name != "folder"]
     assert len(places) == len(set(places))
@@ -41,15 +41,15 @@ def test_no_two_objects_of_a_job_have_one_name() -> None:
         FLIGHTS.channel(VertexId("../bronze"))
 
 
-def test_a_state_table_stages_below_its_own_folder() -> None:
-    """State files lie beside the state table's log, as those of any table do."""
+def test_a_state_table_stages_files_below_its_own_folder() -> None:
+    """State files are beside the state table's log, like those of any table."""
     state = FLIGHTS.state_table(VertexId("join"))
     assert "_tidemark/flights/state/join/_data/1" == FLIGHTS.staged_folder(state, Generation(1))
 
 
 @pytest.mark.parametrize("text", ["", "..", "a/b", "Flights", "_tidemark"])
 def test_a_job_name_that_may_not_be_a_folder_is_refused(text: str) -> None:
-    """A name from outside never becomes a path unchecked."""
+    """A name from outside is checked before it becomes a path."""
     with pytest.raises(InvalidNameError):
         ProtocolPaths(JobName(text))
 
@@ -60,7 +60,7 @@ def test_a_job_name_that_may_not_be_a_folder_is_refused(text: str) -> None:
     unique=st.uuids().map(str),
 )
 def test_a_staged_name_is_read_back_as_it_was_given(vertex: VertexId, micro_batch: int, unique: str) -> None:
-    """A file's name tells which vertex wrote it, and when."""
+    """A file's name says which vertex wrote it, and when."""
     name = StagedName(vertex, micro_batch, unique)
     assert name == parse_staged_name(str(name))
 
@@ -68,14 +68,14 @@ def test_a_staged_name_is_read_back_as_it_was_given(vertex: VertexId, micro_batc
 @pytest.mark.parametrize(
     "name", ["part-00000-abc.parquet", "join-1.parquet", "join-x-" + "0" * 32 + ".parquet", ".join-1-" + "0" * 32]
 )
-def test_a_file_with_a_name_that_no_micro_batch_gives_has_no_owner(name: str) -> None:
-    """Files with other names tell nothing, so that nobody ever deletes them by rule."""
+def test_a_file_with_another_name_has_no_owner(name: str) -> None:
+    """So no rule ever deletes it."""
     assert parse_staged_name(name) is None
 
 
 @pytest.mark.parametrize(("folder", "expected"), [("1", 1), ("42", 42), ("0", None), ("01", None), ("x", None)])
 def test_only_a_plain_number_is_a_generation(folder: str, expected: int | None) -> None:
-    """A folder with another name under `_data` belongs to no generation."""
+    """A folder with another name below `_data` belongs to no generation."""
     assert expected == parse_generation(folder)
 
 

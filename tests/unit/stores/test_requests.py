@@ -1,4 +1,4 @@
-"""Requests to a running tick: whole files, withdrawn and cleaned, and whatever lies there instead of one."""
+"""Requests to a running tick: whole files, withdrawn, cleaned up, or no requests at all."""
 
 import os
 
@@ -15,29 +15,29 @@ from jobs.stores.warehouse import Warehouse
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return the requests of a job whose clock stands still."""
+    """Return the requests of a job. Its clock stands still."""
     return RequestFolder(Warehouse(tmp_path, ProtocolPaths("numbers"), now_ms=lambda: 1_000))
 
 
 def names(tmp_path):
-    """Return what lies in the folder of requests."""
+    """Return the names in the folder of requests."""
     return sorted(path.name for path in (tmp_path / "_tidemark/numbers/requests").iterdir())
 
 
 def answer(request, *, asker=None):
-    """Return an answer that says yes."""
+    """Return an answer with a savepoint."""
     return SavepointAnswer(
         request=request, status=AnswerStatus.TAKEN, checkpoint=CheckpointId(7), asker=asker, answered_at_ms=1
     )
 
 
 def dead():
-    """Return this process as it would be after another boot."""
+    """Return this process as if it had started before the last boot."""
     return Holder(host=this_process().host, pid=os.getpid(), started="another boot||1")
 
 
 def test_a_request_is_read_back_until_it_is_answered(folder, tmp_path):
-    """The tick sees the request as it was written. The answer takes its place."""
+    """The tick reads the request as it was written. The answer replaces it."""
     asked = folder.ask(SavepointKind.DRAIN, this_process())
     assert (asked,) == folder.waiting()
     assert SavepointKind.DRAIN is folder.waiting()[0].kind
@@ -47,8 +47,8 @@ def test_a_request_is_read_back_until_it_is_answered(folder, tmp_path):
     assert [f"{asked.request}.answer.json"] == names(tmp_path)
 
 
-def test_a_request_to_cancel_lies_beside_the_savepoints(folder):
-    """It is of a format of its own; a savepoint's request as it has always been written is still read."""
+def test_a_request_to_cancel_has_a_format_of_its_own(folder):
+    """Requests for savepoints, with their old format, are still read."""
     cancel = folder.ask_to_cancel(this_process())
     asked = folder.ask(SavepointKind.SUSPEND, this_process())
     assert (1, 2) == (asked.format, cancel.format)
@@ -58,7 +58,7 @@ def test_a_request_to_cancel_lies_beside_the_savepoints(folder):
 
 
 def test_a_withdrawn_request_is_not_answered(folder, tmp_path):
-    """Once the asker has taken it back nobody sees it, and an answer that comes late leaves no file."""
+    """After a command has withdrawn its request, no tick finds it, and a late answer leaves no file."""
     asked = folder.ask(SavepointKind.PLAIN, this_process())
     folder.withdraw(asked.request)
     assert () == folder.waiting()
@@ -77,8 +77,8 @@ def test_a_withdrawn_request_is_not_answered(folder, tmp_path):
         ("\x00" * 100_000, "expected value"),
     ],
 )
-def test_what_is_no_request_is_named_so(folder, tmp_path, content, said):
-    """Nonsense, half a file and a newer format are unreadable requests, with what is wrong."""
+def test_a_file_that_is_no_request_is_reported(folder, tmp_path, content, said):
+    """Nonsense, half a file and a newer format are reported as unreadable, with the problem."""
     folder.ask(SavepointKind.PLAIN, this_process())
     (tmp_path / "_tidemark/numbers/requests/nonsense.json").write_text(content)
     found = [each for each in folder.waiting() if isinstance(each, Unreadable)]
@@ -88,23 +88,26 @@ def test_what_is_no_request_is_named_so(folder, tmp_path, content, said):
 
 
 def test_a_request_under_another_name_is_unreadable(folder, tmp_path):
-    """A copied request is not taken for the one that it was copied from."""
+    """A copied request does not count as the original."""
     asked = folder.ask(SavepointKind.PLAIN, this_process())
     requests = tmp_path / "_tidemark/numbers/requests"
     (requests / f"{asked.request}.json").rename(requests / "another.json")
     assert f"request {asked.request!r}" in folder.waiting()[0].error
 
 
-def test_names_that_no_request_has_are_left_alone(folder, tmp_path):
-    """Temporary files, folders' names and answers are no requests."""
+def test_files_with_other_names_are_ignored(folder, tmp_path):
+    """Temporary files, folders and answers are no requests."""
     folder.ask(SavepointKind.PLAIN, this_process())
     for name in (".x.json.1.tmp", "notes.txt", "a b.json", "x.answer.json"):
         (tmp_path / "_tidemark/numbers/requests" / name).write_text("")
     assert 1 == len(folder.waiting())
 
 
-def test_only_what_dead_askers_left_is_cleaned(folder, tmp_path):
-    """A living asker's files stay; a dead one's go, and so does an answer of nobody, an hour old."""
+def test_only_files_of_dead_processes_are_cleaned_up(folder, tmp_path):
+    """The files of a living process stay.
+
+    Those of a dead one are deleted, and so is an answer without a reader, an hour old.
+    """
     mine, gone = folder.ask(SavepointKind.PLAIN, this_process()), folder.ask(SavepointKind.PLAIN, dead())
     answered = [folder.ask(SavepointKind.PLAIN, asker) for asker in (this_process(), dead())]
     for each in answered:

@@ -1,4 +1,4 @@
-"""Which files a row names: all that must stay while it is kept, and those without which no tick begins from it."""
+"""Which files an entry names: those that must stay with it, and those that a tick needs to begin from it."""
 
 from checkpointing.channel_items import SourceSlice, StagedSegment
 from checkpointing.graph import TableMode
@@ -18,7 +18,7 @@ def keyed(name):
 
 
 def row():
-    """Return a row with one file of each kind."""
+    """Return an entry with one file of each kind."""
     slice_ = SourceSlice("orders", "a", "0", "5", "", 5, 50)
     held = ChannelState(ChannelId(EdgeId("orders", "totals"), 0), (slice_, StagedSegment((file("in flight"),))))
     snapshot = SubtaskSnapshot(
@@ -43,11 +43,11 @@ def row():
     )
 
 
-def test_a_row_names_every_file_that_it_refers_to():
-    """State, ranges, what is staged and not yet committed, what is in flight, and the net files of its tables."""
+def test_an_entry_names_every_file_that_it_refers_to():
+    """These are files of state, ranges, staging and in flight, and the net files of its tables."""
     assert {"state", "range", "staged", "in flight", "net"} == files_of(row())
 
 
-def test_a_tick_begins_from_state_ranges_and_what_is_in_flight():
-    """Files that a table shows already are not needed to go on. A slice of a source is read again, and is no file."""
+def test_a_tick_needs_the_files_of_state_ranges_and_rows_in_flight():
+    """It does not need files that a table shows already. A slice of a source is read again, and is no file."""
     assert ["in flight", "range", "state"] == sorted(handle.path for handle in handles_to_restore(row()))

@@ -1,4 +1,4 @@
-"""Rows that somebody else wrote: whatever they say, they are refused by name, or they name nothing outside the job."""
+"""Entries that somebody else wrote are refused by name, or name nothing outside the job."""
 
 import copy
 import json
@@ -53,8 +53,8 @@ def _put(document: Any, at: list[Any], value: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CRAFTED["cases"], ids=lambda case: case["name"])
-def test_a_crafted_row_is_refused_by_its_field(case: dict[str, Any]) -> None:
-    """One field of a real row is changed; the refusal names the row, the field and the way out."""
+def test_a_forged_entry_is_refused_by_its_field(case: dict[str, Any]) -> None:
+    """One field of a real entry is changed. The refusal names the entry, the field and the way out."""
     crafted = copy.deepcopy(ROW)
     _put(crafted, case["at"], case["put"])
     with pytest.raises(UnreadableRowError, match=re.escape(case["field"])) as refused:
@@ -66,8 +66,8 @@ def test_a_crafted_row_is_refused_by_its_field(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", CRAFTED["texts"])
-def test_a_text_that_is_no_row_is_refused(text: str) -> None:
-    """It is refused by one of two errors, and the message moves no terminal."""
+def test_a_text_that_is_no_entry_is_refused(text: str) -> None:
+    """It raises one of two errors. The message has no control characters."""
     with pytest.raises((UnreadableRowError, UnknownFormatError)) as refused:
         decode(text)
     assert str(refused.value).replace("\n", "").isprintable()
@@ -75,14 +75,14 @@ def test_a_text_that_is_no_row_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", [None, 7, b"{}", "[" * 100_000, '{"a":' * 50_000, f'{{"kind":{"9" * 10_000}}}'])
 def test_a_payload_of_another_kind_or_without_end_is_refused(text: Any) -> None:
-    """A foreign file of rows may hold nulls, other types, or texts that exhaust a parser."""
+    """A foreign file of entries may hold nulls, other types, or texts that exhaust a parser."""
     with pytest.raises(UnreadableRowError):
         decode(text)
 
 
 @given(row=rows, data=st.data())
-def test_a_mutated_row_is_refused_by_name_or_names_nothing_outside(row: Row, data: st.DataObject) -> None:
-    """Values anywhere in a row are replaced: by odd ones, by others of the row, or taken out."""
+def test_a_mutated_entry_is_refused_by_name_or_names_nothing_outside(row: Row, data: st.DataObject) -> None:
+    """Values anywhere in an entry are removed, or replaced by odd values or other values of the entry."""
     document = json.loads(encode(row, writer="tidemark 0.1.0"))
     for _ in range(data.draw(st.integers(1, 3))):
         _mutate(document, data)
@@ -97,7 +97,7 @@ def test_a_mutated_row_is_refused_by_name_or_names_nothing_outside(row: Row, dat
 
 @given(text=st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
 def test_any_text_is_refused_by_name(text: str) -> None:
-    """No text raises anything but the codec's two errors."""
+    """Every text raises one of the codec's two errors."""
     with pytest.raises((UnreadableRowError, UnknownFormatError)):
         decode(text)
 
@@ -149,20 +149,20 @@ def _names_nothing_outside(row: Row) -> None:
 
 
 @pytest.mark.parametrize("text", ["../x", "/a/b", "a/b/c", "_tidemark/flights/checkpoints", "_tidemark/other/state/a"])
-def test_a_name_that_no_table_of_the_job_has_is_refused(text: str) -> None:
-    """Output tables are `schema/table`; the only other ones are the job's own states."""
+def test_a_name_that_no_table_of_the_job_can_have_is_refused(text: str) -> None:
+    """Output tables are `schema/table`. The only other tables are the job's own states."""
     with pytest.raises(InvalidNameError):
         ProtocolPaths(job_name("flights")).known_table(text)
 
 
-def test_the_tables_of_a_job_are_known() -> None:
-    """An output table, and a state."""
+def test_names_of_output_and_state_tables_are_accepted() -> None:
+    """The examples are an output table and a state."""
     paths = ProtocolPaths(job_name("flights"))
     for name in ("gold/routes", "_tidemark/flights/state/join"):
         assert name == paths.known_table(name)
 
 
 @pytest.mark.parametrize("path", ["x.parquet", "year=2013/ä b%20.parquet", "_data/1/x", "12:00.parquet", "a/b:c"])
-def test_names_that_others_give_their_files_are_data_files(path: str) -> None:
-    """Other writers may name their files as they like, within the table's folder."""
+def test_any_name_of_a_data_file_in_the_tables_folder_is_accepted(path: str) -> None:
+    """Other writers may choose the names of their files in the table's folder."""
     assert is_data_file(path)

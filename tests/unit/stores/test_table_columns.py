@@ -1,4 +1,4 @@
-"""The columns of a table as Spark declares them and as a Delta log has them are told in the same words."""
+"""Columns declared in Spark and columns in a Delta log are described in the same words."""
 
 import pyarrow as pa
 from deltalake import Schema
@@ -34,26 +34,26 @@ EVERY = StructType([StructField(f"c{place}", kind) for place, kind in enumerate(
 
 
 def test_spark_and_delta_name_every_type_alike() -> None:
-    """A pipeline's types are compared with a log's, so one type must have one name."""
+    """A pipeline's types are compared with a log's, so each type must have one name."""
     assert delta_columns(arrow_schema(EVERY)) == declared_columns(arrow_schema(EVERY))
 
 
 def test_a_column_survives_its_way_into_a_log() -> None:
-    """Name and type of every kind of column, nested ones too."""
+    """Name and type of every kind of column are kept, nested ones too."""
     columns = declared_columns(arrow_schema(EVERY))
     assert columns == columns_of_schema(Schema([field_of(column) for column in columns]))
 
 
 def test_a_column_that_came_late_says_so_in_its_comment() -> None:
-    """Any engine shows it: the column counts since then, and not since the table began."""
+    """Every engine shows the comment: the column has been valid since then, not since the table began."""
     field = field_of(TableColumn("m", "long", CheckpointId(7)))
     assert {"comment": "holds only what came after checkpoint 7"} == field.metadata
     assert {} == field_of(TableColumn("m", "long")).metadata
     assert pa.int64() == pa.schema(Schema([field]).to_arrow()).field("m").type
 
 
-def test_every_type_of_a_pipeline_passes_as_one_of_a_row() -> None:
-    """A row from outside is held against what Delta knows; nothing that Tidemark writes may fail that."""
+def test_every_type_of_a_pipeline_is_valid_in_an_entry() -> None:
+    """Types in an entry from outside are compared with Delta's. Tidemark's own types must all pass."""
     assert all(is_delta_type(column.type) for column in declared_columns(arrow_schema(EVERY)))
     wrong = ["", "varchar", "decimal(39,0)", "{", '{"type":"struct","fields":7}', '{"type":"struct","fields":[{}]}']
     assert not any(is_delta_type(text) for text in wrong)

@@ -18,8 +18,8 @@ def _texts(shape: TableShape, mode: TableMode) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", TableMode)
-def test_a_table_as_we_made_it_has_no_problem(mode: TableMode) -> None:
-    """Nothing foreign, nothing to say."""
+def test_a_table_made_by_tidemark_has_no_problem(mode: TableMode) -> None:
+    """Nothing in it is foreign."""
     features = frozenset({"appendOnly", "invariants", "changeDataFeed", "v2Checkpoint", "deletionVectors"})
     assert [] == _texts(_shape(), mode)
     assert [] == _texts(_shape(features=features), mode)
@@ -37,7 +37,7 @@ def test_a_table_as_we_made_it_has_no_problem(mode: TableMode) -> None:
     ],
 )
 def test_a_feature_that_forbids_publishing_is_named(feature: str, way_out: str) -> None:
-    """Features that delta-rs refuses or serves wrongly stop every mode, unknown ones too."""
+    """Features that delta-rs refuses or handles wrongly stop every mode. So do unknown features."""
     for mode in TableMode:
         (text,) = _texts(_shape(features=frozenset({feature})), mode)
         assert text.startswith(f"has the table feature {feature}")
@@ -63,7 +63,7 @@ def test_a_feature_that_forbids_publishing_is_named(feature: str, way_out: str) 
         ({"columns": (DECLARED[0], Column("v", "long", True, "generated column"))}, "computes column v", "computes"),
     ],
 )
-def test_a_change_of_the_table_goes_on_or_stops_by_name(
+def test_a_changed_table_goes_on_or_stops_by_name(
     changes: dict[str, object], append: str | None, upsert: str | None
 ) -> None:
     """An upsert table forbids more than an append table. Each problem names the column or property."""
@@ -73,8 +73,8 @@ def test_a_change_of_the_table_goes_on_or_stops_by_name(
         assert expected is None or expected in texts[0]
 
 
-def test_advice_tells_a_refused_table_from_a_lost_race() -> None:
-    """Only what cannot pass by itself asks the user to act."""
+def test_advice_distinguishes_a_refused_table_from_a_lost_race() -> None:
+    """The user is asked to act only if waiting cannot help."""
     unsupported = "Unsupported table features required: [RowTracking]"
     assert refused_for_good(unsupported)
     assert "DROP FEATURE" in advice(unsupported)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of rows that Tidemark may have written for the job `flights`."""
+"""Hypothesis strategies for entries that Tidemark may have written for the job `flights`."""
 
 import base64
 import json
@@ -188,7 +188,7 @@ states = st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leave
 
 @st.composite
 def checkpoints(draw: st.DrawFn) -> CheckpointRecord:
-    """Draw a row of a cut."""
+    """Draw an entry of a checkpoint."""
     number = draw(numbers)
     return CheckpointRecord(
         job="flights",
