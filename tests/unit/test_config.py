@@ -1,4 +1,4 @@
-"""Every refused configuration names field and rule; every accepted one means what it says (H1)."""
+"""A refused configuration names the field and the rule, and an accepted one is not changed (H1)."""
 
 import pytest
 from pydantic import ValidationError
@@ -88,7 +88,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("values", "field", "rule"), REFUSED)
 def test_a_refusal_names_field_and_rule(values, field, rule):
-    """Each value or combination that means nothing is refused, with the field and the rule in the message."""
+    """Each value or combination without a meaning is refused. The message has the field and the rule."""
     with pytest.raises(ValidationError) as refused:
         CheckpointConfig(**values)
     assert field in str(refused.value)
@@ -115,7 +115,7 @@ def test_a_refusal_names_field_and_rule(values, field, rule):
         },
     ],
 )
-def test_what_means_something_is_accepted_and_unchanged(values):
+def test_a_valid_configuration_is_accepted_unchanged(values):
     """Nothing is silently corrected."""
     config = CheckpointConfig(**values)
     assert values == {
@@ -123,14 +123,14 @@ def test_what_means_something_is_accepted_and_unchanged(values):
     }
 
 
-def test_every_field_has_a_refusal():
-    """A new field comes with its rules: only switches can't be wrong."""
+def test_every_field_has_a_refusal_here():
+    """A new field needs rules. Only a switch cannot be wrong."""
     switches = {"retain_on_cancellation"}
     assert CheckpointConfig.model_fields.keys() - switches <= {field for _, field, _ in REFUSED}
 
 
 def test_every_bound_of_a_field_is_tested():
-    """A new bound without a refusal above fails here: each field has one for every bound that it declares."""
+    """If a new bound has no refusal above, this fails."""
     bounds = {"ge": "greater than or equal to", "gt": "greater than", "le": "less than or equal to", "lt": "less than"}
     declared = {
         (field, f"{said} {getattr(bound, name)}")
@@ -144,7 +144,7 @@ def test_every_bound_of_a_field_is_tested():
 
 
 def test_every_contradiction_is_tested():
-    """A new rule over several fields without a refusal above fails here; each of them is refused for itself."""
+    """If a new rule over several fields has no refusal of its own above, this fails."""
     for _, field, rule in CheckpointConfig().contradictions():
         tested = [words for _, named, words in REFUSED if named == field]
         assert any(words in rule or rule.startswith(words) for words in tested), f"{field}: {rule}"

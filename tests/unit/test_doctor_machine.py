@@ -1,4 +1,4 @@
-"""What the doctor says of versions and of the machine."""
+"""Tests what the doctor says about versions and about the machine."""
 
 import sys
 
@@ -31,13 +31,16 @@ def warehouse(tmp_path):
         ("", "7", False),
     ],
 )
-def test_a_version_keeps_or_breaks_a_pin(rules, found, expected):
+def test_a_version_must_meet_every_part_of_a_pin(rules, found, expected):
     """The rules of a requirement, each of which must hold."""
     assert expected == breaks(rules, found)
 
 
 def test_a_package_that_leaves_its_pin_is_named_with_both_versions(warehouse, monkeypatch):
-    """Wheel and jar of Delta must be one version; every finding says what brings the locked ones back."""
+    """The wheel and the jar of Delta must have the same version.
+
+    Every finding says how to install the locked versions.
+    """
     found = {"pyspark": "4.3.0", "delta-spark": "4.4.1", "pandas": "2.3.3"}
     monkeypatch.setattr(machine_health, "_installed", found.get)
     said = {finding.what: finding.repair for finding in machine_section(warehouse).findings}
@@ -50,16 +53,16 @@ def test_a_package_that_leaves_its_pin_is_named_with_both_versions(warehouse, mo
     assert any(what.startswith("package deltalake is not installed") for what in said)
 
 
-def test_missing_jars_are_said_and_are_no_finding(warehouse, monkeypatch, tmp_path):
-    """A tick fetches what it needs, so a project without them is healthy."""
+def test_missing_jars_are_shown_and_are_no_problem(warehouse, monkeypatch, tmp_path):
+    """A tick fetches the jars that it needs, so a project without them is healthy."""
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path / "nowhere"))
     section = machine_section(warehouse)
     assert dict(section.seen)["jars"] == "delta, kafka, s3a not fetched; a tick fetches what it needs"
     assert [] == [finding.what for finding in section.findings if "jar" in finding.what]
 
 
-def test_a_full_disk_is_told(warehouse, monkeypatch):
-    """And what can be freed."""
+def test_a_full_disk_is_a_problem(warehouse, monkeypatch):
+    """The finding says what the user can delete."""
     monkeypatch.setattr(machine_health, "FREE_BYTES_MIN", 2**62)
     said = {finding.what: finding.repair for finding in machine_section(warehouse).findings}
     (full,) = (repair for what, repair in said.items() if "are free where the warehouse lies" in what)

@@ -1,4 +1,4 @@
-"""The job graph: what is no pipeline is refused by name, and what is one can be asked for its parts."""
+"""The job graph refuses what is no pipeline, and answers questions about its parts."""
 
 import pytest
 
@@ -22,15 +22,15 @@ IN = EdgeId(SOURCE.id, BRONZE.id)
         ((SOURCE, BRONZE, GOLD), (IN,), "table bronze/orders has two writers; give each vertex a table of its own"),
     ],
 )
-def test_what_is_no_pipeline_is_refused_by_name(vertices, edges, named):
-    """Ids are unique, edges join vertices that are there and point forward, a table has one writer."""
+def test_a_graph_that_is_no_pipeline_is_refused_by_name(vertices, edges, named):
+    """Ids are unique, edges join existing vertices and point forward, and a table has one writer."""
     with pytest.raises(InvalidGraphError) as refused:
         JobGraph(vertices, edges)
     assert named == str(refused.value)
 
 
-def test_a_graph_tells_who_sends_to_whom():
-    """One channel for each subtask upstream; a vertex that is not there is a KeyError, not a guess."""
+def test_a_graph_knows_which_vertex_sends_to_which():
+    """There is one channel for each upstream subtask. An unknown vertex raises KeyError."""
     graph = JobGraph((SOURCE, BRONZE), (IN,))
     assert (ChannelId(IN, 0), ChannelId(IN, 1)) == graph.channels_into(BRONZE.id)
     assert () == graph.channels_into(SOURCE.id)
@@ -41,8 +41,8 @@ def test_a_graph_tells_who_sends_to_whom():
 
 
 @pytest.mark.parametrize("text", ["orders", "bronze/orders/2024", "/orders", "bronze/", "Bronze/orders", "../orders"])
-def test_a_table_is_a_schema_and_a_name(text):
-    """Anything else never becomes a path, and the message repeats what was given."""
+def test_a_table_name_has_a_schema_and_a_name(text):
+    """Any other name never becomes a path, and the message repeats it."""
     with pytest.raises(InvalidNameError) as refused:
         table_name(text)
     assert repr(text) in str(refused.value)

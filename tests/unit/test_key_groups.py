@@ -1,4 +1,4 @@
-"""Key groups cover everything once, and a rescale moves each to exactly one new subtask."""
+"""Every key group belongs to one subtask, and a rescale moves each to exactly one new subtask."""
 
 from itertools import pairwise
 
@@ -34,7 +34,7 @@ PAIRS = [(1, 1), (13, 1), (13, 2), (128, 7), (32767, 1), (32767, 13), (32768, 32
 
 @pytest.mark.parametrize(("most", "parallelism"), PAIRS)
 def test_ranges_and_indexes_agree(most, parallelism):
-    """The ranges follow one another without a gap, and every key group's subtask owns it (D3)."""
+    """The ranges follow one another without a gap, and every key group belongs to the subtask of its range (D3)."""
     sizes = {"parallelism": parallelism, "max_parallelism": most}
     ranges = key_group_ranges(**sizes)
     assert (0, most - 1) == (ranges[0].first, ranges[-1].last)
@@ -45,8 +45,8 @@ def test_ranges_and_indexes_agree(most, parallelism):
 
 
 @pytest.mark.parametrize(("most", "parallelism"), [(0, 1), (1, 0), (2, 3), (32769, 1), (-1, -1)])
-def test_bounds_are_refused_by_name(most, parallelism):
-    """1 <= parallelism <= max parallelism <= 32768, and the error says so."""
+def test_numbers_out_of_bounds_are_refused_by_name(most, parallelism):
+    """The error names the rule 1 <= parallelism <= max parallelism <= 32768."""
     sizes = {"parallelism": parallelism, "max_parallelism": most}
     for call in (
         lambda: key_group_ranges(**sizes),
@@ -65,14 +65,14 @@ def test_a_default_leaves_room_to_grow():
 
 
 def test_the_minimum_hash_has_a_key_group():
-    """The smallest signed number has no magnitude; every hash still lies within the groups."""
+    """The smallest signed number has no absolute value. Still every hash gets a key group."""
     hashes = (-(2**31), -1, 0, 2**31 - 1)
     assert all(0 <= key_group_of_hash(key_hash=hash_, max_parallelism=7) < 7 for hash_ in hashes)
 
 
 @pytest.mark.parametrize(("old", "new"), [(2, 3), (3, 1), (1, 3), (5, 5), (7, 4)])
 def test_a_rescale_moves_every_key_group_once(old, new):
-    """Together the new subtasks read each key group from the subtask that had it."""
+    """The new subtasks together read each key group from its old subtask."""
     read = [
         (group, part.old_subtask)
         for parts in redistribute_keyed(max_parallelism=128, old_parallelism=old, new_parallelism=new)
@@ -84,7 +84,7 @@ def test_a_rescale_moves_every_key_group_once(old, new):
 
 
 def test_another_number_of_key_groups_is_refused():
-    """Keys would be elsewhere; a number that was only derived is replaced by the stored one."""
+    """Keys would be in other groups. A number that was only derived is replaced by the stored one."""
     sizes = {"max_parallelism": 42, "old_parallelism": 3, "new_parallelism": 3}
     with pytest.raises(MaxParallelismChangedError, match="set max_parallelism back to 42"):
         redistribute_keyed(**sizes, configured_max_parallelism=20)
@@ -99,7 +99,7 @@ def test_ranges_that_do_not_meet_have_no_intersection():
 
 
 def test_ranges_are_those_of_flink():
-    """Flink's KeyGroupRangeAssignment gives 128 key groups to 3 subtasks as 43, 43 and 42."""
+    """As Flink's KeyGroupRangeAssignment does, 128 key groups on 3 subtasks become 43, 43 and 42."""
     ranges = key_group_ranges(parallelism=3, max_parallelism=128)
     assert ["0..42", "43..85", "86..127"] == [str(own) for own in ranges]
 
@@ -108,8 +108,8 @@ SIZES = st.integers(1, 300).flatmap(lambda most: st.tuples(st.integers(1, most),
 
 
 @given(SIZES)
-def test_every_key_group_lies_in_the_range_of_the_subtask_that_owns_it(sizes):
-    """Ranges tile the key groups, in order, and agree with the owner that the exchange computes."""
+def test_every_key_group_is_in_its_owners_range(sizes):
+    """Ranges cover the key groups in order, and agree with the owner that the exchange computes."""
     parallelism, max_parallelism = sizes
     owners = [
         (group, subtask)
@@ -127,27 +127,27 @@ def part(mode, subtask, *offsets, name="s"):
     return OperatorStatePart(name, DistributionMode(mode), subtask, offsets)
 
 
-def test_union_is_redistributed_at_equal_parallelism_and_split_is_not():
-    """UNION goes to everyone also when nothing is rescaled (issue 4, item 15)."""
+def test_union_state_is_redistributed_at_equal_parallelism_and_split_state_is_not():
+    """Every subtask gets the whole UNION state, also without rescaling (issue 4, item 15)."""
     union, split = part("UNION", 0, 1, name="u"), part("SPLIT", 0, 1, 2)
     assert ((split, union), (union,)) == redistribute_operator_state((union, split), 2, 2)
 
 
-def test_split_goes_on_where_the_former_state_stopped():
-    """The loads stay within one over all states, not only within each."""
+def test_split_state_is_balanced_over_all_states():
+    """The loads differ by at most one over all states together, and not only within each."""
     parts = [part("SPLIT", 0, *range(4), name=name) for name in ("a", "b", "c")]
     loads = [sum(len(p.offsets) for p in got) for got in redistribute_operator_state(parts, 1, 3)]
     assert [4, 4, 4] == loads
 
 
 def test_each_new_subtask_gets_one_broadcast_copy():
-    """Copies are taken in turn from the old subtasks that have one."""
+    """Copies come in turn from the old subtasks that have one."""
     parts = [part("BROADCAST", 0, 1), part("BROADCAST", 2, 1)]
     assert [[0], [2], [0]] == [[p.old_subtask for p in got] for got in redistribute_operator_state(parts, 3, 3)]
 
 
-def test_state_of_a_subtask_that_never_was_is_refused():
-    """The error names state and subtask; so is a parallelism below one."""
+def test_state_of_an_unknown_subtask_is_refused():
+    """The error names the state and the subtask. A parallelism below one is refused too."""
     with pytest.raises(InvalidRescaleError, match="'s' of subtask 2"):
         redistribute_operator_state([part("SPLIT", 2, 1)], 2, 3)
     with pytest.raises(InvalidRescaleError, match="at least 1"):
@@ -156,15 +156,15 @@ def test_state_of_a_subtask_that_never_was_is_refused():
         map_subtasks(ChannelMapper.FULL, 0, 1)
 
 
-def test_channel_state_stays_where_nothing_changed():
-    """At equal parallelism each keeps its own, but for a FULL gate whose upstream changed."""
+def test_channel_state_stays_at_equal_parallelism():
+    """Each subtask keeps its own, except for a FULL gate whose upstream vertex changed."""
     own, changed = Gate(ChannelMapper.RANGE, 3), Gate(ChannelMapper.FULL, 2)
     assert (((0,), (1,), (2,)),) == redistribute_inputs(3, 3, [own])
     assert ((0, 1, 2),) * 3 == redistribute_inputs(3, 3, [own, changed])[1]
     assert ((0,), (1,)) == redistribute_outputs(2, 2, ChannelMapper.ROUND_ROBIN)
 
 
-def test_a_cut_range_is_ambiguous():
-    """An old subtask read by two new ones has its records filtered by key."""
+def test_the_records_of_a_divided_range_are_filtered_by_key():
+    """Two new subtasks read one old one."""
     assert (1,) == ambiguous(map_subtasks(ChannelMapper.RANGE, 3, 2))
     assert () == ambiguous(map_subtasks(ChannelMapper.ROUND_ROBIN, 3, 2))

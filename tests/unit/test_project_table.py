@@ -1,4 +1,4 @@
-"""A project's own settings: what `[tool.tidemark]` of its pyproject.toml says, and where its paths begin."""
+"""A project's own settings: the content of `[tool.tidemark]` in its pyproject.toml, and the base of its paths."""
 
 import os
 import sys
@@ -36,7 +36,7 @@ named_otherwise = Pipeline("web_shop")
 
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
-    """Return the folder of a project with one registered pipeline; nothing that it makes importable stays so."""
+    """Return the folder of a project with one registered pipeline. Afterwards its modules are forgotten."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.delitem(sys.modules, "shop_of_a_test", raising=False)
@@ -57,7 +57,7 @@ def test_the_nearest_pyproject_above_is_the_project(shop):
     assert project_above(shop.parent) is None
 
 
-def test_of_several_pipelines_none_is_the_default_unless_it_is_named(tmp_path):
+def test_of_several_pipelines_none_is_the_default_without_a_setting(tmp_path):
     """A guess would run the wrong one."""
     two = '[tool.tidemark.pipelines]\na = "m:a"\nb = "m:b"\n'
     (tmp_path / "pyproject.toml").write_text(two)
@@ -66,8 +66,8 @@ def test_of_several_pipelines_none_is_the_default_unless_it_is_named(tmp_path):
     assert "b" == project_above(tmp_path).default
 
 
-def test_a_pyproject_of_something_else_is_a_project_without_pipelines(tmp_path):
-    """Only its folder counts, and the pipelines that come with Tidemark are known by name."""
+def test_a_pyproject_without_the_table_is_a_project_without_pipelines(tmp_path):
+    """Only its folder counts. The pipelines that come with Tidemark are known by name."""
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "else"\n')
     assert Project(tmp_path) == project_above(tmp_path)
     assert known_pipelines(None) == known_pipelines(Project(tmp_path)) == tuple(project.OWN)
@@ -97,8 +97,8 @@ def test_a_table_that_breaks_a_rule_is_refused_by_file_and_key(tmp_path, text, s
     assert said in str(refused.value)
 
 
-def test_paths_begin_at_the_project_wherever_a_process_works(shop, monkeypatch):
-    """A daemon in another folder, a shell in a folder below: the warehouse is the same."""
+def test_paths_are_relative_to_the_project(shop, monkeypatch):
+    """A daemon in another folder and a shell in a subfolder use the same warehouse."""
     monkeypatch.chdir(shop)
     assert Path("lake") == folder("warehouse", NOTHING)
     monkeypatch.chdir(shop / "deep")
@@ -113,15 +113,15 @@ def test_paths_begin_at_the_project_wherever_a_process_works(shop, monkeypatch):
     assert shop / "in" == resolve({}, given, project=project_above(shop)).data
 
 
-def test_a_path_typed_in_a_shell_begins_where_the_shell_is(shop, monkeypatch):
-    """As the shell's own completion of it does."""
+def test_a_path_typed_in_a_shell_is_relative_to_the_shells_folder(shop, monkeypatch):
+    """The shell's own completion works in the same way."""
     monkeypatch.chdir(shop / "deep")
     assert Path("x") == folder("warehouse", flags_layer({"warehouse": Path("x")}))
     assert Path("x") == resolve({}, flags_layer({"warehouse": Path("x")})).warehouse
 
 
 def test_a_pipeline_given_as_a_function_belongs_to_the_project_of_its_module(shop, monkeypatch):
-    """Dagster's daemon may work anywhere, even inside another project."""
+    """Dagster's daemon may run anywhere, even inside another project."""
     monkeypatch.chdir(shop)
     found = launch("shop", NOTHING)
     assert (Path("lake"), "shop") == (found.settings.warehouse, found.plan.job)
@@ -133,7 +133,7 @@ def test_a_pipeline_given_as_a_function_belongs_to_the_project_of_its_module(sho
 
 
 def test_a_module_of_an_installed_package_belongs_to_no_project_above_it(tmp_path, monkeypatch):
-    """An environment often lies inside the folder of some project; its packages are not that project's."""
+    """An environment is often inside the folder of some project. Its packages do not belong to that project."""
     (tmp_path / "pyproject.toml").write_text("")
     installed = tmp_path / ".venv" / "lib" / "site-packages"
     installed.mkdir(parents=True)
@@ -144,7 +144,7 @@ def test_a_module_of_an_installed_package_belongs_to_no_project_above_it(tmp_pat
 
 
 def test_the_projects_modules_can_be_imported_here_and_by_sparks_workers(shop, monkeypatch):
-    """The project's folder and the working directory come last on both paths, so that they hide no package."""
+    """The project's folder and the working directory come last on both paths, so they hide no package."""
     monkeypatch.chdir(shop / "deep")
     assert "shop" == launch("shop_of_a_test:build", NOTHING).plan.job
     assert [str(shop), str(shop / "deep")] == sys.path[-2:]
@@ -152,7 +152,7 @@ def test_the_projects_modules_can_be_imported_here_and_by_sparks_workers(shop, m
 
 
 def test_a_pipeline_is_registered_under_its_own_name(shop, monkeypatch):
-    """Its name is its folder in the warehouse: under two names, commands would look in two places."""
+    """Its name is its folder in the warehouse. Under two names, commands would use two folders."""
     (shop / "pyproject.toml").write_text('[tool.tidemark.pipelines]\nshop = "shop_of_a_test:named_otherwise"\n')
     monkeypatch.chdir(shop)
     with pytest.raises(UnknownPipelineError, match="pipeline 'shop' calls itself 'web_shop': register it in"):
@@ -160,7 +160,7 @@ def test_a_pipeline_is_registered_under_its_own_name(shop, monkeypatch):
 
 
 def test_a_deleted_working_directory_is_no_project(tmp_path, monkeypatch):
-    """A command there still works with absolute paths."""
+    """A command still works there with absolute paths."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

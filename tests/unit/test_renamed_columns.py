@@ -1,4 +1,4 @@
-"""What a renamed column changes, and which renames are refused: by the names that a file and the pipeline have (G2)."""
+"""The effects of renamed columns, and refused renames, by the names in a file and in the pipeline (G2)."""
 
 import pytest
 from pyspark.sql.types import LongType, StructType
@@ -35,13 +35,13 @@ class Nothing:
     ],
     ids=["old name", "renamed already", "both names", "neither", "not wanted"],
 )
-def test_a_file_has_the_old_name_where_it_lacks_the_new_one(now, then, found):
-    """The file's own columns decide, so a rename that has happened has no further effect."""
+def test_a_file_without_the_new_name_has_the_old_one(now, then, found):
+    """The file's own columns decide, so a finished rename has no further effect."""
     assert found == columns_then(now, then, DECLARED)
 
 
 def judged(now, then, declared=DECLARED, of_cut=()):
-    """Return column, old, new name and refusal of each change."""
+    """Return column, old name, new name and refusal of each change."""
     renames = ColumnRenames(declared, dict(of_cut))
     changes = renamed_columns(ChangeKind.TABLE_SCHEMA, THING, now, then, renames)
     return [(each.column, each.was, each.now, bool(each.refused)) for each in changes]
@@ -55,19 +55,22 @@ def test_a_due_rename_is_one_change():
 
 
 def test_both_names_in_one_file_are_refused():
-    """Which of the two the new one is cannot be known."""
+    """Nobody can know which of the two is the new column."""
     assert [("m", "n", "m", True)] == judged(["k", "m"], ["k", "n", "m"])
 
 
-def test_a_rename_from_a_name_that_was_never_there_is_refused_if_a_column_goes():
-    """A misspelt name, or that of two versions ago. If no column goes, the new one is new, as after a long rollback."""
+def test_a_rename_from_an_unknown_name_is_refused_if_a_column_is_removed():
+    """The name is misspelt, or two versions old.
+
+    If no column is removed, the new one is new, as after a long rollback.
+    """
     assert [("m", "n", "m", True)] == judged(["k", "m"], ["k", "x"])
     assert [] == judged(["k", "m"], ["k"])
     assert [("a", "x", "a", False)] == judged(["k", "a", "m"], ["k", "x"], {"a": "x", "m": "n"})
 
 
-def test_a_rename_is_undone_only_by_saying_so():
-    """The cut's entry lists it. While files have the old name still, nothing has happened that could be undone."""
+def test_a_rename_is_undone_only_explicitly():
+    """The cut's entry lists it. While files still have the old name, there is nothing to undo."""
     listed = {"m": "n"}
     assert [("n", "m", "n", True)] == judged(["k", "n"], ["k", "m"], {}, listed)
     assert [("n", "m", "n", False)] == judged(["k", "n"], ["k", "m"], {"n": "m"}, listed)
@@ -77,7 +80,7 @@ def test_a_rename_is_undone_only_by_saying_so():
 
 
 def test_an_append_table_renames_no_column():
-    """Its files stay as they are. Once the table has the new name, for whatever reason, there is nothing to refuse."""
+    """Its files stay unchanged. If the table has the new name already, nothing is refused."""
     renames = ColumnRenames(DECLARED, {})
     (change,) = unrenamable(THING, ["k", "m"], ["k", "n"], renames)
     assert "append table" in change.refused
@@ -87,8 +90,8 @@ def test_an_append_table_renames_no_column():
 COUNT, GREATEST = (ColumnMeaning(column="n", function=name) for name in ("count", "max"))
 
 
-def test_a_meaning_goes_with_its_column():
-    """So a count stays a count. An entry that has both names was taken before any file had the new one."""
+def test_a_renamed_column_keeps_its_meaning():
+    """A count stays a count. An entry with both names was taken before any file had the new one."""
     renamed = ColumnMeaning(column="m", function="count")
     assert (renamed,) == under_new_names([COUNT], DECLARED) == under_new_names([renamed, COUNT], DECLARED)
     assert (renamed,) == under_new_names([renamed], DECLARED)
@@ -104,7 +107,7 @@ def struct(*names):
 
 
 def test_old_names_inside_a_column_are_found_at_every_depth():
-    """Rows that wait inside a state column have the names that they came with."""
+    """Rows that wait inside a state column keep the names that they had."""
     was, now = (
         StateSchema((Column("k", "long"), Column("waiting", {"type": "array", "elementType": struct("k", name)})))
         for name in ("n", "m")
@@ -164,21 +167,21 @@ def process(renamed, state=("m",), output=("key", "m")):
     ],
     ids=["own name", "still there", "a key's", "swap", "two of one", "key", "unknown", "in the output", "table key"],
 )
-def test_a_rename_that_can_mean_nothing_is_refused_where_it_is_written(declare, says):
-    """Each refusal names vertex or table, both names, and what to write instead."""
+def test_a_rename_without_a_meaning_is_refused_where_it_is_written(declare, says):
+    """Each refusal names the vertex or table, both names, and the correction."""
     with pytest.raises(InvalidPipelineError) as refused:
         declare()
     assert says in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["", "n" * 1025])
-def test_an_old_name_that_no_column_has_had_is_refused(name):
-    """An entry of `checkpoints` lists it, so it is bounded."""
+def test_an_old_name_that_no_column_can_have_is_refused(name):
+    """An entry of `checkpoints` lists it, so its length is limited."""
     with pytest.raises(InvalidNameError, match="1 to 1024 characters"):
         aggregate(m=max_of("value", renamed_from=name))
 
 
 def test_a_process_function_renames_columns_of_its_state_and_of_its_output():
-    """One map serves both: a column may be in one of them or in both."""
+    """One map is for both. A column may be in one of them, or in both."""
     for state, output in ((("m",), ("key",)), (("x",), ("key", "m")), (("m",), ("key", "m"))):
         assert process({"m": "n"}, state, output)

@@ -1,4 +1,4 @@
-"""docs/SETTINGS.md: made of the settings model, and true of the command line."""
+"""docs/SETTINGS.md is generated from the settings model, and agrees with the command line."""
 
 from pathlib import Path
 
@@ -12,18 +12,18 @@ ROOT = Path(__file__).resolve().parents[2]
 NOT_SETTINGS = {"--from", "--claim", "--no-claim", "--dry-run", "--set"}
 
 
-def test_the_document_is_the_models():
-    """After a change of a setting: `.venv/bin/python -m jobs.settings_table > docs/SETTINGS.md`."""
+def test_the_document_has_the_models_settings():
+    """After a change of a setting, type `.venv/bin/python -m jobs.settings_table > docs/SETTINGS.md`."""
     assert settings_table() == (ROOT / "docs" / "SETTINGS.md").read_text(encoding="utf-8")
 
 
-def test_every_setting_says_what_it_means():
+def test_every_setting_has_a_meaning():
     """A row without a meaning helps nobody."""
     assert [] == [name for name, info in TickSettings.model_fields.items() if not info.description]
 
 
 def test_the_flags_are_those_of_the_command():
-    """Every flag of `tidemark run` that gives a setting is in the table, and no other."""
+    """Each flag of `tidemark run` that sets a value is in the table, and no others are."""
     options = {
         word
         for option in get_command(app).commands["run"].params

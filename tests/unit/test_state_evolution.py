@@ -1,4 +1,4 @@
-"""What a state may become: added, dropped and widened columns, and nothing else (D6)."""
+"""The allowed changes of a state: columns are added, dropped and widened. No other change is allowed (D6)."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def array(element):
 
 
 def schema(keys=("k",), /, **columns):
-    """Return a state schema; without types given, all is long."""
+    """Return a state schema. Without types, every column is long."""
     return StateSchema(tuple(Column(name, kind) for name, kind in columns.items()), keys)
 
 
@@ -30,16 +30,16 @@ def changes(was, now):
 WAS = schema(k="string", total="integer", note="string")
 
 
-def test_the_same_columns_in_another_order_are_compatible_as_is():
-    """Columns are found by name; an unknown old key counts as the leading columns."""
+def test_the_same_columns_in_another_order_are_compatible():
+    """Columns are found by name. If the old key is unknown, it is the leading columns."""
     now = schema(k="string", note="string", total="integer")
     assert () == changes(WAS, now)
     assert () == changes(StateSchema(WAS.columns, None), now)
     assert Compatibility.AS_IS is verdict(())
 
 
-def test_adding_dropping_and_widening_migrate():
-    """Each change is told by column, and none is refused."""
+def test_adding_dropping_and_widening_columns_is_a_migration():
+    """Each change is reported by column, and none is refused."""
     found = changes(WAS, schema(k="string", total="long", extra="double"))
     expected = [
         "state of operator 'sums': column total was int and is now bigint",
@@ -73,8 +73,8 @@ def test_another_type_is_refused_with_the_way_out():
         (StateSchema((Column("a", "string"),), None), schema(("b",), b="string")),
     ],
 )
-def test_the_key_stays_as_it_is(was, now):
-    """Type, even a wider one, names, order and number: each decides in which key group a row lies."""
+def test_a_changed_key_is_refused(was, now):
+    """A wider type, other names, another order or number: each could move a row to another key group."""
     refused = [change.refused for change in changes(was, now) if change.refused]
     assert 1 == len(refused)
     assert "other key groups" in refused[0]
@@ -124,13 +124,13 @@ NOT_WIDER = [
 
 @pytest.mark.parametrize(("was", "now"), WIDER)
 def test_widening_loses_no_value(was, now):
-    """Delta's list of widenings, at every depth; fields of a struct come and go as columns do."""
+    """Delta's list of widenings counts at every depth. Fields of a struct come and go like columns."""
     assert is_wider(was, now)
 
 
 @pytest.mark.parametrize(("was", "now"), NOT_WIDER)
-def test_what_could_lose_a_value_is_no_widening(was, now):
-    """Narrowing, another kind, a date that would depend on a time zone, the key of a map."""
+def test_a_change_that_could_lose_a_value_is_no_widening(was, now):
+    """Examples are narrowing, another kind of type, a date that depends on a time zone, and the key of a map."""
     assert not is_wider(was, now)
 
 
@@ -145,19 +145,19 @@ def test_what_could_lose_a_value_is_no_widening(was, now):
         ({"type": "udt", "class": "Point"}, "udt"),
     ],
 )
-def test_a_message_writes_a_type_as_sql_does(kind, written):
-    """A user reads `bigint`, also within arrays, structs and maps, and never the engine's own notation."""
+def test_a_message_shows_types_in_sql(kind, written):
+    """A user reads `bigint`, also inside arrays, structs and maps, and never the engine's notation."""
     (found,) = changes(schema(k="string"), schema(k="string", v=kind))
     assert str(found).endswith(f"column v ({written}) is new, null in old rows")
 
 
 def test_an_unknown_type_is_never_wider():
-    """A type that the engine may have tomorrow is compared by equality only."""
+    """A type that the engine may get later is only compared for equality."""
     assert not is_wider({"type": "udt", "class": "Point"}, {"type": "udt", "class": "Point3"})
 
 
-def test_a_map_widens_in_its_values_only():
-    """Its keys decide what is one entry."""
+def test_a_map_widens_only_in_its_values():
+    """Its keys decide which entries are equal."""
     was = {"type": "map", "keyType": "integer", "valueType": "integer"}
     assert is_wider(was, {**was, "valueType": "long"})
     assert not is_wider(was, {**was, "keyType": "long"})

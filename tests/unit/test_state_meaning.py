@@ -1,4 +1,4 @@
-"""Old state serves a pipeline only if its columns still mean what they meant (D6)."""
+"""A pipeline may use old state only if its columns still have the same meanings (D6)."""
 
 import pytest
 from hypothesis import given
@@ -17,12 +17,12 @@ def meaning(function, *arguments, column="m", version=1):
 
 
 def changes(was, now, held=("k", "m")):
-    """Return the changes from one meaning to another of a column that state files have."""
+    """Return the changes between two meanings of a column in state files."""
     return meaning_changes(THING, None if was is None else [was], [now], held)
 
 
 def test_the_same_meaning_is_no_change():
-    """Nothing is told and nothing refused."""
+    """Nothing is reported and nothing refused."""
     assert () == changes(meaning("max", V), meaning("max", V))
 
 
@@ -39,7 +39,7 @@ def test_the_same_meaning_is_no_change():
     ],
 )
 def test_another_function_or_input_column_is_refused_with_both_meanings(was, now, shown):
-    """A maximum is no count, whatever the types say."""
+    """A maximum is no count, even if their types are equal."""
     (found,) = changes(was, now)
     assert first_refused([found]) is found
     if shown is not None:
@@ -47,7 +47,7 @@ def test_another_function_or_input_column_is_refused_with_both_meanings(was, now
 
 
 def test_the_refusal_names_operator_column_meanings_and_every_way_out():
-    """A new column name, a new operator id with earlier rows read again, another warehouse."""
+    """They are a new column name, a new operator id with earlier rows read again, and another warehouse."""
     (found,) = changes(meaning("max", V), meaning("count"))
     said = str(found)
     assert said.startswith("state of operator 'sums': column m was max(v bigint) and is now count(): ")
@@ -55,21 +55,21 @@ def test_the_refusal_names_operator_column_meanings_and_every_way_out():
         assert way_out in said
 
 
-def test_another_type_of_the_input_column_is_told_and_left_to_the_schema():
-    """A sum stays a sum when its input is widened; whether its values fit is decided by their type."""
+def test_another_type_of_the_input_column_is_reported_and_left_to_the_schema():
+    """A sum stays a sum when its input is widened. The types decide whether its values fit."""
     (found,) = changes(meaning("sum", Argument("v", "int")), meaning("sum", V))
     assert ("sum(v int)", "sum(v bigint)", "") == (found.was, found.now, found.refused)
 
 
-def test_a_meaning_that_was_never_recorded_is_taken_as_it_is():
-    """So a warehouse of an older version goes on, and the report says that nobody compared anything."""
+def test_an_unrecorded_meaning_is_accepted():
+    """So a job of an older version goes on. The report says that no meanings were compared."""
     (found,) = changes(None, meaning("count"))
     assert ("not recorded", "count()", "") == (found.was, found.now, found.refused)
     assert "older format" in found.verdict
 
 
 def test_a_column_that_no_file_has_may_mean_anything():
-    """It begins empty: nothing old is read into it, also if a row says what it once meant."""
+    """It begins empty, so no old value is read into it, even if an entry has an older meaning."""
     assert () == changes(meaning("max", V), meaning("count"), held=("k",))
 
 
@@ -84,11 +84,11 @@ _states = st.lists(_meanings, max_size=2, unique_by=lambda each: each.column).ma
 
 
 @given(lives=st.lists(st.tuples(_states, st.booleans()), min_size=2, max_size=6))
-def test_no_column_is_ever_read_under_a_meaning_that_it_was_not_written_in(lives):
-    """Over any line of pipelines: a tick of each restores, writes a row, and perhaps rewrites the files.
+def test_no_column_is_ever_read_with_another_meaning_than_it_was_written_with(lives):
+    """Over any series of pipelines, a tick of each restores, writes an entry, and may rewrite the files.
 
-    The model keeps, per column of the files, the meaning of the pipeline that wrote it. Functions, input columns and
-    declared versions of what is read must be those of what was written.
+    The model keeps the meaning of the pipeline that wrote each column. Functions, input columns and declared versions
+    must be equal when it is read.
     """
     written: dict[str, ColumnMeaning] = {}
     recorded: tuple[ColumnMeaning, ...] | None = ()

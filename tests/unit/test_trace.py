@@ -1,4 +1,4 @@
-"""Every fact and effect goes through the trace unchanged, and a line that is missing is found."""
+"""Every fact and effect survives the trace, and a missing line is found."""
 
 from typing import get_args
 
@@ -23,8 +23,8 @@ MESSAGES = (*get_args(Fact), *get_args(Effect), TickBroken)
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
-def test_a_message_comes_back_as_it_went(kind):
-    """Encoded and decoded, every fact and every effect is itself again, whatever it holds."""
+def test_a_message_survives_encoding_and_decoding(kind):
+    """This holds for every fact and every effect, with any content."""
 
     @given(st.integers(min_value=0), st.from_type(kind))
     def comes_back(at_ms, message):
@@ -35,8 +35,8 @@ def test_a_message_comes_back_as_it_went(kind):
     comes_back()
 
 
-def test_the_start_comes_back_as_it_went():
-    """The set-up from which the door is built survives, configuration and claim included."""
+def test_the_start_survives_encoding_and_decoding():
+    """The door is built from this set-up, with its configuration and claim."""
     source = Vertex(VertexId("numbers"), VertexKind.SOURCE, 1, splits=(SplitId("a"),))
     holder = Holder(host="h", pid=1, started="s")
     claim = Claim(
@@ -56,7 +56,7 @@ def test_the_start_comes_back_as_it_went():
 
 
 def test_a_reason_is_written_by_its_name():
-    """Rewording a reason's message breaks no old trace."""
+    """A reworded message of a reason breaks no old trace."""
     line = encode(1, 1, NotifyAborted(CheckpointId(3), CheckpointFailureReason.QUALITY, "no"))
     assert b'"reason":"QUALITY"' in line
 
@@ -75,15 +75,15 @@ def test_a_reason_is_written_by_its_name():
         b'{"format":7,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
     ],
 )
-def test_what_is_no_entry_is_refused(line):
-    """Anything but an entry of this format raises, with the text that was met."""
+def test_a_line_that_is_no_entry_is_refused(line):
+    """The error has the text of the line."""
     with pytest.raises(UnreadableTraceError):
         decode(line)
 
 
 @pytest.mark.parametrize(("number", "whose"), [(FORMAT - 1, "an older"), (FORMAT + 1, "a newer")])
 def test_a_trace_of_another_format_is_refused_by_name(number, whose):
-    """Its rows are those of another core: the message says whose, and the way out."""
+    """Its entries are those of another core. The message names the other format and the way out."""
     line = b'{"format":%d,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}\n' % number
     with pytest.raises(UnreadableTraceError, match=f"line 1: written in format {number} by {whose} Tidemark.*install"):
         list(read([line]))
@@ -94,7 +94,7 @@ def lines(*bodies):
 
 
 def test_a_line_that_a_crash_cut_off_is_left_out():
-    """A trace ends with its last whole line; a broken line before the end is named by its place."""
+    """A trace ends with its last whole line. A broken line before the end is named by its number."""
     first, second = lines(TimeAdvanced(1), RowAppended("n", 2))
     assert [TimeAdvanced(1)] == [entry.body for entry in read([first, second[:-5]])]
     with pytest.raises(UnreadableTraceError, match="line 1"):
@@ -102,14 +102,14 @@ def test_a_line_that_a_crash_cut_off_is_left_out():
 
 
 @pytest.mark.parametrize(("kept", "place"), [((0, 2), "line 2"), ((1, 2), "line 1"), ((0, 2, 1), "line 2")])
-def test_a_line_that_is_missing_or_out_of_place_is_named(kept, place):
-    """Lines are numbered: none can be dropped or swapped unnoticed."""
+def test_a_missing_or_swapped_line_is_named(kept, place):
+    """Lines are numbered, so none can be dropped or swapped unnoticed."""
     written = lines(TimeAdvanced(1), TimeAdvanced(2), TimeAdvanced(3))
     with pytest.raises(UnreadableTraceError, match=place):
         list(read([written[index] for index in kept]))
 
 
 def test_time_never_goes_back():
-    """A line of an earlier time than the one above it is named."""
+    """A line with an earlier time than the line above it is named."""
     with pytest.raises(UnreadableTraceError, match="line 2 is of 10 ms"):
         list(read([encode(1, 20, TimeAdvanced(1)), encode(2, 10, TimeAdvanced(2))]))

@@ -1,4 +1,4 @@
-"""Errors of a user's code as messages: the sentence names the user's file and line, the traceback stands below it."""
+"""Errors of a user's code as messages: a sentence with the user's file and line, and the traceback below it."""
 
 import polars as pl
 import pytest
@@ -31,19 +31,19 @@ Caused by: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division 
 
 
 def raised(call):
-    """Return what a call raises."""
+    """Return the error that a call raises."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the caller knows which one it is
         call()
     return caught.value
 
 
 def helper():
-    """Raise what a user's function might."""
+    """Raise an error, as a user's function might."""
     raise ValueError("first line\nsecond line")
 
 
 def test_a_function_of_this_process_is_named_with_file_and_line():
-    """The innermost line of the user's own code is the place; every line of the traceback is below the sentence."""
+    """The place is the innermost line of the user's own code. The whole traceback is below the sentence."""
     message = message_of(raised(helper))
     line = helper.__code__.co_firstlineno + 2
     assert f"ValueError: first line (in helper, {__file__}, line {line})" == sentence_of(message)
@@ -52,14 +52,14 @@ def test_a_function_of_this_process_is_named_with_file_and_line():
 
 
 def test_the_place_is_the_users_line_even_if_a_library_raised():
-    """Polars raises in its own files; the user must see which of the user's lines called it."""
+    """Polars raises in its own files. The user must see which of his lines called it."""
     error = raised(lambda: pl.DataFrame({"a": [1]}).select("b"))
     assert f"(in <lambda>, {__file__}, line " in sentence_of(message_of(error))
     assert not [line for line in own_lines(message_of(error)) if "site-packages" in line]
 
 
 def test_a_function_in_a_worker_is_named_with_file_and_line():
-    """Spark hands the worker's traceback on as text, with lines of its own before and after it."""
+    """Spark returns the worker's traceback as text, with lines of its own before and after it."""
     message = message_of(RuntimeError(WORKER))
     assert "BadRow: this row is bad (in helper, /home/ada/shop/clean.py, line 10)" == sentence_of(message)
     assert [
@@ -71,19 +71,19 @@ def test_a_function_in_a_worker_is_named_with_file_and_line():
 
 
 def test_an_error_without_a_traceback_is_still_a_sentence():
-    """Kind and first line, or the kind alone."""
+    """It has the kind of error and the first line, or the kind alone."""
     assert "KeyError: 'x'" == sentence_of(message_of(KeyError("x")))
     assert "MemoryError" == sentence_of(message_of(MemoryError()))
 
 
-def test_a_note_stands_in_the_sentence_not_behind_the_traceback():
-    """What is added later is read first."""
+def test_a_note_is_part_of_the_sentence_and_not_of_the_traceback():
+    """A user reads the note first."""
     assert "it failed (twice)\nTraceback" == noted("it failed\nTraceback", "(twice)")
     assert "it failed (twice)" == noted("it failed", "(twice)")
 
 
 def test_an_endless_traceback_is_cut():
-    """The trace keeps every message, so a message is bounded."""
+    """The trace keeps every message, so a message has a limit."""
     deep = WORKER.replace("    helper(b)\n", "    helper(b)\n" * 10_000)
     assert len(message_of(RuntimeError(deep))) < 9_000
 
@@ -111,7 +111,7 @@ def test_an_endless_traceback_is_cut():
     ],
 )
 def test_a_failed_micro_batch_is_one_sentence_with_the_way_out(text, said):
-    """No Java stack and no traceback stands in the sentence; all of it stands below."""
+    """The sentence has no Java stack and no traceback. Both are below it."""
     reason = reason_of(RuntimeError(text))
     assert said in sentence_of(reason)
     assert "\tat " not in sentence_of(reason)

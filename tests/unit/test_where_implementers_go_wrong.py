@@ -1,7 +1,7 @@
-"""Where implementers go wrong: the eighteen points, one test each, on the real doors of the core.
+"""The eighteen points where implementers go wrong, one test each, on the real doors of the core.
 
-A case is written in the words of `tests/vectors` and run by the judge in `spec`, so that it reads as a story; what
-the words do not reach is stepped through the door itself. Other tests go deeper into each room.
+A case is written in the words of `tests/vectors`, and the judge in `spec` runs it, so it reads as a story. If the words
+do not suffice, the test steps the door itself. Other tests go deeper into each part.
 """
 
 import json
@@ -42,13 +42,13 @@ def trace(mode, channels, *events, **case):
 
 
 def problems(given, steps, *expect):
-    """Return what does not hold of a coordinator's case; `expect` are (after, facts)."""
+    """Return the failed expectations of a coordinator's case. `expect` has pairs of (after, facts)."""
     entries = [{"after": after, **facts} for after, facts in expect]
     return vectors_coordinator.run_case(LEGEND, {"given": given, "steps": steps, "expect": entries})
 
 
 def test_1_the_last_channel_is_blocked_too_then_trigger_then_all_unblock():
-    """Point 1: and on subsumption the old one is released, then aborted, then the new one blocks."""
+    """Point 1: when a newer barrier comes, the old alignment is released, then aborted. Then the new barrier blocks."""
     assert [("blocked", 0), ("blocked", 1), ("trigger", 1), ("unblocked", 0), ("unblocked", 1)] == trace(
         "aligned_blocking", 2, ("barrier", 0, 1), ("barrier", 1, 1)
     )
@@ -59,12 +59,12 @@ def test_1_the_last_channel_is_blocked_too_then_trigger_then_all_unblock():
 
 @pytest.mark.parametrize("before", [("barrier", 0, 4), ("cancel", 0, 3)])
 def test_2_an_obsolete_or_cancelled_barrier_resumes_its_channel(before):
-    """Point 2: the channel that brought barrier 3 too late is read on, or all stops."""
+    """Point 2: the channel that brought barrier 3 too late is read on. Otherwise everything would stop."""
     assert ("buffer", 1, 9) == trace("aligned_blocking", 3, before, ("barrier", 1, 3), ("buffer", 1, 9))[-1]
 
 
 def test_3_a_newer_cancel_aborts_only_itself_when_blocking_and_both_when_buffering():
-    """Point 3: cancel(3) while 1 is pending."""
+    """Point 3: the marker is cancel(3), and 1 is pending."""
     events = ("barrier", 0, 1), ("cancel", 1, 3)
     blocking, buffering = (trace(mode, 2, *events) for mode in ("aligned_blocking", "aligned_buffering"))
     assert [("abort", 3, CANCELLED)] == [entry for entry in blocking if entry[0] == "abort"]
@@ -72,7 +72,10 @@ def test_3_a_newer_cancel_aborts_only_itself_when_blocking_and_both_when_bufferi
 
 
 def test_4_the_target_is_fixed_at_the_first_barrier_and_an_end_counts_once():
-    """Point 4: an end before is no target; an end behind its own barrier adds nothing; an end instead of it does."""
+    """Point 4: a channel that ended before does not count. An end after the channel's own barrier adds nothing.
+
+    An end instead of the barrier counts.
+    """
     assert [1] == gate_run("aligned_blocking", 3, ("eop", 2), ("barrier", 0, 1), ("barrier", 1, 1)).ids("trigger")
     events = [("barrier", 0, 1), ("eop", 0), ("barrier", 1, 1)]
     assert [] == gate_run("aligned_blocking", 3, *events, fed_directly=[1]).ids("trigger")
@@ -80,7 +83,7 @@ def test_4_the_target_is_fixed_at_the_first_barrier_and_an_end_counts_once():
 
 
 def test_5_the_tracker_keeps_older_pending_ones_until_one_completes():
-    """Point 5: a newer barrier drops nothing; completion drops the older ones, without an abort."""
+    """Point 5: a newer barrier drops nothing. A completion drops the older ones, without an abort."""
     begun = ("barrier", 0, 1), ("barrier", 0, 2)
     assert [("trigger", 1), ("trigger", 2)] == trace("at_least_once", 2, *begun, ("barrier", 1, 1), ("barrier", 1, 2))
     completed = gate_run("at_least_once", 2, *begun, ("barrier", 1, 2))
@@ -89,7 +92,7 @@ def test_5_the_tracker_keeps_older_pending_ones_until_one_completes():
 
 
 def test_6_in_flight_is_after_the_trigger_and_before_the_channels_own_barrier():
-    """Point 6: and what is in flight is delivered all the same."""
+    """Point 6: segments in flight are also delivered."""
     numbers = [("buffer", 1, 4), ("barrier", 0, 1), ("buffer", 1, 5), ("buffer", 0, 6), ("barrier", 1, 1)]
     run = gate_run("unaligned", 3, *numbers, ("buffer", 1, 7), ("buffer", 2, 8), ("eop", 2))
     assert {1: [5, 8]} == run.in_flight
@@ -97,7 +100,7 @@ def test_6_in_flight_is_after_the_trigger_and_before_the_channels_own_barrier():
 
 
 def test_7_a_duplicate_discards_nothing_unknown_and_late_do_and_a_foreign_one_is_not_touched():
-    """Point 7: whose acknowledgement's private state is deleted."""
+    """Point 7: it says whose private state an acknowledgement may delete."""
     steps = [["trigger", "c"], ["ack", "a", 1, "first"], ["ack", "a", 1, "again"], ["ack", "unknown", 1, "unknown"]]
     steps += [["ack", "b", 1, "foreign", {"job": "other"}], ["expire", 1], ["ack", "b", 1, "late"]]
     assert [] == problems(
@@ -109,7 +112,7 @@ def test_7_a_duplicate_discards_nothing_unknown_and_late_do_and_a_foreign_one_is
 
 
 def test_8_shared_state_is_registered_on_every_acknowledgement_but_not_for_savepoints():
-    """Point 8: duplicates and late ones too; an abort never deletes it."""
+    """Point 8: this includes duplicates and late ones. An abort never deletes it."""
     shared = {"shared": {"k": "h"}}
     steps = [["trigger", "c"], ["ack", "a", 1, shared], ["ack", "a", 1, shared], ["expire", 1], ["ack", "b", 1, shared]]
     steps += [["savepoint", "s"], ["ack", "a", 2, {"shared": {"l": "of the savepoint"}}]]
@@ -125,14 +128,14 @@ def test_9_a_plain_savepoint_subsumes_nothing_is_not_stored_and_notifies_nothing
 
 
 def test_10_the_newest_checkpoint_is_never_subsumed_by_savepoints():
-    """Point 10: so more than N may be retained."""
+    """Point 10: so more than N checkpoints may be retained."""
     steps = [["add", 1, "checkpoint"], *(["add", n, "savepoint"] for n in (2, 3))]
     case = {"kind": "subsume", "given": {"retained": 1}, "steps": steps, "expect": [{"after": 2, "retained": [1, 3]}]}
     assert [] == vectors_registry.run_case({}, case)
 
 
 def test_11_only_some_reasons_count_once_per_id_and_after_the_last_success():
-    """Point 11: above the tolerable number the job fails; a declined stopping savepoint fails it always."""
+    """Point 11: above the tolerable number, the job fails. If a stopping savepoint is declined, it always fails."""
     declined = {"reason": "CHECKPOINT_DECLINED"}
     reports = [["completed", 1], ["failed", 1, declined], ["failed", 2, declined], ["failed", 2, declined]]
     reports += [["failed", 3, {"reason": "CHECKPOINT_SUBSUMED"}], ["failed", 4, declined]]
@@ -144,7 +147,7 @@ def test_11_only_some_reasons_count_once_per_id_and_after_the_last_success():
 
 
 def test_12_the_minimum_pause_holds_back_periodic_triggers_only():
-    """Point 12: a user's checkpoint and a savepoint are taken at once."""
+    """Point 12: a user's checkpoints and savepoints are taken at once."""
     steps = [["start_scheduler"], ["trigger", "a"], ["ack", "t", 1], ["trigger", "p", {"periodic": True}]]
     steps += [["trigger", "u"], ["savepoint", "s"]]
     refused = {"future": {"p": "failed:MINIMUM_TIME_BETWEEN_CHECKPOINTS"}, "pending": []}
@@ -152,15 +155,15 @@ def test_12_the_minimum_pause_holds_back_periodic_triggers_only():
 
 
 def test_13_a_store_write_of_unknown_outcome_deletes_nothing():
-    """Point 13: the checkpoint fails and counts, its files stay."""
+    """Point 13: the checkpoint fails and counts, and its files stay."""
     steps = [["trigger", "c"], ["ack", "t", 1, "perhaps stored"]]
     facts = {"error": "FINALIZE_CHECKPOINT_FAILURE", "not_discarded": ["perhaps stored"], "job_failed": 1}
     given = {"tasks": ["t"], "fault": ["store_add_unknown"], "tolerable_failures": 0}
     assert [] == problems(given, steps, (1, {**facts, "future": {"c": "failed"}}))
 
 
-def test_14_a_notification_commits_every_id_up_to_its_own_and_a_restore_all_that_is_pending():
-    """Point 14: a late notification is a no-op; a restore aborts the current transaction."""
+def test_14_a_notification_commits_every_id_up_to_its_own_and_a_restore_all_pending_ones():
+    """Point 14: a late notification does nothing. A restore aborts the current transaction."""
     steps = [["element", "a"], ["snapshot", 1], ["element", "b"], ["snapshot", 2], ["element", "c"]]
     sink = {"unit": "sink"}
     notified = [*steps, ["notify_complete", 2], ["notify_complete", 1]]
@@ -170,7 +173,7 @@ def test_14_a_notification_commits_every_id_up_to_its_own_and_a_restore_all_that
 
 
 def test_15_union_state_is_redistributed_at_equal_parallelism_and_split_state_is_not():
-    """Point 15: each subtask gets the whole union and keeps its own split elements."""
+    """Point 15: each subtask gets the whole union state, and keeps its own split elements."""
     union = [OperatorStatePart("u", DistributionMode.UNION, subtask, (subtask,)) for subtask in (0, 1)]
     split = [OperatorStatePart("s", DistributionMode.SPLIT, subtask, (7, 8, 9)[subtask:]) for subtask in (0, 1)]
     assert ({*union, split[0]}, {*union, split[1]}) == tuple(map(set, redistribute_operator_state(union + split, 2, 2)))
@@ -185,7 +188,7 @@ def test_16_after_no_claim_checkpoints_are_full_until_one_completes():
 
 
 def finalising():
-    """Return a coordinator whose checkpoint 1 waits for the outcome of its commit; 2 is acknowledged too."""
+    """Return a coordinator whose checkpoint 1 waits for the outcome of its commit. All tasks have acknowledged 2."""
     door = FlinkCoordinator(
         CoordinatorSettings(job="job", max_concurrent=None, timeout_ms=10),
         Topology((PlannedVertex("t", ("t",)),)),
@@ -201,8 +204,8 @@ def finalising():
     return door, effects
 
 
-def test_17_a_checkpoint_whose_commit_is_unknown_ends_by_its_commit_alone():
-    """Point 17: it can't expire, be declined or be aborted, and the next one's commit waits for its outcome."""
+def test_17_only_its_commit_ends_a_checkpoint_whose_commit_is_unknown():
+    """Point 17: it cannot expire, be declined or be aborted. The commit of the next one waits for its outcome."""
     door, effects = finalising()
     assert [1] == [effect.checkpoint for effect in effects if isinstance(effect, told.CommitCheckpoint)]
     suspended = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
@@ -219,8 +222,8 @@ def test_17_a_checkpoint_whose_commit_is_unknown_ends_by_its_commit_alone():
     assert [2] == [commit.checkpoint for commit in commits]
 
 
-def test_18_what_an_aborted_checkpoint_staged_is_carried_by_the_next_one():
-    """Point 18: a staged file is a shared handle, so an abort does not touch it, nor does the next completion."""
+def test_18_the_next_checkpoint_carries_the_staged_files_of_an_aborted_one():
+    """Point 18: a staged file is a shared handle. Neither an abort nor the next completion deletes it."""
     staged = {"shared": {"f": "staged file"}}
     steps = [["trigger", "a"], ["ack", "t", 1, staged], ["decline", "u", 1, "CHECKPOINT_DECLINED"]]
     steps += [["trigger", "b"], ["ack", "t", 2, staged], ["ack", "u", 2]]

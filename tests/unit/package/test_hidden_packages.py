@@ -1,6 +1,6 @@
-"""A user's packages that are called like one of Tidemark's, beside a checkout: refused by name, with the way out.
+"""Beside a checkout, a user's package with the name of one of Tidemark's is refused, with the way out.
 
-Beside an installed wheel they just work: tests/scenarios/package runs a pipeline of such a project.
+Beside an installed wheel, such a package works: tests/scenarios/package runs a pipeline of such a project.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ WAY_OUT = f"pip install {ROOT}, without --editable"
 
 @pytest.fixture(params=["checkpointing", "jobs", "orchestration", "spec"])
 def project(request, tmp_path):
-    """Return a project that has one such package; its name is the project's."""
+    """Return a project with one such package. The project has the same name."""
     folder = tmp_path / request.param
     (folder / request.param).mkdir(parents=True)
     (folder / request.param / "__init__.py").touch()
@@ -25,7 +25,7 @@ def project(request, tmp_path):
 
 
 def python(*words, cwd):
-    """Run this environment's Python in a folder; return its exit code and what it said on stderr."""
+    """Run this environment's Python in a folder. Return its exit code and stderr."""
     done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=False, timeout=100)
     return done.returncode, done.stderr.strip()
 
@@ -34,8 +34,8 @@ def python(*words, cwd):
     "program",
     ["from tidemark import Cuts", "import tidemark.dagster", "import tidemark.prepare", "import tidemark.testing"],
 )
-def test_an_import_says_which_folder_hides_ours(project, program):
-    """Python looks into the current folder first, so an import would lead to the user's package."""
+def test_an_import_names_the_folder_that_hides_tidemarks(project, program):
+    """Python looks in the current folder first, so it would import the user's package."""
     code, said = python("-c", program, cwd=project)
     last = said.splitlines()[-1]
     assert (1, True) == (code, last.startswith("tidemark._packages.HiddenPackageError: "))
@@ -43,7 +43,7 @@ def test_an_import_says_which_folder_hides_ours(project, program):
     assert last.endswith(f"({WAY_OUT})")
 
 
-def test_the_command_says_so_in_one_sentence(project):
+def test_the_command_names_the_folder_in_one_sentence(project):
     """`python -m tidemark` puts the current folder first too."""
     code, said = python("-m", "tidemark", "explain", "flights", cwd=project)
     assert (2, 1) == (code, len(said.splitlines()))
@@ -51,7 +51,7 @@ def test_the_command_says_so_in_one_sentence(project):
 
 
 def test_a_run_is_refused_before_a_worker_finds_the_wrong_package(project):
-    """The installed command finds its own packages, but Spark's workers would find the project's."""
+    """The installed command finds its own packages. Spark's workers would find the project's."""
     done = subprocess.run(
         [Path(sys.executable).with_name("tidemark"), "run", "shop", "--warehouse", "warehouse"],
         cwd=project,
@@ -68,13 +68,13 @@ def test_a_run_is_refused_before_a_worker_finds_the_wrong_package(project):
 
 
 def test_a_folder_without_modules_hides_nothing(tmp_path):
-    """Only a package or a module comes before ours; a folder of that name does not."""
+    """Only a package or a module is found before Tidemark's. A plain folder is not."""
     (tmp_path / "spec").mkdir()
     assert (0, "") == python("-c", "from tidemark import Cuts; import spec; assert spec.__file__", cwd=tmp_path)
 
 
 def test_a_package_called_tidemark_is_refused_too(tmp_path):
-    """This name is ours in a wheel as well."""
+    """A wheel has this name too."""
     (tmp_path / "tidemark.py").touch()
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     command = [Path(sys.executable).with_name("tidemark"), "explain", "shop"]

@@ -1,4 +1,4 @@
-"""The package `tidemark`: what it offers, that every name is real, and what importing it costs."""
+"""The package `tidemark`: its names, what they stand for, and the cost of importing it."""
 
 import ast
 import subprocess
@@ -23,13 +23,13 @@ def loaded_after(program):
 
 
 @pytest.mark.parametrize("name", tidemark.__all__)
-def test_each_public_name_is_there_and_says_what_it_is(name):
+def test_each_public_name_exists_and_is_documented(name):
     """A public class or function has a docstring; a constant is a plain value."""
     found = getattr(tidemark, name)
     assert isinstance(found, str) or found.__doc__
 
 
-def test_the_types_that_mypy_reads_are_what_a_program_gets():
+def test_type_checkers_and_programs_see_the_same_objects():
     """The imports for type checkers, the table of modules and `__all__` name the same objects."""
     typed = {
         alias.name: getattr(import_module(node.module), alias.name)
@@ -41,21 +41,21 @@ def test_the_types_that_mypy_reads_are_what_a_program_gets():
     assert [] == [name for name, found in typed.items() if getattr(tidemark, name) is not found]
 
 
-def test_importing_the_package_costs_nothing_and_reading_by_cut_needs_no_pyspark():
-    """PySpark takes half a second: a program pays for it only if it writes a pipeline."""
+def test_importing_the_package_is_cheap_and_reading_by_cut_needs_no_pyspark():
+    """PySpark takes half a second. Only a program that writes a pipeline pays for it."""
     assert set() == loaded_after("import tidemark")
     assert "pyspark" not in loaded_after("from tidemark import Cuts")
     assert "pyspark" in loaded_after("from tidemark import Pipeline")
 
 
-def test_a_name_that_is_not_there_is_an_ordinary_import_error():
+def test_an_unknown_name_is_an_ordinary_import_error():
     """A misspelt name fails where it is imported."""
     with pytest.raises(ImportError, match="Pipelines"):
         exec("from tidemark import Pipelines", {})  # noqa: S102 - the statement that a user would write
     assert not hasattr(tidemark, "_nothing")
 
 
-def test_a_star_import_brings_the_public_names_alone():
+def test_a_star_import_brings_only_the_public_names():
     """`from tidemark import *` is `__all__`."""
     names = {}
     exec("from tidemark import *", names)  # noqa: S102 - the statement that a user would write
@@ -63,6 +63,6 @@ def test_a_star_import_brings_the_public_names_alone():
 
 
 def test_type_checkers_see_the_types():
-    """Each package carries `py.typed`, without which mypy takes every name for Any."""
+    """Each package has `py.typed`. Without it, mypy takes every name for Any."""
     packages = ("checkpointing", "jobs", "orchestration", "spec", "tidemark")
     assert [] == [package for package in packages if not (ROOT / package / "py.typed").exists()]

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and what it says of itself. What it can do alone is in tests/scenarios/package."""
+"""The content and the metadata of the wheel. tests/scenarios/package tests what it can do alone."""
 
 import subprocess
 import sys
@@ -46,7 +46,7 @@ def installed(wheel, tmp_path_factory):
 
 
 def on_the_wheel(folder, program, *arguments, cwd):
-    """Run a Python that knows the wheel and the libraries of this environment, and nothing of the checkout."""
+    """Run a Python with the wheel and this environment's libraries, and without the checkout."""
     path = f"import sys; sys.path[1:1] = [{str(folder)!r}, {sysconfig.get_path('purelib')!r}]\n"
     command = [sys.executable, "-S", "-c", path + program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=100)
@@ -55,13 +55,13 @@ def on_the_wheel(folder, program, *arguments, cwd):
 
 
 def inside(wheel, ending):
-    """Return the text of the one file of the wheel whose name ends so."""
+    """Return the text of the only file in the wheel whose name ends like this."""
     (name,) = [name for name in wheel.namelist() if name.endswith(ending)]
     return wheel.read(name).decode()
 
 
-def test_it_is_tidemark_spark_and_brings_its_licence(wheel):
-    """The package index has a `tidemark` of strangers, so the wheel must not be called that."""
+def test_its_name_is_tidemark_spark_and_it_has_its_licence(wheel):
+    """The package index has a stranger's `tidemark`, so the wheel must have another name."""
     said = message_from_string(inside(wheel, ".dist-info/METADATA"))
     assert ("tidemark-spark", "Apache-2.0", "Tidemark maintainers") == (
         said["Name"],
@@ -74,8 +74,8 @@ def test_it_is_tidemark_spark_and_brings_its_licence(wheel):
     assert f"{commands}\n{components}" == inside(wheel, ".dist-info/entry_points.txt")
 
 
-def test_everything_is_inside_the_one_package_and_no_tests_are(wheel):
-    """Every file of the five packages that Python or `init` reads, and nothing of tests, benchmarks or caches."""
+def test_one_package_has_everything_except_the_tests(wheel):
+    """It has every file of the five packages that Python or `init` reads. Tests, benchmarks and caches are left out."""
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = {
         path.relative_to(ROOT)
@@ -87,22 +87,22 @@ def test_everything_is_inside_the_one_package_and_no_tests_are(wheel):
     assert "tidemark/py.typed" in found
 
 
-def test_it_holds_the_templates_of_a_new_project(wheel):
+def test_it_has_the_templates_of_a_new_project(wheel):
     """`init` works without a checkout, the hidden .gitignore included."""
     found = {name.removeprefix(f"{TEMPLATES}/") for name in wheel.namelist() if name.startswith(TEMPLATES)}
     assert {".gitignore.template", "Makefile.template", "PACKAGE/pipeline.py.template"} <= found
 
 
-def test_no_module_of_it_asks_for_a_package_of_the_checkout(installed, tmp_path):
-    """A project may have packages `jobs`, `spec` and so on: importing all of the wheel imports none of these."""
+def test_no_module_of_it_imports_a_package_of_the_checkout(installed, tmp_path):
+    """A project may have packages `jobs`, `spec` and so on. If all of the wheel is imported, none of these is."""
     for name in MOVED:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise AssertionError('a stranger of this name was imported')\n")
     assert "" == on_the_wheel(installed, IMPORT_ALL, str(installed), cwd=tmp_path)
 
 
-def test_strings_that_name_a_module_are_moved_too(installed, tmp_path):
-    """The demo is found by name, a planted bug finds its modules, and a message names the command that exists."""
+def test_texts_that_name_a_module_are_moved_too(installed, tmp_path):
+    """The demo is found by name, a planted bug finds its modules, and a message names an existing command."""
     found = "from tidemark.jobs.pipelines.registry import find_pipeline; from pathlib import Path; "
     assert "flights" == on_the_wheel(installed, f"{found}print(find_pipeline('flights', Path()).name)", cwd=tmp_path)
     jars = "import os; os.environ['TIDEMARK_JARS'] = 'none'; from tidemark.jobs.spark.jars import delta_jars as d\n"
@@ -112,8 +112,8 @@ def test_strings_that_name_a_module_are_moved_too(installed, tmp_path):
     assert "1 passed, 0 failed" in on_the_wheel(installed, planted, cwd=tmp_path)
 
 
-def test_a_wheel_that_is_built_from_the_sdist_is_the_same(wheel, tmp_path):
-    """The sdist brings the hook that lays the wheel out."""
+def test_a_wheel_built_from_the_sdist_is_the_same(wheel, tmp_path):
+    """The sdist has the hook that lays the wheel out."""
     build = [Path(sys.executable).with_name("uv"), "build", "--no-build-isolation", "--offline", "--quiet"]
     told = [*build, "--python", sys.executable, "--out-dir", tmp_path, ROOT]
     built = subprocess.run(told, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
@@ -123,7 +123,7 @@ def test_a_wheel_that_is_built_from_the_sdist_is_the_same(wheel, tmp_path):
 
 
 def test_an_import_that_cannot_be_moved_stops_the_build(tmp_path):
-    """`import jobs.stores` binds `jobs`, which the wheel does not have: the build says where it stands."""
+    """`import jobs.stores` binds `jobs`, which the wheel does not have. The build names the place."""
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "wrong.py").write_text('"""Wrong."""\n\nimport jobs.stores\n')
     with pytest.raises(NotMovableError, match=r"wrong\.py, line 3: write the import as 'from package\.module"):
@@ -145,7 +145,7 @@ def test_an_import_that_cannot_be_moved_stops_the_build(tmp_path):
     ],
 )
 def test_only_names_of_modules_are_moved(written, moved, tmp_path):
-    """Imports, and texts that name an existing module; a variable of the same name stays."""
+    """These are imports, and texts that name an existing module. A variable of the same name stays."""
     (tmp_path / "jobs" / "stores").mkdir(parents=True)
     (tmp_path / "jobs" / "a.py").write_text(f"{written}\n")
     lay_out(tmp_path, tmp_path / "out")
@@ -153,8 +153,8 @@ def test_only_names_of_modules_are_moved(written, moved, tmp_path):
     assert f"{wanted}\n" == (tmp_path / "out" / "jobs" / "a.py").read_text()
 
 
-def test_the_command_of_this_environment_is_ours():
-    """The installed command `tidemark` belongs to this distribution; after a change of it, `make env`."""
+def test_the_command_of_this_environment_belongs_to_this_distribution():
+    """After a change of the command, type `make env`."""
     (command,) = entry_points(group="console_scripts", name="tidemark")
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["tidemark"]
     assert ("tidemark-spark", COMMAND, COMMAND) == (command.dist.name, command.value, declared)

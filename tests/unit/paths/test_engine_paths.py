@@ -1,4 +1,4 @@
-"""Every odd name, read by the engines that need no JVM, and refused where delta-rs cannot keep a table."""
+"""Engines without a JVM read folders with odd names. Names with which delta-rs fails are refused."""
 
 from pathlib import Path
 
@@ -37,8 +37,8 @@ def test_a_table_in_a_folder_of_any_name_is_written_and_read(tmp_path, name):
 
 
 @of(NAMES_OF_FOLDERS | NOT_FOR_DELTA)
-def test_duckdb_reads_exactly_the_file_that_is_named(tmp_path, name):
-    """A neighbour that the name would match as a glob is not read."""
+def test_duckdb_reads_only_the_named_file(tmp_path, name):
+    """The name, taken as a glob, would match a neighbour. That file is not read."""
     for folder in (tmp_path / name, tmp_path / "aXb", tmp_path / "x"):
         folder.mkdir()
         pq.write_table(ROWS, folder / "rows.parquet")
@@ -48,7 +48,7 @@ def test_duckdb_reads_exactly_the_file_that_is_named(tmp_path, name):
 
 @of(NOT_FOR_DELTA)
 def test_a_folder_that_delta_cannot_open_is_refused_by_name(tmp_path, name):
-    """The error names the folder, what in its name is the trouble, and what to do."""
+    """The error names the folder, the part of its name that is the problem, and the way out."""
     with pytest.raises(UnusableFolderError, match=r"cannot hold tables: delta-rs.* Rename the folder") as refused:
         Warehouse(tmp_path / name, PATHS)
     folder = str(tmp_path / name)
@@ -57,7 +57,7 @@ def test_a_folder_that_delta_cannot_open_is_refused_by_name(tmp_path, name):
 
 
 def test_a_link_to_a_folder_that_delta_cannot_open_is_refused_with_both_names(tmp_path):
-    """delta-rs follows the link, so its own name does not help."""
+    """delta-rs follows the link, so the link's own name does not help."""
     (tmp_path / "x%20y").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "x%20y")
     with pytest.raises(UnusableFolderError, match=r"link, which leads to .*x%20y, cannot hold tables: .*'%20'"):
@@ -65,7 +65,7 @@ def test_a_link_to_a_folder_that_delta_cannot_open_is_refused_with_both_names(tm
 
 
 def test_a_relative_folder_with_a_colon_is_no_url(tmp_path, monkeypatch):
-    """`a:b/bronze` would be the URL of a store `a`: engines get the absolute path."""
+    """`a:b/bronze` could be a URL of a store `a`. So engines get the absolute path."""
     monkeypatch.chdir(tmp_path)
     folder = Warehouse(Path("a:b"), PATHS).path("bronze/numbers")
     assert tmp_path / "a:b" / "bronze" / "numbers" == folder
@@ -75,5 +75,5 @@ def test_a_relative_folder_with_a_colon_is_no_url(tmp_path, monkeypatch):
 
 @of(NAMES)
 def test_a_glob_for_spark_is_escaped_character_by_character(name):
-    """What is left after taking the backslashes out is the name."""
+    """Without its backslashes, the glob is the name."""
     assert name == spark_path(name).replace("\\", "")

@@ -1,4 +1,4 @@
-"""The pipelines that come with Tidemark, as they are planned, and how they are found."""
+"""The pipelines that come with Tidemark: their plans, and how a user names them."""
 
 import subprocess
 import sys
@@ -22,12 +22,12 @@ SPLITS = [SplitId(origin) for origin in ("EWR", "JFK", "LGA")]
 
 @pytest.fixture(scope="module")
 def planned():
-    """Return the demo's plan, as if its input were laid out."""
+    """Return the demo's plan, as if its input existed."""
     return plan(flights.build(Path("nowhere"))).with_splits({VertexId("flights"): SPLITS, VertexId("weather"): SPLITS})
 
 
-def test_the_demo_is_planned_as_the_picture_shows(planned) -> None:
-    """Two sources, two bronze vertices, silver of two inputs, two of gold."""
+def test_the_demo_is_planned_as_documented(planned) -> None:
+    """It has two sources, two bronze vertices, a silver one with two inputs, and two gold ones."""
     assert [
         ("flights", VertexKind.SOURCE, 3),
         ("bronze_flights", VertexKind.STATELESS, 1),
@@ -64,7 +64,10 @@ def test_the_demo_writes_these_tables(planned) -> None:
 
 
 def test_the_demo_keeps_these_columns(planned) -> None:
-    """Bronze as they came, with split and position; silver the flight's, with four of the weather's."""
+    """Bronze has the input's columns with split and position.
+
+    Silver has the flight's columns, and four of the weather's.
+    """
 
     def columns(table: str) -> list[str]:
         return planned.table_schemas[TableName(table)].names
@@ -82,7 +85,7 @@ def test_the_demo_keeps_these_columns(planned) -> None:
 
 
 def test_the_demo_checkpoints_by_the_rows_of_flights(planned) -> None:
-    """The weather is capped so that both are read to the end in the same number of epochs."""
+    """The weather is capped, so that both sources are read to the end in the same number of epochs."""
     assert (12_000, ("flights",), 4_000, 3) == (
         planned.config.every_rows,
         planned.config.rows_of,
@@ -95,8 +98,8 @@ def test_the_demo_checkpoints_by_the_rows_of_flights(planned) -> None:
     assert 26_115 <= epochs * 1_000
 
 
-def test_explaining_shows_who_reads_whom_and_what_is_kept(planned) -> None:
-    """Channels are counted by upstream subtasks, and a table's columns and its suite are named."""
+def test_explaining_shows_channels_and_tables(planned) -> None:
+    """Channels are counted by upstream subtasks. A table's columns and its suite are named."""
     console = Console(record=True, width=200, file=StringIO())
     console.print(render_graph(planned))
     text = console.export_text()
@@ -109,7 +112,7 @@ def test_explaining_shows_who_reads_whom_and_what_is_kept(planned) -> None:
 
 
 def test_explaining_needs_neither_spark_nor_great_expectations() -> None:
-    """No session is opened and no judge is imported, so that it is quick."""
+    """No session is opened and no judge imported, so it is fast."""
     program = """
 import sys
 from pathlib import Path
@@ -128,20 +131,20 @@ print(SparkSession.getActiveSession(), sorted({"great_expectations", "deltalake"
 
 
 def polled(source, split: str, position: int, rows: int = 25) -> int | None:
-    """Return where a poll of at most `rows` from `position` ends, None if there was nothing."""
+    """Return where a poll of at most `rows` from `position` ends, or None if there were no rows."""
     piece = source.poll(PollSource(VertexId("numbers"), SplitId(split), str(position) if position else None, rows))
     return None if piece is None else int(piece.end)
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no split wait for the others."""
+    """Do not let any split wait for the others."""
     monkeypatch.setattr(offsets_100_105, "SECOND_WAVE_S", 0)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_no_split_goes_beyond_barrier_1_before_all_are_there() -> None:
-    """Barrier 1 finds the fast split at 105 and the slow one at 100, in whatever order they are polled (I1)."""
+def test_no_split_passes_barrier_1_before_all_have_reached_it() -> None:
+    """At barrier 1, the fast split is at 105 and the slow one at 100, whatever the order of the polls (I1)."""
     source = plan(offsets_100_105.build(Path())).sources[VertexId("numbers")]
     assert [25, 50, 75, 100, 105, None] == [polled(source, "fast", start) for start in (0, 25, 50, 75, 100, 105)]
     assert [1, 2, 100] == [polled(source, "slow", start) for start in (0, 1, 99)]
@@ -150,7 +153,7 @@ def test_no_split_goes_beyond_barrier_1_before_all_are_there() -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_after_a_restore_at_the_barrier_both_splits_go_on() -> None:
-    """A fresh source learns from the positions that the first wave is over."""
+    """A new source learns from the positions that the first wave has ended."""
     source = plan(offsets_100_105.build(Path())).sources[VertexId("numbers")]
     assert [None, 101, 130, None] == [
         polled(source, "fast", 105),
@@ -160,7 +163,7 @@ def test_after_a_restore_at_the_barrier_both_splits_go_on() -> None:
     ]
 
 
-def test_barrier_1_comes_exactly_when_both_splits_are_there() -> None:
+def test_barrier_1_comes_when_both_splits_have_reached_it() -> None:
     """100 and 105 records are 205."""
     assert 205 == offsets_100_105.CONFIG.every_rows
 
@@ -169,13 +172,13 @@ def test_barrier_1_comes_exactly_when_both_splits_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OWN))
-def test_our_own_pipelines_are_found_by_name_and_can_be_planned(name: str) -> None:
+def test_the_shipped_pipelines_are_found_by_name_and_can_be_planned(name: str) -> None:
     """A pipeline has the name under which it is found."""
     assert name == plan(find_pipeline(name, Path("nowhere"))).job
 
 
 def test_a_pipeline_is_found_by_module_and_attribute(tmp_path, monkeypatch) -> None:
-    """Built by a function of the data folder, or there already."""
+    """The attribute is a pipeline, or a function that builds one from the data folder."""
     (tmp_path / "mine.py").write_text(
         "from jobs.pipeline import Pipeline\nready = Pipeline('ready')\ndef build(data): return Pipeline(data.name)\n"
         "answer = 42\n"
@@ -190,8 +193,8 @@ def test_a_pipeline_is_found_by_module_and_attribute(tmp_path, monkeypatch) -> N
 
 
 @pytest.mark.parametrize("reference", ["nothere", "flight"])
-def test_an_unknown_name_is_answered_with_those_that_exist(reference: str) -> None:
-    """And with how to name one's own."""
+def test_an_unknown_name_is_refused_with_the_known_ones(reference: str) -> None:
+    """The message also says how a user names a pipeline of his own."""
     with pytest.raises(
         UnknownPipelineError, match=rf"'{reference}': .*there are flights, offsets_100_105; .*module:attribute"
     ):
@@ -199,13 +202,13 @@ def test_an_unknown_name_is_answered_with_those_that_exist(reference: str) -> No
 
 
 @pytest.mark.parametrize("module", ["not_there", "not_there.inner", ""])
-def test_a_module_that_is_not_there_is_named(module: str) -> None:
-    """Not a stack of import machinery."""
+def test_a_missing_module_is_named(module: str) -> None:
+    """The message has no traceback of the import system."""
     with pytest.raises(UnknownPipelineError, match=f"there is no module '{module}'"):
         find_pipeline(f"{module}:build", Path())
 
 
-def test_an_error_inside_a_pipelines_module_is_its_own(tmp_path, monkeypatch) -> None:
+def test_an_error_inside_a_pipelines_module_is_reported_as_it_is(tmp_path, monkeypatch) -> None:
     """A broken module is not reported as a missing one."""
     (tmp_path / "broken.py").write_text("import not_installed_at_all\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,4 +1,4 @@
-"""From declarations to a job: which vertices, which edges, what is staged, what is refused."""
+"""From declarations to a job: its vertices and edges, its staged rows, and refusals."""
 
 from dataclasses import dataclass
 
@@ -33,14 +33,14 @@ class Nothing:
 
 
 class Frame:
-    """Records which steps a chain applies, in order."""
+    """Records the steps that a chain applies, in order."""
 
     def __init__(self, steps: tuple[str, ...] = ()) -> None:
         self.steps = steps
 
 
 def step(name: str):
-    """Return a step that leaves its name on the frame."""
+    """Return a step that records its name in the frame."""
     return lambda frame: Frame((*frame.steps, name))
 
 
@@ -64,8 +64,8 @@ def edges(planned) -> list[str]:
     return [str(edge) for edge in planned.graph.edges]
 
 
-def test_a_chain_of_steps_costs_no_vertex() -> None:
-    """Steps between a source and its one reader are folded into the reader's job, in order."""
+def test_a_chain_of_steps_needs_no_vertex() -> None:
+    """Steps between a source and its only reader belong to the reader's Spark job, in order."""
     pipeline = example()
     numbers(pipeline).transform(step("one")).transform(step("two")).table("bronze/numbers", id="kept")
     planned = plan(pipeline)
@@ -76,8 +76,8 @@ def test_a_chain_of_steps_costs_no_vertex() -> None:
     assert reads.reader is planned.sources[VertexId("numbers")]
 
 
-def test_what_is_kept_is_read_back_and_not_computed_anew() -> None:
-    """After a table, readers begin with its staged files; only the steps after it are theirs."""
+def test_rows_of_a_table_are_read_and_not_computed_again() -> None:
+    """After a table, readers begin with its staged files, and apply only the steps after it."""
     pipeline = example()
     kept = numbers(pipeline).transform(step("before")).table("bronze/numbers", id="kept")
     kept.transform(step("after")).key_by("key").aggregate("sums", rows=count()).upsert("gold/sums")
@@ -88,7 +88,7 @@ def test_what_is_kept_is_read_back_and_not_computed_anew() -> None:
     assert planned.vertices[VertexId("kept")].spec.emits
 
 
-def test_a_vertex_that_nobody_reads_emits_nothing() -> None:
+def test_a_vertex_without_a_reader_emits_nothing() -> None:
     """Emitted files would be written for nobody."""
     pipeline = example()
     kept = numbers(pipeline).table("bronze/numbers", id="kept")
@@ -97,7 +97,7 @@ def test_a_vertex_that_nobody_reads_emits_nothing() -> None:
     assert {"kept": True, "sums": False} == {name: one.spec.emits for name, one in planned.vertices.items()}
 
 
-def test_a_stream_that_leads_nowhere_is_left_out() -> None:
+def test_a_stream_without_a_reader_is_left_out() -> None:
     """Steps that no vertex reads are in no chain."""
     pipeline = example()
     rows = numbers(pipeline)
@@ -106,8 +106,8 @@ def test_a_stream_that_leads_nowhere_is_left_out() -> None:
     assert None is plan(pipeline).vertices[VertexId("kept")].inputs[0].chain
 
 
-def test_a_source_of_two_readers_is_staged_once() -> None:
-    """Both readers see the same rows, as files; the steps that both begin with are applied before."""
+def test_a_source_with_two_readers_is_staged_once() -> None:
+    """Both readers get the same rows as files. Their common first steps are applied before."""
     pipeline = example()
     shared = numbers(pipeline).transform(step("shared"), StructType().add("n", LongType()))
     shared.transform(step("left")).table("bronze/left", id="left")
@@ -123,7 +123,7 @@ def test_a_source_of_two_readers_is_staged_once() -> None:
 
 
 def test_equal_steps_written_twice_are_not_shared() -> None:
-    """Only one and the same stream is shared: two functions may look alike and differ."""
+    """Only the same stream object is shared. Two functions may look alike and differ."""
     pipeline = example()
     rows = numbers(pipeline)
     rows.transform(step("same")).table("bronze/left", id="left")
@@ -151,8 +151,11 @@ def test_one_vertex_that_reads_a_source_twice_counts_as_two_readers() -> None:
         ("value", ["value"], "latest_right_row(key bigint, value bigint)"),
     ],
 )
-def test_an_enrichment_keeps_the_first_right_row_or_the_latest_and_says_which(latest_by, kept, meaning) -> None:
-    """The state has what the order needs, the output only what was asked for; the checkpoint records the meaning."""
+def test_an_enrichment_keeps_the_first_or_the_latest_right_row(latest_by, kept, meaning) -> None:
+    """The state has the columns of the order, and the output only the requested ones.
+
+    The checkpoint records the meaning.
+    """
     pipeline = example()
     right = numbers(pipeline).select("key", "value").with_column("at", "value", LongType())
     left = pipeline.source("left", SequenceSource({"a": 10})).select("n", "key")
@@ -166,7 +169,7 @@ def test_an_enrichment_keeps_the_first_right_row_or_the_latest_and_says_which(la
     assert [meaning, "waiting_left_rows()"] == [str(one) for one in planned.graph.vertex(VertexId("enriched")).meanings]
 
 
-def test_the_id_of_a_staging_vertex_may_be_taken() -> None:
+def test_a_used_id_of_a_staging_vertex_is_refused() -> None:
     """Then the graph refuses it by name."""
     pipeline = example()
     rows = numbers(pipeline)
@@ -176,8 +179,8 @@ def test_the_id_of_a_staging_vertex_may_be_taken() -> None:
         plan(pipeline)
 
 
-def test_a_keyed_vertex_writes_its_table_itself_and_shows_its_state() -> None:
-    """No vertex of its own for the table; the state is a table too (K3)."""
+def test_a_keyed_vertex_writes_its_table_and_its_state_table() -> None:
+    """The table has no vertex of its own. The state is a table too (K3)."""
     pipeline = example(parallelism=3)
     sums = numbers(pipeline).key_by("key").aggregate("sums", rows=count(), top=max_of("value"))
     sums.upsert("gold/sums")
@@ -204,8 +207,8 @@ def test_a_keyed_vertex_writes_its_table_itself_and_shows_its_state() -> None:
     assert {"gold/sums": TableMode.UPSERT, state: TableMode.STATE} == planned.modes
 
 
-def test_rows_are_checked_by_the_vertex_that_keeps_them() -> None:
-    """The table holds all rows, the quarantine the failing ones, and a reader's chain drops those."""
+def test_the_vertex_that_keeps_rows_checks_them() -> None:
+    """The table has all rows and the quarantine the failing ones. A reader's chain drops those."""
     pipeline = example()
     good = numbers(pipeline).table("bronze/numbers", id="kept").check_rows(NOT_NULL, quarantine="quarantine/numbers")
     good.key_by("key").aggregate("sums", rows=count()).upsert("gold/sums")
@@ -223,8 +226,8 @@ def test_rows_are_checked_by_the_vertex_that_keeps_them() -> None:
     ]
 
 
-def test_rows_of_no_table_are_checked_by_a_vertex_of_its_own() -> None:
-    """It stages all rows, writes the quarantine, and has no table beside it."""
+def test_a_vertex_of_its_own_checks_rows_without_a_table() -> None:
+    """It stages all rows and writes the quarantine."""
     pipeline = example()
     good = numbers(pipeline).check_rows(NOT_NULL, quarantine="quarantine/numbers", id="checked")
     good.table("silver/numbers", id="kept")
@@ -235,7 +238,7 @@ def test_rows_of_no_table_are_checked_by_a_vertex_of_its_own() -> None:
 
 
 def test_a_suite_makes_its_table_judged() -> None:
-    """The protocol learns that there is a judge, the driver which suite it is (J3)."""
+    """The protocol learns that a judge exists, and the driver which suite it uses (J3)."""
     pipeline = example()
     numbers(pipeline).table("bronze/numbers", id="kept").expect(NOT_NULL, suite="sane")
     planned = plan(pipeline)
@@ -244,7 +247,7 @@ def test_a_suite_makes_its_table_judged() -> None:
     assert ("sane", "bronze/numbers", (NOT_NULL,)) == (suite.name, suite.table, suite.expectations)
 
 
-def test_a_process_function_of_two_inputs_gets_keys_before_its_state() -> None:
+def test_a_process_function_with_two_inputs_has_its_keys_in_the_state() -> None:
     """The state row begins with the left keys, under their names."""
     pipeline = example()
     left = numbers(pipeline, "left").table("bronze/left", id="kept_left").key_by("n")
@@ -286,7 +289,7 @@ def test_a_parallelism_beyond_the_key_groups_is_refused(parallelism: int) -> Non
         plan(pipeline, parallelism=parallelism, config=CheckpointConfig(max_parallelism=8))
 
 
-def test_a_source_that_nothing_reads_is_refused() -> None:
+def test_a_source_without_a_reader_is_refused() -> None:
     """It would be forgotten silently."""
     pipeline = example()
     numbers(pipeline).select("n")
@@ -294,14 +297,14 @@ def test_a_source_that_nothing_reads_is_refused() -> None:
         plan(pipeline)
 
 
-def test_a_pipeline_of_nothing_is_refused() -> None:
+def test_an_empty_pipeline_is_refused() -> None:
     """There is nothing to run."""
     with pytest.raises(InvalidPipelineError, match="pipeline example: it has no source"):
         plan(example())
 
 
-def test_rows_can_only_be_counted_of_sources_that_are_there() -> None:
-    """A checkpoint by the rows of nobody would never come (A11)."""
+def test_only_rows_of_existing_sources_can_be_counted() -> None:
+    """Otherwise a checkpoint by rows would never come (A11)."""
     pipeline = example(config=CheckpointConfig(every_rows=10, rows_of=("number",)))
     numbers(pipeline).table("bronze/numbers", id="kept")
     with pytest.raises(InvalidPipelineError, match="rows_of: there is no source 'number', only numbers"):
@@ -309,7 +312,7 @@ def test_rows_can_only_be_counted_of_sources_that_are_there() -> None:
 
 
 def test_types_reach_the_tables_as_declared() -> None:
-    """Integers add up to bigint; every column may be null."""
+    """Integers add up to bigint, and every column may be null."""
     pipeline = example()
     rows = numbers(pipeline).select("split", "value").with_column("short", "value", StringType())
     rows.key_by("split").aggregate("sums", total=sum_of("value"), last=max_of("short")).upsert("gold/sums")
@@ -328,7 +331,7 @@ class Folder(SequenceSource):
 
 
 def of(source) -> Pipeline:
-    """Return a pipeline that keeps what the source has."""
+    """Return a pipeline that keeps the rows of the source."""
     pipeline = example()
     pipeline.source("numbers", source).table("bronze/numbers", id="kept")
     return pipeline
@@ -350,39 +353,39 @@ def cut(*splits: str) -> CheckpointRecord:
     )
 
 
-def test_a_source_has_no_subtasks_until_its_splits_are_known() -> None:
+def test_a_source_has_no_subtasks_before_its_splits_are_known() -> None:
     """Planning asks no source anything."""
     (source,) = plan(of(Folder("a"))).graph.sources()
     assert (0, ()) == (source.parallelism, source.splits)
 
 
-def test_splits_are_found_in_order_when_nothing_is_restored() -> None:
-    """The first tick."""
+def test_without_a_cut_splits_keep_the_order_of_the_source() -> None:
+    """This is the first tick."""
     (source,) = plan(of(Folder("b", "a"))).with_discovered_splits().graph.sources()
     assert (2, ("a", "b")) == (source.parallelism, source.splits)
 
 
 def test_a_new_split_comes_after_those_of_the_cut() -> None:
-    """A subtask keeps its index, and so its position, whatever the names of new splits."""
+    """A subtask keeps its index, and so its position, whatever the names of new splits are."""
     (source,) = plan(of(Folder("a", "b", "c"))).with_discovered_splits(cut("c", "b")).graph.sources()
     assert ("c", "b", "a") == source.splits
 
 
-def test_a_split_that_is_gone_keeps_its_place() -> None:
-    """Its position is part of every cut; the source says what its absence means."""
+def test_a_missing_split_keeps_its_index() -> None:
+    """Its position is in every cut. The source decides what its absence means."""
     (source,) = plan(of(Folder("b"))).with_discovered_splits(cut("a", "b")).graph.sources()
     assert ("a", "b") == source.splits
 
 
-def test_a_source_without_any_split_is_refused() -> None:
-    """Barriers travel on its channels, so it must have one."""
+def test_a_source_without_splits_is_refused() -> None:
+    """Barriers are sent on its channels, so it must have one."""
     planned = plan(of(Folder("a")))
     with pytest.raises(InvalidPipelineError, match="source numbers: it has no split to read"):
         planned.with_splits({})
     assert ("b",) == planned.with_splits({VertexId("numbers"): [SplitId("b")]}).graph.sources()[0].splits
 
 
-def test_a_source_that_cannot_be_listed_says_so_itself(tmp_path) -> None:
+def test_the_error_of_a_source_that_cannot_be_listed_is_shown(tmp_path) -> None:
     """The source's own error names the folder."""
     from jobs.sources.files import FileSource
 

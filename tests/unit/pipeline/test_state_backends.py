@@ -21,8 +21,8 @@ from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend
         ({"state_backend": "memory", "memory_state_bytes_max": 5_000}, MemoryBackend(5_000)),
     ],
 )
-def test_every_keyed_vertex_keeps_its_state_as_configured(settings, expected):
-    """The pipeline's own configuration, or the one that a run gives instead."""
+def test_every_keyed_vertex_has_the_configured_state_backend(settings, expected):
+    """It comes from the pipeline's configuration, or from the run's."""
     pipeline = Pipeline("example", config=CheckpointConfig(**settings))
     numbers = pipeline.source("numbers", SequenceSource({"a": 1}, keys=1))
     kept = numbers.key_by("key").aggregate("counts", rows=count())

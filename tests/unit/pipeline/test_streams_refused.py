@@ -1,4 +1,4 @@
-"""A wrong pipeline is refused on the line that is wrong. The error names id, rule and way out."""
+"""A wrong pipeline is refused at the line that is wrong. The error names the id, the rule and the way out."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ def numbers(pipeline: Pipeline | None = None, name: str = "numbers") -> Stream:
 
 
 def refused(excinfo) -> str:
-    """Return what the user reads."""
+    """Return the message that the user reads."""
     return str(excinfo.value)
 
 
@@ -45,7 +45,7 @@ def refused(excinfo) -> str:
         pytest.param(lambda: numbers().check_rows(NOT_NULL, quarantine="bad", id="checked"), id="quarantine"),
     ],
 )
-def test_a_name_that_may_not_become_a_path_is_refused_where_it_is_written(write) -> None:
+def test_a_name_that_cannot_be_a_path_is_refused_where_it_is_written(write) -> None:
     """Names from outside are validated before anything is declared."""
     with pytest.raises(InvalidNameError):
         write()
@@ -79,8 +79,8 @@ def test_two_vertices_may_not_write_one_table(second) -> None:
         second(rows)
 
 
-def test_a_table_may_not_be_its_own_quarantine() -> None:
-    """One vertex, too, writes each table once."""
+def test_a_table_cannot_be_its_own_quarantine() -> None:
+    """Even one vertex writes each table only once."""
     with pytest.raises(InvalidPipelineError, match="vertex kept: table bronze/numbers is written by vertex kept"):
         numbers().table("bronze/numbers", id="kept").check_rows(NOT_NULL, quarantine="bronze/numbers")
 
@@ -93,8 +93,8 @@ def test_one_vertex_checks_its_rows_once() -> None:
         rows.check_rows(NOT_NULL, quarantine="q/worse")
 
 
-def test_a_refused_amendment_leaves_the_pipeline_as_it_was() -> None:
-    """Raises, and nothing changed."""
+def test_a_refused_change_leaves_the_pipeline_unchanged() -> None:
+    """The call raises, and nothing has changed."""
     pipeline = Pipeline("example")
     rows = numbers(pipeline).table("bronze/numbers", id="kept")
     before = pipeline.vertices()
@@ -135,7 +135,7 @@ def test_a_refused_amendment_leaves_the_pipeline_as_it_was() -> None:
         ),
     ],
 )
-def test_a_column_that_is_not_there_is_refused_with_those_that_are(write) -> None:
+def test_an_unknown_column_is_refused_with_the_known_ones(write) -> None:
     """The message lists the columns."""
     with pytest.raises(InvalidPipelineError, match=r"there is no column 'nope'; the rows have .*\bn\b"):
         write(numbers())
@@ -264,8 +264,8 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(write) -> Non
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_its_rule(write, rule: str) -> None:
-    """Each rule of the fluent API has its sentence."""
+def test_a_call_without_a_meaning_is_refused_with_its_rule(write, rule: str) -> None:
+    """Each rule of the API has a sentence of its own."""
     with pytest.raises(InvalidPipelineError, match=rule):
         write(numbers())
 
@@ -283,7 +283,7 @@ def test_the_latest_by_a_column_without_an_order_is_refused(kind) -> None:
 
 @pytest.mark.parametrize("version", [0, -1, "2", 1.5, True, 2**53])
 def test_a_state_version_that_is_no_whole_number_is_refused(version) -> None:
-    """It is compared at each restore, so it must be a number that can be raised."""
+    """Each restore compares it, so it must be a number that can be raised."""
     function, state = Nothing(), StructType().add("seen", LongType())
     function.state_version = version
     with pytest.raises(InvalidPipelineError, match=r"vertex own: state_version is .*; declare a whole number from 1"):
@@ -291,7 +291,7 @@ def test_a_state_version_that_is_no_whole_number_is_refused(version) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, -1])
-def test_a_cap_that_lets_nothing_through_is_refused(rows: int) -> None:
+def test_a_cap_of_no_rows_is_refused(rows: int) -> None:
     """A source that may send nothing would never be caught up."""
     with pytest.raises(InvalidPipelineError, match="rows_per_epoch is"):
         Pipeline("example").source("numbers", SequenceSource({"a": 1}), rows_per_epoch=rows)
@@ -303,16 +303,16 @@ def test_no_parallelism_is_refused() -> None:
         Pipeline("example", parallelism=0)
 
 
-def test_a_step_changes_the_schema_as_declared() -> None:
-    """Select, drop, with_column and transform agree on what the next line may name."""
+def test_a_step_changes_the_schema() -> None:
+    """Select, drop, with_column and transform agree on the columns that the next line may name."""
     rows = numbers().drop("split", "_split").select("value", "n").with_column("half", "n / 2", DoubleType())
     assert ["value", "n", "half"] == rows.schema.names
     other = StructType().add("word", StringType()).add("places", ArrayType(LongType()))
     assert other == rows.transform(lambda frame: frame, other).schema
 
 
-def test_a_stream_is_not_changed_by_what_is_made_of_it() -> None:
-    """Streams are values: a branch does not show in its sibling."""
+def test_a_stream_is_not_changed_by_its_branches() -> None:
+    """Streams are values, so one branch does not affect another."""
     rows = numbers()
     rows.select("n")
     assert ["split", "n", "key", "value", "_split", "_position"] == rows.schema.names

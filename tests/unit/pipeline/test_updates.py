@@ -1,4 +1,4 @@
-"""An aggregate's output is updates: a pipeline that would add updates up is refused on the line that says so (M1)."""
+"""The output of an aggregate is updates. A pipeline that would add them up is refused at that line (M1)."""
 
 from dataclasses import dataclass
 
@@ -54,7 +54,7 @@ def again(rows):
     ],
 )
 def test_an_aggregate_of_updates_is_refused_when_it_is_written(updates):
-    """Each update would be counted, and how many there are depends on how rows were cut into micro-batches."""
+    """Each update would count, and their number depends on the micro-batches."""
     with pytest.raises(InvalidPipelineError) as refused:
         again(updates())
     said = str(refused.value)
@@ -64,12 +64,12 @@ def test_an_aggregate_of_updates_is_refused_when_it_is_written(updates):
 
 
 def enriched(left, right):
-    """Return left rows with the top of the right ones."""
+    """Return left rows enriched with the top of the right ones."""
     return left.key_by("key").connect(right.key_by("key")).enrich("enriched", "top")
 
 
-def test_enriched_updates_are_updates_still():
-    """More columns make no append-only row of an update."""
+def test_enriched_updates_are_updates():
+    """More columns do not make an update append-only."""
     pipeline = Pipeline("example")
     left = pipeline.source("left", SequenceSource({"a": 10})).key_by("key", "split").aggregate("per_key", n=count())
     right = pipeline.source("right", SequenceSource({"a": 10})).select("key", "value")
@@ -79,7 +79,7 @@ def test_enriched_updates_are_updates_still():
 
 
 def test_enriched_rows_are_append_only():
-    """Each left row goes on once, so it may be counted."""
+    """Each left row is emitted once, so it may be counted."""
     pipeline = Pipeline("example")
     left = pipeline.source("left", SequenceSource({"a": 10}))
     right = pipeline.source("right", SequenceSource({"a": 10})).with_column("top", "value", LongType())
@@ -93,7 +93,7 @@ def plan_of(pipeline):
 
 
 def test_the_first_update_of_an_aggregate_enriches_nothing():
-    """It is a partial result, of as many rows as the first micro-batch had. The latest update may enrich."""
+    """The first update is a partial result of the first micro-batch's rows. The latest update may enrich."""
     pipeline = Pipeline("example")
     left = pipeline.source("left", SequenceSource({"a": 10})).key_by("key")
     sums = pipeline.source("right", SequenceSource({"a": 10})).key_by("key").aggregate("per_key", rows=count())
@@ -107,7 +107,7 @@ def test_the_first_update_of_an_aggregate_enriches_nothing():
 
 
 def test_a_process_function_may_read_updates_and_its_output_may_be_counted():
-    """It knows the row before from its state, so it can put out differences; nobody else can judge it."""
+    """It knows the earlier row from its state, so it can emit differences. Tidemark cannot check that."""
     pipeline = Pipeline("example")
     rows = pipeline.source("numbers", SequenceSource({"a": 10})).key_by("key").aggregate("per_key", n=count())
     differences = rows.key_by("key").process("differences", Differences(), state=STATE, output=OUTPUT)
@@ -115,8 +115,8 @@ def test_a_process_function_may_read_updates_and_its_output_may_be_counted():
     assert "per_n" in plan_of(pipeline)
 
 
-def test_two_aggregates_of_the_same_rows_are_right():
-    """The way out that the message names: both read the rows themselves."""
+def test_two_aggregates_of_the_same_rows_are_allowed():
+    """The message names this way out. Both aggregates read the rows themselves."""
     pipeline = Pipeline("example")
     rows = pipeline.source("numbers", SequenceSource({"a": 10})).table("bronze/numbers", id="bronze")
     rows.key_by("key", "split").aggregate("per_key", n=count()).upsert("gold/per_key")

@@ -1,4 +1,4 @@
-"""The demo's report: its arithmetic and its looks. What it reads of a cut is in tests/scenarios/test_flights.py."""
+"""The demo's report: its numbers and its form. tests/scenarios/test_flights.py tests how it reads a cut."""
 
 import sys
 
@@ -17,8 +17,8 @@ def gold(*rows):
     return pl.DataFrame(rows, schema=names, orient="row").with_columns(arr_delay_max=pl.lit(1_200)).lazy()
 
 
-def test_the_worst_routes_are_those_of_greatest_mean_delay():
-    """Rarely flown routes are left out, equals are in order of their names, at most ten are shown."""
+def test_the_worst_routes_have_the_greatest_mean_delay():
+    """Rare routes are left out, equal ones are ordered by name, and at most ten are shown."""
     routes = [
         ("AA", "RARE", 51, 51_000),
         ("EV", "CAE", 100, 4_176),
@@ -32,21 +32,21 @@ def test_the_worst_routes_are_those_of_greatest_mean_delay():
     assert 10 == found.height
 
 
-def test_routes_are_shown_as_given():
+def test_routes_are_shown_in_the_given_order():
     """Carrier, destination, flights, mean and longest delay."""
     text = as_text(shown_routes(worst_routes(gold(("EV", "CAE", 106, 4_427)))))
     assert "│ EV      │ CAE │     106 │   41.8 min │ 1,200 min │" in text
 
 
 def test_the_accounting_says_whether_it_holds():
-    """Bronze = silver + quarantine + waiting, or a loud sentence."""
+    """Bronze must equal silver + quarantine + waiting. Otherwise a clear sentence says so."""
     holds = as_text(shown_accounting(Accounting(336_776, 325_819, 9_430, 1_527)))
     assert "bronze 336,776 = silver 325,819 + quarantine 9,430 + waiting for weather 1,527  holds" in holds
     assert "DOES NOT HOLD" in as_text(shown_accounting(Accounting(336_776, 325_819, 9_430, 1_526)))
 
 
-def test_without_its_input_the_demo_says_how_to_write_it(tmp_path):
-    """The message holds the command, complete, as it is typed."""
+def test_without_its_input_the_demo_names_the_command_that_writes_it(tmp_path):
+    """The message has the whole command."""
     vertices = [each for each in build(tmp_path).vertices() if each.id == "flights"]
     with pytest.raises(SourceError) as refused:
         vertices[0].source.splits()

@@ -1,4 +1,4 @@
-"""Row rules: the SQL that splits rows says what Great Expectations says, and never null."""
+"""Row rules: the SQL that divides rows agrees with Great Expectations, and is never null."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -57,7 +57,7 @@ def _rule(kind: str, **kwargs: object) -> str:
     ],
 )
 def test_an_expectation_becomes_this_sql(kind: str, kwargs: dict[str, object], expected: str) -> None:
-    """The rule for each kind, with nulls as Great Expectations takes them."""
+    """There is a rule for each kind. It treats nulls as Great Expectations does."""
     assert expected == _rule(kind, **kwargs)
 
 
@@ -75,13 +75,13 @@ def test_an_expectation_becomes_this_sql(kind: str, kwargs: dict[str, object], e
         (datetime(2013, 1, 2, 3, 4, 5, tzinfo=UTC), "TIMESTAMP'2013-01-02 03:04:05+00:00'"),
     ],
 )
-def test_a_value_is_the_same_value_in_sql(value: object, expected: str) -> None:
-    """Type and value survive, quotes and backslashes too."""
+def test_a_value_stays_the_same_in_sql(value: object, expected: str) -> None:
+    """Type and value are kept, also of texts with quotes and backslashes."""
     assert expected == literal(value)
 
 
-def test_a_column_name_cannot_break_out_of_its_quotes() -> None:
-    """A name with a backtick is a name."""
+def test_a_column_name_is_quoted() -> None:
+    """A backtick in a name does not end the name."""
     assert "(`a``b` IS NOT NULL)" == _rule("expect_column_values_to_not_be_null", column="a`b")
 
 
@@ -103,20 +103,20 @@ def test_a_column_name_cannot_break_out_of_its_quotes() -> None:
         ("values_must_be_good", {}, "must look like expect_"),
     ],
 )
-def test_what_cannot_be_a_row_rule_is_refused_by_name(kind: str, kwargs: dict[str, object], expected: str) -> None:
-    """The error names the expectation and the rule it breaks."""
+def test_an_expectation_that_is_no_row_rule_is_refused(kind: str, kwargs: dict[str, object], expected: str) -> None:
+    """The error names the expectation and the rule that it breaks."""
     with pytest.raises(InvalidExpectationError, match=kind) as error:
         compile_row_rule(Expectation(kind, kwargs))
     assert expected in str(error.value)
 
 
-def test_mostly_of_one_and_notes_are_no_obstacle() -> None:
-    """An expectation copied from a suite works unchanged where its meaning is the same."""
+def test_mostly_of_one_and_notes_are_accepted() -> None:
+    """An expectation that is copied from a suite works unchanged if its meaning is the same."""
     kwargs = {"column": "a", "mostly": 1.0, "notes": "why", "severity": "critical"}
     assert "(`a` IS NOT NULL)" == _rule("expect_column_values_to_not_be_null", **kwargs)
 
 
-def test_an_unsupported_type_names_every_supported_one() -> None:
+def test_an_unsupported_type_is_refused_with_every_supported_one() -> None:
     """The way out is in the message."""
     with pytest.raises(InvalidExpectationError) as error:
         _rule("expect_column_values_to_be_unique", column="a")
@@ -125,8 +125,8 @@ def test_an_unsupported_type_names_every_supported_one() -> None:
     assert {"expect_column_values_to_be_between", "expect_column_pair_values_to_be_equal"} <= set(named.split(", "))
 
 
-def test_a_suite_that_says_nothing_or_the_same_twice_is_refused() -> None:
-    """Mistakes of a suite's author come out when it is written."""
+def test_an_empty_suite_or_one_with_duplicates_is_refused() -> None:
+    """An author's mistakes are found when the suite is written."""
     one = Expectation("expect_column_values_to_not_be_null", {"column": "a"})
     with pytest.raises(InvalidExpectationError, match="suite s of table t has no expectation"):
         Suite("s", "t", ())

@@ -1,4 +1,4 @@
-"""What a user may write for a cut, and what it means."""
+"""The words with which a user names a cut, and their meanings."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -22,21 +22,21 @@ NOON = datetime.fromtimestamp(NOON_MS / 1000, UTC)
         (NOON.astimezone().replace(tzinfo=None).isoformat(), AsOf(NOON_MS)),
     ],
 )
-def test_words_mean_a_number_the_newest_or_a_time(words, meant):
-    """A time without a zone is local; what a message shows can be typed again."""
+def test_a_word_means_a_number_the_newest_cut_or_a_time(words, meant):
+    """A time without a zone is local. The user can type what a message shows."""
     assert meant == moment_of(words)
     assert is_moment(words.strip())
 
 
 def test_a_date_means_its_local_midnight():
-    """As in Delta's `TIMESTAMP AS OF '2025-11-21'`."""
+    """Delta's `TIMESTAMP AS OF '2025-11-21'` means the same."""
     assert datetime(2025, 11, 21).astimezone().timestamp() * 1000 == at_ms_of("2025-11-21")
     assert at_ms_of(NOON) == at_ms_of(NOON.isoformat()) == NOON_MS
     assert timedelta(days=1).total_seconds() * 1000 == at_ms_of("2025-11-22T00:00Z") - at_ms_of("2025-11-21T00:00Z")
 
 
 @pytest.mark.parametrize("words", ["", "x", "newest", "-3", "2025-13-45", "7th", "25:00", "0001-01-01T00:00+23:59"])
-def test_anything_else_is_refused_with_how_to_write_it(words):
+def test_another_word_is_refused_with_the_valid_forms(words):
     """The message shows each form."""
     with pytest.raises(
         InvalidMomentError, match="names no cut: write a checkpoint id like 7, 'latest', or a time like"
@@ -46,5 +46,5 @@ def test_anything_else_is_refused_with_how_to_write_it(words):
 
 @pytest.mark.parametrize("word", ["flights", "offsets_100_105", "latest_flights"])
 def test_a_pipelines_name_is_no_moment(word):
-    """So the pipeline may be left out on the command line."""
+    """So the user may leave the pipeline out on the command line."""
     assert not is_moment(word)

@@ -1,4 +1,4 @@
-"""Which rows of which state file count: key groups by key group, against the rule stated plainly."""
+"""Compares the rows of state files that count with the plain rule, key group by key group."""
 
 from random import Random
 
@@ -23,7 +23,7 @@ def files(chance: Random) -> list[KeyedFile]:
 
 
 def counts(every: list[KeyedFile], place: int, group: int) -> bool:
-    """Say whether a file counts for a key group: it was written for it, and no later base was."""
+    """Return True if a file counts for a key group: it was written for the group, and no later base was."""
 
     def wrote(file: KeyedFile) -> bool:
         return file.first_key_group <= group <= file.last_key_group
@@ -34,8 +34,11 @@ def counts(every: list[KeyedFile], place: int, group: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_a_file_counts_where_no_later_base_was_written(seed):
-    """Within the subtask's range, whatever ranges the files have; every key group of a file is in one slice at most."""
+def test_a_file_counts_until_a_later_base_replaces_it(seed):
+    """This holds within the subtask's range, whatever the files' ranges.
+
+    Each key group of a file is in at most one slice.
+    """
     chance = Random(seed)  # noqa: S311 - the same files each time
     every = files(chance)
     first, last = sorted((chance.randrange(GROUPS), chance.randrange(GROUPS)))
@@ -56,8 +59,8 @@ def test_a_file_counts_where_no_later_base_was_written(seed):
     ("taken", "left"),
     [((0, 3), [(4, 9)]), ((10, 12), [(4, 9)]), ((5, 9), [(4, 4)]), ((6, 7), [(4, 5), (8, 9)]), ((4, 9), [])],
 )
-def test_taking_from_a_range_leaves_what_lies_on_either_side(taken, left):
-    """Nothing in common leaves all of it."""
+def test_subtracting_a_range_leaves_both_sides(taken, left):
+    """If the ranges have nothing in common, everything is left."""
 
     def ranged(first, last):
         return KeyGroupRange(first=first, last=last)
