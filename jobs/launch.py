@@ -59,7 +59,10 @@ def launch(reference: PipelineReference, *given: Layer) -> Launch:
 def spark_config(settings: TickSettings) -> SparkConfig:
     """Return the settings for the Spark session."""
     known = SparkConfig(
-        master=settings.spark_master, connect_url=settings.spark_connect_url, memory=settings.spark_memory
+        master=settings.spark_master,
+        connect_url=settings.spark_connect_url,
+        memory=settings.spark_memory,
+        archive=settings.spark_archive,
     )
     return known if settings.spark_cores is None else replace(known, cores=settings.spark_cores)
 

@@ -106,6 +106,9 @@ class TickSettings(CheckpointConfig, BaseSettings):
     """The heap of a JVM that the tick starts, written as for Spark: `512m`, `2g`."""
     spark_connect_url: str | None = Field(default=None, pattern=r"^sc://.+")
     """A running Spark Connect server, `sc://host:port`. The tick then starts no Spark."""
+    spark_archive: Path | None = None
+    """The archive that `tidemark package` built. Spark brings it to a cluster's workers, which need only Python then. A
+    relative path begins at the project."""
 
     until_caught_up: bool = True
     """End when all rows that the sources have were read and committed. False: wait for more."""
@@ -145,6 +148,11 @@ class TickSettings(CheckpointConfig, BaseSettings):
     def _one_spark(self) -> Self:
         if self.spark_connect_url is not None and self.spark_master is not None:
             raise ValueError("spark_master: can't go with spark_connect_url; name one place where Spark runs")
+        here = self.spark_connect_url is None and (self.spark_master or "local").startswith("local")
+        if self.spark_archive is not None and here:
+            raise ValueError(
+                "spark_archive: is for the workers of a cluster; name its spark_master or spark_connect_url"
+            )
         return self
 
     def checkpoint_config(self) -> CheckpointConfig:
@@ -256,7 +264,12 @@ def resolve(
     except ValidationError as error:
         raise InvalidSettingsError(_problems(error, layers)) from None
     origins = {name: layer for layer in layers for name in layer.values}
-    anchored = {name: _anchored(getattr(settings, name), origins.get(name), project) for name in FOLDERS}
+    named = (*FOLDERS, *(("spark_archive",) if settings.spark_archive else ()))
+    anchored = {name: _anchored(getattr(settings, name), origins.get(name), project) for name in named}
+    archive = anchored.get("spark_archive")
+    if isinstance(archive, Path) and not archive.is_file():
+        rule = f"there is no file {archive}; 'tidemark package' builds one"
+        raise InvalidSettingsError((Problem("spark_archive", rule, _origin("spark_archive", layers)),))
     return settings.model_copy(update=anchored)
 
 

@@ -33,6 +33,7 @@ _OWN: Final = (
     "spark_master",
     "spark_cores",
     "spark_memory",
+    "spark_archive",
 )
 _FEATURE: Final = re.compile(r" \((?:[A-Z]\d+(?:, )?)+\)")
 _HEAD: Final = """# Settings

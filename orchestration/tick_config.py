@@ -63,6 +63,7 @@ class TickConfig(dg.Config):
     spark_cores: int | None = None
     spark_memory: str | None = None
     spark_connect_url: str | None = None
+    spark_archive: str | None = None
     allow_non_restored_state: bool | None = None
     reader_grace_ms: Time | None = None
     table_log_keep_ms: Time | None = None

@@ -1,5 +1,6 @@
 """The arguments and options of the commands. Imports nothing heavy: each command imports what it needs."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -68,6 +69,7 @@ def run(  # noqa: PLR0913 - an option each
     spark_cores: Annotated[int | None, typer.Option(help="Cores of a local Spark.")] = None,
     spark_memory: Annotated[str | None, typer.Option(help="Heap of a Spark that is started: 2g.")] = None,
     spark_connect: Annotated[str | None, typer.Option(help="A running Connect server: sc://host:port.")] = None,
+    spark_archive: Annotated[Path | None, typer.Option(help="What 'tidemark package' built, for workers.")] = None,
     settings: OtherSettings = None,
 ) -> ExitCode:
     """Run one tick of a pipeline."""
@@ -89,12 +91,27 @@ def run(  # noqa: PLR0913 - an option each
         "spark_cores": spark_cores,
         "spark_memory": spark_memory,
         "spark_connect_url": spark_connect,
+        "spark_archive": spark_archive,
     }
     given = layer(pairs(settings or []) | {name: value for name, value in flags.items() if value is not None})
     from jobs.cli.restore import Restoring  # noqa: PLC0415 - imports Spark's types
     from jobs.cli.run import run as run_tick  # noqa: PLC0415 - imports Spark
 
     return run_tick(chosen(pipeline), given, console(), console(stderr=True), Restoring(from_, claim, dry_run))
+
+
+def package(
+    pipeline: Pipeline = None,
+    *,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The archive.  [default: PIPELINE-workers.tar.gz]")
+    ] = None,
+    data: Data = None,
+) -> None:
+    """Pack this environment into an archive for the workers of a cluster."""
+    from jobs.cli.package import package as packed  # noqa: PLC0415 - imports Spark's types
+
+    packed(chosen(pipeline), to, layer({"data": data}), console())
 
 
 def savepoint(

@@ -20,6 +20,7 @@ DEBUG: Final = "--debug"
 _COMMANDS: Final[tuple[Callable[..., ExitCode | None], ...]] = (
     init,
     commands.run,
+    commands.package,
     commands.savepoint,
     commands.stop,
     commands.cancel,

@@ -31,6 +31,12 @@ JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 """A JVM ignores an archive that does not fit, and prints nothing about it."""
 
+_PACKED: Final = "tidemark"
+PACKED_PYTHON: Final = f"./{_PACKED}/bin/python"
+"""The program of an unpacked archive (`jobs.packing`), from the working folder of an executor."""
+WORKER_PYTHON: Final = "spark.sql.execution.pyspark.python"
+"""The Python of the workers. It wins over PYSPARK_PYTHON, and over the Python of a Connect server."""
+
 _LOCALES: Final = ("LC_ALL", "LC_CTYPE", "LANG")
 """The variables that decide the encoding of file names, the strongest first."""
 
@@ -57,8 +63,9 @@ def _log_file() -> Path:
 class SparkConfig:
     """The Spark session to open.
 
-    With `connect_url` (`sc://host:port`) the session joins a running Connect server. Then only `cores` counts besides.
-    Otherwise this process starts or joins `master`. `memory` is the JVM's heap in Spark's notation (`2g`). A
+    With `connect_url` (`sc://host:port`) the session joins a running Connect server. Then only `cores` and `archive`
+    count besides. `archive` is a file that `tidemark package` built: the workers run its Python. Without a
+    `connect_url`, this process starts or joins `master`. `memory` is the JVM's heap in Spark's notation (`2g`). A
     delta-spark jar among `jars` switches on Delta's SQL. `jar_sets` are names of `jobs.spark.jar_sets`. The JVM's
     output goes to `log_file`, or to stderr if that is None. `settings` overrides any Spark setting.
     """
@@ -67,6 +74,7 @@ class SparkConfig:
     master: str | None = None
     connect_url: str | None = None
     memory: str = "2g"
+    archive: Path | None = None
     jars: tuple[Path, ...] = ()
     jar_sets: tuple[str, ...] = ()
     log_file: Path | None = field(default_factory=_log_file)
@@ -87,6 +95,9 @@ def open_session(config: SparkConfig) -> SparkSession:
         session: SparkSession = SparkSession.builder.remote(config.connect_url).getOrCreate()
         for name, value in session_settings(config.cores).items():
             session.conf.set(name, value)
+        if config.archive is not None:
+            session.addArtifacts(_unpacked(config.archive), archive=True)
+            session.conf.set(WORKER_PYTHON, PACKED_PYTHON)
         return session
     builder = SparkSession.builder.appName("tidemark").master(config.master or f"local[{config.cores}]")
     temporary = {TEMPORARY: str(spark_folder())} if is_local(config) else {}
@@ -174,12 +185,19 @@ def classic_settings(config: SparkConfig) -> dict[str, str]:
         settings[JVM_OPTIONS] = f'"-XX:SharedArchiveFile={CLASS_ARCHIVE}" {SILENT}'
     if is_local(config):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if config.archive is not None:
+        settings |= {"spark.archives": _unpacked(config.archive), WORKER_PYTHON: PACKED_PYTHON}
     if jars:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars)
     if any(jar.name.startswith("delta-spark") for jar in jars):
         # Delta's own fifty are for logs of millions of files: a small table opens in a fraction of the time.
         settings |= _DELTA | {"spark.databricks.delta.snapshotPartitions": str(config.cores)}
     return settings | dict(config.settings)
+
+
+def _unpacked(archive: Path) -> str:
+    """Return an archive as Spark takes it, with the name of the folder into which each executor unpacks it."""
+    return f"{archive.absolute()}#{_PACKED}"
 
 
 @contextmanager

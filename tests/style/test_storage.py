@@ -5,8 +5,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOUCHES_FILES = {"fcntl", "glob", "os", "pathlib", "shutil", "tempfile"}
-OTHER_FILES = ("jobs/cli/", "jobs/init/", "jobs/pipelines/", "jobs/sources/", "jobs/spark/", "jobs/testing/")
-"""These know the terminal, a project, the input, the machine and a trial's folders, and no file of a warehouse."""
+OTHER_FILES = (
+    "jobs/cli/",
+    "jobs/init/",
+    "jobs/packing/",
+    "jobs/pipelines/",
+    "jobs/sources/",
+    "jobs/spark/",
+    "jobs/testing/",
+)
+"""These know the terminal, a project, installed packages, input, the machine, a trial: no file of a warehouse."""
 OTHERS = {
     "jobs/doctor/findings.py": "compares the warehouse with the default one",
     "jobs/engine_paths.py": "writes paths for engines, and follows links in a folder's name",

@@ -14,6 +14,7 @@ from tests.scenarios.reading.keyed_job import JOB, KeyedJob
 
 COMMANDS = (
     "run",
+    "package",
     "savepoint",
     "stop --drain",
     "cancel",
@@ -28,7 +29,9 @@ COMMANDS = (
     "reset --to start",
 )
 """Every command that is about a pipeline, with what else it must be given."""
-WITHOUT_A_MODULE = [each for each in COMMANDS if each.split()[0] not in ("run", "cancel", "explain", "reset")]
+WITHOUT_A_MODULE = [
+    each for each in COMMANDS if each.split()[0] not in ("run", "package", "cancel", "explain", "reset")
+]
 MODULE = """
 from tidemark import Pipeline, SequenceSource
 

@@ -131,6 +131,8 @@ REFUSED = [
     ({"clean_up": "perhaps"}, "clean_up", "boolean"),
     ({"take_over": "perhaps"}, "take_over", "boolean"),
     ({"spark_master": "local[2]", "spark_connect_url": "sc://h:1"}, "spark_master", "can't go with spark_connect_url"),
+    ({"spark_archive": "a.tar.gz", "spark_master": "local[2]"}, "spark_archive", "is for the workers of a cluster"),
+    ({"spark_archive": "a.tar.gz", "spark_master": "spark://h:1"}, "spark_archive", "'tidemark package' builds one"),
 ]
 
 

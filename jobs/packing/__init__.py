@@ -1,0 +1,1 @@
+"""Builds the archive by which Spark brings this environment to workers that have nothing but Python."""
