@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         read_schema,
     )
     from jobs.sources.postgres.changes import PostgresChanges
+    from jobs.sources.python_data.source import SparkSource
     from jobs.sources.sequence import SequenceSource, SequenceSplit
 
 __all__ = [
@@ -128,6 +129,7 @@ __all__ = [
     "SourceDescription",
     "SourceError",
     "SourceSlice",
+    "SparkSource",
     "StateBackendKind",
     "Stream",
     "WrappedSource",
@@ -201,6 +203,7 @@ _MODULES: Final = {
         "read_schema",
     ),
     "jobs.sources.postgres.changes": ("PostgresChanges",),
+    "jobs.sources.python_data.source": ("SparkSource",),
     "jobs.sources.sequence": ("SequenceSource", "SequenceSplit"),
 }
 """Where each name comes from."""

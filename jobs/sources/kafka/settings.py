@@ -5,48 +5,15 @@ Secrets are looked up when a client is made, from environment variables or by th
 description has them.
 """
 
-import os
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from jobs.sources.port import SourceError
-
-Secrets = Mapping[str, str] | Callable[[], Mapping[str, str]]
-"""For each setting, the environment variable with its value. Or a function that returns the values."""
-
-_SECRET: Final = re.compile(r"password|secret|token|jaas|ssl\.key\.pem|keystore\.key", re.IGNORECASE)
-"""Settings whose values are secret. A user may not give them as plain text."""
+from jobs.sources.withheld import Secrets, WithheldSettings, looked_up, refuse_open_secrets, without
 
 _OURS: Final = ("bootstrap.servers", "group.id", "isolation.level", "enable.auto.commit", "auto.offset.reset")
 _FOR_SPARK: Final = "kafka."
-
-
-class WithheldSettings(Mapping[str, str]):
-    """Settings that no log and no traceback shows, even if it shows local variables."""
-
-    __slots__ = ("_settings",)
-
-    def __init__(self, *parts: Mapping[str, str]) -> None:
-        """Hold the settings of all parts. A later part wins."""
-        self._settings = {name: value for part in parts for name, value in part.items()}
-
-    def __getitem__(self, name: str) -> str:
-        """Return the value of a setting."""
-        return self._settings[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
-        return iter(self._settings)
-
-    def __len__(self) -> int:
-        """Return how many settings there are."""
-        return len(self._settings)
-
-    def __repr__(self) -> str:
-        """Return only their number."""
-        return f"<{len(self)} settings of Kafka's client>"
 
 
 class ClientSettings:
@@ -57,18 +24,14 @@ class ClientSettings:
         for name in options:
             if name.removeprefix(_FOR_SPARK) in _OURS:
                 raise SourceError(f"options of a KafkaSource cannot set {name!r}: the source sets it itself")
-            if _SECRET.search(name):
-                raise SourceError(
-                    f"options of a KafkaSource name {name!r}, and its value would be in the open: name an environment "
-                    f"variable that has it, as in secrets={{{name!r}: 'KAFKA_SECRET'}}"
-                )
+        refuse_open_secrets(options, "KafkaSource")
         self.servers = servers
         self._options = dict(options)
         self._secrets = secrets
 
     def for_librdkafka(self) -> WithheldSettings:
         """Return librdkafka's configuration, with secrets. Raise SourceError if a secret is missing."""
-        given = self._options | self._looked_up()
+        given = self._options | looked_up(self._secrets)
         own = {name: value for name, value in given.items() if not name.startswith(_FOR_SPARK)}
         return WithheldSettings(own, {"bootstrap.servers": self.servers})
 
@@ -77,7 +40,7 @@ class ClientSettings:
 
         A setting whose name begins with `kafka.` is only for Spark's connector.
         """
-        given = self._options | self._looked_up()
+        given = self._options | looked_up(self._secrets)
         own = {name: value for name, value in given.items() if name.startswith(_FOR_SPARK)}
         shared = {name: value for name, value in given.items() if name not in own}
         java = {f"{_FOR_SPARK}{name}": value for name, value in _for_java(shared)}
@@ -85,23 +48,7 @@ class ClientSettings:
 
     def without_secrets(self, text: str) -> str:
         """Return a client's message without the secrets that it may repeat."""
-        for value in sorted(self._looked_up().values(), key=len, reverse=True):
-            text = text.replace(value, "***") if value else text
-        return text
-
-    def _looked_up(self) -> dict[str, str]:
-        if self._secrets is None:
-            return {}
-        if callable(self._secrets):
-            return dict(self._secrets())
-        return {name: _of_environment(name, variable) for name, variable in self._secrets.items()}
-
-
-def _of_environment(name: str, variable: str) -> str:
-    value = os.environ.get(variable)
-    if value is None:
-        raise SourceError(f"the environment has no variable {variable!r}, which is to hold {name!r}: set it")
-    return value
+        return without(text, looked_up(self._secrets).values())
 
 
 def _for_java(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:

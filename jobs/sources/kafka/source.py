@@ -39,9 +39,10 @@ from jobs.sources.kafka.position import (
     split_of,
 )
 from jobs.sources.kafka.records import AvroSchema, Format, record_form
-from jobs.sources.kafka.settings import ClientSettings, Secrets, WithheldSettings
+from jobs.sources.kafka.settings import ClientSettings
 from jobs.sources.kafka.starts import EARLIEST, LATEST, offset_named, offset_of, start_of
 from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, read_schema
+from jobs.sources.withheld import Secrets, WithheldSettings
 from jobs.spark.jar_sets import KAFKA
 
 ROW_BYTES: Final = 128

@@ -1,0 +1,1 @@
+"""A source that wraps one of Spark's Python data sources."""

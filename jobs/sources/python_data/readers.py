@@ -1,0 +1,139 @@
+"""Gives the two kinds of stream readers of a Python data source one form.
+
+PySpark has such a form too, for its own streaming engine. There a simple reader keeps its rows until Spark takes them.
+Here the rows are read again between the two offsets, so that the same slice gives the same rows in every process.
+"""
+
+from collections.abc import Iterator, Sequence
+from inspect import signature
+from typing import Any, Protocol
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, SimpleDataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from jobs.sources.port import SourceError
+from jobs.sources.python_data.position import Offset
+
+
+class Reader(Protocol):
+    """A stream reader of either kind. Its methods raise what the data source raises."""
+
+    def initial(self) -> object:
+        """Return the offset at which a new job begins."""
+        ...
+
+    def latest(self, start: Offset) -> tuple[object, int | None]:
+        """Return the offset up to which to read on from `start`, and the number of rows between them, if it is known.
+
+        The data source decides how many rows that are, as in Spark.
+        """
+        ...
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return what one task each shall read."""
+        ...
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Return the rows of one of the partitions. This runs in a worker."""
+        ...
+
+    def commit(self, end: Offset) -> None:
+        """Tell the data source that all rows up to this offset are in completed checkpoints."""
+        ...
+
+    def stop(self) -> None:
+        """Let the data source close what it has opened."""
+        ...
+
+
+def reader_of(data_source: DataSource, schema: StructType) -> Reader:
+    """Return a new reader of a data source; raise SourceError if it has none for streams."""
+    if says(data_source, "streamReader"):
+        return Partitioned(data_source.streamReader(schema))
+    if says(data_source, "simpleStreamReader"):
+        return Simple(data_source.simpleStreamReader(schema))
+    raise SourceError(
+        f"data source {type(data_source).name()} has no stream reader: a SparkSource needs streamReader() or "
+        "simpleStreamReader()"
+    )
+
+
+def says(data_source: DataSource, method: str) -> bool:
+    """Return whether a data source has a method of its own, not only PySpark's, which raises."""
+    return getattr(type(data_source), method) is not getattr(DataSource, method)
+
+
+class Partitioned:
+    """A reader that plans tasks."""
+
+    def __init__(self, reader: DataSourceStreamReader) -> None:
+        """Wrap a reader."""
+        self._reader = reader
+
+    def initial(self) -> object:
+        """See `Reader.initial`."""
+        return self._reader.initialOffset()
+
+    def latest(self, start: Offset) -> tuple[object, int | None]:
+        """See `Reader.latest`. Before PySpark 4.2, `latestOffset` had no parameters."""
+        latest: Any = self._reader.latestOffset
+        if not signature(latest).parameters:
+            return latest(), None
+        return latest(start, self._reader.getDefaultReadLimit()), None
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """See `Reader.partitions`."""
+        return self._reader.partitions(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """See `Reader.read`."""
+        return self._reader.read(partition)
+
+    def commit(self, end: Offset) -> None:
+        """See `Reader.commit`."""
+        self._reader.commit(end)
+
+    def stop(self) -> None:
+        """See `Reader.stop`."""
+        self._reader.stop()
+
+
+class Between(InputPartition):
+    """All rows between two offsets of a simple reader."""
+
+    def __init__(self, start: Offset, end: Offset) -> None:
+        """Keep the offsets."""
+        super().__init__((start, end))
+
+
+class Simple:
+    """A reader that reads all rows by itself."""
+
+    def __init__(self, reader: SimpleDataSourceStreamReader) -> None:
+        """Wrap a reader."""
+        self._reader = reader
+
+    def initial(self) -> object:
+        """See `Reader.initial`."""
+        return self._reader.initialOffset()
+
+    def latest(self, start: Offset) -> tuple[object, int | None]:
+        """See `Reader.latest`. The rows are counted, and read again in a task."""
+        rows, end = self._reader.read(start)
+        return end, sum(1 for _ in rows)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """See `Reader.partitions`."""
+        return [] if start == end else [Between(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """See `Reader.read`."""
+        start, end = partition.value
+        return self._reader.readBetweenOffsets(start, end)
+
+    def commit(self, end: Offset) -> None:
+        """See `Reader.commit`."""
+        self._reader.commit(end)
+
+    def stop(self) -> None:
+        """Do nothing: a simple reader has nothing to stop."""
