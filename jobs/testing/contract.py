@@ -80,8 +80,8 @@ class SourceUnderTest:
         return sorted((_plain(row) for row in frame.select(*(f"`{name}`" for name in names)).collect()), key=_place)
 
 
-def _session(*sources: Source) -> SparkSession:
-    return session_for(sources, TickSettings())
+def _session(source: Source) -> SparkSession:
+    return session_for([source], TickSettings())
 
 
 def _place(row: Row) -> Row:
@@ -297,9 +297,10 @@ class SurvivesKills(SourceUnderTest):
         with self.around(trial):
             cut = trial.run(**self.settings)
         names = [SPLIT_COLUMN, POSITION_COLUMN, *source.schema().names]
-        shown = sorted((_plain(row) for row in cut.spark(_session(), TABLE).select(*names).collect()), key=_place)
+        table = _session(source).createDataFrame(cut.arrow(TABLE)).select(*(f"`{name}`" for name in names))
+        shown = sorted((_plain(row) for row in table.collect()), key=_place)
         promised(shown == due, f"after kills at {struck}: {_differences(Counter(due), Counter(shown))}")
-        counts = {row[SPLIT_COLUMN]: row["rows"] for row in cut.spark(_session(), COUNTS).collect()}
+        counts = {row[SPLIT_COLUMN]: row["rows"] for row in cut.arrow(COUNTS).to_pylist()}
         promised(counts == Counter(row[0] for row in due), f"after kills at {struck} the counts are {counts}")
 
     def around(self, trial: Trial) -> AbstractContextManager[object]:
