@@ -36,6 +36,11 @@ def referenced(rows: Iterable[Row]) -> Referenced:
     return Referenced(newest_checkpoint(known), pinned)
 
 
+def oldest_with_leftovers(by: Referenced) -> Generation:
+    """Return the oldest generation of which `is_leftover` may be true."""
+    return by.newest.generation if by.newest is not None else Generation(1)
+
+
 def is_unreferenced(
     path: str, name: StagedName, generation: Generation, *, current: Generation, by: Referenced
 ) -> bool:

@@ -1,4 +1,7 @@
-"""Deletes the files that a clean-up decided on, one by one. An interrupted clean-up can simply be run again."""
+"""Deletes the files that a clean-up decided on, in a store several at a time.
+
+An interrupted clean-up can simply be run again.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,6 +11,7 @@ from checkpointing.identifiers import Generation
 from checkpointing.metadata.paths import parse_generation
 from jobs.cleanup.tables import JobTable
 from jobs.storage.place import drop_if_empty
+from jobs.storage.together import together
 from jobs.stores.warehouse import Warehouse
 
 
@@ -26,17 +30,18 @@ class Deleted:
 
 def delete_unneeded(warehouse: Warehouse, unneeded: Iterable[Unneeded]) -> Deleted:
     """Delete these files. If one cannot be deleted, the others still are."""
-    gone: list[Unneeded] = []
-    failed: list[str] = []
-    for each in unneeded:
+
+    def failure(each: Unneeded) -> str:
         try:
-            if warehouse.delete(each.file.path):
-                gone.append(each)
-            else:
-                failed.append(f"{each.file.path}: lies behind a symbolic link; put the folder itself there")
+            gone = warehouse.delete(each.file.path)
         except OSError as error:
-            failed.append(f"{each.file.path}: {error.strerror or error}")
-    return Deleted(tuple(gone), tuple(failed))
+            return f"{each.file.path}: {error.strerror or error}"
+        return "" if gone else f"{each.file.path}: lies behind a symbolic link; put the folder itself there"
+
+    asked = tuple(unneeded)
+    failures = together(warehouse.storage, failure, asked)
+    gone = tuple(each for each, failed in zip(asked, failures, strict=True) if not failed)
+    return Deleted(gone, tuple(filter(None, failures)))
 
 
 def drop_empty_folders(warehouse: Warehouse, tables: Iterable[JobTable], current: Generation) -> None:

@@ -30,9 +30,7 @@ class LogKeeping:
 
         Only the holder of the job may call it. Raises OSError for an entry that cannot be read.
         """
-        if not log.exists():
-            return
-        now = CleanUpLook(now_ms, {name: table_seen(name, log.current().version(), cuts)})
+        now = CleanUpLook(now_ms, {name: table_seen(name, log.known().version(), cuts)})
         floor = log_floor((*looks, now), name, now_ms, self.grace_ms)
         kept_s = max(self.keep_ms, self.grace_ms) / 1000
         if floor and maintenance.drop_entries(log.folder, floor, kept_s=kept_s, now_s=now_ms / 1000):

@@ -20,8 +20,8 @@ from jobs.recovery.tables_behind import must_be_repairable
 from jobs.showing.quantities import plural
 from jobs.storage.objects import ObjectStore
 from jobs.storage.place import StoragePlace
-from jobs.stores.delta_log import LogEntry, active_paths, newest_entries, paths_with_deletion_vectors
-from jobs.stores.log_entries import log_of
+from jobs.stores.delta_log import active_paths, paths_with_deletion_vectors
+from jobs.stores.log_entries import LogEntry, log_of, newest_entries
 from jobs.stores.maintenance import EVERY_VERSIONS, log_length
 from jobs.stores.output_tables import shape_of
 from jobs.stores.row_files import is_own
@@ -149,7 +149,7 @@ def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, fold
 
 def _foreign(warehouse: Warehouse, name: TableName, table: DeltaTable, mode: TableMode | None) -> Iterator[Finding]:
     """Yield what others did to an upsert or state table, which must hold exactly the checkpoint's files."""
-    foreign = list(_since_ours(table))
+    foreign = list(_since_ours(warehouse.place(name), table.version()))
     changed = [entry for entry in foreign if entry.operation not in _HARMLESS]
     if changed and mode in (TableMode.UPSERT, TableMode.STATE):
         entries = ", ".join(str(entry) for entry in reversed(changed[:3]))
@@ -161,7 +161,7 @@ def _unfenced(warehouse: Warehouse, name: TableName, table: DeltaTable) -> Itera
     """Yield whether Spark has committed to a table in S3: its Delta library does not ask whether the entry exists."""
     if not isinstance(warehouse.storage, ObjectStore) or warehouse.storage.root.scheme != "s3":
         return
-    entries = islice(newest_entries(table), _LOOKED_AT)
+    entries = islice(newest_entries(warehouse.place(name), table.version()), _LOOKED_AT)
     found = next((entry for entry in entries if entry.ours is None and _SPARK.search(entry.engine)), None)
     if found is not None:
         yield Finding(
@@ -178,8 +178,8 @@ _LOOKED_AT: Final = 100
 _HARMLESS: Final = frozenset({"SET TBLPROPERTIES", "VACUUM START", "VACUUM END", "CREATE TABLE"})
 
 
-def _since_ours(table: DeltaTable) -> Iterator[LogEntry]:
-    for entry in newest_entries(table):
+def _since_ours(folder: StoragePlace, version: int) -> Iterator[LogEntry]:
+    for entry in newest_entries(folder, version):
         if entry.ours is not None or entry.version == 0:
             return
         yield entry

@@ -74,6 +74,7 @@ class JobStores:
         Raises what the codec raises for entries that cannot be read.
         """
         storage, leases = self.warehouse.storage, LeaseStore(self.warehouse)
+        self._logs.look_anew()  # tables are looked at after the entries that name their versions
         (version, rows), (recorded, lease) = both(
             storage, self._checkpoints.observe, lambda: both(storage, self._cuts.recorded, leases.read)
         )
@@ -124,6 +125,8 @@ class JobStores:
                 )
         except Exception as error:  # noqa: BLE001 - the entry may be in, whatever the error is
             return RowUnknown(row.nonce, f"{type(error).__name__}: {error}")
+        if isinstance(row, Claim):
+            self._look_anew()
         match result:
             case Appended():
                 return RowAppended(row.nonce, result.version)
@@ -149,10 +152,12 @@ class JobStores:
         and `renamed` ones are not published yet under their new names.
         """
         columns = columns_of(newest)
+        modes = {each.table: each.mode for each in newest.tables} if newest is not None else {}
 
         def ensure(table: Table) -> None:
             name = table.name
-            shows = Shows(columns.get(name, ()), settled=name not in unsettled, renamed=name in renamed)
+            settled, was_renamed = name not in unsettled, name in renamed
+            shows = Shows(columns.get(name, ()), settled=settled, renamed=was_renamed, mode=modes.get(name))
             with self._lock(name):
                 self._outputs.ensure(name, schemas[name], table.mode, shows)
 
@@ -200,7 +205,8 @@ class JobStores:
         `told` are further cuts that count as recorded. Raises TableLogDamagedError. Call it before another thread uses
         the stores.
         """
-        cuts: Cuts = {**self.recorded_cuts(), **(told or {})}
+        with self._recorded:
+            cuts: Cuts = {**self._cuts.seen(), **(told or {})}
         return observe_standing(self.warehouse, self._logs, rows, cuts, tables, whole=whole)
 
     def correct_cuts(self, correction: Correction) -> None:
@@ -256,9 +262,11 @@ class JobStores:
     def shown(self, table: TableName) -> CheckpointId:
         """Return the newest of the job's checkpoints that a table shows; 0 if it shows none or does not exist."""
         with self._lock(table):
-            log = self._logs.log(table)
+            log, left = self._logs.log(table), self._logs.left(table)
+            if left is not None:
+                return left.shows
             there = log.is_open or log.exists()
-            return CheckpointId(self._logs.shown(log.current(), table) if there else NO_CHECKPOINT)
+            return CheckpointId(self._logs.shown(log.looked_at(), table) if there else NO_CHECKPOINT)
 
     def look_again(self, tables: Iterable[TableName]) -> None:
         """Read what was committed meanwhile, at a time when no checkpoint waits.
@@ -276,22 +284,42 @@ class JobStores:
         together(self.warehouse.storage, lambda look: look(), looks)
 
     def maintain(self, tables: Iterable[TableName], keeping: LogKeeping | None) -> None:
-        """Keep all logs short; without `keeping` the tables keep all their log entries.
+        """Keep all logs short; without `keeping` the tables keep all their log entries, and little is asked.
 
         Only the holder of the job may call it, and not while a checkpoint waits.
         """
-        with self._rows:
-            self._checkpoints.maintain()
-        with self._recorded:
-            self._cuts.maintain()
-        cuts = list(self.recorded_cuts().values())
-        cuts += ReservationStore(self.warehouse).reserved()  # after the cuts: see jobs/stores/reservations.py
-        looks = read_looks(self.warehouse)
-        for table in tables:
+
+        def rows() -> None:
+            with self._rows:
+                self._checkpoints.maintain()
+
+        def recorded() -> None:
+            with self._recorded:
+                self._cuts.maintain()
+
+        cuts = list(self.recorded_cuts().values()) if keeping is not None else []
+        cuts += ReservationStore(self.warehouse).reserved() if keeping is not None else []
+        looks = read_looks(self.warehouse) if keeping is not None else ()
+
+        def of_table(table: TableName) -> None:
             with self._lock(table):
                 self._publisher.maintain(table)
                 if keeping is not None:
                     keeping.shorten(self._logs.log(table), table, looks, cuts, self.warehouse.now_ms())
+
+        each: list[Callable[[], None]] = [rows, recorded, *(partial(of_table, table) for table in tables)]
+        together(self.warehouse.storage, lambda call: call(), each)
+
+    def _look_anew(self) -> None:
+        """Look once more at the cuts and tables: until this claim was in, another holder could change them."""
+        self._logs.look_anew()
+        with self._recorded:
+            self._cuts.look_anew()
+
+    def cut_seen(self, checkpoint: CheckpointId) -> Cut | None:
+        """Return what `read_cut` does, as of the last look after the claim, if there was one."""
+        with self._recorded:
+            return self._cuts.seen().get(checkpoint)
 
     def _lock(self, table: TableName) -> threading.Lock:
         return self._locks.setdefault(table, threading.Lock())

@@ -33,7 +33,7 @@ from jobs.operators.schemas import arrow_schema, nullable_schema
 from jobs.operators.spec import KeyedSpec, VertexPlan
 from jobs.planner import JobPlan
 from jobs.state.backend import keys_of
-from jobs.state.files import schema_of
+from jobs.state.files import schemas_of
 from jobs.state.merge import DELETED, KEY_GROUP
 from jobs.storage.address import Root
 from jobs.stores.table_columns import declared_columns
@@ -92,8 +92,7 @@ def _of_rows_in_flight(plan: JobPlan, restored: CheckpointRecord, root: Root) ->
             continue
         now = plan.vertices[edge.downstream].inputs[edge.input].schema.names
         above = _renamed_above(plan.graph, edge.downstream)
-        for file in segment.files if above else ():
-            footer = schema_of(str(root), file)
+        for footer in schemas_of(str(root), segment.files) if above else ():
             for new, old in columns_then(now, footer.names if footer is not None else (), above).items():
                 refused = (
                     f"these rows have the name {old}. Run the version with the name {old} until it is caught up, and "
@@ -131,11 +130,11 @@ def _outdated_ranges(
         if differ(before.get(table), now):
             ranges = (ranges for snapshot in was.subtasks for ranges in snapshot.ranges if ranges.table == table)
             files = {keyed.file.path: keyed.file for each in ranges for keyed in each.files}
-            yield was.vertex, frozenset(path for path, file in files.items() if _is_other(file, now, root))
+            footers = zip(files, schemas_of(str(root), files.values()), strict=True)
+            yield was.vertex, frozenset(path for path, footer in footers if _is_other(footer, now))
 
 
-def _is_other(file: FileHandle, columns: tuple[TableColumn, ...], root: Root) -> bool:
-    footer = schema_of(str(root), file)
+def _is_other(footer: pa.Schema | None, columns: tuple[TableColumn, ...]) -> bool:
     return footer is not None and differ(declared_columns(footer), columns)
 
 
@@ -148,18 +147,21 @@ def find_migrations(plan: JobPlan, restored: CheckpointRecord, root: Root) -> Mi
 
 
 def _migrations(plan: JobPlan, restored: CheckpointRecord, root: Root) -> Iterator[tuple[VertexId, StateMigration]]:
-    for was in restored.vertices:
-        spec = plan.vertices[was.vertex].spec if was.vertex in plan.vertices else None
+    keyed = [was for was in restored.vertices if was.vertex in plan.vertices]
+    specs = {was.vertex: plan.vertices[was.vertex].spec for was in keyed}
+    schemas = _schemas([was for was in keyed if isinstance(specs[was.vertex], KeyedSpec)], root)
+    for was in keyed:
+        spec = specs[was.vertex]
         if isinstance(spec, KeyedSpec):
             vertex = plan.graph.vertex(was.vertex)
             renames = column_renames(vertex, restored), _renamed_above(plan.graph, vertex.id)
-            migration = _migration(spec, was, root, *renames)
+            migration = _migration(spec, was, schemas, *renames)
             if migration.changes or migration.meanings != spec.meanings:
                 yield was.vertex, migration
 
 
 def _migration(
-    spec: KeyedSpec, was: VertexRecord, root: Root, renames: ColumnRenames, above: Mapping[str, str]
+    spec: KeyedSpec, was: VertexRecord, schemas: "_Schemas", renames: ColumnRenames, above: Mapping[str, str]
 ) -> StateMigration:
     thing = f"state of operator {spec.vertex!r}"
     now = StateSchema(_columns(arrow_schema(spec.state)), spec.keys)
@@ -168,7 +170,8 @@ def _migration(
     held: set[str] = set()
     called: dict[str, str] = {}
     names = [column.name for column in now.columns]
-    for file, before in _schemas(was, root):
+    for path in (path for path in _state_files(was) if path in schemas):
+        before = schemas[path]
         there = [column.name for column in before.columns]
         then = columns_then(names, there, renames.now)
         of_file = (
@@ -179,7 +182,7 @@ def _migration(
         held.update(there)
         called.update(then)
         if verdict(of_file) is not Compatibility.AS_IS:
-            outdated.add(file.path)
+            outdated.add(path)
             of_columns.update(dict.fromkeys(of_file))
     before_now = meanings_under_new_names(was.meanings, called)
     of_meanings = meaning_changes(thing, before_now, spec.meanings, held | called.keys())
@@ -199,15 +202,19 @@ def _renamed_inside(thing: str, was: StateSchema, now: StateSchema, above: Mappi
         yield Change(kind=ChangeKind.STATE_SCHEMA, thing=thing, column=at, was=old, now=new, refused=refused)
 
 
-def _schemas(was: VertexRecord, root: Root) -> Iterator[tuple[FileHandle, StateSchema]]:
-    """Yield the state files that can be read, each with its columns."""
-    files: Iterable[FileHandle] = {
-        keyed.file.path: keyed.file for snapshot in was.subtasks for keyed in snapshot.state
-    }.values()
-    for file in files:
-        footer = schema_of(str(root), file)
-        if footer is not None:
-            yield file, StateSchema(_columns(footer), keys_of(footer))
+_Schemas = Mapping[str, StateSchema]
+"""By the path of a state file that can be read."""
+
+
+def _schemas(of: Iterable[VertexRecord], root: Root) -> _Schemas:
+    """Return the columns of all state files that can be read, by path."""
+    files = {path: file for was in of for path, file in _state_files(was).items()}
+    footers = zip(files, schemas_of(str(root), files.values()), strict=True)
+    return {path: StateSchema(_columns(footer), keys_of(footer)) for path, footer in footers if footer is not None}
+
+
+def _state_files(was: VertexRecord) -> dict[str, FileHandle]:
+    return {keyed.file.path: keyed.file for snapshot in was.subtasks for keyed in snapshot.state}
 
 
 def _columns(schema: pa.Schema) -> tuple[Column, ...]:

@@ -3,13 +3,15 @@
 Nothing is decided here. An error becomes the effect's failure fact. An effect without one raises it.
 """
 
+import threading
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Final, assert_never
 
 import structlog
 
 from checkpointing.coordinator.messages import AskHook, CloseHook, ResetHook, RestoreHook
-from checkpointing.identifiers import CheckpointId, Generation, VertexId
+from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import (
     AppendRow,
     CancelJudgement,
@@ -48,6 +50,7 @@ from jobs.runtime.notices import Notices
 from jobs.runtime.suite_verdicts import judge_suites
 from jobs.sources.port import SourceError, has_ended
 from jobs.sources.position_words import PositionWords
+from jobs.storage.folder import Folder
 from jobs.stores.leftovers import delete_unfinished, staging_folders
 from jobs.stores.output_tables import TableNotCheckedError
 from jobs.stores.reservations import deletable
@@ -56,7 +59,7 @@ from jobs.user_code import message_of
 _log = structlog.get_logger(__name__)
 
 MAINTAIN_EVERY: Final = 25
-"""The logs are shortened after so many completed checkpoints."""
+"""Log entries of tables are dropped after the attempt's first completed checkpoint, and after so many more."""
 
 
 class EffectHandlers:
@@ -86,6 +89,11 @@ class EffectHandlers:
         self._hooks = HookCalls(plan.hooks)
         self._words = PositionWords(plan.sources)
         self._cancelled: set[tuple[VertexId, CheckpointId]] = set()
+        in_folder = isinstance(stores.warehouse.storage, Folder)
+        self._unopened = () if in_folder else tuple(table.name for table in plan.graph.tables())
+        self._opening = threading.Lock()
+        self._completed = 0
+        """Only the thread of the notices counts."""
         if plan.suites:
             self._judge.warm_up()
 
@@ -145,6 +153,7 @@ class EffectHandlers:
         return SourceEnded(effect.source, effect.split) if ended else SourceIdle(effect.source, effect.split)
 
     def _run(self, effect: RunMicroBatch) -> Fact:
+        self._open_logs()
         vertex, number = effect.vertex, effect.micro_batch
         try:
             return self._engine.run(self._plan.vertices[vertex], effect, self._root, self._plan.job)
@@ -155,6 +164,17 @@ class EffectHandlers:
         folders = staging_folders(self._plan.graph, self._stores.warehouse.paths)
         delete_unfinished(self._stores.warehouse, folders, effect)
         return MicroBatchNotStaged(vertex, number, str(failed))
+
+    def _open_logs(self) -> None:
+        """Open the tables of a store during the first micro-batch, so that the first checkpoint need not."""
+        with self._opening:
+            tables, self._unopened = self._unopened, ()
+        if tables:
+            threading.Thread(target=self._look_again, args=(tables,), name="log-opener", daemon=True).start()
+
+    def _look_again(self, tables: Collection[TableName]) -> None:
+        with suppress(Exception):  # the check before the commit says what is wrong
+            self._stores.look_again(tables)
 
     def cancel(self, effect: CancelJudgement) -> None:
         """Let a running judgement end at its next step, without an answer."""
@@ -193,8 +213,8 @@ class EffectHandlers:
         """Look after the logs once a checkpoint is published. An error is only logged."""
         tables = [table.name for table in self._plan.graph.tables()]
         try:
-            if checkpoint % MAINTAIN_EVERY == 0:
-                self._stores.maintain(tables, self._keeping)
             self._stores.look_again(tables)
+            self._stores.maintain(tables, self._keeping if self._completed % MAINTAIN_EVERY == 0 else None)
+            self._completed += 1
         except Exception as error:  # noqa: BLE001 - logged; the next look may succeed
             _log.warning("maintenance failed", checkpoint=checkpoint, error=f"{type(error).__name__}: {error}")

@@ -51,7 +51,7 @@ class JobRun:
             at_version=work.at_version,
             restored=restored,
             retained=tuple(sorted(records, key=lambda record: record.checkpoint)),
-            versions=(self.stores.read_cut(restored.checkpoint) or {}) if restored else {},
+            versions=(self.stores.cut_seen(restored.checkpoint) or {}) if restored else {},
             renamed=self.linked.renamed,
             rows_per_epoch=dict(plan.rows_per_epoch),
             cut_groups=plan.cut_groups,
@@ -91,6 +91,8 @@ class JobRun:
             end = EndTick(TickOutcome.FAILED, reason, f"{type(error).__name__}: {error}")
         except Exception as error:  # noqa: BLE001 - it is raised once the job is released
             end = error
+        if not (isinstance(end, EndTick) and end.reason is CheckpointFailureReason.FENCED):
+            self._keep_logs_short()
         if door is not None:
             self.narrator.counts += door.counts
         return WorkEnded(
@@ -100,6 +102,13 @@ class JobRun:
             completed=self.narrator.count - before,
             renews=driver is not None and driver.renews,
         )
+
+    def _keep_logs_short(self) -> None:
+        """Let also ticks that complete no checkpoint keep `checkpoints` short. An error is only logged."""
+        try:
+            self.stores.maintain((), None)
+        except Exception as error:  # noqa: BLE001 - logged; the next tick does it
+            _log.warning("maintenance failed", error=f"{type(error).__name__}: {error}")
 
     def _trace(self, bounds: TraceBounds) -> TraceWriter:
         warehouse, generation = self.stores.warehouse, self.work.claim.generation

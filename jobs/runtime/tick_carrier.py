@@ -81,7 +81,7 @@ class TickCarrier(Carrier):
     | `examine`   | refuses a start from damaged files, or with a pipeline that does not fit               |
     | `begins`    | the claim is in; from here on the tick hears requests                                  |
     | `ensure`    | creates missing tables; then the door repairs, publishes and deletes what is left over |
-    | `recovered` | shortens the logs, holds other jobs' cuts, and tells the listener what was recovered   |
+    | `recovered` | holds other jobs' cuts, and tells the listener what was recovered                      |
     | `work`      | runs the job until it ends                                                             |
     | `clean_up`  | deletes unneeded files; then the door releases the job                                 |
     | `wait`      | waits until the next attempt is due                                                    |
@@ -202,8 +202,7 @@ class TickCarrier(Carrier):
                 self._listener.progress(Restarting(effect.restart, end.reason, end.message, effect.delay_ms))
 
     def recovered(self, done: Recovered, repaired: tuple[str, ...]) -> None:
-        """Shorten the logs while no checkpoint waits, hold the cuts of other jobs, and tell the listener."""
-        self.stores.maintain((table.name for table in self.plan.graph.tables()), self._keeping())
+        """Hold the cuts of other jobs, and tell the listener."""
         restored, pending = done.plan.restore, done.plan.roll_forward
         if restored is not None:
             self._notices.stands(restored.checkpoint, tuple(positions_of(restored).values()))

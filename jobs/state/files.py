@@ -2,7 +2,7 @@
 
 import base64
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 from checkpointing.columns import columns_then
 from checkpointing.handles import FileHandle
 from jobs.state.failures import StateFileError
+from jobs.storage.folder import Folder
 from jobs.storage.location import storage_at
-from jobs.storage.parquet import parquet_of
+from jobs.storage.parquet import footer_of
 from jobs.storage.place import StoragePlace
+from jobs.storage.together import together
 
 NONE_RENAMED: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -60,11 +62,18 @@ def _in_schema(operator: str, file: FileHandle, rows: pa.Table, schema: pa.Schem
     return pa.table(columns, schema=schema)
 
 
+def schemas_of(root: str, files: Collection[FileHandle]) -> list[pa.Schema | None]:
+    """Return what `schema_of` returns of each file. A store is asked for several at the same time."""
+    return together(storage_at(root), lambda file: schema_of(root, file), files)
+
+
 def schema_of(root: str, file: FileHandle) -> pa.Schema | None:
     """Return the schema in a keyed file's footer; None if the file is missing or is not Parquet."""
     try:
         if file.inline:
             return pq.read_schema(pa.BufferReader(base64.b64decode(file.inline)))
-        return pq.read_schema(parquet_of(StoragePlace(storage_at(root), file.path)))
+        place = StoragePlace(storage_at(root), file.path)
+        in_folder = isinstance(place.storage, Folder)
+        return pq.read_schema(str(place) if in_folder else pa.BufferReader(footer_of(place, file.bytes)))
     except (OSError, pa.ArrowException):
         return None

@@ -17,13 +17,13 @@ def parquet_of(place: StoragePlace) -> "str | pa.BufferReader":
     return str(place) if isinstance(place.storage, Folder) else pa.BufferReader(place.read())
 
 
-def footer_of(place: StoragePlace) -> bytes:
+def footer_of(place: StoragePlace, size: int | None = None) -> bytes:
     """Return a Parquet file's footer and the bytes behind it: as long as Arrow looks for metadata alone, all it reads.
 
     Of a file that is no Parquet file, or a part of one, some bytes are returned, and Arrow says what is wrong. Raises
-    OSError.
+    OSError. With its `size`, one request is enough for most files.
     """
-    size = place.described().size
+    size = place.described().size if size is None else size
     end = place.storage.read(place.name, start=max(0, size - _GUESSED), most=_GUESSED).bytes
     length = int.from_bytes(end[-FOOTER_TAIL:-4], "little") + FOOTER_TAIL
     if len(end) < length <= size:

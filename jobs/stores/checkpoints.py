@@ -27,13 +27,11 @@ from jobs.stores import maintenance
 from jobs.stores.delta_log import (
     DeltaLog,
     FaultHook,
-    LogEntry,
     active_paths,
-    entries_after,
-    newest_entries,
     no_fault,
     remove,
 )
+from jobs.stores.log_entries import LogEntry, entries_after, newest_entries
 from jobs.stores.manifest_files import ManifestFiles
 from jobs.stores.own_tables import opened
 from jobs.stores.row_files import RowFiles, is_own
@@ -134,6 +132,7 @@ class CheckpointStore:
         """
         seen = None
         while True:
+            self._log.look_anew()
             table = opened(self._warehouse, self._log, self._warehouse.paths.checkpoints)
             version = table.version()
             try:
@@ -197,8 +196,7 @@ class CheckpointStore:
 
     def maintain(self) -> None:
         """Shorten the log. The caller must hold the job. Do not call it on the commit path."""
-        if maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000):
-            self._log.reopen()
+        maintenance.shorten(self._log, now_s=self._warehouse.now_ms() / 1000)
 
     def _note(self, version: int, entries: list[dict[str, Any]]) -> None:
         """Remember the entries of the version that was just committed, unless one of them was never decoded."""
@@ -243,7 +241,7 @@ class CheckpointStore:
     def _read_back(self, row: Row, at_version: int, met: str) -> AppendResult:
         try:
             table = self._log.reopen()
-            after = list(entries_after(table, at_version))
+            after = list(entries_after(self._log.folder, table.version(), at_version))
             mine = next((entry for entry in after if entry.ours and entry.ours.get("nonce") == row.nonce), None)
             if mine is not None:
                 self._log.sync(mine.version)
@@ -334,7 +332,7 @@ class CheckpointStore:
 
     def _must_know_the_fence(self, table: DeltaTable, rows: tuple[Row, ...]) -> None:
         """Raise UnreadableRowError if a damaged file may hold a newer claim than the readable entries."""
-        newest, claim = next(newest_entries(table)), newest_claim(rows)
+        newest, claim = next(newest_entries(self._log.folder, table.version())), newest_claim(rows)
         if claim is None or (newest.ours or {}).get("generation") != claim.generation:
             lost = next(iter(self._damaged.values()))
             raise UnreadableRowError(f"{lost}, and who held the job last is not known without it: restore the file")

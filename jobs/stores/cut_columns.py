@@ -9,7 +9,7 @@ from checkpointing.commit.net import keyed_tables
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
-from jobs.state.files import schema_of
+from jobs.state.files import schemas_of
 from jobs.stores.cuts import Cut
 from jobs.stores.delta_log import DeltaLog
 from jobs.stores.table_columns import columns_of_schema
@@ -41,7 +41,7 @@ def with_columns(
 def _of_files(warehouse: Warehouse, state: TableRecord | None) -> Schema | None:
     if state is None or state.mode is not TableMode.STATE:
         return None
-    footers = [schema_of(str(warehouse.root), file) for file in state.files]
+    footers = schemas_of(str(warehouse.root), state.files)
     schemas = [Schema.from_arrow(footer) for footer in footers if footer is not None]
     agree = schemas and len({columns_of_schema(schema) for schema in schemas}) == 1
     return schemas[0] if agree else None

@@ -129,11 +129,23 @@ class CutStore:
 
     def entries(self) -> dict[CheckpointId, RecordedCut]:
         """Return every recorded cut, read at one version of the table. Raise UnreadableRowError for a foreign entry."""
-        return self._recorded(opened(self._warehouse, self._log, self._warehouse.paths.cuts))
+        self._log.look_anew()
+        return self._seen()
 
     def all(self) -> dict[CheckpointId, Cut]:
         """Return the versions of every recorded cut. Raises the errors of `entries`."""
         return {checkpoint: cut.versions for checkpoint, cut in self.entries().items()}
+
+    def seen(self) -> dict[CheckpointId, Cut]:
+        """Return the versions of every cut that was recorded at the last look since `look_anew`; raises as `entries`.
+
+        If there was none, it looks now.
+        """
+        return {checkpoint: cut.versions for checkpoint, cut in self._seen().items()}
+
+    def look_anew(self) -> None:
+        """Let the next `seen` look at the table, because others may have recorded cuts since."""
+        self._log.look_anew()
 
     def known(self) -> dict[CheckpointId, Cut]:
         """Return the recorded cuts as of this store's last commit or look. It asks the storage nothing.
@@ -148,8 +160,7 @@ class CutStore:
 
     def maintain(self) -> None:
         """Shorten the log. The caller must hold the job. Do not call it on the commit path."""
-        if maintenance.shorten(self._log.folder, now_s=self._warehouse.now_ms() / 1000):
-            self._log.reopen()
+        maintenance.shorten(self._log, now_s=self._warehouse.now_ms() / 1000)
 
     def _change(self, change: Callable[[_Recorded], _Change | None], failed: str) -> None:
         """Durably commit what `change` makes of the recorded cuts. If it returns None, nothing is to be done.
@@ -197,6 +208,9 @@ class CutStore:
                 lambda: actions.append(self._files.write(name, rows, at_ms)),
             )
         self._log.commit(table, actions, says=change.says)
+
+    def _seen(self) -> _Recorded:
+        return self._recorded(opened(self._warehouse, self._log, self._warehouse.paths.cuts))
 
     def _recorded(self, table: DeltaTable) -> _Recorded:
         versions: dict[CheckpointId, Cut] = {}

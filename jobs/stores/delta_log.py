@@ -11,8 +11,7 @@ is not synced then, so a power cut may lose it. `DeltaLog.sync` makes a log entr
 (`durable`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -49,21 +48,6 @@ def no_fault(moment: CommitMoment) -> None:
     del moment
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """One version of a table, as its commitInfo describes it. `ours` is Tidemark's note in it, or None."""
-
-    version: int
-    operation: str
-    ours: dict[str, Any] | None
-    engine: str = ""
-    """The program that wrote it, in its own words."""
-
-    def __str__(self) -> str:
-        """Return the log entry in the words of messages."""
-        return f"{self.operation} at version {self.version}"
-
-
 class DeltaLog:
     """The log of one table, held open. Each look reads only the versions that came after the last look."""
 
@@ -74,6 +58,12 @@ class DeltaLog:
         self._table: DeltaTable | None = None
         self._committed = -1
         """The newest version that this process committed. The loaded table may not have it yet."""
+        self._looked = False
+        """Whether the table was looked at since `look_anew`."""
+        self._just_opened = False
+        """Whether `create` has opened it and nobody has used it yet."""
+        self.checkpoint_at: int | None = None
+        """The version of the newest Delta log checkpoint, -1 for none, once somebody asked for it (`maintenance`)."""
         self.sound_at: int | None = None
         """Up to this version, no other writer removed any of Tidemark's files (`own_tables`)."""
 
@@ -97,7 +87,7 @@ class DeltaLog:
 
     def create(self, schema: pa.Schema | Schema, configuration: dict[str, str]) -> None:
         """Create the table if it is missing. If several processes try at once, one creates it, and all go on."""
-        if self.is_open or self.exists():
+        if self.is_open or self._opens() or self.exists():
             return
         new = new_folders(self.folder)
         try:
@@ -116,15 +106,27 @@ class DeltaLog:
         self.sync(0)
         sync_folders(new)
 
+    def _opens(self) -> bool:
+        """Return whether an object store has the table. It is read, which costs little more than a look for it."""
+        if isinstance(self.folder.storage, Folder):
+            return False
+        try:
+            self.reopen()
+        except Exception:  # noqa: BLE001 - it is missing, or cannot be read, as the next look says
+            return False
+        self._just_opened = True
+        return True
+
     def drop(self) -> None:
         """Delete the log, so that the folder is no longer a table. Use it only for a table without any commit."""
         delete_folder(log_of(self.folder))
-        self._table, self._committed = None, -1
+        self._table, self._committed, self.checkpoint_at = None, -1, None
 
     def current(self) -> DeltaTable:
         """Return the table at its newest version. Raise what delta-rs raises if it cannot be read."""
         if self._table is None:
             return self.reopen()
+        self._looked = True
         version = self._table.version()
         if version < self._committed or not self.ends_at(version):
             return self._updated(self._table)
@@ -138,6 +140,17 @@ class DeltaLog:
         if self._table is None:
             return self.reopen()
         return self._table if self._table.version() >= self._committed else self._updated(self._table)
+
+    def looked_at(self) -> DeltaTable:
+        """Return the table as of a look since `look_anew` was called last, which is taken now if there was none.
+
+        Raises what delta-rs raises if it cannot be read.
+        """
+        return self.known() if self._looked else self.current()
+
+    def look_anew(self) -> None:
+        """Let the next `looked_at` look at the table, because others may have committed since it was used."""
+        self._looked, self._just_opened = self._looked and self._just_opened, False
 
     def ends_at(self, version: int) -> bool:
         """Return True if this is the newest version. It looks for the log entry of this version and of the next one.
@@ -165,6 +178,7 @@ class DeltaLog:
         """Read the log anew. Return the table."""
         self._table, self._committed = None, -1
         self._table = DeltaTable(str(self.folder))
+        self._looked = True
         return self._table
 
     def commit(
@@ -191,28 +205,6 @@ class DeltaLog:
     def sync(self, version: int) -> None:
         """Make one log entry durable."""
         sync_files([entry_place(self.folder, version)])
-
-
-def newest_entries(table: DeltaTable) -> Iterator[LogEntry]:
-    """Yield the entries of a table's log, newest first. It reads only as many as the caller takes."""
-    look, seen = 4, 0
-    while True:
-        entries = table.history(look)
-        for entry in entries[seen:]:
-            ours = entry.get(METADATA_KEY)
-            said, engine = ours if isinstance(ours, dict) else None, entry.get("engineInfo")
-            yield LogEntry(entry["version"], entry.get("operation", "a commit"), said, str(engine or ""))
-        if len(entries) < look:
-            return
-        look, seen = look * 8, len(entries)
-
-
-def entries_after(table: DeltaTable, version: int) -> Iterator[LogEntry]:
-    """Yield the log entries of versions after `version`, newest first."""
-    for entry in newest_entries(table):
-        if entry.version <= version:
-            return
-        yield entry
 
 
 def active_paths(table: DeltaTable) -> list[str]:

@@ -5,14 +5,18 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import Final
 
-from checkpointing.commit.leftovers import Referenced, is_unreferenced
+from checkpointing.commit.leftovers import Referenced, is_unreferenced, oldest_with_leftovers
 from checkpointing.graph import JobGraph, VertexKind
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths, parse_generation, parse_staged_name
 from jobs.storage.together import together
 from jobs.stores.warehouse import Warehouse
+
+LISTED_ALONE: Final = 4
+"""The folders of so many generations are listed one by one. If there are more, all files of the table are listed."""
 
 
 def delete_leftovers(
@@ -59,11 +63,26 @@ def staging_folders(graph: JobGraph, paths: ProtocolPaths) -> tuple[TableName, .
 
 
 def _of_table(warehouse: Warehouse, table: TableName, *, current: Generation, by: Referenced) -> Iterator[str]:
+    for generation, last in _staged(warehouse, table, oldest_with_leftovers(by), current):
+        name, path = parse_staged_name(last), f"{warehouse.paths.staged_folder(table, generation)}/{last}"
+        if name is not None and is_unreferenced(path, name, generation, current=current, by=by):
+            yield path
+
+
+def _staged(
+    warehouse: Warehouse, table: TableName, oldest: Generation, current: Generation
+) -> Iterator[tuple[Generation, str]]:
+    """Yield the generation and name of each file that generations from `oldest` up to `current` staged.
+
+    Mostly they are one generation. A store lists its files alone, and not those of a thousand checkpoints.
+    """
+    if current - oldest <= LISTED_ALONE:
+        for generation in map(Generation, range(oldest, current)):
+            staged = warehouse.place(warehouse.paths.staged_folder(table, generation))
+            yield from ((generation, file.name) for file in staged.entries())
+        return
     for file in warehouse.place(warehouse.paths.staged_root(table)).entries(deep=True):
         folder, _, last = file.name.rpartition("/")
-        generation, name = parse_generation(folder), parse_staged_name(last)
-        if generation is None or name is None or generation >= current:
-            continue
-        path = f"{warehouse.paths.staged_folder(table, generation)}/{last}"
-        if is_unreferenced(path, name, generation, current=current, by=by):
-            yield path
+        by = parse_generation(folder)
+        if by is not None and by < current:
+            yield by, last

@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 
 from checkpointing.metadata.paths import STAGED, parse_generation, parse_staged_name
 from jobs.storage.place import StoragePlace
-from jobs.stores.delta_log import LogEntry, active_paths, entries_after, newest_entries, paths_with_deletion_vectors
-from jobs.stores.log_entries import file_actions
+from jobs.stores.delta_log import active_paths, paths_with_deletion_vectors
+from jobs.stores.log_entries import LogEntry, entries_after, file_actions, newest_entries
 
 _PARTS_OF_A_STAGED_PATH = 3
 
@@ -42,7 +42,7 @@ def lost_files(table: DeltaTable, folder: StoragePlace, after: int) -> dict[str,
     Raises OSError if an entry of the log is gone.
     """
     lost: dict[str, LostFile] = {}
-    for entry in reversed(list(entries_after(table, after))):
+    for entry in reversed(list(entries_after(folder, table.version(), after))):
         for action, path in file_actions(folder, entry.version):
             if action == "add":
                 lost.pop(path, None)
@@ -58,15 +58,15 @@ def not_removable(table: DeltaTable, folder: StoragePlace, leaving: Collection[s
     into the log need not be removed.
     """
     gone = set(leaving).difference(active_paths(table)) if leaving else set()
-    lost = lost_files(table, folder, _newest_of_ours(table)) if gone else {}
+    lost = lost_files(table, folder, _newest_of_ours(table, folder)) if gone else {}
     if gone & lost.keys():
         return merged(lost[min(gone & lost.keys())].by, str(folder))
     vectors = paths_with_deletion_vectors(table).intersection(leaving) if leaving else set()
     return marked(vectors, str(folder)) if vectors else ""
 
 
-def _newest_of_ours(table: DeltaTable) -> int:
-    return next((entry.version for entry in newest_entries(table) if entry.ours is not None), 0)
+def _newest_of_ours(table: DeltaTable, folder: StoragePlace) -> int:
+    return next((entry.version for entry in newest_entries(folder, table.version()) if entry.ours is not None), 0)
 
 
 def merged(by: LogEntry, folder: str) -> str:

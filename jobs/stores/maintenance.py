@@ -1,32 +1,34 @@
 """Keeps tables' logs short, so that the ten-thousandth commit costs as much as the first (P9).
 
-After every `EVERY_VERSIONS` versions, a Delta log checkpoint is written. No reader opens an old version of
-`checkpoints` or `cuts`. So the log entries before the *last but one* Delta log checkpoint are then deleted, and so are
-the row files that no later version names. This is safe for a reader that began earlier, because the files that it has
-listed stay for at least `EVERY_VERSIONS` more versions and an hour. Cuts name old versions of output tables. In those
-tables, only log entries before all cuts are deleted (`drop_entries`).
+After every `EVERY_VERSIONS` versions, a Delta log checkpoint is written. In an object store, `checkpoints` and `cuts`
+get one more often. Each start opens them before its first micro-batch, and asks twice for each log entry since. No
+reader opens an old version of these two tables. So their log entries before a Delta log checkpoint that is
+`EVERY_VERSIONS` old are then deleted, and so are the row files that no later version names. This is safe for a reader
+that began earlier, because the files that it has listed stay for at least `EVERY_VERSIONS` more versions and an hour.
+Cuts name old versions of output tables. In those tables, only log entries before all cuts are deleted (`drop_entries`).
 
 Only the tick that holds the job may call this, and not on the commit path. A claim takes a new version, so a row file
 that was written before the claim can never be committed.
 """
 
+import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from deltalake import DeltaTable
-
 from checkpointing.metadata.paths import is_data_file
+from jobs.storage.folder import Folder
 from jobs.storage.place import StoragePlace
 from jobs.storage.port import Listed
 from jobs.storage.synced import sync_files
-from jobs.stores.delta_log import active_paths
+from jobs.stores.delta_log import DeltaLog, active_paths
 from jobs.stores.log_entries import LOG_CHECKPOINT, entry_place, file_actions, log_of, log_versions
 from jobs.stores.lost_files import is_ours
 from jobs.stores.row_files import FOLDER
 
 EVERY_VERSIONS: Final = 50
+EVERY_VERSIONS_IN_STORE: Final = 10
 GRACE_S: Final = 3_600
 
 _LAST: Final = "_last_checkpoint"
@@ -53,15 +55,20 @@ def log_length(folder: StoragePlace) -> LogLength:
     return LogLength(len(versions), sum(version > last for version in versions))
 
 
-def checkpoint_log(folder: StoragePlace) -> bool:
-    """Write a Delta log checkpoint if the last one is at least `EVERY_VERSIONS` versions old.
+def checkpoint_log(log: DeltaLog, every: int = EVERY_VERSIONS) -> bool:
+    """Write a Delta log checkpoint if the last one is so many versions old. Return whether it was due.
 
-    Return whether it was due.
+    The storage is asked for the last one only once.
     """
-    if max(log_versions(folder), default=-1) - _last_checkpoint(folder) < EVERY_VERSIONS:
+    table = log.known()
+    if log.checkpoint_at is None:
+        in_folder = isinstance(log.folder.storage, Folder)
+        log.checkpoint_at = _last_checkpoint(log.folder) if in_folder else _hinted_checkpoint(log.folder)
+    if table.version() - log.checkpoint_at < every:
         return False
-    DeltaTable(str(folder)).create_checkpoint()
-    _sync_log_checkpoints(folder)
+    table.create_checkpoint()
+    _sync_log_checkpoints(log.folder)
+    log.checkpoint_at = table.version()
     return True
 
 
@@ -70,22 +77,24 @@ def _sync_log_checkpoints(folder: StoragePlace) -> None:
 
     Entries before them will be deleted, and a torn one keeps the table from loading.
     """
+    if not isinstance(folder.storage, Folder):
+        return
     log = log_of(folder)
     sync_files([log / each.name for each in log.entries() if LOG_CHECKPOINT.fullmatch(each.name) or each.name == _LAST])
 
 
-def shorten(folder: StoragePlace, *, now_s: float) -> bool:
-    """Write a Delta log checkpoint if it is due. Then delete the files that no reader needs.
-
-    Return whether it was due.
-    """
-    if not checkpoint_log(folder):
-        return False
-    kept = log_versions(folder, LOG_CHECKPOINT)[-2:]
-    if len(kept) == 2:  # noqa: PLR2004 - the last and the last but one
-        _drop_log_before(kept[0], folder)
-    _drop_old_files(folder, now_s)
-    return True
+def shorten(log: DeltaLog, *, now_s: float) -> None:
+    """Write a Delta log checkpoint of an own table if it is due. Then delete the files that no reader needs."""
+    every = EVERY_VERSIONS if isinstance(log.folder.storage, Folder) else EVERY_VERSIONS_IN_STORE
+    if not checkpoint_log(log, every):
+        return
+    checkpoints = log_versions(log.folder, LOG_CHECKPOINT)
+    old = [version for version in checkpoints if version <= checkpoints[-1] - EVERY_VERSIONS]
+    if old:
+        _drop_log_before(old[-1], log.folder)
+    _drop_old_files(log, now_s)
+    if old:
+        log.reopen()
 
 
 def drop_entries(folder: StoragePlace, floor: int, *, kept_s: float, now_s: float) -> bool:
@@ -127,6 +136,17 @@ def _last_checkpoint(folder: StoragePlace) -> int:
     return max(log_versions(folder, LOG_CHECKPOINT), default=-1)
 
 
+def _hinted_checkpoint(folder: StoragePlace) -> int:
+    """Return what the log says of its newest Delta log checkpoint; -1 if it says nothing.
+
+    The hint may be older than the checkpoint, which only costs another one.
+    """
+    try:
+        return int(json.loads((log_of(folder) / _LAST).read())["version"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return -1
+
+
 def _drop_log_before(version: int, folder: StoragePlace) -> bool:
     found = (_VERSIONED.fullmatch(each.name) for each in log_of(folder).entries())
     gone = sorted((int(name[1]), name[0]) for name in found if name and int(name[1]) < version)
@@ -135,8 +155,8 @@ def _drop_log_before(version: int, folder: StoragePlace) -> bool:
     return bool(gone)
 
 
-def _drop_old_files(folder: StoragePlace, now_s: float) -> None:
-    active = set(active_paths(DeltaTable(str(folder))))
+def _drop_old_files(log: DeltaLog, now_s: float) -> None:
+    folder, active = log.folder, set(active_paths(log.known()))
     for each in (folder / FOLDER).entries():
         if f"{FOLDER}/{each.name}" not in active:
             _drop_if_old(folder / FOLDER, each, now_s)

@@ -55,6 +55,8 @@ Columns = tuple[TableColumn, ...]
 class Shows:
     """The columns that a table shows when a tick begins. `columns` are those in the newest entry, if it has the table.
 
+    `mode` says how that entry writes the table. It is None if the entry does not change the table.
+
     The table is not `settled` while that entry waits to be published, for the first time or again. Then it may lack
     some of the columns. It is `renamed` while no entry has the table under its present name. Then it gets these columns
     with its first rows.
@@ -63,6 +65,7 @@ class Shows:
     columns: Columns = ()
     settled: bool = True
     renamed: bool = False
+    mode: TableMode | None = None
 
 
 NOTHING_YET: Final = Shows()
@@ -73,6 +76,13 @@ class _Expected:
     declared: Columns
     mode: TableMode
     shows: Shows
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the pipeline writes the table as the newest row does, which is published."""
+        shows = self.shows
+        as_before = shows.columns and shows.mode is self.mode and not differ(shows.columns, self.declared)
+        return bool(as_before) and shows.settled and not shows.renamed
 
 
 class TableNotCheckedError(RuntimeError):
@@ -106,13 +116,16 @@ class OutputTables:
         Raises TableMismatchError, before anything runs, if the pipeline cannot write to the existing table, or if
         others have changed it.
         """
-        self._expect(table, _Expected(declared_columns(schema), mode, shows))
+        expected = _Expected(declared_columns(schema), mode, shows)
+        self._expect(table, expected)
+        if expected.is_unchanged and self._tables.left(table) is not None:
+            return  # as the last checkpoint left it, which had checked it: `check` opens it before the next one commits
         log = self._tables.log(table)
         if not shows.columns or shows.renamed:
             self._drop_shell(log, shows.columns or declared_columns(schema))
         made_in = Schema([field_of(column) for column in shows.columns]) if shows.columns else schema
         log.create(made_in, {**CONFIGURATION, JOB_PROPERTY: str(self._warehouse.paths.job)})
-        loaded = log.current()
+        loaded = log.looked_at()
         self._must_be_ours(loaded, table, mode, renamed=shows.renamed)
         problems = self._problems(table, loaded)
         if problems:
@@ -121,8 +134,11 @@ class OutputTables:
     def published(self, table: TableName, columns: Columns) -> None:
         """Record that the table shows these columns now, because a commit of Tidemark has added them."""
         known = self._expected.get(table)
-        if known is not None and columns and (known.shows != Shows(columns)):
-            self._expect(table, replace(known, shows=Shows(columns)))
+        if known is None or not columns:
+            return
+        shows = replace(known.shows, columns=columns, settled=True, renamed=False)
+        if known.shows != shows:
+            self._expect(table, replace(known, shows=shows))
 
     def check(self, tables: Iterable[TableName], leaving: Collection[str] = ()) -> tuple[str, ...]:
         """Return the reasons why nothing may be published into these tables now. Each names the table and the way out.
@@ -166,7 +182,7 @@ class OutputTables:
         """Drop a table that an earlier tick created with other columns, if nothing was ever committed to it."""
         if not log.is_open and not log.exists():
             return
-        loaded = log.current()
+        loaded = log.looked_at()
         ours = loaded.metadata().configuration.get(JOB_PROPERTY) == str(self._warehouse.paths.job)
         if ours and loaded.version() == 0 and differ(columns_of_schema(loaded.schema()), due):
             log.drop()

@@ -10,8 +10,8 @@ from itertools import takewhile
 from deltalake import DeltaTable
 
 from jobs.engine_paths import typed
-from jobs.stores.delta_log import DeltaLog, newest_entries
-from jobs.stores.log_entries import file_actions
+from jobs.stores.delta_log import DeltaLog
+from jobs.stores.log_entries import file_actions, newest_entries
 from jobs.stores.row_files import is_own
 from jobs.stores.standing import damaged_log
 from jobs.stores.warehouse import Warehouse
@@ -27,17 +27,19 @@ class OwnTableChangedError(Exception):
 
 
 def opened(warehouse: Warehouse, log: DeltaLog, name: str) -> DeltaTable:
-    """Return the table at its newest version. Check that no other writer has removed anything.
+    """Return the table as of a look since `DeltaLog.look_anew`. Check that no other writer has removed anything.
 
     Raises TableLogDamagedError, which names the missing or damaged log entry, and OwnTableChangedError.
     """
     try:
-        table = log.current()
+        table = log.looked_at()
     except Exception as error:
         raise damaged_log(warehouse, name, error) from error
     if log.sound_at == table.version():
         return table
-    foreign = list(takewhile(lambda entry: entry.ours is None and entry.version > 0, newest_entries(table)))
+    foreign = list(
+        takewhile(lambda entry: entry.ours is None and entry.version > 0, newest_entries(log.folder, table.version()))
+    )
     lost: set[str] = set()
     for entry in reversed([each for each in foreign if each.operation != "OPTIMIZE"]):
         for action, path in file_actions(log.folder, entry.version):

@@ -27,13 +27,12 @@ from jobs.storage.together import together
 from jobs.stores import maintenance
 from jobs.stores.delta_log import (
     Action,
-    LogEntry,
     active_paths,
     add,
-    newest_entries,
     paths_with_deletion_vectors,
     remove,
 )
+from jobs.stores.log_entries import LogEntry, newest_entries
 from jobs.stores.lost_files import not_removable
 from jobs.stores.output_tables import first_problem
 from jobs.stores.soundness import misfit
@@ -98,7 +97,7 @@ class Publisher:
 
     def maintain(self, table: TableName) -> None:
         """Write a Delta log checkpoint if it is due, so that the table opens fast. It deletes nothing."""
-        maintenance.checkpoint_log(self._tables.log(table).folder)
+        maintenance.checkpoint_log(self._tables.log(table))
 
     def _publish(self, request: _Request) -> TablePublished:
         log = self._tables.log(request.table)
@@ -106,7 +105,7 @@ class Publisher:
         for _ in range(TRIES):
             table = log.current() if request.by is None or met is not None else log.known()
             if self._tables.shown(table, request.table) >= request.checkpoint:
-                version = self._version_showing(table, request.checkpoint)
+                version = self._version_showing(table, request)
                 return TablePublished(request.checkpoint, request.table, version, "")
             if met is not None and not _may_pass(met):
                 break
@@ -195,9 +194,11 @@ class Publisher:
 
     def _foreign_since_ours(self, table: DeltaTable, request: _Request) -> list[LogEntry]:
         """Return the log entries of others since Tidemark's last commit (or the table's creation), oldest first."""
-        if self._tables.log(request.table).has_committed(table.version()):
+        log = self._tables.log(request.table)
+        if log.has_committed(table.version()):
             return []
-        foreign = takewhile(lambda entry: entry.ours is None and entry.version > 0, newest_entries(table))
+        entries = newest_entries(log.folder, table.version())
+        foreign = takewhile(lambda entry: entry.ours is None and entry.version > 0, entries)
         return [*foreign][::-1]
 
     def _must_exist(self, request: _Request, file: FileHandle) -> None:
@@ -229,19 +230,19 @@ class Publisher:
         name = self._warehouse.paths.transaction_id(request.table)
         return Transaction(app_id=name, version=request.checkpoint, last_updated=self._warehouse.now_ms())
 
-    def _version_showing(self, table: DeltaTable, checkpoint: CheckpointId) -> int:
-        """Return the oldest version at which the table showed `checkpoint` or a newer one.
+    def _version_showing(self, table: DeltaTable, request: _Request) -> int:
+        """Return the oldest version at which the table showed the checkpoint or a newer one.
 
         The search begins at the newest.
         """
         found = table.version()
-        for entry in newest_entries(table):
+        for entry in newest_entries(self._tables.log(request.table).folder, found):
             shown = self._checkpoint_of(entry)
-            if shown is not None and shown < checkpoint:
+            if shown is not None and shown < request.checkpoint:
                 break
             if shown is not None:
                 found = entry.version
-            if shown == checkpoint:
+            if shown == request.checkpoint:
                 break
         return found
 

@@ -138,6 +138,8 @@ class RequestFolder:
 
     def clean(self, is_alive: Callable[[Holder], bool | None]) -> None:
         """Delete requests and answers whose asking process is dead, and answers that nobody has read for an hour."""
+        if not any(True for _ in self._folder.entries()):
+            return
         for request in self.waiting():
             if not isinstance(request, Unreadable) and is_alive(request.asker) is False:
                 self.withdraw(request.request)

@@ -12,8 +12,8 @@ from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.engine_paths import typed
 from jobs.storage.together import together
-from jobs.stores.log_entries import broken_entry, log_versions, published_by
-from jobs.stores.tables import TableLogs
+from jobs.stores.log_entries import broken_entry, log_versions
+from jobs.stores.tables import Left, TableLogs
 from jobs.stores.warehouse import Warehouse
 
 
@@ -65,23 +65,22 @@ def _look_at(warehouse: Warehouse, logs: TableLogs, table: TableName, versions: 
     """Return what a table's log says at these versions, or at all (None). Raise TableLogDamagedError."""
     log = logs.log(table)
     try:
-        loaded = log.current()
-        shows = CheckpointId(logs.shown(loaded, table))
+        left = logs.left(table, versions) if versions else None
+        if left is None:
+            loaded = log.looked_at()
+            left = Left(loaded.version(), CheckpointId(logs.shown(loaded, table)))
     except Exception as error:
         if not log_versions(log.folder):
             return LogSeen(None)
         raise damaged_log(warehouse, table, error) from error
-    application = warehouse.paths.transaction_id(table)
     there = log_versions(log.folder) if versions is None else []
     asked = sorted(versions) if versions is not None else there
-    entries = together(
-        warehouse.storage, lambda version: (version, published_by(log.folder, version, application)), asked
-    )
+    entries = together(warehouse.storage, lambda version: (version, logs.published_at(table, version)), asked)
     published = {version: entry for version, entry in entries if entry is not None}
     if not there and not published.keys() >= {*asked} - {0}:
         there = log_versions(log.folder)  # one version has no log entry, which may have been dropped as too old
     oldest = there[0] if there else 0
-    return LogSeen(loaded.version(), shows, published, oldest)
+    return LogSeen(left.version, left.shows, published, oldest)
 
 
 def damaged_log(warehouse: Warehouse, name: str, error: Exception) -> TableLogDamagedError:

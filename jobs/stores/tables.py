@@ -1,15 +1,28 @@
 """Holds the log of each output table open for the whole tick, and knows which checkpoint a table shows."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from checkpointing.commit.behind import Entry
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, TableName
+from jobs.storage.folder import Folder
+from jobs.storage.together import both
 from jobs.stores.delta_log import DeltaLog, FaultHook, active_paths, no_fault
+from jobs.stores.log_entries import published_by
 from jobs.stores.warehouse import Warehouse
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The newest version of a table, and the checkpoint of the job that it published."""
+
+    version: int
+    shows: CheckpointId
 
 
 class TableLogs:
@@ -25,6 +38,10 @@ class TableLogs:
 
         The lookup takes half as long as a commit.
         """
+        self._published: dict[tuple[TableName, int], Entry] = {}
+        """What log entries published. An entry never changes."""
+        self._left: dict[TableName, Left] = {}
+        """The tables that were looked at since `look_anew`, and need not be opened yet (`left`)."""
 
     def log(self, table: TableName) -> DeltaLog:
         """Return a table's log, even if the table does not exist yet."""
@@ -37,13 +54,53 @@ class TableLogs:
         """Return the newest checkpoint that the loaded table shows, or 0 if it shows none."""
         known, version, checkpoint = self._shown.get(name, (None, 0, 0))
         if known is not table or version != table.version():
-            checkpoint = table.transaction_version(self._warehouse.paths.transaction_id(name)) or 0
+            checkpoint = self._shown_by(table, name)
             self._shown[name] = (table, table.version(), checkpoint)
         return checkpoint
+
+    def _shown_by(self, table: DeltaTable, name: TableName) -> int:
+        """Return the checkpoint of the newest entry, which is ours as a rule. delta-rs would read the whole log."""
+        newest = self.published_at(name, table.version())
+        if newest is not None:
+            return newest.checkpoint
+        return table.transaction_version(self._warehouse.paths.transaction_id(name)) or 0
+
+    def published_at(self, name: TableName, version: int) -> Entry | None:
+        """Return the checkpoint of the job that an entry of a table published; None if none, or if it is unreadable."""
+        known = self._published.get((name, version))
+        if known is not None:
+            return known
+        found = published_by(self.log(name).folder, version, self._warehouse.paths.transaction_id(name))
+        if found is not None:
+            self._published[name, version] = found
+        return found
+
+    def left(self, name: TableName, versions: Collection[int] = ()) -> Left | None:
+        """Return the newest version of a table in a store if it is the newest of these, and the job published it.
+
+        Then nobody has changed the table since, and it need not be opened: delta-rs would ask for the whole log.
+        Without `versions`, return what the look since `look_anew` has found. None says nothing about the table.
+        """
+        log = self.log(name)
+        if versions and not log.is_open and not isinstance(log.folder.storage, Folder):
+            newest = max(versions)
+            is_newest, entry = both(
+                log.folder.storage, lambda: log.ends_at(newest), lambda: self.published_at(name, newest)
+            )
+            if is_newest and entry is not None:
+                self._left[name] = Left(newest, entry.checkpoint)
+        return self._left.get(name)
+
+    def look_anew(self) -> None:
+        """Let each log be looked at again when it is needed next, because others may have committed since."""
+        self._left.clear()
+        for log in self._logs.values():
+            log.look_anew()
 
     def published(self, table: DeltaTable, name: TableName, checkpoint: CheckpointId) -> None:
         """Record that a commit after that loaded table makes the table show a checkpoint."""
         self._shown[name] = (table, table.version() + 1, checkpoint)
+        self._left.pop(name, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from bench.tick_trace import commits
+from bench.tick_trace import commits, first_micro_batch_ms
 from checkpointing.messages import TickOutcome
 from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.reading import Cuts
@@ -26,6 +27,7 @@ from tests.scenarios.runtime.sequence_job import GOLD, LocalEngine, build, read_
 from tests.store_proxy import Fault, Harm, Proxy, longest_chain
 
 REQUESTS_MAX = 6
+STARTS_MAX = 26
 BESIDE = ("/lease", "/requests", "/traces")
 """What no checkpoint waits for."""
 
@@ -80,6 +82,18 @@ def test_a_checkpoint_waits_for_few_requests(url, proxy):
         for one in times
     ]
     assert min(longest_chain(each) for each in waited) <= REQUESTS_MAX, waited[-1]
+
+
+def test_a_start_waits_for_few_requests(url, proxy):
+    """Before its first micro-batch, a tick looks at all tables at the same time, and opens and maintains none."""
+    run(url, checkpoints=2)
+    before = len(proxy.seen())
+    report = run(url, checkpoints=1)
+    began = first_micro_batch_ms(report.trace) / 1000
+    asked = [each for each in proxy.seen()[before:] if each.ended <= began]
+    assert longest_chain(asked) <= STARTS_MAX, [(each.kind, each.key) for each in asked]
+    opened = [each for each in asked if each.kind == "LIST" and re.search("(bronze|gold)/.*/_delta_log", each.key)]
+    assert [] == opened
 
 
 def test_the_trace_of_a_finished_tick_is_in_the_store(url):

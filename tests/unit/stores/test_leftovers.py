@@ -5,14 +5,20 @@ from uuid import uuid4
 
 import pytest
 
-from checkpointing.commit.leftovers import Referenced, is_leftover, is_unreferenced, referenced
+from checkpointing.commit.leftovers import (
+    Referenced,
+    is_leftover,
+    is_unreferenced,
+    oldest_with_leftovers,
+    referenced,
+)
 from checkpointing.handles import FileHandle, StagedFile
 from checkpointing.identifiers import CheckpointId, Generation, VertexId, job_name, table_name
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
-from jobs.stores.leftovers import delete_leftovers, delete_unfinished
+from jobs.stores.leftovers import LISTED_ALONE, delete_leftovers, delete_unfinished
 from jobs.stores.warehouse import Warehouse
 
 SILVER = table_name("silver/flights")
@@ -94,6 +100,29 @@ def test_only_leftovers_are_deleted(tmp_path: Path) -> None:
     left = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     assert {names[name] for name in kept} == left
     assert () == delete_leftovers(warehouse, [SILVER], current=Generation(4), by=Referenced(_row(2, 7)))
+
+
+def test_no_generation_before_the_oldest_one_has_leftovers() -> None:
+    """So the folders of these generations need not be listed."""
+    name = StagedName(JOIN, 9, str(uuid4()))
+    for newest in (None, _row(2, 7)):
+        oldest = oldest_with_leftovers(Referenced(newest))
+        found = [g for g in range(1, 9) if is_leftover(name, Generation(g), current=Generation(9), newest=newest)]
+        assert oldest == found[0]
+
+
+def test_leftovers_of_many_dead_generations_are_found(tmp_path: Path) -> None:
+    """One after the other died before its first checkpoint, so the folders of all of them may have leftovers."""
+    warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
+    dead = 3 + LISTED_ALONE
+    names = [
+        warehouse.paths.staged_file(SILVER, Generation(g), StagedName(JOIN, 9, str(uuid4()))) for g in range(1, dead)
+    ]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    deleted = delete_leftovers(warehouse, [SILVER], current=Generation(dead), by=Referenced(_row(2, 7)))
+    assert sorted(names[1:]) == sorted(deleted)
 
 
 def test_a_table_that_does_not_exist_yet_has_no_leftovers(tmp_path: Path) -> None:
