@@ -175,7 +175,6 @@ def classic_settings(config: SparkConfig) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        "spark.scheduler.mode": "FAIR",
         "spark.locality.wait": "0",
         "spark.driver.memory": config.memory,
         "spark.python.worker.reuse": "true",
