@@ -51,8 +51,10 @@ class Table:
 class Vertex:
     """A vertex with its explicit, stable id. `splits` name a source's subtasks in order.
 
-    A source is `bounded` if each of its splits has an end (Flink: `Boundedness.BOUNDED`). `meanings` say how the
-    columns of a keyed vertex's state are computed, and its checkpoints record them.
+    A source is `bounded` if each of its splits has an end (Flink: `Boundedness.BOUNDED`). A source may read several
+    sources one after the other, its `parts` (Flink: `HybridSource`). The name of each split begins as its part says.
+    Every part but the last is bounded.
+    `meanings` say how the columns of a keyed vertex's state are computed, and its checkpoints record them.
     `renamed_from` is the vertex's id in older checkpoints. `columns_renamed_from` has the old names of columns of its
     state and of its table, by the new ones.
     """
@@ -66,6 +68,15 @@ class Vertex:
     renamed_from: VertexId | None = None
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
     bounded: bool = False
+    parts: tuple[str, ...] = ()
+
+    def part(self, split: str) -> int:
+        """Return the place of a split's part, from 0. All splits of a source without parts have place 0."""
+        return next(place for place, begin in enumerate(self.parts) if split.startswith(begin)) if self.parts else 0
+
+    def ends(self, split: str) -> bool:
+        """Return whether a split of this source has an end."""
+        return self.bounded or self.part(split) < len(self.parts) - 1
 
     def subtasks(self) -> tuple[SubtaskId, ...]:
         """Return the vertex's subtasks in order of index."""

@@ -51,7 +51,7 @@ from checkpointing.messages import (
 from spec.faults import NONE, Faults
 from spec.micro_batches import MicroBatches
 from spec.neighbours import merged, undo_merges
-from spec.pipeline import ESTIMATED, ROW_BYTES, SEQUENCE, first_id, position_before, rows_before
+from spec.pipeline import ESTIMATED, ROW_BYTES, SEQUENCE, position_before, rows_before
 from spec.upstream import PUBLISHES, Upstreams
 from spec.world import FileGoneError, World
 
@@ -74,8 +74,8 @@ class Hands:
         """How many rows a transaction of a source has."""
         self.upstreams: Upstreams | None = None
         """The jobs whose cuts the sources read, if they read any."""
-        self.bounded: Collection[VertexId] = ()
-        """The sources whose splits end where no row can be read, by their first names."""
+        self.ending: Collection[SplitId] = ()
+        """The splits that end where no row can be read."""
         self._seen: dict[tuple[Generation, SplitId], int] = {}
         """How far each split could be read when a generation last polled it."""
         self._retained: dict[tuple[Generation, CheckpointId], frozenset[CheckpointId]] = {}
@@ -160,8 +160,7 @@ class Hands:
         readable = self._seen[generation, effect.split] = self.readable.get(effect.split, 0)
         rows = min(effect.max_rows, readable - start)
         if rows <= 0:
-            is_over = first_id(effect.source) in self.bounded
-            return (SourceEnded if is_over else SourceIdle)(effect.source, effect.split)
+            return (SourceEnded if effect.split in self.ending else SourceIdle)(effect.source, effect.split)
         whole = (start + rows) // self.transaction_rows * self.transaction_rows
         end = whole if whole > start else (start // self.transaction_rows + 1) * self.transaction_rows
         ends = (position_before(start), position_before(end))

@@ -96,6 +96,9 @@ class Plans:
         if not self._moves.splits:
             return SPLITS[ORDERS]
         known = [*SPLITS[ORDERS], LATER]
+        if self._moves.parts:  # each part has a split
+            known = known[: self._shapes.randint(2, len(known))]
+            return tuple(self._shapes.sample(known, len(known)))
         return tuple(self._shapes.sample(known, self._shapes.randint(1, len(known))))
 
     def _eyes(self) -> Eyes:

@@ -5,7 +5,7 @@ Judges use this, so that they do not share an error with the product.
 
 from typing import Any
 
-from checkpointing.graph import JobGraph, Table, TableMode
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex
 from checkpointing.identifiers import JobName, SplitId, VertexId
 from checkpointing.messages import Publication
 from checkpointing.metadata.paths import table_of_state
@@ -68,15 +68,41 @@ def ended_at(record: CheckpointRecord) -> frozenset[tuple[VertexId, SplitId]]:
 def ended_before(graph: JobGraph, record: CheckpointRecord | None) -> frozenset[tuple[VertexId, SplitId]]:
     """Return the splits of a pipeline that had ended at an entry.
 
-    A bounded source has ended if all its splits have. It finds no new ones then.
+    A part of a source has ended if all its splits have. It finds no new ones then. A source without parts is one part.
     """
     found: set[tuple[VertexId, SplitId]] = set()
-    ended = ended_at(record) if record is not None else frozenset()
     for vertex in record.vertices if record is not None else ():
-        for source in (each for each in graph.sources() if each.id == vertex.vertex and each.bounded):
-            whole = bool(vertex.splits) and all((source.id, split) in ended for split in vertex.splits)
-            found |= {(source.id, split) for split in source.splits if whole or (source.id, split) in ended}
+        for source in (each for each in graph.sources() if each.id == vertex.vertex):
+            for begin in source.parts or ("",):
+                if source.bounded or begin != (source.parts or ("",))[-1]:
+                    found |= {(source.id, split) for split in ended_of(source, begin, vertex)}
     return frozenset(found)
+
+
+def ended_of(source: Vertex, begin: str, vertex: VertexRecord) -> frozenset[SplitId]:
+    """Return the splits of a part that an entry says have ended, and if all have, also those that it does not know.
+
+    The names of the part's splits begin with `begin`.
+    """
+    over = {
+        split: subtask.finished
+        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=False)
+        if split.startswith(begin)
+    }
+    whole = bool(over) and all(over.values())
+    return frozenset(split for split in source.splits if split.startswith(begin) and (whole or over.get(split, False)))
+
+
+def splits_before(graph: JobGraph) -> dict[tuple[VertexId, SplitId], tuple[tuple[VertexId, SplitId], ...]]:
+    """Return the splits of earlier parts, for each split of a source that is read in parts."""
+    found: dict[tuple[VertexId, SplitId], tuple[tuple[VertexId, SplitId], ...]] = {}
+    for source in graph.sources():
+        earlier: tuple[tuple[VertexId, SplitId], ...] = ()
+        for begin in source.parts:
+            own = tuple((source.id, split) for split in source.splits if split.startswith(begin))
+            found |= dict.fromkeys(own, earlier)
+            earlier += own
+    return found
 
 
 def renames_of(graph: JobGraph) -> frozenset[Rename]:

@@ -104,6 +104,8 @@ class Scenario:
     """The sources that end, by their first names."""
     expects_barriers: bool = False
     """True if the job saves work shortly before a periodic barrier."""
+    parted: bool = False
+    """True if the orders are read in parts."""
 
     @property
     def mode(self) -> CheckpointingMode:
@@ -226,9 +228,9 @@ def unreadable(scenario: Scenario, seed: int) -> Scenario:
     return replace(scenario, faults=faults, config={**scenario.config, **tolerated})
 
 
-def ending(scenario: Scenario, sources: int) -> Scenario:
-    """Return the scenario with so many bounded sources."""
-    return replace(scenario, bounded=((), (PAYMENTS,), (ORDERS, PAYMENTS))[sources])
+def ending(scenario: Scenario, sources: int, *, parted: bool) -> Scenario:
+    """Return the scenario with so many bounded sources, and with orders that are read in parts or not."""
+    return replace(scenario, bounded=((), (PAYMENTS,), (ORDERS, PAYMENTS))[sources], parted=parted)
 
 
 def paced(scenario: Scenario, pause_ms: int, orders_max: int | None) -> Scenario:

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 class InputsEnd(DoorJudge):
     """Judges polls, entries and the end of the tick (B4).
 
-    A split that has ended is never polled again, and an entry says where it ended. No key ends before all splits have
-    ended, unless somebody drains the job. An entry is finished only if all keys have ended. A tick finishes exactly if
-    all splits have ended and its newest cut is that of a finished entry.
+    A split that has ended is never polled again, and an entry says where it ended. Nothing of a part is polled before
+    all splits of the earlier parts have ended, and an entry with rows of the part says that they have. No key ends
+    before all splits have ended, unless somebody drains the job. An entry is finished only if all keys have ended. A
+    tick finishes exactly if all splits have ended and its newest cut is that of a finished entry.
     """
 
     def __init__(self, door: Watched) -> None:
@@ -39,6 +40,7 @@ class InputsEnd(DoorJudge):
         super().__init__(door)
         restored = door.setup.restored
         self._at = positions_of(restored)
+        self._restored_at = dict(self._at)
         self._is_shown = restored is not None and says_finished(restored)
         """True if the newest cut is that of a finished entry."""
         keyed = (each.id for each in door.setup.graph.operators() if each.kind is VertexKind.KEYED)
@@ -63,6 +65,8 @@ class InputsEnd(DoorJudge):
         match effect:
             case PollSource() if (effect.source, effect.split) in self.door.ended:
                 self.wrong(f"split {effect.split} of {effect.source} has ended, and is polled again")
+            case PollSource() if self.door.is_held((effect.source, effect.split)):
+                self.wrong(f"split {effect.split} is polled, and not every split of an earlier part has ended")
             case RunMicroBatch():
                 self._ran(effect)
             case NotifyComplete():
@@ -91,6 +95,10 @@ class InputsEnd(DoorJudge):
                 self.wrong(
                     f"{split[1]} ended at {self._at.get(split)}, entry {record.checkpoint} says {positions[split]}"
                 )
+        for split, earlier in self.door.before.items():
+            moved = positions.get(split) != self._restored_at.get(split)
+            if moved and not ended_at(record).issuperset(earlier):
+                self.wrong(f"entry {record.checkpoint} has rows of {split[1]}, and an earlier part has not ended")
         finished = self._drafts[record.checkpoint] = says_finished(record)
         if finished and self._holding:
             self.wrong(f"entry {record.checkpoint} is finished, {sorted(self._holding)} may hold rows back")

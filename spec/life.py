@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from checkpointing.graph import Vertex
 from checkpointing.identifiers import CheckpointId, Generation, SplitId
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from spec.cut_contents import in_flight, positions
-from spec.entries_say import ended_at
+from spec.entries_say import ended_of
 from spec.history import (
     CheckpointEnded,
     CheckpointTriggered,
@@ -20,6 +21,7 @@ from spec.history import (
     SavepointAnswered,
     TickOver,
 )
+from spec.pipeline import first_id
 
 if TYPE_CHECKING:
     from checkpointing.failures import CheckpointFailureReason
@@ -112,13 +114,16 @@ def left_uncommitted(history: History) -> Iterator[str]:
     A zombie is not judged once another process has an entry of its own, because that one may have gone back, or moved a
     source.
     """
+    sources: dict[Generation, tuple[Vertex, ...]] = {}
     for event in history.without_flow:
+        if isinstance(event, DoorStarted):
+            sources[event.generation] = event.graph.sources()
         if not isinstance(event, TickOver) or event.end.outcome not in _ALL_READ:
             continue
         if event.newest and event.newest.generation > event.generation:
             continue
         read = positions(event.newest) if event.newest and event.readable else {}
-        done = _ended(event.newest, [split for split, _ in event.readable]) if event.newest else set()
+        done = _ended(event.newest, sources.get(event.generation, ())) if event.newest else set()
         behind = [split for split, rows in event.readable if split not in done and read.get(split, 0) < rows]
         if behind:
             yield f"split {behind[0]} stands at {read.get(behind[0], 0)} of {dict(event.readable)[behind[0]]}"
@@ -126,11 +131,13 @@ def left_uncommitted(history: History) -> Iterator[str]:
             yield f"checkpoint {event.newest.checkpoint} holds rows in flight that no table shows"
 
 
-def _ended(newest: CheckpointRecord, splits: Iterable[SplitId]) -> set[SplitId]:
-    """Return which of these splits have ended. A source that has ended as a whole does not read what it finds later."""
-    ended = ended_at(newest)
-    whole = any(
-        vertex.splits and all((vertex.vertex, split) in ended for split in vertex.splits) for vertex in newest.vertices
-    )
-    known = {split for vertex in newest.vertices for split in vertex.splits}
-    return {split for _, split in ended} | {split for split in splits if whole and split not in known}
+def _ended(newest: CheckpointRecord, sources: Iterable[Vertex]) -> set[SplitId]:
+    """Return which splits of these sources have ended. A part that has ended does not read what it finds later."""
+    return {
+        split
+        for vertex in newest.vertices
+        for source in sources
+        if first_id(source.id) == first_id(vertex.vertex)
+        for begin in source.parts or ("",)
+        for split in ended_of(source, begin, vertex)
+    }

@@ -27,6 +27,7 @@ from spec.history import (
 from spec.judgement_events import JudgementBroke
 from spec.mishap_events import PowerLost
 from spec.moves import Moves, drawn
+from spec.pipeline import PARTS
 from spec.readers import NOTHING_FOUND, RAN_OUT
 from spec.simulator import Outcome, Simulation, judged
 
@@ -53,6 +54,7 @@ IN_FLIGHT: Final = "an entry holds rows in flight"
 EMPTIED: Final = "a table is emptied"
 FINISHED: Final = "a job is finished"
 SOME_ENDED: Final = "a source has ended, another one goes on"
+PART_ENDED: Final = "a part of a source has ended, and the next one is read"
 WHOLE: Final = "an append table loses files and gets others in one publication"
 RARE: Final = (
     *_BY_GATES.values(),
@@ -64,6 +66,7 @@ RARE: Final = (
     WHOLE,
     FINISHED,
     SOME_ENDED,
+    PART_ENDED,
     *(f"the holder of before: {name}" for name in TAKEN),
     RAN_OUT,
     NOTHING_FOUND,
@@ -126,7 +129,18 @@ def _run(run: Simulation) -> Counter[str]:
     met.update(told for event in events if (told := _told(event)) is not None)
     met.update(name for event in events if isinstance(event, RowCommitted) for name in _of_entry(event.record))
     met.update(_of_tables(events))
+    if run.moves.parts:
+        met[PART_ENDED] += sum(isinstance(event, RowCommitted) and _switched(event.record) for event in events)
     return met
+
+
+def _switched(record: CheckpointRecord) -> bool:
+    """Return whether an entry has rows of the second part of the orders."""
+    return any(
+        split.startswith(PARTS[1]) and subtask.position is not None
+        for vertex in record.vertices
+        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=False)
+    )
 
 
 def _told(event: Event) -> str | None:

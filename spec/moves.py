@@ -72,6 +72,8 @@ class Moves:
     """How many of the two sources are bounded: none, the payments, or both."""
     expects_barriers: bool = False
     """True if the job saves work shortly before a periodic barrier, as real ticks do."""
+    parts: bool = False
+    """True if the orders are read in parts: some splits to their end, and then the others (B4)."""
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
@@ -95,6 +97,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     stores = Random(f"manifests of {seed}")  # noqa: S311 - as above
     ends = Random(f"ends of {seed}")  # noqa: S311 - as above
     barriers = Random(f"expected barriers of {seed}")  # noqa: S311 - as above
+    parts = Random(f"parts of {seed}")  # noqa: S311 - as above
     arrivals = Random(f"arrivals of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
@@ -122,6 +125,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         polls_fail=polls.random() < SELDOM,
         sources_end=ends.choice([1, 2]) if ends.random() < SELDOM else 0,
         expects_barriers=barriers.random() < EVENLY,
+        parts=parts.random() < SELDOM,
         mishaps=Mishaps(1, random.choice([1, 2])) if random.random() < SELDOM else NO_MISHAPS,
         pause_ms=random.choice([0, 0, 40, 150]),
         transaction_rows=transactions.choice([1, 1, 1, 1, 3, 5]),
@@ -129,6 +133,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         cuts=upstream.random() < SELDOM,
     )
     moves = replace(moves, **forced)
-    moves = replace(moves, arrivals_max=0) if moves.sources_end else moves  # a split that has ended gets no more rows
+    is_ending = moves.sources_end or moves.parts
+    moves = replace(moves, arrivals_max=0) if is_ending else moves  # a split that has ended gets no more rows
     # a cut is read whole, by all, and the other job decides when its rows come
-    return replace(moves, resets_max=0, orders_max=None, arrivals_max=0) if moves.cuts else moves
+    return replace(moves, resets_max=0, orders_max=None, arrivals_max=0, parts=False) if moves.cuts else moves

@@ -68,8 +68,10 @@ SPLITS: Final[dict[VertexId, tuple[SplitId, ...]]] = {
     ORDERS: (SplitId("a"), SplitId("b")),
     PAYMENTS: (SplitId("c"),),
 }
-LATER: Final = SplitId("d")
+LATER: Final = SplitId("a2")
 """A split of the orders that the source does not have at the beginning."""
+PARTS: Final = ("a", "b")
+"""What the names of the splits begin with in each part of the orders, if the orders are read in parts (B4)."""
 ESTIMATED: Final = SplitId("b")
 """The split whose slices say that they only estimate their number of rows."""
 _ORDINALS: Final = {SplitId("a"): 0, SplitId("b"): 1, SplitId("c"): 2, LATER: 3}
@@ -105,17 +107,20 @@ def graph(
     *,
     audited: bool = False,
     bounded: tuple[VertexId, ...] = (),
+    parted: bool = False,
 ) -> JobGraph:
     """Return the graph of this release, with its keyed vertices at that parallelism.
 
     `orders` are the splits of the orders. `audited` says whether it has the vertex that comes and goes. `bounded` are
-    the sources that end, by their first names.
+    the sources that end, by their first names. `parted` says whether the orders are read in parts.
     """
     columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
     bare = _with_orders(_graph(parallelism), orders)
     bare = with_columns(_audited(bare) if audited else bare, columns)
     vertices = tuple(_value_named(vertex, renames=release == RENAMING_VALUE) for vertex in bare.vertices)
     vertices = tuple(replace(vertex, bounded=vertex.id in bounded) for vertex in vertices)
+    if parted:
+        vertices = tuple(replace(vertex, parts=PARTS) if vertex.id == ORDERS else vertex for vertex in vertices)
     named = _named(replace(bare, vertices=vertices), renames=release == RENAMING)
     return replace(named, hooks=hooks)
 
@@ -242,6 +247,13 @@ def _graph(parallelism: int) -> JobGraph:
             EdgeId(JOINED, TOTALS),
         ),
     )
+
+
+def ending_splits(bounded: Iterable[VertexId], *, parted: bool) -> frozenset[SplitId]:
+    """Return the splits that end, where these sources are bounded, and where the orders are read in parts or not."""
+    known = {**SPLITS, ORDERS: (*SPLITS[ORDERS], LATER)}
+    first = {split for split in known[ORDERS] if parted and split.startswith(PARTS[0])}
+    return frozenset(first.union(*(known[source] for source in bounded)))
 
 
 def position_before(row: int) -> str:

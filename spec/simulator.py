@@ -23,7 +23,7 @@ from spec.invariants import Violation, violations
 from spec.mishaps import Chance
 from spec.moves import Moves, drawn
 from spec.neighbours import optimize
-from spec.pipeline import LATER, MAX_PARALLELISM, graph
+from spec.pipeline import LATER, MAX_PARALLELISM, ending_splits, graph
 from spec.scenarios import scenario_of
 from spec.storing import store_entries
 from spec.tick import Narrate, Tick
@@ -83,7 +83,7 @@ class Simulation:
         self._narrate = narrate
         self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)
         self._hands.transaction_rows = self.moves.transaction_rows
-        self._hands.bounded = self.scenario.bounded
+        self._hands.ending = ending_splits(self.scenario.bounded, parted=self.scenario.parted)
         self._rows = {**self.scenario.rows, LATER: self._shapes.choice([0, 5, 12])}
         self._hands.readable = dict.fromkeys(self._rows, 0)
         if self.moves.cuts:

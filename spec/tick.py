@@ -172,7 +172,7 @@ class Tick:
             limits=self.plan.limits,
             strategy=self.plan.strategy,
             ids=IDS_PER_CLAIM if few is None else few,
-            sources=graph(1, self.plan.release, bounded=self.scenario.bounded).sources(),
+            sources=graph(1, self.plan.release, bounded=self.scenario.bounded, parted=self.scenario.parted).sources(),
         )
 
     def _names(self, restored: CheckpointRecord | None) -> Names:
@@ -190,8 +190,8 @@ class Tick:
         missing = (SplitId(split) for splits in stood for split in splits if split not in self.plan.orders)
         known, hooks = (*self.plan.orders, *missing), self.scenario.hooks
         audits = (self.plan.audited and not taken(self.world, restored)) or must_audit(restored)
-        bounded = self.scenario.bounded
-        return graph(self.plan.parallelism, release, hooks, known, audited=audits, bounded=bounded)
+        bounded, parted = self.scenario.bounded, self.scenario.parted
+        return graph(self.plan.parallelism, release, hooks, known, audited=audits, bounded=bounded, parted=parted)
 
     def _takes_time(self, effect: TickEffect, before: TickEffect | None) -> Turns:
         """Let others have their turns while the stores work. Find out why a release was refused."""

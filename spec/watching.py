@@ -45,7 +45,7 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from spec.channel_bytes import ChannelBytes
-from spec.entries_say import ended_before
+from spec.entries_say import ended_before, splits_before
 from spec.steps import Begun, Step
 
 Split = tuple[VertexId, SplitId]
@@ -71,6 +71,8 @@ class Watched:
     """When a split was last found idle, or could not be read. A split that has sent rows since is left out."""
     ended: set[Split] = field(default_factory=set)
     """The splits that have ended. They are never polled again."""
+    before: dict[Split, tuple[Split, ...]] = field(default_factory=dict)
+    """The splits that must have ended before a split is read, for sources that are read in parts."""
     failed: dict[Split, int] = field(default_factory=dict)
     """How many polls of a split have failed in a row."""
     running: set[VertexId] = field(default_factory=set)
@@ -111,9 +113,14 @@ class Watched:
         return bool(self.running) or any(split not in self.idle_since for split in self.polls)
 
     def is_idle(self, split: Split) -> bool:
-        """Return whether a split was found idle, could not be read, or has ended, and must not be asked now."""
+        """Return whether a split was found idle, could not be read, has ended or is held, and must not be asked now."""
         since = self.idle_since.get(split)
-        return split in self.ended or (since is not None and self.now_ms < since + self.setup.idle_poll_ms)
+        waits = since is not None and self.now_ms < since + self.setup.idle_poll_ms
+        return waits or split in self.ended or self.is_held(split)
+
+    def is_held(self, split: Split) -> bool:
+        """Return whether a split of an earlier part has not ended."""
+        return any(each not in self.ended for each in self.before.get(split, ()))
 
     def is_asked_too_soon(self, split: Split) -> bool:
         """Return whether a split was found idle so shortly before that it must not be asked, even before a barrier."""
@@ -308,8 +315,9 @@ class Panel:
 def _begun(begun: Begun) -> Watched:
     setup, claim = begun.setup, begun.setup.claim
     channels = ChannelBytes(setup.graph, setup.credit_bytes)
-    ended = set(ended_before(setup.graph, setup.restored))
-    return Watched(setup, begun.now_ms, begun.now_ms, claim.first_id, claim.last_id, channels, ended=ended)
+    ended, before = set(ended_before(setup.graph, setup.restored)), splits_before(setup.graph)
+    first, last = claim.first_id, claim.last_id
+    return Watched(setup, begun.now_ms, begun.now_ms, first, last, channels, ended=ended, before=before)
 
 
 def _follow(door: Watched, judges: Panel, step: Step) -> None:

@@ -5,7 +5,7 @@ tick claims a generation, rolls an unpublished entry forward, discards what olde
 crashes in between, the next tick takes the same steps.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,12 +65,19 @@ def unpublished(rows: Iterable[Row], cuts: Container[CheckpointId]) -> Checkpoin
 def has_finished(restore: CheckpointRecord | None, sources: Iterable[Vertex]) -> bool:
     """Return whether a pipeline with these sources has no row left to read after the cut (B4).
 
-    A source that is new, or that is not bounded any more, has rows left. A finished source finds no new splits.
+    A source that is new, or that is not bounded any more, has rows left, and so has one with a new part. A finished
+    source finds no new splits.
     """
     if restore is None or not restore.finished:
         return False
-    known = {vertex.vertex for vertex in restore.vertices}
-    return all(source.bounded and known & {source.id, source.renamed_from} for source in sources)
+    splits = {vertex.vertex: vertex.splits for vertex in restore.vertices}
+    return all(source.bounded and _knows_parts(source, splits) for source in sources)
+
+
+def _knows_parts(source: Vertex, splits: Mapping[VertexId, tuple[str, ...]]) -> bool:
+    """Return whether a cut has the source, and a split of each of its parts."""
+    was = splits.get(source.id) or splits.get(source.renamed_from or source.id, ())
+    return bool(was) and all(any(split.startswith(part) for split in was) for part in source.parts)
 
 
 def completion(record: CheckpointRecord) -> NotifyComplete:

@@ -4,6 +4,9 @@ Back-pressure reaches the sources here: a split without credit is not polled. Pa
 `every_rows` the counted sources share exactly that many rows in an epoch. A source may also have a cap of its own, so
 that two sources of unequal size advance together. A split on its way to a cut of another job has no such limits, since
 no barrier can be sent before it arrives (A10).
+
+Some sources read other sources one after the other, their parts (B4). A split is held until all splits of the earlier
+parts have ended. It counts neither as idle nor as having rows.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -31,6 +34,7 @@ class Split:
     granted: int = 0
     idle: bool = False
     ended: bool = False
+    part: int = 0
     failures: int = 0
     idle_until_ms: int = 0
 
@@ -69,13 +73,20 @@ class SourceReaders:
         self._pacing = pacing
         self._splits = {
             (subtask.vertex, name): Split(
-                subtask, name, positions.get(subtask), idle=subtask in ended, ended=subtask in ended
+                subtask,
+                name,
+                positions.get(subtask),
+                idle=subtask in ended,
+                ended=subtask in ended,
+                part=source.part(name),
             )
             for source in sources
             for subtask, name in zip(source.subtasks(), source.splits, strict=True)
         }
         self.cuts = CutGroups(pacing.cut_groups, {key: split.position for key, split in self._splits.items()})
         self._bounded = all(source.bounded for source in sources)
+        self._parts = {source.id: self._part_now(source.id) for source in sources if source.parts}
+        """The part that each source with parts reads now."""
         self._rows = dict.fromkeys((source.id for source in sources), 0)
         self._granted = dict.fromkeys(self._rows, 0)
         """How many rows are being read, by source."""
@@ -117,7 +128,7 @@ class SourceReaders:
     @property
     def all_idle(self) -> bool:
         """True if no split had anything to read when it was last asked."""
-        return all(split.idle or split.failures for split in self._splits.values())
+        return all(split.idle or split.failures or self._is_held(split) for split in self._splits.values())
 
     @property
     def all_ended(self) -> bool:
@@ -132,7 +143,7 @@ class SourceReaders:
     @property
     def quota_spent(self) -> bool:
         """True if some split can read more only in the next epoch."""
-        waiting = (split for split in self._splits.values() if not split.idle)
+        waiting = (split for split in self._splits.values() if not (split.idle or self._is_held(split)))
         return any(self._room(split) <= 0 for split in waiting)
 
     @property
@@ -171,10 +182,15 @@ class SourceReaders:
         self._splits[source, name].idle_until_ms = at_ms
 
     def found_ended(self, source: VertexId, name: SplitId) -> SubtaskId:
-        """Note that a split has ended, and return its subtask. It is never polled again."""
+        """Note that a split has ended, and return its subtask. It is never polled again.
+
+        If it was the last one of its part, the splits of the next part are read from now on.
+        """
         split = self._polled(source, name)
         self._grant(split, 0)
         split.idle, split.ended, split.failures = True, True, 0
+        if source in self._parts:
+            self._parts[source] = self._part_now(source)
         return split.subtask
 
     def failed(self, source: VertexId, name: SplitId, now_ms: int) -> bool:
@@ -230,7 +246,8 @@ class SourceReaders:
 
     def _may_read(self, split: Split) -> bool:
         """Return whether a split reads on. In a tick that is to end, one on its way to a cut still does."""
-        return not self.ended and not split.ended and (not self.stopped or self.cuts.is_behind(_key(split)))
+        over = self.ended or split.ended or self._is_held(split)
+        return not over and (not self.stopped or self.cuts.is_behind(_key(split)))
 
     def _outstanding(self) -> Iterator[tuple[VertexId, SplitId]]:
         return (key for key, split in self._splits.items() if split.granted)
@@ -242,6 +259,14 @@ class SourceReaders:
         return min((at for at in waiting if at > now_ms), default=None)
 
     # -------------------------------------------------------------- leaves
+
+    def _part_now(self, source: VertexId) -> int:
+        """Return the first part of the source with a split that has not ended."""
+        return min((split.part for split in self._of(source) if not split.ended), default=0)
+
+    def _is_held(self, split: Split) -> bool:
+        """Return whether a split of an earlier part has not ended yet."""
+        return split.part > self._parts.get(split.subtask.vertex, split.part)
 
     def _room(self, split: Split) -> int:
         """Return how many more rows the split may be granted in this epoch."""

@@ -95,6 +95,15 @@ def _check_splits(vertex: Vertex, was: VertexRecord, record: CheckpointRecord) -
             f"checkpoint {record.checkpoint} stands in split {missing[0]!r} of source {vertex.id!r}, "
             "which the source no longer has; bring it back (an empty one will do)"
         )
+    strange = [split for split in was.splits if vertex.parts and not split.startswith(vertex.parts)]
+    if strange:
+        begins = " or ".join(map(repr, vertex.parts))
+        raise CutDoesNotFitError(
+            f"checkpoint {record.checkpoint} stands in split {strange[0]!r} of source {vertex.id!r}, which reads "
+            f"several sources one after the other now. Their splits begin with {begins}. Put the source back as it "
+            "was, or give it another id: then all of them are read from their start, and its old positions are left "
+            "behind with --allow-non-restored-state"
+        )
 
 
 def _holds_state(snapshot: SubtaskSnapshot) -> bool:
@@ -115,17 +124,18 @@ def positions(graph: JobGraph, record: CheckpointRecord | None) -> dict[SubtaskI
 def ended_splits(graph: JobGraph, record: CheckpointRecord | None) -> frozenset[SubtaskId]:
     """Return the splits that had ended at the cut (B4).
 
-    If all splits of a source had ended, the source has: splits that it finds later are never read. If a source is not
-    bounded any more, none of its splits has ended.
+    If all splits of a part of a source had ended, the part has: splits that it finds later are never read. A source
+    without parts is one part. If a source is not bounded any more, none of its splits has ended, except in the parts
+    before its last.
     """
     found = set()
-    for source in (each for each in graph.sources() if each.bounded):
+    for source in graph.sources():
         was = _vertex(record, source.id)
-        if was is None:
-            continue
-        over = {split for split, each in zip(was.splits, was.subtasks, strict=True) if each.finished}
-        whole = len(over) == len(was.splits) > 0
-        found |= {SubtaskId(source.id, index) for index, split in enumerate(source.splits) if whole or split in over}
+        over = {split: each.finished for split, each in zip(was.splits, was.subtasks, strict=True)} if was else {}
+        ended_parts = {source.part(each) for each in over} - {source.part(each) for each in over if not over[each]}
+        for index, split in enumerate(source.splits):
+            if source.ends(split) and (over.get(split) or source.part(split) in ended_parts):
+                found.add(SubtaskId(source.id, index))
     return frozenset(found)
 
 

@@ -107,6 +107,11 @@ ENDS = Judge(
     400,
 )
 ONE_ENDS = Judge("simulator with a source that ends", partial(_simulated, savepoints_max=2, sources_end=1), 400)
+PARTS = Judge(
+    "simulator with a source that is read in parts",
+    partial(_simulated, savepoints_max=2, rollbacks_max=1, splits=True, parts=True),
+    400,
+)
 ENDS_WITH_MISHAPS = Judge(
     "simulator with sources that end and mishaps",
     partial(_simulated, sources_end=2, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),

@@ -30,6 +30,7 @@ from spec.mutants import (
     needing,
     nonces,
     outside,
+    parts,
     positions,
     publishing,
     reservations,
@@ -86,6 +87,7 @@ _ROOMS = (
     unreadable,
     upstream,
     finishing,
+    parts,
     subtasks,
 )
 
