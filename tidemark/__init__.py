@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from jobs.sources.delta import DeltaSource
     from jobs.sources.files import FileSource
     from jobs.sources.generator import GeneratorSource
+    from jobs.sources.hybrid import HybridSource
     from jobs.sources.kafka.records import DECODED, UNDECODED_COLUMN
     from jobs.sources.kafka.source import KafkaSource
     from jobs.sources.port import (
@@ -97,6 +98,7 @@ __all__ = [
     "Expectation",
     "FileSource",
     "GeneratorSource",
+    "HybridSource",
     "InvalidExpectationError",
     "InvalidMomentError",
     "InvalidNameError",
@@ -181,6 +183,7 @@ _MODULES: Final = {
     "jobs.sources.delta": ("DeltaSource",),
     "jobs.sources.files": ("FileSource",),
     "jobs.sources.generator": ("GeneratorSource",),
+    "jobs.sources.hybrid": ("HybridSource",),
     "jobs.sources.kafka.records": ("DECODED", "UNDECODED_COLUMN"),
     "jobs.sources.kafka.source": ("KafkaSource",),
     "jobs.sources.port": (

@@ -1,6 +1,6 @@
 """Checks what a tick reads and writes: how far each source is ahead of the job, and the folders on both sides."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from checkpointing.commit.fencing import newest_checkpoint
@@ -10,7 +10,7 @@ from jobs.doctor.findings import Finding, Section
 from jobs.runtime.discovery import Discovered, discover
 from jobs.runtime.input_look import InputLook, look_at_input
 from jobs.showing.quantities import count, seconds
-from jobs.sources.port import DescribesItself, ReportsHealth, Source, layers
+from jobs.sources.port import DescribesItself, ReportsHealth, Source, begins_of, every_layer, layers
 from jobs.stores.obstacles import kind_at, obstacles
 from jobs.stores.warehouse import Warehouse
 
@@ -31,7 +31,7 @@ def input_sections(sources: Sources, rows: tuple[Row, ...]) -> Iterator[Section]
     newest = newest_checkpoint(rows)
     try:
         known = sources()
-        looks = {look.source: look for look in look_at_input(known, newest)}
+        looks = look_at_input(known, newest)
     except Exception as error:  # noqa: BLE001 - a user's code, and the next tick would meet it too
         first = (str(error).splitlines() or [""])[0]
         what = f"the pipeline cannot be loaded, so its input was not looked at: {first}"
@@ -40,12 +40,12 @@ def input_sections(sources: Sources, rows: tuple[Row, ...]) -> Iterator[Section]
     if not known:
         return
     seen: list[tuple[str, str]] = []
-    findings = [Finding(*told) for look in looks.values() for told in look.findings()]
+    findings = [Finding(*told) for look in looks for told in look.findings()]
     for name, source in known.items():
-        said = [*_described(source, looks.get(name))]
+        said = [*_described(source, [look for look in looks if look.source == name])]
         try:
             said.append(_behind(discover({name: source}, newest)[name]))
-            said += (each.health() for each in layers(source) if isinstance(each, ReportsHealth))
+            said += (each.health() for each in every_layer(source) if isinstance(each, ReportsHealth))
         except Exception as error:  # noqa: BLE001 - a user's code, and the next tick would meet it too
             first = (str(error).splitlines() or [type(error).__name__])[0]
             findings.append(Finding(f"source {name} cannot be looked at: {first}", _AS_SAID))
@@ -53,14 +53,13 @@ def input_sections(sources: Sources, rows: tuple[Row, ...]) -> Iterator[Section]
     yield Section("input", tuple(seen), tuple(findings))
 
 
-def _described(source: Source, look: InputLook | None) -> Iterator[str]:
+def _described(source: Source, looks: Sequence[InputLook]) -> Iterator[str]:
     about = next((each.described() for each in layers(source) if isinstance(each, DescribesItself)), None)
-    if look is not None:
-        folder = look.folder
+    if about is not None and (begins_of(source) or not looks):
+        yield f"{about.kind}: {about.place}"
+    for folder in (look.folder for look in looks):
         passed = f", {folder.count} passed over" if folder.count else ""
         yield f"{folder.files} files in {folder.splits} splits of {folder.root}{passed}"
-    elif about is not None:
-        yield f"{about.kind}: {about.place}"
 
 
 def _behind(found: Discovered) -> str:

@@ -1,6 +1,6 @@
 """A planned job: all that a tick needs to know about a pipeline, and which splits its sources have."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -13,7 +13,8 @@ from jobs.operators.spec import VertexPlan
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.ports import CheckpointListener, MasterHook, Report
 from jobs.quality.expectation import Suite
-from jobs.sources.port import Source, source_of_cuts
+from jobs.sources.port import Source, in_parts, is_bounded, source_of_cuts
+from jobs.sources.position_words import ended_splits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +53,13 @@ class JobPlan:
         """Return the plan with the splits of the restored cut, in its order, then the new ones.
 
         A subtask keeps its index, and so its position, as long as the source keeps its id. A split that no longer
-        exists stays in the plan, and the source decides what a poll of it does. Raises SourceError if splits
-        cannot be listed, InvalidPipelineError for a source without splits.
+        exists stays in the plan, and the source decides what a poll of it does. A source or a part that has ended is
+        not looked at. Raises SourceError if splits cannot be listed, InvalidPipelineError for a source or a part
+        without splits.
         """
         known = {} if restored is None else {record.vertex: record.splits for record in restored.vertices}
         restored_first = {
-            name: dict.fromkeys([*map(split_id, known.get(name, ())), *source.splits()])
+            name: dict.fromkeys([*map(split_id, known.get(name, ())), *_listed(name, source, restored)])
             for name, source in self.sources.items()
         }
         return self.with_splits({name: tuple(splits) for name, splits in restored_first.items()})
@@ -76,3 +78,17 @@ class JobPlan:
             for vertex in self.graph.vertices
         )
         return replace(self, graph=replace(self.graph, vertices=vertices))
+
+
+def _listed(name: VertexId, source: Source, restored: CheckpointRecord | None) -> Iterator[SplitId]:
+    """Yield the present splits of a source. Raise InvalidPipelineError for a part that has none."""
+    ended = ended_splits(restored, name)
+    for part, own in in_parts(source, ended):
+        if own and is_bounded(part) and all(ended[split] for split in own):
+            continue
+        found = part.splits()
+        if not (found or own) and part is not source:
+            raise InvalidPipelineError(
+                f"source {name}: its {part} has no split to read; write its input first, or correct its folder"
+            )
+        yield from found

@@ -19,7 +19,7 @@ from jobs.planner.job_plan import JobPlan
 from jobs.planner.staging import stage_shared_sources
 from jobs.planner.vertices import Around, vertex_plan
 from jobs.quality.expectation import Suite
-from jobs.sources.port import is_bounded, source_of_cuts
+from jobs.sources.port import begins_of, is_bounded, source_of_cuts
 from jobs.state.backend import state_file_schema
 from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend, StateBackend
 
@@ -115,7 +115,9 @@ def _graph_vertex(
 ) -> Vertex:
     before = vertex.renamed_from
     if isinstance(vertex, SourceVertex):
-        return Vertex(vertex.id, VertexKind.SOURCE, 0, renamed_from=before, bounded=is_bounded(vertex.source))
+        source = vertex.source
+        bounded, parts = is_bounded(source), begins_of(source)
+        return Vertex(vertex.id, VertexKind.SOURCE, 0, renamed_from=before, bounded=bounded, parts=parts)
     spec = plans[vertex.id].spec
     written, called = _output_tables(plans[vertex.id]), dict(tables_of(vertex))
     outputs = tuple(

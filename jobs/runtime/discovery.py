@@ -14,7 +14,7 @@ from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.sources.closing import closing
-from jobs.sources.port import KnowsLag, Lag, Source, SourceError, is_bounded, layers
+from jobs.sources.port import KnowsLag, Lag, Source, SourceError, in_parts, is_bounded, layers
 from jobs.sources.position_words import ended_splits, positions_of
 
 ENDLESS: Final = 1_000_000_000_000
@@ -28,6 +28,10 @@ class Offer:
     lag: Lag
     any: bool
     mark: str
+
+
+_NOTHING: Final = Offer(Lag(0, 0.0), any=False, mark="ended")
+"""What a split offers that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +75,18 @@ def discover(sources: Mapping[VertexId, Source], restored: CheckpointRecord | No
 
 
 def _discovered(name: VertexId, source: Source, restored: CheckpointRecord | None) -> Discovered:
-    """Return what one source offers. Splits that have ended are not looked at, nor new ones of a source that has."""
+    """Return what one source offers. Splits that have ended are not looked at, nor new ones of a part that has."""
     positions = {split: at for (vertex, split), at in positions_of(restored).items() if at and vertex == name}
-    ended = ended_splits(restored, name) if is_bounded(source) else {}
-    over = {split: Offer(Lag(0, 0.0), any=False, mark="ended") for split, is_over in ended.items() if is_over}
-    if over and all(ended.values()):
-        return Discovered(over, ended=True)
-    return Discovered(_offers(name, source, positions) | over)
+    ended = ended_splits(restored, name)
+    found: dict[SplitId, Offer] = {}
+    goes_on = False
+    for part, own in in_parts(source, ended):
+        over = {split: _NOTHING for split in own if ended[split]} if is_bounded(part) else {}
+        if not over or len(over) < len(own):
+            goes_on = True
+            found |= _offers(name, part, positions)
+        found |= over
+    return Discovered(found, ended=not goes_on)
 
 
 def rows_ahead(sources: Mapping[VertexId, Source], restored: CheckpointRecord | None) -> int | None:

@@ -1,12 +1,13 @@
 """Looks once at what the sources of a job pass over, and at sources that have never found a file."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.sources.folder_look import FolderLook
-from jobs.sources.port import LiesInFolder, Source, SourceError, layers
+from jobs.sources.port import LiesInFolder, Source, SourceError, every_layer
 from jobs.sources.position_words import START, PositionWords, positions_of
 
 
@@ -38,18 +39,14 @@ class InputLook:
 
 
 def look_at_input(sources: Mapping[VertexId, Source], restored: CheckpointRecord | None) -> tuple[InputLook, ...]:
-    """Return a look at each source of files. A folder that cannot be listed is left out, since the poll names it."""
-    return tuple(found for name, source in sources.items() if (found := _looked(name, source, restored)) is not None)
+    """Return a look at each folder of files. One that cannot be listed is left out, since the poll names it."""
+    return tuple(look for name, source in sources.items() for look in _looks(name, source, restored))
 
 
-def _looked(name: VertexId, source: Source, restored: CheckpointRecord | None) -> InputLook | None:
-    reads = next((each for each in layers(source) if isinstance(each, LiesInFolder)), None)
-    if reads is None:
-        return None
-    try:
-        folder = reads.look()
-    except SourceError:
-        return None
+def _looks(name: VertexId, source: Source, restored: CheckpointRecord | None) -> Iterator[InputLook]:
     words, known = PositionWords({name: source}), positions_of(restored)
     at_start = all(words.named(*of, position) == START for of, position in known.items() if of[0] == name)
-    return InputLook(name, folder, never_found=at_start and not folder.files)
+    for reads in (each for each in every_layer(source) if isinstance(each, LiesInFolder)):
+        with suppress(SourceError):
+            folder = reads.look()
+            yield InputLook(name, folder, never_found=at_start and not folder.files)

@@ -3,7 +3,7 @@
 from typing import Protocol, runtime_checkable
 
 from checkpointing.identifiers import JobName, VertexId
-from jobs.sources.port import Source, layers
+from jobs.sources.port import Source, every_layer
 
 
 @runtime_checkable
@@ -17,6 +17,6 @@ class KnowsItsJob(Protocol):
 
 def introduce(source: Source, job: JobName, name: VertexId) -> None:
     """Tell a source, and the sources inside it, their job and their id, if they want to know."""
-    for layer in layers(source):
+    for layer in every_layer(source):
         if isinstance(layer, KnowsItsJob):
             layer.belongs_to(job, name)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import structlog
 
 from checkpointing.identifiers import VertexId
-from jobs.sources.port import Closes, Source, layers
+from jobs.sources.port import Closes, Source, every_layer
 
 _log = structlog.get_logger(__name__)
 
@@ -23,7 +23,7 @@ def closing(sources: Mapping[VertexId, Source]) -> Iterator[None]:
 def close_all(sources: Mapping[VertexId, Source]) -> None:
     """Close every source that can be closed. An error is logged, and the other sources are closed too."""
     for name, source in sources.items():
-        for layer in layers(source):
+        for layer in every_layer(source):
             if isinstance(layer, Closes):
                 try:
                     layer.close()

@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from checkpointing.identifiers import CheckpointId, SplitId
+from jobs.sources.hybrid import ReadsFirst
 from jobs.sources.port import Source, SourceError, WrappedSource
 from jobs.storage.documents import document
 from jobs.storage.place import local
@@ -29,7 +30,7 @@ class Committed(BaseModel):
     """The positions by split, in the source's own notation."""
 
 
-class CommitsToFile(WrappedSource):
+class CommitsToFile(WrappedSource, ReadsFirst):
     """A source whose positions are written to `file` when a checkpoint completes (see `port.CommitsPositions`).
 
     The file is replaced in one step. A checkpoint that is not newer than the one in the file changes nothing. A job in

@@ -27,6 +27,7 @@ from jobs.sources.delta_history import DataFile, DeltaHistory, NewestVersion
 from jobs.sources.delta_position import ChangeType, DeltaPosition, DeltaRange, DeltaSlice
 from jobs.sources.delta_reader import CHANGE_TYPE, COMMIT_VERSION, Like, joined, layers, read_history
 from jobs.sources.file_footer import Footer, conversions_of, read_footer
+from jobs.sources.hybrid import ReadsFirst
 from jobs.sources.port import (
     POSITION_COLUMN,
     SPLIT_COLUMN,
@@ -52,7 +53,7 @@ _NOTHING: Final = MappingProxyType[str, int]({})
 _TAKEN: Final = (SPLIT_COLUMN, POSITION_COLUMN, "_metadata")
 
 
-class DeltaSource:
+class DeltaSource(ReadsFirst):
     """Reads the rows of a Delta table, or with `changes` its change data feed (see `port.Source`).
 
     `schema` has the columns to read. By default these are all columns that the table has when the pipeline is built.

@@ -36,6 +36,7 @@ from jobs.sources.file_reader import FileReader
 from jobs.sources.file_seeking import in_file, names_file, rows_before, written
 from jobs.sources.folder_look import FolderLook
 from jobs.sources.found_columns import found_columns, remember
+from jobs.sources.hybrid import ReadsFirst
 from jobs.sources.input_files import InputFiles
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, SourceDescription, SourceError
 from jobs.sources.position_words import END
@@ -48,7 +49,7 @@ _ASKED: Final = VertexId("SOURCE")
 _log = structlog.get_logger(__name__)
 
 
-class FileSource:
+class FileSource(ReadsFirst):
     """Files under `root`, a folder or a URL such as `s3://bucket/in`, with the columns of `schema` (see `port.Source`).
 
     `format` is `parquet`, `orc`, `avro`, `csv` or `json` (a record a line), and `options` are those of Spark's reader

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-from jobs.sources.port import Source, layers
+from jobs.sources.port import Source, every_layer
 from jobs.spark.object_stores import with_store
 from jobs.spark.session import SparkConfig
 from jobs.storage.address import Root
@@ -32,7 +32,7 @@ class ReadsStores(Protocol):
 
 def with_needed_jars(config: SparkConfig, sources: Iterable[Source]) -> SparkConfig:
     """Return the configuration of a session that can read all these sources, and the stores in which they lie."""
-    each = [layer for source in sources for layer in layers(source)]
+    each = [layer for source in sources for layer in every_layer(source)]
     needed = (name for layer in each if isinstance(layer, NeedsJars) for name in layer.jar_sets)
     config = replace(config, jar_sets=tuple(dict.fromkeys([*config.jar_sets, *needed])))
     for layer in each:

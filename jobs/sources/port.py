@@ -7,7 +7,7 @@ offers too.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
@@ -284,6 +284,24 @@ class ReadsFrom(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsParts(Protocol):
+    """Optional for a source: reads several sources, its parts, one after the other (B4; see `hybrid`)."""
+
+    @property
+    def parts(self) -> Sequence[Source]:
+        """The parts, under the names that their splits have in this source.
+
+        Tidemark asks a part directly for its splits and its lag, and not at all when it has ended.
+        """
+        ...
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """What the names of each part's splits begin with, in the order of the parts."""
+        ...
+
+
 class WrappedSource:
     """A source that wraps another one and behaves like it. A subclass changes some of the behaviour.
 
@@ -319,6 +337,30 @@ def layers(source: Source) -> Iterator[Source]:
         yield source
 
 
+def every_layer(source: Source) -> Iterator[Source]:
+    """Yield the layers of a source, and those of its parts."""
+    for layer in layers(source):
+        yield layer
+        for part in layer.parts if isinstance(layer, ReadsParts) else ():
+            yield from layers(part)
+
+
+def begins_of(source: Source) -> tuple[str, ...]:
+    """Return what the names of each part's splits begin with; nothing for a source without parts."""
+    return next((each.begins for each in layers(source) if isinstance(each, ReadsParts)), ())
+
+
+def in_parts(source: Source, splits: Iterable[SplitId]) -> Iterator[tuple[Source, tuple[SplitId, ...]]]:
+    """Yield each part of a source, and those of the splits that are its own. A source without parts is one part."""
+    known = tuple(splits)
+    whole = next((each for each in layers(source) if isinstance(each, ReadsParts)), None)
+    if whole is None:
+        yield source, known
+        return
+    for begin, part in zip(whole.begins, whole.parts, strict=True):
+        yield part, tuple(split for split in known if split.startswith(begin))
+
+
 def source_of_cuts(source: Source) -> ReadsCuts | None:
     """Return the source itself, or the one that it wraps, if that reads another job's cuts."""
     return next((each for each in layers(source) if isinstance(each, ReadsCuts)), None)
@@ -332,7 +374,10 @@ def is_bounded(source: Source) -> bool:
 def has_ended(source: Source, split: SplitId, position: str | None) -> bool:
     """Return whether a split in which a poll found nothing has ended."""
     return any(
-        isinstance(each, Bounded) and each.bounded and each.has_ended(split, position) for each in layers(source)
+        isinstance(each, Bounded)
+        and (each.bounded or isinstance(each, ReadsParts))  # an unbounded source may have parts that end
+        and each.has_ended(split, position)
+        for each in layers(source)
     )
 
 

@@ -34,14 +34,15 @@ def seek(source: Source, place: Place, words: str) -> str | None:
     if words == START:
         return None
     try:
-        return _sought(source, place, words)
+        return sought(source, place, words)
     except NoSuchPositionError as error:
         raise NoSuchPositionError(
             f"{words!r} is not a position in split {place.split} of source {place.source}: {error}"
         ) from error
 
 
-def _sought(source: Source, place: Place, words: str) -> str | None:
+def sought(source: Source, place: Place, words: str) -> str | None:
+    """Return the position that words other than `start` name. Raises as `seek` does, without the name of the split."""
     seeks = next((each for each in layers(source) if isinstance(each, SeeksPositions)), None)
     if seeks is not None:
         return seeks.seek(place.split, place.position, words)

@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import SplitId, split_id
 from checkpointing.messages import PollSource
+from jobs.sources.hybrid import ReadsFirst
 from jobs.sources.port import (
     POSITION_COLUMN,
     SPLIT_COLUMN,
@@ -40,7 +41,7 @@ class SequenceSplit:
     poll_rows_max: int | None = None
 
 
-class SequenceSource:
+class SequenceSource(ReadsFirst):
     """Rows (`split`, `n`, `key`, `value`) of each split, n = 0, 1, 2, ... (see `port.Source`).
 
     `key` is n modulo `keys` and `value` is `n * step + offset`, both bigint. A `bounded` source ends after its last

@@ -15,6 +15,7 @@ from jobs.sources.cuts import CutSource
 from jobs.sources.delta import DeltaSource
 from jobs.sources.files import FileSource
 from jobs.sources.generator import GeneratorSource
+from jobs.sources.hybrid import HybridSource
 from jobs.sources.sequence import SequenceSource, SequenceSplit
 from jobs.testing.contract import BrokenPromiseError
 from tests.scenarios.runtime import cut_jobs
@@ -31,7 +32,7 @@ def sequence(folder: Path) -> SequenceSource:
     return SequenceSource({"a": 11, "b": SequenceSplit(7, poll_rows_max=2), "empty": 0}, keys=3)
 
 
-def files(folder: Path) -> FileSource:
+def files(folder: Path, *, bounded: bool = False) -> FileSource:
     """Return files of several sizes in two folders."""
     for split, sizes in {"berlin": (4, 1, 6), "paris": (5,)}.items():
         for number, rows in enumerate(sizes):
@@ -40,12 +41,30 @@ def files(folder: Path) -> FileSource:
                 path.parent.mkdir(exist_ok=True)
                 values = {"n": list(range(rows)), "name": [f"{split} {number}"] * rows}
                 pq.write_table(pa.table(values), path)
-    return FileSource(folder, SCHEMA)
+    return FileSource(folder, SCHEMA, bounded=bounded)
 
 
 def committed(folder: Path) -> CommitsToFile:
     """Return files whose positions are committed to a file."""
     return CommitsToFile(files(folder), folder.parent / "committed.json")
+
+
+def hybrid(folder: Path) -> HybridSource:
+    """Return files, and then numbers of the same columns."""
+    return HybridSource(files(folder, bounded=True), Numbered({"more": 11}))
+
+
+class Numbered(SequenceSource):
+    """Numbers with the columns of the files."""
+
+    def schema(self) -> StructType:
+        """Return the columns of the files."""
+        return SCHEMA
+
+    def read(self, spark, slices):
+        """Return the numbers, and their keys as names."""
+        found = super().read(spark, slices)
+        return found.select("n", found["key"].cast("string").alias("name"), "_split", "_position")
 
 
 def gaps(folder: Path) -> Gaps:
@@ -101,6 +120,21 @@ class TestGaps(SourceContract):
     """A source for tests, whose positions have gaps."""
 
     source = staticmethod(gaps)
+
+
+@pytest.mark.dear
+class TestHybrid(SourceContract):
+    """A source that reads two others, one after the other."""
+
+    source = staticmethod(hybrid)
+
+
+@pytest.mark.dear
+class TestHybridSurvives(SurvivesKills):
+    """Two sources in real ticks, one after the other."""
+
+    source = staticmethod(hybrid)
+    kills = ("before:AppendRow#4", "after:AppendRow#4")
 
 
 @pytest.mark.dear

@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, JobName, SplitId, VertexId
 from checkpointing.messages import PollSource
+from jobs.sources.hybrid import ReadsFirst
 from jobs.sources.kafka.cluster import FIRST_ANSWER_S, Cluster, ClusterLook, Extent
 from jobs.sources.kafka.connector import records, split_column
 from jobs.sources.kafka.loss import held
@@ -55,7 +56,7 @@ ROUND_S: Final = 0.05
 """A poll is told that there is nothing to read from a look that is at most this old. The splits are polled in turn."""
 
 
-class KafkaSource:
+class KafkaSource(ReadsFirst):
     """The records of Kafka topics (see `port.Source`).
 
     | parameter       | is                                                                                        |

@@ -1,8 +1,9 @@
 """A tiny pipeline over numbers, and an engine that runs it without Spark; also a program that other processes start.
 
-`python sequence_job.py WAREHOUSE [--spark] [--take-over] [--gate FILE] [--wait BYTES] [--bounded]` runs one tick and
-prints its outcome as JSON. With a gate its micro-batches wait until that file is there. With --wait it waits for more
-until it is stopped, and its traces are full after so many bytes. With --bounded its source ends, after one checkpoint.
+`python sequence_job.py WAREHOUSE [--spark] [--take-over] [--gate FILE] [--wait BYTES] [--bounded | --hybrid]` runs one
+tick and prints its outcome as JSON. With a gate its micro-batches wait until that file is there. With --wait it waits
+for more until it is stopped, and its traces are full after so many bytes. With --bounded its source ends, after one
+checkpoint. With --hybrid it reads history first, and then live rows.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
 from jobs.runtime.trace import DEFAULT_BOUNDS, TraceBounds
 from jobs.sinks.staged_files import StagedFiles
+from jobs.sources.port import Source
 from jobs.sources.sequence import SequenceSource
 from jobs.spark.session import SparkConfig
 from jobs.storage.address import Root, parsed
@@ -55,6 +57,17 @@ def build(
     return plan(declared(rows, keys=keys, config=config, bounded=bounded))
 
 
+HISTORY = {"a": 150, "b": 110}
+LIVE = {"live": 90}
+
+
+def hybrid(live: dict[str, int] | None = None, *, bounded: bool = False) -> JobPlan:
+    """Return the planned pipeline over two sources, one after the other. The second one begins within an epoch."""
+    history = SequenceSource(HISTORY, keys=KEYS, bounded=True)
+    source = history.then(SequenceSource(live or LIVE, keys=KEYS, bounded=bounded))
+    return plan(over(source, CONFIG.model_copy(update={"retained": 10})))
+
+
 def as_pipeline(_data: Path) -> Pipeline:
     """Return the pipeline as the command line finds it."""
     return declared()
@@ -71,8 +84,12 @@ def declared(
     rows: dict[str, int] | None = None, *, keys: int = KEYS, config: CheckpointConfig = CONFIG, bounded: bool = False
 ) -> Pipeline:
     """Return the pipeline: numbers to bronze, their count and sum by key to gold; two keyed subtasks."""
+    return over(SequenceSource(rows or ROWS, keys=keys, bounded=bounded), config)
+
+
+def over(source: Source, config: CheckpointConfig) -> Pipeline:
+    """Return the pipeline over any source of numbers."""
     pipeline = Pipeline(JOB, config=config, parallelism=2)
-    source = SequenceSource(rows or ROWS, keys=keys, bounded=bounded)
     numbers = pipeline.source("numbers", source).table(BRONZE, id="bronze")
     numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
     return pipeline
@@ -194,6 +211,7 @@ def main() -> None:
     parser.add_argument("--gate", type=Path)
     parser.add_argument("--wait", type=int)
     parser.add_argument("--bounded", action="store_true")
+    parser.add_argument("--hybrid", action="store_true")
     given = parser.parse_args()
     settings = RuntimeSettings(
         warehouse=given.warehouse,
@@ -204,7 +222,8 @@ def main() -> None:
     )
     engine = None if given.spark else LocalEngine(gate=given.gate)
     try:
-        report = run_tick(build(config=ONE, bounded=True) if given.bounded else build(), settings, engine=engine)
+        ends = build(config=ONE, bounded=True) if given.bounded else build()
+        report = run_tick(hybrid() if given.hybrid else ends, settings, engine=engine)
     except JobHeldError as held:
         print(json.dumps({"held": str(held), "pid": held.holder.pid}))
         sys.exit(3)

@@ -1,0 +1,304 @@
+"""A source that reads several sources one after the other: history first, then live rows (Flink: `HybridSource`).
+
+Each of them is a *part*. The name of a split begins with the number of its part, as in `2.orders-0`, so each position
+says to which part it belongs. The rest of the name, and the position itself, are those of the part's own source. The
+core decides which part is read (`checkpointing/job/readers.py`): a split is polled only when all splits of the parts
+before its own have ended.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import StructField, StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import CheckpointId, SplitId, VertexId, split_id
+from checkpointing.messages import PollSource
+from jobs.sources.port import (
+    POSITION_COLUMN,
+    SPLIT_COLUMN,
+    CommitsPositions,
+    DescribesItself,
+    KnowsLag,
+    Lag,
+    NoSuchPositionError,
+    ReadsParts,
+    Source,
+    SourceDescription,
+    SourceError,
+    has_ended,
+    is_bounded,
+    layers,
+    source_of_cuts,
+)
+from jobs.sources.position_words import PositionWords
+from jobs.sources.seeking import Place, sought
+
+_ASKED: Final = VertexId("SOURCE")
+"""The name of a source in messages, if it does not know its own."""
+
+
+class ReadsFirst:
+    """A source that another source may follow."""
+
+    def then(self: Source, other: Source) -> "HybridSource":
+        """Return a source that reads this source to its end, and then `other`. See `HybridSource`."""
+        return HybridSource(self, other)
+
+
+class Part:
+    """One of the sources that a hybrid source reads, under the names that its splits have there (see `port.Source`)."""
+
+    def __init__(self, number: int, source: Source) -> None:
+        """Read `source` as the part with this number, counted from 1."""
+        self.number = number
+        self.source = source
+        self.begin: Final = f"{number}."
+
+    def __str__(self) -> str:
+        """Return the part as messages name it."""
+        return f"part {self.number} ({type(self.source).__name__})"
+
+    def schema(self) -> StructType:
+        """Return the columns of the part's source."""
+        return self.source.schema()
+
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the splits that exist now; see `port.Source.splits`."""
+        with self._named():
+            return tuple(self._outer(split) for split in self.source.splits())
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the next rows of a split; see `port.Source.poll`."""
+        with self._named(request.split):
+            found = self.source.poll(replace(request, split=self._inner(request.split)))
+        return None if found is None else replace(found, split=request.split)
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the rows of this part's slices; see `port.Source.read`."""
+        with self._named():
+            rows = self.source.read(spark, [replace(each, split=self._inner(each.split)) for each in slices])
+        return rows.withColumn(SPLIT_COLUMN, F.concat(F.lit(self.begin), F.col(SPLIT_COLUMN)))
+
+    def has_ended(self, split: SplitId, position: str | None) -> bool:
+        """Return whether no row will follow the position; see `port.Bounded`."""
+        return has_ended(self.source, self._inner(split), position)
+
+    def named(self, split: SplitId, position: str) -> str:
+        """Return the part, and the position in the words of its source; see `port.NamesPositions`."""
+        return f"part {self.number}, {self._words.named(_ASKED, self._inner(split), position)}"
+
+    def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
+        """Return the rows between two positions; see `port.CountsRows`."""
+        return self._words.rows_between(_ASKED, self._inner(split), start, end)
+
+    def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
+        """Return the position that the words name; see `port.SeeksPositions`."""
+        with self._named(split):
+            return sought(self.source, Place(_ASKED, self._inner(split), position), words)
+
+    def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
+        """Return how far a job is behind the part's splits; see `port.KnowsLag`. A source may not know."""
+        knows = next((each for each in layers(self.source) if isinstance(each, KnowsLag)), None)
+        if knows is None:
+            return {split: Lag(None) for split in self.splits()}
+        with self._named():
+            return {self._outer(split): lag for split, lag in knows.lag(self._own(positions)).items()}
+
+    def commit(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
+        """Tell the part's source the positions of a complete checkpoint; see `port.CommitsPositions`."""
+        own = self._own(positions)
+        for layer in layers(self.source) if own else ():
+            if isinstance(layer, CommitsPositions):
+                layer.notify_checkpoint_complete(checkpoint, own)
+
+    @property
+    def _words(self) -> PositionWords:
+        return PositionWords({_ASKED: self.source})
+
+    def _own(self, positions: Mapping[SplitId, str]) -> dict[SplitId, str]:
+        return {self._inner(split): at for split, at in positions.items() if split.startswith(self.begin)}
+
+    def _outer(self, split: SplitId) -> SplitId:
+        return split_id(f"{self.begin}{split}")
+
+    def _inner(self, split: SplitId) -> SplitId:
+        return SplitId(split.removeprefix(self.begin))
+
+    @contextmanager
+    def _named(self, split: SplitId | None = None) -> Iterator[None]:
+        """Name the part in errors of its source. In a command of the message, the split gets its name in the job."""
+        try:
+            yield
+        except SourceError as error:
+            text = str(error)
+            if split is not None:
+                text = text.replace(f"--split {self._inner(split)} ", f"--split {split} ")
+            kind = NoSuchPositionError if isinstance(error, NoSuchPositionError) else SourceError
+            raise kind(f"{self}: {text}") from error
+
+
+class HybridSource(ReadsFirst):
+    """Several sources, read one after the other: `files.then(kafka)` (see `port.Source`).
+
+    Every part but the last must be bounded. All parts give the same columns, of the same types. Only a column whose
+    name begins with an underscore, such as Kafka's `_undecoded`, may be missing in a part. It is null in its rows.
+
+    When all splits of a part have ended, the next part is read from its own start. The parts must stay what they are
+    as long as the job lives, and in their order. You may add one at the end if the last one is bounded. A part that
+    has ended is not looked at any more, so what it has read may be removed.
+    """
+
+    def __init__(self, *sources: Source) -> None:
+        """Read these sources in this order. A hybrid source among them stands for its parts.
+
+        Raises SourceError if a part before the last has no end, if the parts have other columns, or for a part that
+        reads cuts of another job.
+        """
+        each = [one for source in sources for one in (source.parted if isinstance(source, HybridSource) else (source,))]
+        self.parts = tuple(Part(number, source) for number, source in enumerate(each, 1))
+        for part in self.parts:
+            _must_fit(part, last=part is self.parts[-1])
+        self._schema = _columns(self.parts)
+
+    @property
+    def parted(self) -> tuple[Source, ...]:
+        """The sources, in their order."""
+        return tuple(part.source for part in self.parts)
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        """What the names of each part's splits begin with; see `port.ReadsParts`."""
+        return tuple(part.begin for part in self.parts)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the last part ends, and with it this source; see `port.Bounded`."""
+        return is_bounded(self.parts[-1].source)
+
+    def schema(self) -> StructType:
+        """Return the columns of all parts."""
+        return self._schema
+
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the splits of all parts; see `port.Source.splits`."""
+        return tuple(sorted(split for part in self.parts for split in part.splits()))
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the next rows of a split; see `port.Source.poll`."""
+        return self._part(request.split).poll(request)
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the rows of the slices, which may belong to several parts; see `port.Source.read`."""
+        by_part: dict[Part, list[SourceSlice]] = {}
+        for each in slices:
+            by_part.setdefault(self._part(each.split), []).append(each)
+        frames = [
+            part.read(spark, own).select(*self._selected(part), SPLIT_COLUMN, POSITION_COLUMN)
+            for part, own in by_part.items()
+        ]
+        return reduce(DataFrame.unionAll, frames)
+
+    def has_ended(self, split: SplitId, position: str | None) -> bool:
+        """Return whether no row will follow the position; see `port.Bounded`."""
+        return self._part(split).has_ended(split, position)
+
+    def named(self, split: SplitId, position: str) -> str:
+        """Return the part, and the position in the words of its source; see `port.NamesPositions`."""
+        return self._part(split).named(split, position)
+
+    def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
+        """Return the rows between two positions; see `port.CountsRows`."""
+        return self._part(split).rows_between(split, start, end)
+
+    def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
+        """Return the position that the words name, as the part's source understands them; see `port.SeeksPositions`."""
+        return self._part(split).seek(split, position, words)
+
+    def described(self) -> SourceDescription:
+        """Return the kinds and places of the parts, in their order; see `port.DescribesItself`."""
+        return SourceDescription("hybrid", ", then ".join(_described(part) for part in self.parts))
+
+    def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
+        """Return how far a job is behind each split, also of a part whose turn has not come; see `port.KnowsLag`."""
+        return {split: lag for part in self.parts for split, lag in part.lag(positions).items()}
+
+    def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
+        """Tell each part the positions of its splits; see `port.CommitsPositions`. Raise the first error at the end."""
+        errors: list[Exception] = []
+        for part in self.parts:
+            try:
+                part.commit(checkpoint, positions)
+            except Exception as error:  # noqa: BLE001 - a user's code; the other parts are to be told too
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _part(self, split: SplitId) -> Part:
+        found = next((part for part in self.parts if split.startswith(part.begin)), None)
+        if found is None:
+            raise SourceError(
+                f"split {split!r} is of none of the parts: their splits begin with {_listed(self.begins)}"
+            )
+        return found
+
+    def _selected(self, part: Part) -> Iterator[Column]:
+        known = part.schema().names
+        for field in self._schema.fields:
+            quoted = "`" + field.name.replace("`", "``") + "`"
+            yield F.col(quoted) if field.name in known else F.lit(None).cast(field.dataType).alias(field.name)
+
+
+def _must_fit(part: Part, *, last: bool) -> None:
+    if source_of_cuts(part.source) is not None:
+        raise SourceError(
+            f"{part} reads cuts of another job, which no other source can precede or follow: leave it out"
+        )
+    if any(isinstance(layer, ReadsParts) for layer in layers(part.source)):
+        raise SourceError(f"{part} wraps a source that has parts itself: wrap the whole, `Wrapper(first.then(second))`")
+    if not last and not is_bounded(part.source):
+        raise SourceError(
+            f"{part} has no end, so part {part.number + 1} would never be read: give it bounded=True, or put it last"
+        )
+
+
+def _columns(parts: Sequence[Part]) -> StructType:
+    """Return the columns of all parts, those of the first part first. Raise SourceError if they differ."""
+    fields = {part: {field.name: field for field in part.schema().fields} for part in parts}
+    names = list(dict.fromkeys(name for own in fields.values() for name in own))
+    wrong = [name for name in names if not _is_common(name, [own.get(name) for own in fields.values()])]
+    if wrong:
+        told = "; ".join(f"{name!r} is {_types(name, fields)}" for name in wrong)
+        raise SourceError(f"the parts of a source must have the same columns, of the same types: {told}")
+    found = StructType()
+    for name in names:
+        each = [own[name] for own in fields.values() if name in own]
+        nullable = len(each) < len(parts) or any(field.nullable for field in each)
+        found = found.add(StructField(name, each[0].dataType, nullable))
+    return found
+
+
+def _is_common(name: str, fields: Sequence[StructField | None]) -> bool:
+    """Return whether all parts have the column. One whose name begins with an underscore may be missing."""
+    types = {field.dataType for field in fields if field is not None}
+    return len(types) == 1 and (None not in fields or name.startswith("_"))
+
+
+def _types(name: str, fields: Mapping[Part, Mapping[str, StructField]]) -> str:
+    return ", ".join(
+        f"{own[name].dataType.simpleString() if name in own else 'missing'} in {part}" for part, own in fields.items()
+    )
+
+
+def _described(part: Part) -> str:
+    about = next((each.described() for each in layers(part.source) if isinstance(each, DescribesItself)), None)
+    return type(part.source).__name__ if about is None else f"{about.kind}: {about.place}"
+
+
+def _listed(begins: Sequence[str]) -> str:
+    return " or ".join(repr(begin) for begin in begins)

@@ -1,0 +1,109 @@
+"""A job that reads history first and then live rows: real ticks on real Delta tables, without Spark."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from checkpointing.job.restoring import CutDoesNotFitError
+from checkpointing.messages import TickOutcome
+from jobs.at_rest.resetting import Reset, reset
+from jobs.holding.boundaries import KILL_VARIABLE
+from jobs.holding.job_state import newest_restorable
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
+from jobs.stores.cuts import CutStore
+from tests.scenarios.runtime.savepoint_job import at
+from tests.scenarios.runtime.sequence_job import BRONZE, HISTORY, LocalEngine, build, hybrid, read_cut
+
+PROGRAM = Path(__file__).with_name("sequence_job.py")
+DUE = {"1.a": 150, "1.b": 110, "2.live": 90}
+IN_MAKE_TEST = "before:AppendRow#3"
+KILLS = (
+    "after:PollSource#8",
+    "after:RunMicroBatch#5",
+    "after:AppendRow#2",
+    "after:RecordCut#2",
+    IN_MAKE_TEST,
+    "after:AppendRow#3",
+    "after:PublishTable#6",
+    "after:RecordCut#3",
+    "before:NotifyComplete#3",
+)
+
+
+def tick(root: Path, planned=None):
+    return run_tick(planned or hybrid(), RuntimeSettings(warehouse=root), engine=LocalEngine())
+
+
+def rows(root: Path) -> Counter[str]:
+    """Return how many rows of each split the newest cut shows. No row is there twice."""
+    shown = [(split, place) for *_, split, place in read_cut(root)["bronze/numbers"]]
+    assert len(shown) == len(set(shown))
+    return Counter(split for split, _ in shown)
+
+
+def cuts(root: Path) -> list[Counter[str]]:
+    """Return how many rows of each split each recorded cut shows."""
+    store = CutStore(at(root))
+    versions = [store.read(cut)[BRONZE] for cut in sorted(store.recorded())]
+    tables = [pl.read_delta(str(root / BRONZE), version=version) for version in versions]
+    return [Counter(table["_split"].to_list()) for table in tables]
+
+
+def test_history_is_read_first_and_live_rows_follow_in_the_same_tick(tmp_path):
+    """The entry says of each split of the first part that it has ended. New live rows are read by the next tick."""
+    assert TickOutcome.CAUGHT_UP is tick(tmp_path).outcome
+    assert DUE == rows(tmp_path)
+    (source, *_) = newest_restorable(at(tmp_path)).vertices
+    assert (("1.a", "1.b", "2.live"), [True, True, False]) == (
+        source.splits,
+        [each.finished for each in source.subtasks],
+    )
+    tick(tmp_path, hybrid({"live": 100}))
+    assert {**DUE, "2.live": 100} == rows(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "boundary", [each if each == IN_MAKE_TEST else pytest.param(each, marks=pytest.mark.dear) for each in KILLS]
+)
+def test_a_job_that_is_killed_around_the_switch_reads_every_row_once(tmp_path, boundary):
+    """No cut shows a live row before all of history."""
+    command = [sys.executable, str(PROGRAM), str(tmp_path), "--hybrid"]
+    killed = subprocess.run(command, env=os.environ | {KILL_VARIABLE: boundary}, capture_output=True, check=False)
+    assert -signal.SIGKILL == killed.returncode, killed.stderr
+    assert TickOutcome.CAUGHT_UP is tick(tmp_path).outcome
+    assert DUE == rows(tmp_path)
+    assert sum(DUE.values()) == sum(count for _, count, _ in read_cut(tmp_path)["gold/by_key"])
+    for shown in cuts(tmp_path):
+        assert not shown["2.live"] or HISTORY == {"a": shown["1.a"], "b": shown["1.b"]}
+
+
+def test_a_hybrid_source_whose_last_part_ends_finishes_the_job(tmp_path):
+    """Somebody adds a part later: the job goes on with it."""
+    assert TickOutcome.FINISHED is tick(tmp_path, hybrid(bounded=True)).outcome
+    assert TickOutcome.FINISHED is tick(tmp_path, hybrid(bounded=True)).outcome
+    assert DUE == rows(tmp_path)
+
+
+def test_a_reset_of_history_reads_it_again_and_then_goes_on_with_live_rows(tmp_path):
+    """The second part stays where it stood."""
+    tick(tmp_path)
+    reset(at(tmp_path), hybrid().sources, Reset("numbers", "140", "1.a"))
+    tick(tmp_path, hybrid({"live": 95}))
+    assert {**DUE, "1.a": 160, "2.live": 95} == Counter(row[-2] for row in read_cut(tmp_path)["bronze/numbers"])
+
+
+def test_a_job_that_read_one_source_alone_is_refused_by_name(tmp_path):
+    """Nobody can tell to which part its positions belong. The old pipeline can go on."""
+    tick(tmp_path, build())
+    entry = newest_restorable(at(tmp_path))
+    with pytest.raises(CutDoesNotFitError, match="stands in split 'a' of source 'numbers', which reads several"):
+        tick(tmp_path)
+    assert entry == newest_restorable(at(tmp_path))
+    assert TickOutcome.CAUGHT_UP is tick(tmp_path, build()).outcome
