@@ -59,12 +59,17 @@ def _cut(record: CheckpointRecord, published: frozenset[CheckpointId]) -> str:
 
 
 def _kind(record: CheckpointRecord) -> str:
-    """Return the kind. A stop's savepoint is a checkpoint too: it is published, and the next tick begins from it."""
+    """Return the kind. A stop's savepoint is a checkpoint too: it is published, and the next tick begins from it.
+
+    The last checkpoint of a finished job is just `finished`, so that it fits into a window of 120 characters.
+    """
     match record.kind:
         case RowKind.ROLLBACK:
             what = f"rollback to {record.parent}"
         case RowKind.CHECKPOINT if record.pinned:
             what = "savepoint, stopped"
+        case RowKind.CHECKPOINT if record.finished:
+            return "finished, abandoned" if record.abandoned else "finished"
         case _:
             what = record.kind.value
     what += ", finished" if record.finished else ""

@@ -146,19 +146,24 @@ def _slowest(vertex: VertexStatistics, subtasks: int) -> list[int]:
 
 
 def counts_line(record: CheckpointRecord) -> Text:
-    """Return how many checkpoints the entry's generation had triggered when it was written, and how they ended."""
+    """Return how many checkpoints the entry's generation had triggered when it was written, and how they ended.
+
+    When the entry was written, it counted itself as in progress. Since it is there, its checkpoint has completed.
+    """
     when = f"generation {record.generation} up to checkpoint {record.checkpoint}"
     counts = record.statistics.counts
     if counts is None:
         return Text(f"{when}: checkpoints {NOT_MEASURED}", style="dim")
+    itself = min(counts.in_progress, 1)
+    others = counts.in_progress - itself
     parts = (
         f"{count(counts.total)} triggered",
-        f"{count(counts.completed)} completed",
+        f"{count(counts.completed + itself)} completed",
         f"{count(counts.failed)} failed",
-        f"{count(counts.in_progress)} in progress",
+        f"{count(others)} more in progress" if others else "",
         "restored from a checkpoint" if counts.restored else "started without a checkpoint",
     )
-    return Text(f"{when}: {', '.join(parts)}")
+    return Text(f"{when}: {', '.join(filter(None, parts))}")
 
 
 def history_grid(records: Iterable[CheckpointRecord]) -> Grid:

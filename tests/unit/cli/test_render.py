@@ -1,10 +1,12 @@
 """What the reports show, from plain data on a recording console."""
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from pyspark.sql.types import LongType
+from rich.console import Console
 
 from checkpointing.channel_items import AlignmentType, StagedSegment
 from checkpointing.handles import FileHandle
@@ -132,6 +134,21 @@ def test_the_list_shows_what_is_published_and_who_holds_the_job(shown, record):
     assert ["not yet", "published"] == [line.split("│")[-2].strip() for line in lines]
     assert "2 checkpoints retained" in text
     assert "held by somebody" in text
+
+
+@pytest.mark.parametrize("width", [116, 120])
+def test_the_kind_of_a_finished_checkpoint_stays_in_one_line(record, width):
+    """Nothing of the line is cut off in a window of usual width."""
+    done = [
+        vertex.model_copy(update={"subtasks": [replace(each, finished=True, in_flight=()) for each in vertex.subtasks]})
+        for vertex in record(8, 7).vertices
+    ]
+    finished = record(8, 7).model_copy(update={"vertices": done})
+    console = Console(width=width, record=True, file=StringIO())
+    console.print(render_checkpoints("flights", [finished], {CheckpointId(8)}, "held by nobody"))
+    (line,) = [line for line in console.export_text().splitlines() if "finished" in line]
+    assert ["8", "finished"] == [cell.strip() for cell in line.split("│")[1:3]]
+    assert "…" not in line
 
 
 def cut_in(root, versions):

@@ -76,7 +76,7 @@ def test_a_list_has_the_spread_of_its_checkpoints_and_what_the_newest_counts(sho
         render_checkpoints("flights", [newest.model_copy(update={"statistics": statistics}), record()], [], "")
     )
     assert "over 2 checkpoints" in text
-    assert "9 triggered, 6 completed, 2 failed, 1 in progress, restored from a checkpoint" in text
+    assert "9 triggered, 7 completed, 2 failed, restored from a checkpoint" in text
     assert ["slowest subtask", NOT_MEASURED] in [row[:2] for row in cells(text)]
     assert "over" not in shown(render_checkpoints("flights", [record()], [], ""))
 
@@ -86,6 +86,14 @@ def test_a_history_of_what_was_measured_says_so(shown, record):
     records = [measured(record(n + 1, n), (n * 100, 50)) for n in range(1, 21)]
     (row,) = [row for row in cells(shown(history_grid(records))) if row[0] == "slowest subtask"]
     assert ["0.10 s", "1.05 s", "2.00 s", "1.00 s", "1.90 s", "2.00 s"] == row[1:]
+
+
+def test_an_entry_counts_its_own_checkpoint_as_completed(record):
+    """It was in progress when the entry was written. Another one may have been, too."""
+    counts = CheckpointCounts(total=5, in_progress=2, completed=3)
+    one = record()
+    told = counts_line(one.model_copy(update={"statistics": one.statistics.model_copy(update={"counts": counts})}))
+    assert "5 triggered, 4 completed, 0 failed, 1 more in progress, started without a checkpoint" in told.plain
 
 
 def test_the_counts_are_those_of_a_generation(record):
