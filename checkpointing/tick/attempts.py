@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from checkpointing.commit.at_rest import Stamp
 from checkpointing.coordinator.restart import NO_FAILURES, NoRestart, RestartStrategy, after_failure, may_restart
+from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.tick.messages import Recovered, RestartDue
@@ -25,6 +26,8 @@ class Attempts:
         self._began_ms = 0
         self._renewals = 0
         """How many attempts followed one whose trace was full."""
+        self._generations = set[Generation]()
+        """The generations of the attempts whose job has begun."""
         self.restarts = 0
         """How many attempts followed a failed one."""
         self.completed = 0
@@ -34,9 +37,11 @@ class Attempts:
         """Note when the tick began."""
         self._began_ms = at.now_ms
 
-    def recovered(self, done: Recovered) -> None:
-        """Count a checkpoint that a later attempt publishes, because an attempt of this tick has committed it."""
-        self.completed += (self.restarts or self._renewals) > 0 and done.plan.roll_forward is not None
+    def recovered(self, done: Recovered, by: Generation) -> None:
+        """Count the checkpoint that the attempt `by` has published, if an earlier attempt of this tick committed it."""
+        published = done.plan.roll_forward
+        self.completed += published is not None and published.generation in self._generations
+        self._generations.add(by)
 
     def renews(self, at: Stamp) -> bool:
         """Return whether another attempt follows one whose trace is full. If the tick is to stop, none does."""

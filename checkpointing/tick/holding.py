@@ -72,7 +72,7 @@ class Holding:
     def _worked(self) -> Steps[Outcome]:
         held = self._held
         done = yield from recovered(self._errand, self._terms, held)
-        self._attempts.recovered(done)
+        self._attempts.recovered(done, held.claim.generation)
         yield done
         limits = self._attempts.limits(self._now())
         work = yield from asked(Work(held.claim, held.at_version, held.seen, held.plan, limits), _WORK_DONE)

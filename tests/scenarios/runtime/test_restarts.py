@@ -24,10 +24,12 @@ from jobs.runtime.driver import Inbox
 from jobs.runtime.listener import Restarting, TickListener
 from jobs.sources.port import SourceError
 from jobs.sources.sequence import SequenceSource
+from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.holders import this_process
 from jobs.stores.warehouse import Warehouse
 from spec.traces import judge as judge_trace
 from tests.scenarios.faults.strikes import HalfWritten
+from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, read_cut
 
 
@@ -286,6 +288,23 @@ def test_the_limit_of_checkpoints_counts_over_all_attempts(tick):
     report = tick(plan=restarting(), engine=Shaky(1, at=3), limits=TickLimits(checkpoints=2))
     assert TickOutcome.STOPPED is report.outcome
     assert (1, 2) == (report.restarts, len(report.completed))
+
+
+def test_a_checkpoint_that_a_dead_tick_committed_counts_for_no_limit(tick, monkeypatch):
+    """The first attempt cannot record the cut of the dead tick's checkpoint. The second one does, and takes its own."""
+    with pytest.raises(Dead):
+        tick(boundary=Mortal("after:AppendRow"))
+    record, broken = JobStores.record_cut, ["the disk is full"]
+
+    def recorded(stores, checkpoint, versions):
+        if broken:
+            raise CutsNotRecordedError(broken.pop())
+        record(stores, checkpoint, versions)
+
+    monkeypatch.setattr(JobStores, "record_cut", recorded)
+    report = tick(plan=restarting(), limits=TickLimits(checkpoints=1), take_over=True)
+    assert (TickOutcome.STOPPED, 1) == (report.outcome, report.restarts)
+    assert [1, 3] == [record.generation for record in report.completed]
 
 
 def test_no_restart_comes_after_the_ticks_duration(tick):
