@@ -90,6 +90,8 @@ class FileSource(ReadsFirst):
         self._consumed = _consumed_files(self._files.root, after_reading, archive)
         self._corrupt = corrupt_column
         self.bounded = bounded
+        self._waiting: set[SplitId] = set()
+        """The splits with a file that waits for the next tick, which has its columns."""
         own = list(self._contract.schema)
         self._schema = StructType(own).add(corrupt_column, StringType()) if corrupt_column else StructType(own)
         for name in (SPLIT_COLUMN, POSITION_COLUMN, "_metadata"):
@@ -181,9 +183,9 @@ class FileSource(ReadsFirst):
         )
 
     def has_ended(self, split: SplitId, position: str | None) -> bool:
-        """Return that a split without an unread row has ended; see `port.Bounded`."""
-        del split, position
-        return self.bounded
+        """Return that a split without an unread row has ended, unless a file waits there; see `port.Bounded`."""
+        del position
+        return self.bounded and split not in self._waiting
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the rows of the slices by one scan of their files; see `port.Source.read`."""
@@ -227,6 +229,7 @@ class FileSource(ReadsFirst):
             if unknown and self._contract.on_misfit is OnMisfit.EVOLVE:
                 path = self._files.folder(split) / file.name
                 remember(place_in(self._files.root, ""), path, unknown)
+                self._waiting.add(split)
                 _log.info("waits for the next tick, which has its columns", file=str(path))
                 return
             yield SeenFile(

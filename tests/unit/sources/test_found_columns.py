@@ -9,7 +9,7 @@ from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
 from jobs.sources.files import FileSource
 from jobs.sources.found_columns import FOUND
-from jobs.sources.port import SourceError
+from jobs.sources.port import SourceError, has_ended
 
 SCHEMA = StructType().add("n", LongType())
 
@@ -43,6 +43,18 @@ def test_a_file_with_a_new_column_waits_for_the_next_tick(tmp_path):
     then = source(tmp_path)
     assert [("n", "bigint"), ("at", "timestamp"), ("word", "string")] == names(then)
     assert 2 == poll(then, slice_.end).rows
+
+
+def test_a_bounded_split_does_not_end_before_a_file_that_waits(tmp_path):
+    """The next tick reads the file, and then the split ends."""
+    write(tmp_path, "1.parquet")
+    write(tmp_path, "2.parquet", word=pa.array(["w"]))
+    first, split = source(tmp_path, bounded=True), SplitId("a")
+    read = poll(first)
+    assert (None, False) == (poll(first, read.end), has_ended(first, split, read.end))
+    then = source(tmp_path, bounded=True)
+    rest = poll(then, read.end)
+    assert (1, None, True) == (rest.rows, poll(then, rest.end), has_ended(then, split, rest.end))
 
 
 def test_a_column_stays_when_its_files_are_gone(tmp_path):
