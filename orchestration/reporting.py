@@ -12,8 +12,8 @@ from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.planner import JobPlan
 from jobs.runtime.discovery import Discovered
 from jobs.runtime.input_look import look_at_input
-from jobs.runtime.listener import Progress, Recovery, SparkStarted, TickListener
-from jobs.showing.progress import failure_line, warnings
+from jobs.runtime.listener import Progress, Recovery, SparkStarted, StateLoaded, TickListener
+from jobs.showing.progress import failure_line, state_line, warnings
 from jobs.sources.position_words import PositionWords
 from orchestration.epochs import (
     CODE_VERSION_TAG,
@@ -109,9 +109,11 @@ class EpochReporter(TickListener):
         self._context.log.warning("%s", failure_line(checkpoint, reason, message))
 
     def progress(self, progress: Progress) -> None:
-        """Log Spark's start, and what a user should know. Rows and micro-batches are too many to log."""
+        """Log Spark's start, the loads of state, and what a user should know. Rows are too many to log."""
         if isinstance(progress, SparkStarted):
             self._context.log.info("Spark started in %d ms", progress.duration_ms)
+        if isinstance(progress, StateLoaded):
+            self._context.log.info("%s", state_line(progress.uses))
         for line in warnings(progress):
             self._context.log.warning("%s", line)
 

@@ -23,10 +23,11 @@ from jobs.runtime.listener import (
     RowsRead,
     SparkStarted,
     SparkStarting,
+    StateLoaded,
     TickListener,
 )
 from jobs.runtime.listener import Progress as Work
-from jobs.showing.progress import CheckpointLine, Tally, checkpoint_line, failure_line, warnings
+from jobs.showing.progress import CheckpointLine, Tally, checkpoint_line, failure_line, state_line, warnings
 from jobs.showing.quantities import count, plural, seconds, size
 
 Clock = Callable[[], float]
@@ -99,6 +100,8 @@ class PlainDisplay(TickListener):
                 if self._epoch_since is not None:
                     self._epoch_since = self._clock()  # so far the rows of the first epoch only waited for Spark
                 self.doing(f"Spark started in {seconds(progress.duration_ms)}")
+            case StateLoaded():
+                self.say(state_line(progress.uses))
             case RowsRead():
                 self.tally.read(progress.rows)
             case Restarting():

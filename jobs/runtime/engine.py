@@ -14,11 +14,11 @@ from checkpointing.metadata.paths import ProtocolPaths
 from jobs.operators.execute import run_micro_batch
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.spec import VertexPlan
-from jobs.runtime.listener import JarsFetching, SparkStarted, SparkStarting, TickListener
+from jobs.runtime.listener import JarsFetching, SparkStarted, SparkStarting, StateLoaded, TickListener
 from jobs.spark.jars import fetch, jars_folder, not_fetched
 from jobs.spark.session import SparkConfig, abandon, is_alive, is_local, open_session
 from jobs.spark.workers import UnfitWorkerError, must_suit, versions
-from jobs.state.worker_copy import CopyUses
+from jobs.state.worker_copy import NO_USES, CopyUses
 from jobs.storage.address import Root
 
 _log = structlog.get_logger(__name__)
@@ -83,7 +83,9 @@ class SparkEngine:
 
     def close(self) -> None:
         """Stop the session if it was opened here. A later micro-batch opens another one."""
-        _log.debug("local state", hits=self.copies.hits, behind=self.copies.behind, misses=self.copies.misses)
+        uses, self.copies = self.copies, NO_USES
+        if not is_local(self._config) and uses != NO_USES:
+            self._listener.progress(StateLoaded(uses))
         if not self._own:
             return
         with self._lock:

@@ -36,6 +36,7 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.record import CheckpointCounts, CheckpointRecord, Claim
 from jobs.runtime.input_look import InputLook
+from jobs.state.worker_copy import CopyUses
 
 _log = structlog.get_logger(__name__)
 
@@ -140,6 +141,13 @@ class InputLooked:
     seen: InputLook
 
 
+@dataclass(frozen=True, slots=True)
+class StateLoaded:
+    """A tick on a cluster has run its last micro-batch. `uses` says where tasks found their state (D5)."""
+
+    uses: CopyUses
+
+
 Progress = (
     JarsFetching
     | SparkStarting
@@ -151,6 +159,7 @@ Progress = (
     | Restarting
     | NoticeFailed
     | InputLooked
+    | StateLoaded
 )
 
 

@@ -6,7 +6,8 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.runtime.listener import InputLooked, MicroBatchHeldBack, MicroBatchSlow, NoticeFailed, Progress, Restarting
-from jobs.showing.quantities import seconds
+from jobs.showing.quantities import count, plural, seconds
+from jobs.state.worker_copy import CopyUses
 from jobs.user_code import own_lines, sentence_of
 
 
@@ -95,6 +96,13 @@ def warnings(event: Progress) -> tuple[str, ...]:
             return tuple(event.seen.sentences())
         case _:
             return ()
+
+
+def state_line(uses: CopyUses) -> str:
+    """Return the line about where tasks found the state of their ranges. A task without a copy reads files."""
+    found, loads = uses.hits + uses.behind, uses.hits + uses.behind + uses.misses
+    behind = f", {count(uses.behind)} of them without the newest files" if uses.behind else ""
+    return f"state: {count(found)} of {plural(loads, 'load')} found a copy in the worker's memory{behind}"
 
 
 def failure_line(checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> str:
