@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from jobs.spark.environment import spark_environment, spark_home
-from jobs.spark.session import SparkConfig, classic_settings
+from jobs.spark.programs import WORKER_VARIABLE
+from jobs.spark.session import SparkConfig, classic_settings, is_local
 from jobs.spark.temporary import private_folder
 
 HOST: Final = "127.0.0.1"
@@ -46,18 +47,19 @@ class ConnectServer:
 
 
 @contextmanager
-def connect_server(config: SparkConfig, log_file: Path) -> Iterator[ConnectServer]:
+def connect_server(config: SparkConfig, log_file: Path, *, port: int | None = None) -> Iterator[ConnectServer]:
     """Start a server with the settings of a session of this configuration, and stop it when the block ends.
 
-    It listens only on this machine, on a free port. Raises ConnectServerError if it ends early, or is not ready within
+    It listens only on this machine, on this port or a free one. On a cluster its workers run the Python that
+    PYSPARK_PYTHON names. Raises ConnectServerError if it ends early, or is not ready within
     `START_S` seconds.
     """
-    port = _free_port()
+    port = port or _free_port()
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("ab") as log:
         process = subprocess.Popen(  # noqa: S603 - Spark's own launcher
             _command(config, port),
-            env=_environment(),
+            env=_environment(config),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -82,10 +84,12 @@ def _command(config: SparkConfig, port: int) -> list[str]:
     return [launcher, "--master", master, "--driver-memory", memory, *named, "--class", _MAIN, "spark-internal"]
 
 
-def _environment() -> dict[str, str]:
+def _environment(config: SparkConfig) -> dict[str, str]:
     """Return the environment for Spark's programs, without the variables by which a client finds its server."""
     clients = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
-    return {name: value for name, value in spark_environment().items() if name not in clients}
+    workers = os.environ.get(WORKER_VARIABLE)
+    own = {WORKER_VARIABLE: workers} if workers and not is_local(config) else {}
+    return {name: value for name, value in (spark_environment() | own).items() if name not in clients}
 
 
 def _free_port() -> int:

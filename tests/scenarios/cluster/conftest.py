@@ -86,6 +86,7 @@ class Driver:
     words: tuple
     january: January
     warehouse: StoreUrl
+    started: list
 
     def command(self, *words):
         """Return the words that run a tick."""
@@ -96,7 +97,10 @@ class Driver:
         """Start a tick. A variable that is None is taken away."""
         environment = {name: value for name, value in (self.variables | variables).items() if value is not None}
         with (self.folder / "tick.log").open("wb") as log:
-            return subprocess.Popen(self.command(*words), cwd=self.folder, env=environment, stdout=log, stderr=log)
+            self.started.append(
+                subprocess.Popen(self.command(*words), cwd=self.folder, env=environment, stdout=log, stderr=log)
+            )
+        return self.started[-1]
 
     def run(self, *words, **variables):
         """Run a tick to its end; return its code and what it said."""
@@ -125,7 +129,7 @@ class Driver:
 
 @pytest.fixture
 def driver(cluster, environment, january, store_server, tmp_path, monkeypatch):
-    """Return what runs ticks on the cluster, with an empty warehouse."""
+    """Lend what runs ticks on the cluster, with an empty warehouse. Ticks that still run at the end are killed."""
     fetch(jars_folder(), jar_set("s3a"))
     for name, value in store_server.environment.items():
         monkeypatch.setenv(name, value)
@@ -141,4 +145,8 @@ def driver(cluster, environment, january, store_server, tmp_path, monkeypatch):
     }
     words = ("--spark-master", cluster.master, "--spark-cores", "2")
     warehouse = StoreUrl(f"s3://lake/{uuid4().hex}/warehouse")
-    return Driver(environment, without_this_checkout() | own, tmp_path, words, january, warehouse)
+    made = Driver(environment, without_this_checkout() | own, tmp_path, words, january, warehouse, [])
+    yield made
+    for process in made.started:
+        process.kill()
+        process.wait()
