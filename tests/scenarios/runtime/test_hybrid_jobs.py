@@ -15,11 +15,23 @@ from checkpointing.messages import TickOutcome
 from jobs.at_rest.resetting import Reset, reset
 from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.holding.job_state import newest_restorable
+from jobs.planner import plan
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
+from jobs.sources.sequence import SequenceSource
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.savepoint_job import at
-from tests.scenarios.runtime.sequence_job import BRONZE, HISTORY, LocalEngine, build, hybrid, read_cut
+from tests.scenarios.runtime.sequence_job import (
+    BRONZE,
+    CONFIG,
+    HISTORY,
+    KEYS,
+    LocalEngine,
+    build,
+    hybrid,
+    over,
+    read_cut,
+)
 
 PROGRAM = Path(__file__).with_name("sequence_job.py")
 DUE = {"1.a": 150, "1.b": 110, "2.live": 90}
@@ -87,8 +99,11 @@ def test_a_job_that_is_killed_around_the_switch_reads_every_row_once(tmp_path, b
 def test_a_hybrid_source_whose_last_part_ends_finishes_the_job(tmp_path):
     """Somebody adds a part later: the job goes on with it."""
     assert TickOutcome.FINISHED is tick(tmp_path, hybrid(bounded=True)).outcome
-    assert TickOutcome.FINISHED is tick(tmp_path, hybrid(bounded=True)).outcome
     assert DUE == rows(tmp_path)
+    (source,) = hybrid(bounded=True).sources.values()
+    longer = plan(over(source.then(SequenceSource({"more": 20}, keys=KEYS)), CONFIG))
+    assert TickOutcome.CAUGHT_UP is tick(tmp_path, longer).outcome
+    assert {**DUE, "3.more": 20} == rows(tmp_path)
 
 
 def test_a_reset_of_history_reads_it_again_and_then_goes_on_with_live_rows(tmp_path):

@@ -8,6 +8,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 from checkpointing.identifiers import CheckpointId, JobName, SplitId, VertexId
 from checkpointing.messages import PollSource
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.doctor.folder_health import input_sections
 from jobs.pipeline import Pipeline
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.planner import plan
@@ -125,6 +126,20 @@ def of(source) -> Pipeline:
     pipeline = Pipeline("example")
     pipeline.source("numbers", source).table("bronze/numbers", id="kept")
     return pipeline
+
+
+def test_doctor_shows_all_parts_and_the_files_of_each(tmp_path):
+    """How far the job is behind counts the rows of all parts."""
+    for folder in ("old", "new"):
+        (tmp_path / folder / "all").mkdir(parents=True)
+        (tmp_path / folder / "all" / "1.csv").write_text("1\n")
+    schema = StructType().add("n", LongType())
+    old, new = (FileSource(tmp_path / name, schema, format="csv", bounded=name == "old") for name in ("old", "new"))
+    (section,) = input_sections(lambda: {NAME: old.then(new)}, ())
+    ((name, said),) = section.seen
+    assert name == "numbers"
+    assert f"hybrid: csv: {old.root}, then csv: {new.root}; 1 files in 1 splits of {old.root}; 1 files in 1" in said
+    assert "; 2 rows unread, the oldest since" in said
 
 
 def test_a_part_that_has_ended_is_not_looked_at_any_more(parts, hybrid):
