@@ -61,6 +61,13 @@ class Sent:
                     pass
         return found if self.is_over else None
 
+    def overtaken(self, segment: SourceSlice, checkpoint: CheckpointId) -> bool:
+        """Return whether this barrier lies behind the segment, with only segments in between. A savepoint's waits."""
+        behind = self.items[self.items.index(segment) :]
+        found = next((item for item in behind if not isinstance(item, SourceSlice)), None)
+        may = isinstance(found, Barrier) and found.alignment is not AlignmentType.FORCED_ALIGNED
+        return may and isinstance(found, Barrier) and found.checkpoint == checkpoint
+
     def has(self, checkpoint: CheckpointId) -> bool:
         """Return whether exactly this barrier was sent."""
         return any(isinstance(item, Barrier) and item.checkpoint == checkpoint for item in self.items)
@@ -103,6 +110,8 @@ class GateModel:
         """What was put aside in alignments that are over. The last one is replayed first."""
         self._complete = NEVER
         """The newest checkpoint whose channel state was told."""
+        self._overdue = NEVER
+        """The newest checkpoint that the timer has turned unaligned."""
 
     def polled(self, effects: tuple[GateEffect, ...]) -> None:
         """Judge one poll: a replay comes before new items, in order, and the newest replay before older ones."""
@@ -165,6 +174,9 @@ class GateModel:
         sent = self.channels[channel]
         due = sent.segments()[len(sent.delivered) :]
         expect(bool(due) and due[0] == segment, "fifo", f"{segment} is not the next of {channel}")
+        turned = self._overdue if self._in_flight is None else self._in_flight
+        if sent.received < turned and (turned == self._in_flight or turned > self._over):
+            expect(not sent.overtaken(due[0], turned), "overtakes", f"{segment} of {channel} comes before {turned}")
         sent.delivered.append(due[0])
 
     def _ended(self, channel: ChannelId) -> None:
@@ -310,6 +322,7 @@ class GateModel:
             if barrier.created_ms + barrier.alignment_timeout_ms <= self.now_ms:
                 collected = checkpoint in self._started
                 expect(not collected or self._over >= checkpoint, "timer", f"{checkpoint} is overdue")
+                self._overdue = checkpoint
 
     def judge_end(self, gate: InputGate) -> None:
         """Judge a gate whose channels have all ended, after all items were taken."""

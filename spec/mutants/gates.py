@@ -1,15 +1,17 @@
 """Plants bugs inside a gate: replays, the limit of the buffer, recordings, timers of alignments."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 
-from checkpointing.channel_items import Barrier, Segment
+from checkpointing.channel_items import Barrier, Segment, SourceSlice
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import GatePolicy, InputGate, buffers, unaligned
 from checkpointing.gate.aligner import Aligner
 from checkpointing.gate.buffers import AlignmentBuffer
 from checkpointing.gate.channel import Channel
+from checkpointing.gate.channels import Channels
 from checkpointing.gate.handler import Effects
-from checkpointing.gate.messages import Announcement, InFlightComplete
+from checkpointing.gate.messages import Announcement, GateItem, InFlightComplete
 from checkpointing.gate.unaligned import AlternatingAligner, Phase
 from checkpointing.identifiers import ChannelId, CheckpointId
 from spec.mutants.judges import GATES
@@ -251,3 +253,44 @@ def any_announcement_runs_the_timer(patch: Patch) -> None:
         return effects + (self._time_out(barrier) if pending and self.alignment.barrier == barrier else [])
 
     patch.put(AlternatingAligner, "announcement", announcement)
+
+
+# ------------------------------------------------------------------ barriers that overtake
+
+
+@mutant("overtakes", _ALTERNATING)
+def a_barrier_overtakes_one_row_at_most(patch: Patch) -> None:
+    real = Channels.prioritise
+
+    def prioritise(self: Channels, name: ChannelId, checkpoint: CheckpointId) -> None:
+        rows = [item for item in self[name].waiting if isinstance(item, SourceSlice)]
+        if not rows[1:]:
+            real(self, name, checkpoint)
+
+    patch.put(Channels, "prioritise", prioritise)
+
+
+@mutant("overtakes", _ALTERNATING)
+def the_timer_lets_only_the_first_barrier_overtake(patch: Patch) -> None:
+    real = AlternatingAligner._time_out
+
+    def time_out(self: AlternatingAligner, barrier: Barrier) -> Effects:
+        self._announced = dict([*self._announced.items()][:1])
+        return real(self, barrier)
+
+    patch.put(AlternatingAligner, "_time_out", time_out)
+
+
+@mutant("overtakes", _UNALIGNED)
+def a_barrier_that_overtakes_comes_when_the_rows_are_through(patch: Patch) -> None:
+    real = Channels.take
+
+    def take(self: Channels) -> tuple[ChannelId, GateItem] | None:
+        if not self._turns:
+            return real(self)
+        later, self._priority = self._priority, OrderedDict()
+        taken = real(self)
+        self._priority = later
+        return taken
+
+    patch.put(Channels, "take", take)
