@@ -25,6 +25,8 @@ class QueueModel:
     chosen: str | None = None
     """The request that must begin next; None: it may be the timer's."""
     asked: int = 0
+    is_over: bool = False
+    """True after the shutdown. A second one changes nothing."""
 
     def take(
         self, fact: flink.FlinkFact, effects: Sequence[flink.FlinkEffect], pending: Iterable[PendingCheckpoint]
@@ -69,9 +71,10 @@ class QueueModel:
         most = (self.settings.queue_max or 0) + self.is_fetching
         limited = self.settings.queue_max is not None
         expect(not limited or len(self.waiting) <= most, "queue", f"{len(self.waiting)} requests wait, {most} may")
-        if isinstance(fact, told.SchedulerStarted | told.SchedulerStopped | told.ShutDown):
+        if isinstance(fact, told.SchedulerStarted | told.SchedulerStopped | told.ShutDown) and not self.is_over:
             left = len(self.waiting) <= self.is_fetching
             expect(left, "queue", f"{fact} leaves {[*self.waiting]} in the queue")
+            self.is_over = isinstance(fact, told.ShutDown)
 
 
 def _urgency(properties: CheckpointProperties, *, periodic: bool, place: int) -> Urgency:
@@ -115,3 +118,15 @@ class TimerModel:
     def refused(self, wake_ms: int | None, over_ms: int) -> None:
         """Judge a coordinator that has just refused the timer's request, only because of the pause."""
         expect(wake_ms == over_ms, "pause", f"the pause is over at {over_ms}, it triggers again at {wake_ms}")
+
+    def leapt(self, first_ms: int | None, begun: int, due_ms: int | None, wake_ms: int | None) -> None:
+        """Judge a timer whose clock has leapt: firings that it missed count as one, and the rate stays fixed.
+
+        `begun` checkpoints have begun since. The timer was due at `first_ms` before the leap, at `due_ms` right after
+        it, and is at `wake_ms` now.
+        """
+        expect(begun <= 1, "fixed-rate", f"{begun} checkpoints began for the firings that the clock leapt over")
+        expect(wake_ms == due_ms, "fixed-rate", f"due at {due_ms}, it triggers at {wake_ms}")
+        if first_ms is not None and due_ms is not None:
+            keeps = (due_ms - first_ms) % (self.settings.interval_ms or 1) == 0
+            expect(keeps, "fixed-rate", f"due at {first_ms}, it triggers again at {due_ms}")

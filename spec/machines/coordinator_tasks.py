@@ -11,6 +11,7 @@ TASKS: tuple[Task, ...] = ("source/0", "source/1", "sink/0")
 TOPOLOGY = Topology(
     (PlannedVertex("source", TASKS[:2]), PlannedVertex("sink", TASKS[2:])), (PlannedEdge("source", "sink"),)
 )
+INTERVAL_MS = 100
 PAUSE_MS = 20
 ROUNDS_MAX = 200
 """How many questions are answered at most before a machine gives up."""

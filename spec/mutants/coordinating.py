@@ -1,4 +1,4 @@
-"""Plants bugs in the coordinator's minimum pause, its timer, its queue, and its reports on each checkpoint."""
+"""Plants bugs in the coordinator's minimum pause, its timer, its queue, its commits, and its reports."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ from checkpointing.coordinator import scheduler
 from checkpointing.coordinator.completion import Completion
 from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.messages import CheckpointRequested, CommitSucceeded
+from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
 from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.request_decider import CheckpointRequest, DeciderView, Decision, RequestDecider
 from checkpointing.coordinator.scheduler import PeriodicScheduler
@@ -103,6 +104,83 @@ def a_late_clock_loses_the_rate(patch: Patch) -> None:
         return True
 
     patch.put(PeriodicScheduler, "fire", fire)
+
+
+@mutant("fixed-rate", COORDINATOR)
+def a_late_clock_makes_up_for_every_firing(patch: Patch) -> None:
+    def fire(self: PeriodicScheduler, now_ms: int) -> bool:
+        if self.next_ms is None or self.interval_ms is None:
+            return False
+        self.next_ms = (min(self.next_ms, now_ms)) + self.interval_ms
+        return True
+
+    patch.put(PeriodicScheduler, "fire", fire)
+
+
+@mutant("fixed-rate", COORDINATOR)
+def each_completion_begins_a_new_interval(patch: Patch) -> None:
+    real = Completion.committed
+
+    def committed(self: Completion, fact: CommitSucceeded) -> None:
+        real(self, fact)
+        scheduler = self._books.scheduler
+        if scheduler.next_ms is not None and scheduler.interval_ms is not None:
+            scheduler.next_ms = self._books.now_ms + scheduler.interval_ms
+            self._books.timers_touched = True
+
+    patch.put(Completion, "committed", committed)
+
+
+@mutant("fixed-rate", COORDINATOR)
+def a_late_firing_counts_from_now(patch: Patch) -> None:
+    """The rate should be fixed. Here the next firing comes in the pause behind the late one."""
+    real = PeriodicScheduler.fire
+
+    def fire(self: PeriodicScheduler, now_ms: int) -> bool:
+        due_ms = self.next_ms
+        fired = real(self, now_ms)
+        if due_ms is not None and self.interval_ms is not None and now_ms - due_ms >= self.interval_ms:
+            self.next_ms = now_ms + 1
+        return fired
+
+    patch.put(PeriodicScheduler, "fire", fire)
+
+
+# ------------------------------------------------------------------ commits that follow each other
+
+
+@mutant("no-deadlock", COORDINATOR)
+def a_checkpoint_that_is_full_during_a_commit_is_forgotten(patch: Patch) -> None:
+    real = Completion.commit_if_full
+
+    def commit_if_full(self: Completion, pending: PendingCheckpoint) -> None:
+        if self._books.committing is None:
+            real(self, pending)
+
+    patch.put(Completion, "commit_if_full", commit_if_full)
+
+
+@mutant("no-deadlock", COORDINATOR)
+def a_full_checkpoint_waits_for_all_older_ones(patch: Patch) -> None:
+    real = Completion._commit_next
+
+    def commit_next(self: Completion) -> None:
+        oldest = min(self._books.pending.values(), key=lambda pending: pending.id, default=None)
+        if oldest is None or oldest.phase is PendingPhase.ACKNOWLEDGED:
+            real(self)
+
+    patch.put(Completion, "_commit_next", commit_next)
+
+
+@mutant("no-deadlock", COORDINATOR)
+def no_commit_begins_while_files_are_deleted(patch: Patch) -> None:
+    real = Completion._commit_next
+
+    def commit_next(self: Completion) -> None:
+        if not self._books.deleting:
+            real(self)
+
+    patch.put(Completion, "_commit_next", commit_next)
 
 
 # ------------------------------------------------------------------ requests that wait

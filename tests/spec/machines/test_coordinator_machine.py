@@ -20,9 +20,11 @@ from checkpointing.coordinator.shared_state import SharedStateRegistry, Unregist
 from checkpointing.coordinator.triggering import Triggering
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
-from spec.machines import coordinator, coordinator_model, coordinator_queue
+from spec.machines import coordinator, coordinator_driver, coordinator_model, coordinator_queue
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.judging import BrokenRuleError
+from spec.mutants.judges import COORDINATOR
+from spec.mutants.registry import MUTANTS
 
 
 def test_the_coordinator_keeps_every_rule(run_machine):
@@ -219,10 +221,12 @@ BUGS = {
 
 
 def test_every_rule_of_the_coordinator_can_be_broken():
-    """The list above has every rule. If nothing can break a rule, it is none."""
-    text = "".join(map(inspect.getsource, (coordinator, coordinator_model, coordinator_queue)))
+    """The list above and `spec.mutants` have every rule. If nothing can break a rule, it is none."""
+    rooms = (coordinator, coordinator_driver, coordinator_model, coordinator_queue)
+    text = "".join(map(inspect.getsource, rooms))
     rules = set(re.findall(r'(?:expect\([^"]*|BrokenRuleError\()"([a-z-]+)"', text))
-    assert rules <= {rule for _, found in BUGS.values() for rule in found}
+    planted = {bug.breaks for bug in MUTANTS.values() if bug.judge is COORDINATOR}
+    assert rules <= planted.union(*(found for _, found in BUGS.values()))
 
 
 @pytest.mark.matrix
