@@ -12,6 +12,7 @@ from spec.inputs_end import InputsEnd
 from spec.measured import Measured
 from spec.pacing import Pacing
 from spec.timing import TooEarly, TooLate
+from spec.waited_for import WaitsForSavepoints
 from spec.watching import DoorJudge, watch
 from spec.whole_slices import WholeSlices
 
@@ -26,6 +27,7 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "cut-announced": Announced,
     "gives-way": GivesWay,
     "inputs-end": InputsEnd,
+    "savepoints-waited-for": WaitsForSavepoints,
 }
 """The judge of each invariant, by the invariant's id."""
 

@@ -1,7 +1,10 @@
 """Observes tables of the simulator that show less than their cuts. The core decides what to do about them."""
 
+from dataclasses import replace
+
 from checkpointing.commit.behind import Doubt, Entry, LogSeen, Standing, decide_repairs
 from checkpointing.commit.cleanup import readable_cuts
+from checkpointing.commit.cut_rebuilding import Rebuilt, lacks_cuts, rebuilt
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId, TableName
 from spec.pipeline import JOB
@@ -21,9 +24,23 @@ def standing(world: World) -> Standing:
 
 
 def doubt(world: World) -> Doubt:
-    """Return which tables are in doubt, and how to repair them."""
+    """Return which tables are in doubt, and how to repair them. Lost cuts are rebuilt first."""
     seen = standing(world)
-    return Doubt(seen, decide_repairs(seen))
+    found = _rebuilt(world, seen)
+    seen = replace(seen, cuts={**seen.cuts, **found.cuts})
+    return Doubt(seen, decide_repairs(seen), found.cuts)
+
+
+def rebuilt_cuts(world: World) -> Rebuilt:
+    """Return the lost cuts that entries and logs prove."""
+    return _rebuilt(world, standing(world))
+
+
+def _rebuilt(world: World, seen: Standing) -> Rebuilt:
+    if not lacks_cuts(seen):
+        return Rebuilt({})
+    logs = {name: _seen(log) for name, log in sorted(world.tables.items())}
+    return rebuilt(replace(seen, logs={**logs, **seen.logs}), tuple(logs))
 
 
 def found_finished(world: World) -> FoundFinished:
@@ -48,7 +65,7 @@ def restore_what_is_lost(world: World) -> None:
 def _seen(log: TableLog) -> LogSeen:
     published = {
         version: Entry(CheckpointId(log.shown[version]), version in log.again)
-        for version in range(1, log.version + 1)
+        for version in range(max(1, log.oldest), log.version + 1)
         if log.shown[version] != log.shown[version - 1]
     }
-    return LogSeen(log.version, CheckpointId(log.shown[-1]), published)
+    return LogSeen(log.version, CheckpointId(log.shown[-1]), published, log.oldest)

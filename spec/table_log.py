@@ -39,6 +39,8 @@ class TableLog:
     """The versions whose entries survive a power cut."""
     again: set[int] = field(default_factory=set)
     """The versions whose entries were published again."""
+    oldest: int = 0
+    """The oldest version whose entry the log still has. Older ones were dropped in order."""
     backup: "TableLog | None" = None
     """The log as it was before it lost entries."""
     merged: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class TableLog:
     def copy(self) -> "TableLog":
         """Return the log as it is now."""
         by_version = [*self.versions], [*self.shown], [*self.columns], [*self.at_ms]
-        return TableLog(*by_version, {*self.durable}, {*self.again}, merged={**self.merged})
+        return TableLog(*by_version, {*self.durable}, {*self.again}, self.oldest, merged={**self.merged})
 
     def times_of(self, path: str) -> Iterator[tuple[int, int, int]]:
         """Yield each past period of a file in the table: its first version, the one that removed it, and when."""

@@ -311,8 +311,8 @@ def _has_no_gap(seen: Standing, tail: list[CheckpointRecord], table: TableName) 
         return False
     *_, oldest = _line(seen, first)
     line = {row.checkpoint for row in _line(seen, first)} | {oldest.parent}
-    untouched = log.shows == NO_CHECKPOINT and seen.cuts.get(first.parent, {}).get(table) == 0
-    return untouched or (log.shows >= oldest.parent and log.shows in line)
+    had_nothing = 0 in (seen.cuts.get(first.parent, {}).get(table), _named(first, table).parent_version)
+    return (log.shows == NO_CHECKPOINT and had_nothing) or (log.shows >= oldest.parent and log.shows in line)
 
 
 def _builds_on_a_cut(seen: Standing, row: CheckpointRecord) -> bool:

@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each of the eighteen machines. Some 130 to 170 of them are
+The nightly profile takes 2,000 runs of up to 200 steps of each of the twenty machines. Some 130 to 170 of them are
 taken, so four machines together take more than a million.
 """
 
@@ -24,6 +24,8 @@ from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.keeping import KeepingMachine
+from spec.machines.reading import ReadersMachine
+from spec.machines.repairing import RepairMachine
 from spec.machines.subtask import SubtaskMachine
 
 MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
@@ -34,6 +36,8 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     KeepingMachine,
     SubtaskMachine,
     AttemptsMachine,
+    ReadersMachine,
+    RepairMachine,
     *JOB_MACHINES.values(),
     HookedJobMachine,
     *RESETTING_MACHINES,

@@ -52,6 +52,8 @@ class CommitWorld(World):
         self.declined: set[CheckpointId] = set()
         self.checked: dict[CheckpointId, frozenset[TableName]] = {}
         """The tables that were checked for a checkpoint, and that are as it expects."""
+        self.positions: dict[CheckpointId, int] = {NO_CHECKPOINT: 0}
+        """How many rows lie before each checkpoint that was ever committed, without savepoints."""
 
     def stage(self, generation: Generation, micro_batch: int, numbers: range) -> FileHandle:
         """Write a new file of these numbers."""
@@ -61,6 +63,8 @@ class CommitWorld(World):
     def _commit(self, row: Row, subsumed: tuple[CheckpointId, ...], marks: Mapping[CheckpointId, bool]) -> None:
         if isinstance(row, CheckpointRecord):
             self._judge_row(row)
+            if row.kind is RowKind.CHECKPOINT:
+                self.positions[row.checkpoint] = position(row)
         super()._commit(row, subsumed, marks)
 
     def decline(self, checkpoint: CheckpointId) -> None:
@@ -84,7 +88,7 @@ class CommitWorld(World):
         line = self.line()
         newest = line[-1].checkpoint if line else NO_CHECKPOINT
         expect(row.parent == newest, "parent-line", f"{row.checkpoint} builds on {row.parent}, not on {newest}")
-        waiting = [each.checkpoint for each in line if each.checkpoint not in self.cuts]
+        waiting = [each.checkpoint for each in line if each.checkpoint > max(self.cuts, default=NO_CHECKPOINT)]
         expect(not waiting, "published-in-order", f"{row.checkpoint} while {waiting} has no cut")
         if row.kind is RowKind.CHECKPOINT:
             missing = {NUMBERS, COUNT} - self.checked.get(row.checkpoint, frozenset())
@@ -92,7 +96,7 @@ class CommitWorld(World):
         self._judge_tables(row, line[-1] if line else None)
         net = [file.path for table in row.tables if table.table == NUMBERS for file in table.adds]
         due = range(position(line[-1] if line else None), position(row))
-        self._shows(self._numbers(net), due, f"net of {row.checkpoint}")
+        self._shows(self.shown_by(net), due, f"net of {row.checkpoint}")
 
     def _judge_tables(self, row: CheckpointRecord, parent: CheckpointRecord | None) -> None:
         """Judge one entry's tables: each names its version at the parent's cut, and a changed count is published."""
@@ -109,7 +113,7 @@ class CommitWorld(World):
         """Judge what readers see, and what the cuts say."""
         missed = [event for event in self.history.events if isinstance(event, FileMissed)]
         expect(not missed, "no-file-is-missed", missed)
-        at = {NO_CHECKPOINT: 0} | {record.checkpoint: position(record) for record in self.line()}
+        at = self.positions
         for name, log in self.tables.items():
             shown = CheckpointId(log.shown[-1])
             expect(shown in at, "visible-after-commit", f"{name} shows {shown}, which is not committed")
@@ -120,10 +124,11 @@ class CommitWorld(World):
                 self._is_exact(name, version, at[checkpoint], f"cut {checkpoint} of {name}")
 
     def _is_exact(self, name: TableName, version: int, rows: int, what: str) -> None:
-        held = self._numbers(self.table(name).versions[version])
+        held = self.shown_by(self.table(name).versions[version])
         self._shows(held, range(rows) if name == NUMBERS else counted(rows), what)
 
-    def _numbers(self, paths: Iterable[str]) -> Counter[int]:
+    def shown_by(self, paths: Iterable[str]) -> Counter[int]:
+        """Return the numbers in these files."""
         return Counter(number for path in paths for (number,) in self.rows_of(path))
 
     @staticmethod

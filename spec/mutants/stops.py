@@ -30,7 +30,7 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind, Statistics
 from spec.mutants import scenes
-from spec.mutants.judges import SAVEPOINTS, directed
+from spec.mutants.judges import HOOKS, SAVEPOINTS, directed
 from spec.mutants.planting import Patch, mutant
 
 _Effects = tuple[CommitEffect, ...]
@@ -238,3 +238,31 @@ def the_end_of_the_data_overtakes_the_last_rows(patch: Patch) -> None:
         real(self, fact)
 
     patch.put(JobDoor, "_finished", finished)
+
+
+# ------------------------------------------------------------------ a tick that has caught up
+
+
+@mutant("savepoints-waited-for", HOOKS)
+def a_tick_waits_for_a_savepoint_only_if_another_one_waits_too(patch: Patch) -> None:
+    patch.put(Savepoints, "under_way", property(lambda self: len(self._asked) > 1))
+
+
+@mutant("savepoints-waited-for", HOOKS)
+def a_tick_waits_for_stops_only(patch: Patch) -> None:
+    def under_way(self: Savepoints) -> bool:
+        return any(kind is not SavepointKind.PLAIN for kind in self._asked.values())
+
+    patch.put(Savepoints, "under_way", property(under_way))
+
+
+@mutant("savepoints-waited-for", HOOKS)
+def a_tick_without_new_rows_is_quiet(patch: Patch) -> None:
+    real = JobDoor._is_quiet
+
+    def is_quiet(self: JobDoor) -> bool:
+        job = self._job
+        busy = job.readers.polling or any(run.at_work for run in job.runs.values()) or job.commit.in_doubt
+        return real(self) or not (busy or job.ending.uncommitted or job.hooks.restoring or job.ending.requested)
+
+    patch.put(JobDoor, "_is_quiet", is_quiet)

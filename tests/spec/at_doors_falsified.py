@@ -4,14 +4,17 @@ Keyed by invariant.
 """
 
 from dataclasses import replace
+from itertools import chain
 
 from checkpointing.channel_items import SourceSlice
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.messages import (
     EndTick,
     MicroBatchFinished,
     PollFailed,
     RivalSeen,
     RunMicroBatch,
+    SavepointFailed,
     SliceOffered,
     SourceIdle,
     TickOutcome,
@@ -133,7 +136,23 @@ def let_another_process_claim_the_job(history):
     return replace(history, steps={generation: [begun, seen, *others], **dict(rest)})
 
 
+def give_up_a_savepoint_at_the_end(history):
+    """The tick that caught up had taken a request, and answers it only because it ends."""
+    failed = SavepointFailed("request", CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "over")
+
+    def gives_up(effect):
+        caught_up = isinstance(effect, EndTick) and effect.outcome is TickOutcome.CAUGHT_UP
+        return (failed, effect) if caught_up else (effect,)
+
+    steps = {
+        generation: [replace(step, effects=tuple(chain(*map(gives_up, step.effects)))) for step in taken]
+        for generation, taken in history.steps.items()
+    }
+    return replace(history, steps=steps)
+
+
 FALSIFIED_AT_DOORS = {
+    "savepoints-waited-for": give_up_a_savepoint_at_the_end,
     "cut-announced": let_every_slice_reach_a_cut,
     "gives-way": let_another_process_claim_the_job,
     "credit": let_a_byte_fill_a_channel,

@@ -83,6 +83,12 @@ def test_an_untouched_parent_is_no_gap():
     assert None is again(seen(rows, {5: 3}, log(1, 1, v1=1)))
 
 
+def test_an_entry_that_found_the_table_empty_needs_no_older_one():
+    """The entry before it, and that entry's cut, are gone. The entry itself says that the table was at version 0."""
+    rows = (row(2, parent_version=0), row(3, parent_version=1))
+    assert [2, 3] == again(seen(rows, {2: 1, 3: 2}, log(0, 0)))
+
+
 def test_a_version_number_that_was_used_again_proves_nothing():
     """The log entry at version 2 was published again, so it is not the version that entry 5 found."""
     rows = (row(5, parent_version=2),)

@@ -1,0 +1,177 @@
+"""The machine of damaged tables: logs lose their newest entries, cuts are lost, and the next tick repairs both.
+
+Its reference is the content of the tables (`commit_world`). After a tick's start, each table and each recorded cut show
+exactly the numbers below the position of their checkpoint, whatever was lost before. What nobody damaged is left
+alone, and what the retained entries can bring back is brought back.
+"""
+
+from collections import Counter
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from checkpointing.commit.behind import Lost, reference
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.messages import EndTick, TickOutcome
+from checkpointing.metadata.record import CheckpointRecord, RowKind
+from spec.behind import doubt, rebuilt_cuts
+from spec.machines.commit_lives import Coordinators, Life, Luck
+from spec.machines.commit_world import COUNT, NUMBERS
+from spec.machines.judging import BrokenRuleError, expect, is_unwinding
+
+REPAIRED = "repaired"
+"""After a tick's start, each table shows the newest checkpoint, and each recorded cut shows its own."""
+UNDAMAGED = "undamaged-left-alone"
+"""A table is in doubt only if its log has lost entries, and cuts are rebuilt only if one was lost."""
+NOT_LOST = "not-lost"
+"""A table is lost only if the retained entries do not hold what it lacks."""
+CUTS_COME_BACK = "cuts-come-back"
+"""A lost cut is rebuilt if no log was ever damaged. It is unknown if no published entry names a table."""
+_tables = st.sampled_from([NUMBERS, COUNT])
+_pick = st.integers(0, 20)
+
+
+class RepairMachine(Coordinators):
+    """One tick after the other on one warehouse. Between two of them, logs and cuts lose something."""
+
+    def __init__(self) -> None:
+        """Begin with an empty warehouse."""
+        super().__init__()
+        for table in (NUMBERS, COUNT):
+            self.world.table(table)
+        self.struck: set[TableName] = set()
+        """The tables whose logs have lost entries since the last repair."""
+        self.was_struck = False
+        """True if a log has ever lost entries. Entries then name versions that the tables may no longer have."""
+        self.lost_cuts: dict[CheckpointId, dict[TableName, int]] = {}
+
+    @initialize(retained=st.integers(1, 3))
+    def configure(self, retained: int) -> None:
+        """Draw how many checkpoints are retained."""
+        self.retained = retained
+
+    # -------------------------------------------------------------- ticks
+
+    @rule(rows=st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    def run_a_tick(self, rows: list[int]) -> None:
+        """Take checkpoints with so many new rows each, and end in order."""
+        self._end(self._worked(rows), EndTick(TickOutcome.STOPPED))
+        self._release()
+
+    @rule(rows=st.lists(st.integers(0, 3), max_size=2), last=st.integers(0, 3), steps=st.integers(1, 5))
+    def run_a_tick_that_dies(self, rows: list[int], last: int, steps: int) -> None:
+        """Do the same, and die in the middle of the last commit: before its entry is in, or before it is published."""
+        life = self._worked(rows)
+        self._offer(life, last, RowKind.CHECKPOINT)
+        for _ in range(steps):
+            if life.asked:
+                self._carry_out(life, 0, Luck.WELL)
+        self.lives.remove(life)
+
+    def _worked(self, rows: list[int]) -> Life:
+        life = self._repaired()
+        for count in rows:
+            self._offer(life, count, RowKind.CHECKPOINT)
+            while life.asked:
+                self._carry_out(life, 0, Luck.WELL)
+        self._judge_contents()
+        return life
+
+    def _release(self) -> None:
+        while self.lives:
+            self._advance(self.lives[0], Luck.WELL)
+
+    # -------------------------------------------------------------- damage
+
+    @rule(table=_tables, entries=st.integers(1, 4))
+    def lose_log_entries(self, table: TableName, entries: int) -> None:
+        """A table's log loses its newest entries."""
+        log = self.world.table(table)
+        if log.version - entries >= log.oldest and self.world.lose(table, entries):
+            self.struck.add(table)
+            self.was_struck = True
+
+    @rule(pick=_pick, many=st.integers(1, 4))
+    def lose_cuts(self, pick: int, many: int) -> None:
+        """Some cuts that follow each other are lost, or all."""
+        there = sorted(self.world.cuts)
+        for checkpoint in there[pick % (len(there) or 1) :][:many]:
+            self.lost_cuts[checkpoint] = dict(self.world.cuts.pop(checkpoint))
+
+    @rule(table=_tables, pick=_pick)
+    def drop_old_log_entries(self, table: TableName, pick: int) -> None:
+        """A table's log drops its oldest entries in order, as Delta does."""
+        log = self.world.table(table)
+        log.oldest = max(log.oldest, pick % (log.version + 1))
+
+    # -------------------------------------------------------------- the start of a tick
+
+    def _repaired(self) -> Life:
+        self._judge_rebuilt()
+        self._judge_doubt()
+        life = self._start(known_dead=True)
+        while life in self.lives and life.work is None:
+            self._advance(life, Luck.WELL)
+        expect(life in self.lives, "recovers", "a tick without trouble did not start")
+        self._judge_contents()
+        self.struck.clear()
+        self.lost_cuts.clear()
+        return life
+
+    def _judge_contents(self) -> None:
+        try:
+            self.world.judge()
+            newest = self.world.line()[-1:]
+            for record in newest:
+                expect(record.checkpoint in self.world.cuts, REPAIRED, f"{record.checkpoint} has no cut")
+        except BrokenRuleError as broken:
+            raise BrokenRuleError(REPAIRED, str(broken)) from broken
+
+    def _judge_rebuilt(self) -> None:
+        """Judge which lost cuts come back. If a table of the newest cut is unknown, restore the cuts from a backup."""
+        found = rebuilt_cuts(self.world)
+        expect(not found.cuts or bool(self.lost_cuts), UNDAMAGED, f"{found.cuts} are rebuilt, and no cut was lost")
+        for checkpoint, cut in found.cuts.items():
+            whole = cut.keys() >= self.lost_cuts.get(checkpoint, cut).keys()
+            expect(whole, CUTS_COME_BACK, f"the cut of {checkpoint} is rebuilt as {cut}")
+        if found.unknown is not None:
+            log = self.world.table(found.unknown)
+            naming = [row for row in self.world.line() if any(each.table == found.unknown for each in row.tables)]
+            told = bool(naming) and naming[-1].checkpoint == log.shown[-1] and not log.oldest and not self.was_struck
+            expect(not told, CUTS_COME_BACK, f"{found.unknown} is unknown, and shows the newest entry that names it")
+            self.world.cuts |= self.lost_cuts
+            self.lost_cuts.clear()
+        elif not self.was_struck and not any(self.world.table(table).oldest for table in (NUMBERS, COUNT)):
+            retained = {record.checkpoint for record in self.world.line()}
+            waits = {record.checkpoint for record in self.world.line()[-1:] if record.checkpoint not in found.cuts}
+            missing = (set(self.lost_cuts) & retained) - set(found.cuts) - waits
+            expect(not missing, CUTS_COME_BACK, f"the cuts {missing} are not rebuilt, the logs are whole")
+
+    def _judge_doubt(self) -> None:
+        seen = doubt(self.world)
+        spared = seen.repairs.tables - self.struck
+        expect(not spared, UNDAMAGED, f"{spared} are in doubt, struck were {self.struck}")
+        for lost in seen.repairs.lost:
+            at = reference(seen.seen)
+            if at is not None:
+                self._is_lost(lost, at.checkpoint)
+
+    def _is_lost(self, lost: Lost, checkpoint: CheckpointId) -> None:
+        """Judge a table that is said to be lost, by what it shows and what the entries up to the cut would add."""
+        expect(lost.table == NUMBERS, NOT_LOST, f"{lost} is whole in each entry")
+        line = [record for record in self.world.line() if record.checkpoint <= checkpoint]
+        there = self.world.shown_by(self.world.table(NUMBERS).active)
+        for record in line:
+            if record.checkpoint > lost.shows:
+                there += self.world.shown_by(_added(record))
+        due = Counter(range(self.world.positions[checkpoint]))
+        expect(there != due or not line, NOT_LOST, f"{lost}, and the entries hold all that it lacks")
+
+    def teardown(self) -> None:
+        """A last tick starts, and repairs what is damaged."""
+        if not is_unwinding():
+            self._repaired()
+
+
+def _added(record: CheckpointRecord) -> frozenset[str]:
+    return frozenset(file.path for table in record.tables if table.table == NUMBERS for file in table.adds)
