@@ -12,8 +12,19 @@ from typing import Final
 from checkpointing.commit.at_rest import Stamp
 from checkpointing.commit.fencing import HolderObserved, Lease, newest_claim, release_of, rival_of
 from checkpointing.commit.recovery import Observed
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, Generation
-from checkpointing.messages import CutRecorded, LookForRival, PublishTable, RecordCut, RivalSeen
+from checkpointing.messages import (
+    CutRecorded,
+    EndTick,
+    LookForRival,
+    PublishFailed,
+    PublishTable,
+    RecordCut,
+    RivalSeen,
+    RowUnknown,
+    TickOutcome,
+)
 from checkpointing.metadata.record import Claim, Holder
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.errand import TICK, Errand, Terms
@@ -28,6 +39,7 @@ from checkpointing.tick.messages import (
     Done,
     EnsureTables,
     Examine,
+    Failed,
     GiveLease,
     LeftoversDiscarded,
     LogsSeen,
@@ -46,6 +58,7 @@ from checkpointing.tick.messages import (
 )
 from spec.behind import doubt, published, restore_what_is_lost
 from spec.politeness import UnseenLeft
+from spec.store_faults import NO_ANSWER, Harm
 from spec.world import World
 
 CHANGES: Final = (
@@ -104,6 +117,8 @@ class Carrier:
         self._alive = alive
         self._name = name
         self._retained: frozenset[CheckpointId] | None = None
+        self._has_written = False
+        """True once it has written. Lists show a process at least what it has written itself."""
 
     def begin(self, effect: TickEffect) -> None:
         """Read what is needed to carry the effect out, before other processes have their turns."""
@@ -114,8 +129,14 @@ class Carrier:
         """Return a stamp. Two entries at one version have the same nonce only if the same process appends them."""
         return Stamp(self._eyes.at(self._world.now_ms), f"{self._name}-{self._world.version}")
 
-    def carry_out(self, effect: TickEffect) -> TickFact | None:  # noqa: C901, PLR0911, PLR0912 - an alphabet
-        """Carry out one effect. Return its answer, or None if it has none here."""
+    def carry_out(self, effect: TickEffect) -> TickFact | None:
+        """Carry out one effect. Return its answer, or None if it has none here. A write or its reply may be lost."""
+        harm = self._world.harm() if isinstance(effect, (*CHANGES, AppendRelease)) else None
+        self._has_written |= isinstance(effect, CHANGES)
+        fact = self._carried_out(effect) if harm is not Harm.WRITE_LOST else None
+        return fact if harm is None else _unheard(effect)
+
+    def _carried_out(self, effect: TickEffect) -> TickFact | None:  # noqa: C901, PLR0911, PLR0912 - an alphabet
         world = self._world
         match effect:
             case Observe():
@@ -155,7 +176,8 @@ class Carrier:
             case DiscardLeftovers():
                 return LeftoversDiscarded(world.discard_leftovers(effect.current, effect.by))
             case LookForRival():
-                return RivalSeen(rival_of(world.rows(), effect.generation))
+                _, rows = world.before if world.is_stale() else (0, world.rows())
+                return RivalSeen(rival_of(rows, effect.generation))
             case EnsureTables() | CleanUp():
                 return Done()
             case TakeHold():
@@ -178,7 +200,10 @@ class Carrier:
         world.history.add(seen)
 
     def _lags(self) -> bool:
-        return self._eyes.lags is not None and self._eyes.lags.random() < LAGS
+        return (self._eyes.lags is not None and self._eyes.lags.random() < LAGS) or self._is_stale()
+
+    def _is_stale(self) -> bool:
+        return not self._has_written and self._world.is_stale()
 
     def _observed(self) -> Observed:
         world = self._world
@@ -186,7 +211,22 @@ class Carrier:
         alive = self._alive(newest_claim(rows))
         holder = HolderObserved(alive, None) if self._eyes.sees_holders else HolderObserved(None, world.lease)
         rows = tuple(map(world.as_read, rows))
-        return Observed(version, rows, frozenset(world.cuts), holder, self._eyes.at(world.now_ms))
+        cuts = world.cuts_before if self._is_stale() else frozenset(world.cuts)
+        return Observed(version, rows, cuts, holder, self._eyes.at(world.now_ms))
+
+
+def _unheard(effect: TickEffect) -> TickFact:
+    """Return what a process is told if it hears nothing of a write."""
+    match effect:
+        case AppendClaim() | AppendEntry() | AppendRelease():
+            return RowUnknown(effect.row.nonce, NO_ANSWER)
+        case PublishTable():
+            return PublishFailed(effect.checkpoint, effect.publication.table, NO_ANSWER)
+        case PublishAgain():
+            return PublishFailed(effect.again.checkpoint, effect.again.publication.table, NO_ANSWER)
+        case _:
+            reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+            return Failed(EndTick(TickOutcome.FAILED, reason, NO_ANSWER))
 
 
 def carried_out(door: TickDoor, carrier: Carrier, do_work: DoWork) -> Iterator[TickEffect]:
@@ -241,6 +281,8 @@ def at_rest(
         if isinstance(effect, TakeHold):
             visitor.generation = effect.claim.generation
         fact = do_work(effect) if isinstance(effect, Work) else carrier.carry_out(effect)
+        if isinstance(effect, CHANGES) and world.faults and world.faults.late_ms():
+            yield
         if fact is not None:
             waiting.extend(door.step(fact, carrier.moment()))
             carrier.begin(waiting[0])

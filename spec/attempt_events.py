@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from checkpointing.coordinator.restart import RestartStrategy
 from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
-from checkpointing.messages import EndTick
+from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.tick.errand import Terms
 from checkpointing.tick.messages import Finish, RestartDue, TickEffect, Work
 
@@ -47,6 +47,8 @@ class ProcessOver:
 
     process: int
     restarts: int
+    is_finished: bool = False
+    """True if its last attempt found that the job has finished."""
 
 
 AttemptEvent = ProcessBegan | AttemptBegan | RestartTold | ProcessOver
@@ -65,6 +67,8 @@ def attempts_told(process: int, effect: TickEffect, at_ms: int) -> Iterator[Atte
         case RestartDue():
             yield RestartTold(process, effect.restart, effect.end, effect.delay_ms)
         case Finish():
-            yield ProcessOver(process, effect.restarts)
+            outcome = effect.outcome
+            is_finished = isinstance(outcome, EndTick) and outcome.outcome is TickOutcome.FINISHED
+            yield ProcessOver(process, effect.restarts, is_finished)
         case _:
             pass

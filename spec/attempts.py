@@ -24,9 +24,10 @@ class _Process:
     committed: int = 0
     restarts: int = 0
     ended: EndTick | None = None
-    """How the job of its last attempt ended."""
+    """How the job of its last attempt ended. None: that attempt has failed before its job began, or goes on."""
     is_alone: bool = True
-    """Nobody else has claimed the job since its first attempt, so it has told its own entries as complete itself."""
+    """Nobody else has claimed the job since its first attempt, and no store left an answer open. So it has told its own
+    entries as complete itself."""
 
 
 def wrongly_repeated(history: History) -> Iterator[str]:
@@ -47,7 +48,9 @@ def wrongly_repeated(history: History) -> Iterator[str]:
                 yield from _of_restart(event, processes[event.process])
             case TickOver(generation, end):
                 for known in processes.values():
-                    known.ended = end if generation in known.generations else known.ended
+                    if generation in known.generations:
+                        known.ended = end
+                        known.is_alone &= end.reason is not Reason.FINALIZE_CHECKPOINT_FAILURE
             case ProcessOver():
                 yield from _of_end(event, processes[event.process])
             case _:
@@ -58,6 +61,7 @@ def _claimed(processes: Mapping[int, _Process], claim: Claim) -> None:
     for number, known in processes.items():
         if number == claim.holder.pid:
             known.generations.add(claim.generation)
+            known.ended = None
         elif known.generations:
             known.is_alone = False
 
@@ -102,5 +106,6 @@ def _of_end(event: ProcessOver, known: _Process) -> Iterator[str]:
     strategy, end = known.began.strategy, known.ended
     failed = end is not None and end.outcome is TickOutcome.FAILED and end.reason not in _ENDS_FOR_GOOD
     may = isinstance(strategy, FixedDelay) and known.restarts < strategy.attempts
+    failed = failed and not event.is_finished
     if failed and may and known.is_alone and known.began.limits.duration_ms is None:
         yield f"process {event.process} is over after {known.restarts} restarts, {strategy} allows more"

@@ -1,7 +1,6 @@
 """Carries out a door's effects on the simulated world, with the faults that a scenario draws."""
 
 import json
-from heapq import heapify
 from random import Random
 from typing import TYPE_CHECKING, assert_never
 
@@ -52,6 +51,7 @@ from spec.faults import NONE, Faults
 from spec.micro_batches import MicroBatches
 from spec.neighbours import merged, undo_merges
 from spec.pipeline import ESTIMATED, ROW_BYTES, SEQUENCE, position_before, rows_before
+from spec.store_faults import NO_ANSWER, Harm, StoreBrokeError
 from spec.upstream import PUBLISHES, Upstreams
 from spec.world import FileGoneError, World
 
@@ -109,7 +109,10 @@ class Hands:
             self._retained[generation, effect.checkpoint] = self._world.retained()
 
     def carry_out(self, effect: Effect, generation: Generation, faults: Faults) -> Fact | None:  # noqa: PLR0911, PLR0912
-        """Carry out one effect. Return the fact that answers it, or None if it has no answer."""
+        """Carry out one effect. Return the fact that answers it, or None if it has no answer.
+
+        Raises StoreBrokeError if a write fails for which there is no fact.
+        """
         match effect:
             case PollSource():
                 return self._poll(effect, generation, faults)
@@ -124,13 +127,12 @@ class Hands:
             case PublishTable():
                 return self._publish(effect, faults)
             case RecordCut():
-                retained = self._retained.pop((generation, effect.checkpoint), None) or self._world.retained()
-                self._world.record_cut(effect.checkpoint, effect.versions, retained)
-                return CutRecorded(effect.checkpoint)
+                return self._record(effect, generation)
             case DiscardFiles():
                 self._world.discard(self._world.readers.discardable(effect.paths, self._world.now_ms))
             case LookForRival():
-                return RivalSeen(rival_of(self._world.rows(), effect.generation))
+                _, rows = self._world.before if self._world.is_stale() else (0, self._world.rows())
+                return RivalSeen(rival_of(rows, effect.generation))
             case AskHook():
                 return self._ask(effect, faults)
             case RestoreHook() | ResetHook():
@@ -247,16 +249,30 @@ class Hands:
         return TablesChecked(effect.checkpoint, (*changed, *moved))
 
     def _publish(self, effect: PublishTable, faults: Faults) -> Fact:
-        if self._strikes(faults.publish_fails):
-            return PublishFailed(effect.checkpoint, effect.publication.table, "the log refuses")
-        return self._world.publish(effect.checkpoint, effect.publication)
+        failed = PublishFailed(effect.checkpoint, effect.publication.table, "the log refuses")
+        harm = self._world.harm()
+        if self._strikes(faults.publish_fails) or harm is Harm.WRITE_LOST:
+            return failed
+        answer = self._world.publish(effect.checkpoint, effect.publication)
+        return failed if harm is Harm.REPLY_LOST else answer
+
+    def _record(self, effect: RecordCut, generation: Generation) -> Fact:
+        """Record a cut. No fact says that this failed, so the error ends the tick."""
+        retained = self._retained.pop((generation, effect.checkpoint), None) or self._world.retained()
+        harm = self._world.harm()
+        if harm is not Harm.WRITE_LOST:
+            self._world.record_cut(effect.checkpoint, effect.versions, retained)
+        if harm is not None:
+            raise StoreBrokeError(NO_ANSWER)
+        return CutRecorded(effect.checkpoint)
 
     def _append(self, effect: AppendRow, faults: Faults) -> Fact:
-        if self._strikes(faults.write_lost):
+        harm = self._world.harm()
+        if self._strikes(faults.write_lost) or harm is Harm.WRITE_LOST:
             self._world.as_stored(effect.row)  # its manifests are there, and the entry is not
-            return RowUnknown(effect.row.nonce, "the store does not answer")
+            return RowUnknown(effect.row.nonce, NO_ANSWER)
         answer = self._world.append(effect.row, effect.at_version, effect.subsumed)
-        lost = self._strikes(faults.reply_lost)
+        lost = self._strikes(faults.reply_lost) or harm is Harm.REPLY_LOST
         return RowUnknown(effect.row.nonce, "the connection broke") if lost else answer
 
     def _strikes(self, probability: float) -> bool:
@@ -268,15 +284,3 @@ def _written(output: SubtaskOutput) -> frozenset[str]:
     rows = (*output.emitted, *(file for _, file in output.staged))
     keyed = (*output.state, *(file for entry in output.ranges for file in entry.files))
     return frozenset({file.path for file in rows} | {each.file.path for each in keyed})
-
-
-def drop_judgement(outstanding: list[tuple[int, int, Effect]], cancelled: CancelJudgement) -> None:
-    """Drop a judgement that still waits for a thread. One that has begun answers late."""
-    if cancelled.checkpoint % 2 == 0:
-        asked = cancelled.vertex, cancelled.checkpoint
-        outstanding[:] = [each for each in outstanding if not _judges(each[2], asked)]
-        heapify(outstanding)
-
-
-def _judges(effect: Effect, asked: tuple[VertexId, CheckpointId]) -> bool:
-    return isinstance(effect, JudgeSuites) and (effect.vertex, effect.checkpoint) == asked

@@ -13,7 +13,7 @@ from spec.history import (
     LeftoversGone,
     RowCommitted,
 )
-from spec.rollback import at_rest
+from spec.rollback import at_rest, goes_back
 
 
 def held_wrongly(history: History) -> Iterator[str]:
@@ -47,7 +47,10 @@ def held_wrongly(history: History) -> Iterator[str]:
 def recovered_out_of_order(history: History) -> Iterator[str]:
     """Yield leftovers that were deleted before a committed entry had a cut, and entries that came before the deletion.
 
-    If nobody was seen to delete leftovers, as in a trace, the second part is not judged. A zombie knows only entries of
+    Also yield leftovers that a process deleted although its claim is not in.
+
+    If nobody was seen to delete leftovers, as in a trace, the second part is not judged. If a rollback leaves an entry
+    behind that it could not publish, it deletes none. A zombie knows only entries of
     older generations.
     """
     watched = any(isinstance(event, LeftoversGone) for event in history.without_flow)
@@ -55,19 +58,26 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
     committed: list[tuple[Generation, CheckpointId]] = []
     gone = set[Generation]()
     started = set[Generation]()
+    claimed = set[Generation]()
     for event in history.without_flow:
         match event:
             case RowCommitted(record):
-                works = record.generation in started or at_rest(record)
+                unsettled = bool(committed) and committed[-1][1] not in recorded
+                leaves_behind = goes_back(record) and unsettled
+                works = record.generation in started or (at_rest(record) and not leaves_behind)
                 if watched and works and record.generation not in gone:
                     yield f"row {record.checkpoint} came before generation {record.generation} had deleted leftovers"
                 committed += [(record.generation, record.checkpoint)] * record.commits
             case DoorStarted(generation):
                 started.add(generation)
+            case JobClaimed(claim):
+                claimed.add(claim.generation)
             case CutWritten(checkpoint):
                 recorded.add(checkpoint)
             case LeftoversGone(generation):
                 gone.add(generation)
+                if claimed and generation not in claimed:
+                    yield f"generation {generation} deleted leftovers, and its claim is not in"
                 newest = next((row for by, row in reversed(committed) if by < generation), NO_CHECKPOINT)
                 if newest not in recorded:
                     yield f"generation {generation} deleted leftovers before the cut of {newest} was recorded"

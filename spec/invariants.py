@@ -184,12 +184,19 @@ def visible_after_commit(history: History) -> Iterator[str]:
 
 @_named("published-in-order")
 def published_in_order(history: History) -> Iterator[str]:
-    """Before the cut of a checkpoint is recorded, no later entry is committed and no table shows a newer checkpoint."""
+    """Before the cut of a checkpoint is recorded, no later entry is committed and no table shows a newer checkpoint.
+
+    A rollback may leave an entry behind that it could not publish. That entry is dropped or abandoned, and needs no
+    cut.
+    """
     committed: list[CheckpointId] = []
     recorded: set[CheckpointId] = {NO_CHECKPOINT}
     for event in history.without_flow:
         match event:
-            case RowCommitted(record, _):
+            case RowCommitted(record, kept, abandoned):
+                if goes_back(record):
+                    stay = {*kept} - {*(abandoned or ())}
+                    committed = [one for one in committed if one in recorded or one in stay]
                 waiting = [one for one in committed if one not in recorded]
                 if waiting:
                     yield f"row {record.checkpoint} was committed while the cut of {waiting[0]} was not recorded"

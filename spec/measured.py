@@ -135,7 +135,7 @@ class Measured(DoorJudge):
             self.wrong(f"{where}: they wrote {wrote} rows and bytes, not {vertex.rows_out} and {vertex.bytes_out}")
         since = self._passed.get(vertex.vertex, 0) + 1
         state = [self._state.get((vertex.vertex, number), ()) for number in range(since, last + 1)]
-        due = [sum(sizes) for sizes in zip(*(each for each in state if each), strict=True)]
+        due = [sum(sizes) for sizes in zip(*(each for each in state if each), strict=False)]
         said = [size or 0 for size in columns.checkpointed_bytes]
         due = due or [0] * len(said)
         exact = record.checkpoint == self._newest + 1

@@ -30,6 +30,7 @@ from spec.moves import Moves, drawn
 from spec.pipeline import PARTS
 from spec.readers import NOTHING_FOUND, RAN_OUT
 from spec.simulator import Outcome, Simulation, judged
+from spec.store_faults import LATE, STALE, Harm
 
 if TYPE_CHECKING:
     from checkpointing.identifiers import TableName
@@ -70,6 +71,9 @@ RARE: Final = (
     *(f"the holder of before: {name}" for name in TAKEN),
     RAN_OUT,
     NOTHING_FOUND,
+    *(harm.value for harm in Harm),
+    LATE,
+    STALE,
     "a suite cannot be judged",
     "tables cannot be looked at",
     "a savepoint of a stop is taken",

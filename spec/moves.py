@@ -46,6 +46,8 @@ class Moves:
     """True if clocks differ from tick to tick, and jump during a tick."""
     lists_lag: bool = False
     """True if lists of files and of entries may lag behind."""
+    stores_fail: bool = False
+    """True if writes and replies of stores may be lost, answers come late, and lists are stale."""
     older_formats: bool = False
     """True if entries are written and read by the codec, some in an older format."""
     manifests: bool = False
@@ -99,13 +101,14 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     barriers = Random(f"expected barriers of {seed}")  # noqa: S311 - as above
     parts = Random(f"parts of {seed}")  # noqa: S311 - as above
     arrivals = Random(f"arrivals of {seed}")  # noqa: S311 - as above
+    troubles = Random(f"stores of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
         rollbacks_max=random.choice([0, 0, 0, 1, 2]),
         resets_max=random.choice([0, 0, 0, 1, 2]),
-        savepoints_at_rest_max=random.choice([0, 0, 0, 1, 2]),
+        savepoints_at_rest_max=random.choice([0, 0, 1, 2, 2]),
         clean_ups_max=random.choice([0, 0, 1, 2]),
-        readers_max=later.choice([0, 0, 2]),
+        readers_max=later.choice([0, 2, 3]),
         arrivals_max=arrivals.choice([0, 0, 3]),
         releases=random.random() < SOMETIMES,
         splits=random.random() < SOMETIMES,
@@ -113,6 +116,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         leases=random.random() < SOMETIMES,
         clocks_jump=random.random() < SOMETIMES,
         lists_lag=random.random() < SOMETIMES,
+        stores_fail=troubles.random() < SELDOM,
         older_formats=random.random() < SELDOM,
         manifests=stores.random() < SOMETIMES,
         limits=random.random() < SOMETIMES,

@@ -5,6 +5,7 @@ dead ticks that come late, replies that are lost. The last tick has no faults, a
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
@@ -25,6 +26,7 @@ from spec.moves import Moves, drawn
 from spec.neighbours import optimize
 from spec.pipeline import LATER, MAX_PARALLELISM, ending_splits, graph
 from spec.scenarios import scenario_of
+from spec.store_faults import StoreBrokeError, StoreFaults
 from spec.storing import store_entries
 from spec.tick import Narrate, Tick
 from spec.tick_plan import TickPlan
@@ -80,6 +82,7 @@ class Simulation:
         self.world = World(self._new_history)
         store_entries(self.world, self.moves, self._shapes)
         self.world.lag_ms = LAG_MS if self.moves.lists_lag else 0
+        self.world.faults = StoreFaults(seed, self.world.met) if self.moves.stores_fail else None
         self._narrate = narrate
         self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)
         self._hands.transaction_rows = self.moves.transaction_rows
@@ -112,7 +115,7 @@ class Simulation:
             self._may_lose_entries()
             self._visited()
             self._rest()
-        self._healing = True
+        self._heal()
         self._more_rows(1.0)
         last = self._start(self._plans.healing(self._number()))
         self._play()
@@ -127,6 +130,12 @@ class Simulation:
             self._begin(self._visits.last_clean_up(self._is_held))
             self._play(until_quiet=True)
             self.world.come_to_rest()
+
+    def _heal(self) -> None:
+        """Let no fault strike from now on."""
+        self._healing = True
+        if self.world.faults is not None:
+            self.world.faults.is_sound = True
 
     def _rest(self) -> None:
         """Let time pass; what the dead left behind may come meanwhile, or later."""
@@ -286,7 +295,7 @@ class Simulation:
 
     def _leave_behind(self, tick: Tick) -> None:
         """Carry out some of the outstanding effects although the tick is dead. Nobody hears the answers."""
-        for _, _, effect in tick.outstanding:
+        for _, _, effect in tick.under_way.effects:
             if self._strikes(tick.plan.faults.zombie):
                 self._note(self._random.randint(0, ZOMBIE_MS), self._late(tick, effect))
 
@@ -294,7 +303,8 @@ class Simulation:
         def carry_out() -> None:
             if self._narrate is not None:
                 self._narrate(f"{self.world.now_ms:>7} tick {tick.plan.number} LATE {effect}")
-            self._hands.carry_out(effect, tick.generation, NONE)
+            with suppress(StoreBrokeError):
+                self._hands.carry_out(effect, tick.generation, NONE)
 
         return carry_out
 

@@ -7,7 +7,6 @@ theirs. In a turn it does as the driver: tells the time, carries out an effect, 
 from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from random import Random
 from typing import assert_never
 
@@ -15,7 +14,7 @@ from checkpointing.commit.fencing import IDS_PER_CLAIM, Refused, newest_checkpoi
 from checkpointing.coordinator.messages import AskHook, CloseHook, ResetHook, RestoreHook
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, SplitId
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.job.door import JobDoor
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
@@ -30,6 +29,7 @@ from checkpointing.messages import (
     LookForRival,
     NotifyAborted,
     NotifyComplete,
+    PollFailed,
     PollSource,
     PublishTable,
     RecordCut,
@@ -38,11 +38,12 @@ from checkpointing.messages import (
     SavepointFailed,
     SavepointRequested,
     SavepointTaken,
+    SourceIdle,
     TickOutcome,
     TimeAdvanced,
     WakeAt,
 )
-from checkpointing.metadata.record import CheckpointRecord, Claim, Holder
+from checkpointing.metadata.record import Claim, Holder
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.errand import TICK, Terms
 from checkpointing.tick.messages import (
@@ -64,31 +65,34 @@ from checkpointing.tick.messages import (
     Work,
     WorkEnded,
 )
-from spec.at_the_door import NOBODY, Carrier
+from spec.at_the_door import CHANGES, NOBODY, Carrier
 from spec.attempt_events import attempts_told, process_began
 from spec.behind import found_finished, standing
-from spec.carrying_out import Hands, drop_judgement
+from spec.carrying_out import Hands
 from spec.cleaning import cleaning_while_held
 from spec.clocks import Clock
-from spec.faults import Scenario, with_state_of_nobody
+from spec.faults import Scenario
 from spec.history import (
     CheckpointTriggered,
     DoorBroke,
     DoorStarted,
+    SavepointAnswered,
     SavepointAsked,
     TickOver,
     TickStuck,
 )
-from spec.pipeline import JOB, ORDERS, RENAMING, graph, is_renamed, must_audit
-from spec.renaming import Names, blocked, link, names_of, taken
+from spec.pipeline import graph
 from spec.steps import Begun
+from spec.store_faults import StoreBrokeError, late_ms
 from spec.telling import events_of_effect, events_of_fact
 from spec.tick_plan import TickPlan
+from spec.tick_setup import setup_of
+from spec.under_way import UnderWay, latency_ms
 from spec.world import World
 
 STEPS_MAX = 6_000
-LEAVES_STATE_EVERY = 4
-"""One tick in this many restores a cut with state of no vertex of its graph, and may leave that state behind."""
+"""The most steps of an attempt. A turn that brings nothing, such as an idle poll, counts as a tenth of a step."""
+NOTHING = (SourceIdle, PollFailed)
 
 Narrate = Callable[[str], None]
 Turns = Generator[int, None, None]
@@ -96,7 +100,7 @@ Turns = Generator[int, None, None]
 
 @dataclass(slots=True)
 class Tick:
-    """A tick that runs or is over. A crash drops `door` and `outstanding`."""
+    """A tick that runs or is over. A crash drops `door` and what is `under_way`."""
 
     world: World
     scenario: Scenario
@@ -107,16 +111,19 @@ class Tick:
     narrate: Narrate | None = None
     generation: Generation = NOBODY
     end: EndTick | None = None
-    outstanding: list[tuple[int, int, Effect]] = field(default_factory=list)
+    under_way: UnderWay = field(default_factory=UnderWay)
     graph: JobGraph = field(init=False)
     _wake_ms: int | None = None
     """In the time of its own clock."""
-    _queued: int = 0
     _next_id: CheckpointId = NO_CHECKPOINT
     _at_version: int = 0
     _completed: int = 0
     _asking: deque[tuple[int, SavepointRequested]] | None = None
     """The requests still to be made. A request is made once, even if the job restarts meanwhile."""
+    _open: set[str] = field(default_factory=set)
+    """The requests that the door has not answered."""
+    _is_broken: bool = False
+    """True if an effect broke, and ended the attempt without the door."""
 
     def turns(self) -> Turns:
         """Yield the time of each next turn until the tick is over."""
@@ -152,8 +159,14 @@ class Tick:
                     self._note(effect)
                     fact = carrier.carry_out(effect)
             if fact is not None:
+                yield from self._comes_late(effect)
                 waiting.extend(door.step(fact, carrier.moment()))
             before = effect
+
+    def _comes_late(self, effect: TickEffect) -> Turns:
+        late = self.world.faults.late_ms() if self.world.faults and isinstance(effect, CHANGES) else 0
+        if late:
+            yield self.world.now_ms + late
 
     def _is_held(self, claim: Claim | None) -> bool:
         return claim is not None and self.is_alive(claim.generation)
@@ -174,24 +187,6 @@ class Tick:
             ids=IDS_PER_CLAIM if few is None else few,
             sources=graph(1, self.plan.release, bounded=self.scenario.bounded, parted=self.scenario.parted).sources(),
         )
-
-    def _names(self, restored: CheckpointRecord | None) -> Names:
-        """Return what is renamed. If a neighbour is in the way, the user keeps the cut's names."""
-        self.graph = self._graph(restored, self.plan.release)
-        names = names_of(self.graph, restored)
-        if restored is not None and blocked(self.world, self.graph, names):
-            self.graph = self._graph(restored, RENAMING if is_renamed(restored) else 0)
-            return names_of(self.graph, restored)
-        return names
-
-    def _graph(self, restored: CheckpointRecord | None, release: int) -> JobGraph:
-        """Return the pipeline of this release. A source never loses a split in which a cut has a position."""
-        stood = (each.splits for each in restored.vertices if each.vertex == ORDERS) if restored else ()
-        missing = (SplitId(split) for splits in stood for split in splits if split not in self.plan.orders)
-        known, hooks = (*self.plan.orders, *missing), self.scenario.hooks
-        audits = (self.plan.audited and not taken(self.world, restored)) or must_audit(restored)
-        bounded, parted = self.scenario.bounded, self.scenario.parted
-        return graph(self.plan.parallelism, release, hooks, known, audited=audits, bounded=bounded, parted=parted)
 
     def _takes_time(self, effect: TickEffect, before: TickEffect | None) -> Turns:
         """Let others have their turns while the stores work. Find out why a release was refused."""
@@ -227,42 +222,21 @@ class Tick:
 
     # -------------------------------------------------------------- driving the door
 
-    def _setup(self, work: Work) -> JobSetup:
-        names = self._names(work.plan.restore)
-        restored, renamed = link(self.world, self.graph, names, work.claim.generation)
-        leaves_state = self.plan.number % LEAVES_STATE_EVERY == 0
-        return JobSetup(
-            graph=self.graph,
-            config=self.scenario.checkpoint_config(patient=self.plan.patient),
-            job=JOB,
-            claim=work.claim,
-            at_version=work.at_version,
-            restored=with_state_of_nobody(restored) if restored and leaves_state else restored,
-            allow_non_restored_state=leaves_state or not self.plan.audited,
-            retained=tuple(row for row in work.seen.rows if isinstance(row, CheckpointRecord)),
-            versions=self.world.cuts[restored.checkpoint] if restored else {},
-            renamed=renamed,
-            rows_per_epoch=self.scenario.rows_per_epoch,
-            cut_groups=self.hands.cut_groups(self.graph),
-            limits=work.limits,
-            seed=self.plan.number,
-            idle_poll_ms=self.scenario.idle_poll_ms,
-            linger_ms=self.scenario.linger_ms,
-            expects_barriers=self.scenario.expects_barriers,
-            credit_bytes=self.scenario.credit_bytes,
-        )
-
     def _drive(self, work: Work) -> Generator[int, None, WorkEnded]:
         """Run the job until it ends. Return how it ended."""
         self._begin_anew(work)
-        yield from self._run(self._setup(work))
+        setup = setup_of(self.world, self.scenario, self.plan, self.hands, work)
+        self.graph = setup.graph
+        yield from self._run(setup)
         stuck = EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, "it is stuck")
         return WorkEnded(self.end or stuck, self._next_id, self._at_version, self._completed)
 
     def _begin_anew(self, work: Work) -> None:
         """Forget the last attempt."""
         self.end, self._wake_ms, self._at_version, self._completed = None, None, work.at_version, 0
-        self.outstanding.clear()
+        self.under_way.clear()
+        self._open.clear()
+        self._is_broken = False
 
     def _run(self, setup: JobSetup) -> Turns:
         door = JobDoor(setup)
@@ -276,12 +250,13 @@ class Tick:
         clock = Clock(self.world, self.plan.eyes)
         jump_ms = self.world.now_ms + self.plan.clock_jump.after_ms if self.plan.clock_jump else None
         self._take(door, Begun(setup, clock.now_ms()), door.start(clock.now_ms()))
-        for _ in range(STEPS_MAX):
+        left = 10 * STEPS_MAX
+        while left > 0:
             if self.end is not None:
                 self._ask_too_late(door, asking)
                 return
             wake_ms = None if self._wake_ms is None else self._wake_ms - self.plan.eyes.skew_ms
-            timers = [wake_ms, stop_ms, jump_ms, self.outstanding[0][0] if self.outstanding else None]
+            timers = [wake_ms, stop_ms, jump_ms, self.under_way.due_ms]
             timers.append(asking[0][0] if asking else None)
             due = min((at for at in timers if at is not None), default=None)
             if due is None:
@@ -299,29 +274,56 @@ class Tick:
                 self._tell(door, self.plan.stop)
             while asking and asking[0][0] <= self.world.now_ms and self.end is None:
                 self._tell(door, asking.popleft()[1])
-            self._carry_out_due(door)
+            told = self._tell_due(door)
+            left -= 1 if told is None or isinstance(told, NOTHING) else 10
         if self.end is None:
             self._stuck(f"it has not ended after {STEPS_MAX} steps")
 
     def _ask_too_late(self, door: JobDoor, asking: deque[tuple[int, SavepointRequested]]) -> None:
         """Answer users who ask after the end."""
-        while asking:
+        while asking and not self._is_broken:
             _, asked = asking.popleft()
             self.world.history.add(SavepointAsked(self.generation, asked.request, asked.kind))
             self._take(door, asked, door.step(asked))
 
-    def _carry_out_due(self, door: JobDoor) -> None:
-        if self.end is None and self.outstanding and self.outstanding[0][0] <= self.world.now_ms:
-            _, _, effect = heappop(self.outstanding)
+    def _tell_due(self, door: JobDoor) -> Fact | None:
+        """Tell the door the next answer that is due, if there is one, and return it."""
+        fact = self.under_way.next_answer(self.world.now_ms) or self._carried_out()
+        if fact is not None:
+            self._tell(door, fact)
+        return fact
+
+    def _carried_out(self) -> Fact | None:
+        """Carry out the next effect that is due. Return its answer, or None if there is none, or if it comes late."""
+        effect = self.under_way.next_due(self.world.now_ms) if self.end is None else None
+        if effect is None:
+            return None
+        try:
             fact = self.hands.carry_out(effect, self.generation, self.plan.faults)
-            if fact is not None:
-                self._tell(door, fact)
+        except StoreBrokeError as error:
+            self._broke(effect, error)
+            return None
+        late = late_ms(self.world.faults, effect)
+        if fact is None or not late:
+            return fact
+        self.under_way.answer_later(fact, self.world.now_ms + late)
+        return None
+
+    def _broke(self, effect: Effect, error: StoreBrokeError) -> None:
+        """End as the driver does if an effect breaks for which there is no fact. The end answers open requests."""
+        reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+        for request in sorted(self._open):
+            self.world.history.add(SavepointAnswered(self.generation, request, None))
+        self._is_broken = True
+        self._ended(EndTick(TickOutcome.FAILED, reason, f"{type(effect).__name__}: {error}"))
 
     def _tell(self, door: JobDoor, fact: Fact) -> None:
         if self.end is not None:
             return
         if self.narrate is not None and not isinstance(fact, TimeAdvanced):
             self._say(f"<- {fact}")
+        if isinstance(fact, SavepointRequested):
+            self._open.add(fact.request)
         if isinstance(fact, RowAppended):
             self._at_version = fact.version
         elif not isinstance(fact, TimeAdvanced):
@@ -343,10 +345,12 @@ class Tick:
                 case EndTick():
                     self._ended(effect)
                 case CancelJudgement():
-                    drop_judgement(self.outstanding, effect)
+                    self.under_way.cancel(effect)
                 case NotifyComplete():
                     self._completed += 1
-                case CloseHook() | NotifyAborted() | SavepointTaken() | SavepointFailed():
+                case SavepointTaken() | SavepointFailed():
+                    self._open.discard(effect.request)
+                case CloseHook() | NotifyAborted():
                     """It is a message to somebody, and was noted."""
                 case (
                     PollSource()
@@ -362,19 +366,10 @@ class Tick:
                     | DiscardFiles()
                     | LookForRival()
                 ):
-                    self._queued += 1
                     self.hands.begin(effect, self.generation)
-                    due_ms = self.world.now_ms + self._latency_ms(effect)
-                    heappush(self.outstanding, (due_ms, self._queued, effect))
+                    self.under_way.begin(effect, self.world.now_ms + latency_ms(effect, self.scenario, self.random))
                 case _:
                     assert_never(effect)
-
-    def _latency_ms(self, effect: Effect) -> int:
-        longest = self.scenario.latency_ms
-        if isinstance(effect, PollSource):
-            slow = effect.split == self.scenario.slow_split
-            return self.random.randint(100, 400) if slow else self.random.randint(1, longest["poll"])
-        return self.random.randint(1, longest["run" if isinstance(effect, RunMicroBatch) else "store"])
 
     def _ended(self, effect: EndTick) -> None:
         self.end = effect

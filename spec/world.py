@@ -43,6 +43,7 @@ from spec.named_files import named_files
 from spec.pipeline import ROW_BYTES
 from spec.readers import Readers
 from spec.rest_events import CameToRest, ReservedGone
+from spec.store_faults import Harm, StoreFaults
 from spec.table_log import StateRows, TableLog, Written
 
 NO_MARKS: Final[Mapping[CheckpointId, bool]] = MappingProxyType({})
@@ -75,6 +76,10 @@ class World:
         """The version before the newest, and its entries. A list that lags behind shows them."""
         self.lag_ms = 0
         """How late a list shows new files."""
+        self.faults: StoreFaults | None = None
+        """Decides what fails between a process and these stores."""
+        self.cuts_before: frozenset[CheckpointId] = frozenset()
+        """The recorded cuts before the newest change of them. A list that lags behind shows them."""
         self.lease: Lease | None = None
         self.looks: tuple[CleanUpLook, ...] = ()
         """What earlier clean-ups saw."""
@@ -83,6 +88,14 @@ class World:
         """Rare moves that no event tells."""
         self.history = new_history(self)
         self._needed: dict[CheckpointId, frozenset[str]] = {}
+
+    def harm(self) -> Harm | None:
+        """Return what happens to the next write of some process, or None."""
+        return self.faults.harm() if self.faults is not None else None
+
+    def is_stale(self) -> bool:
+        """Return whether the next list of some process lags behind."""
+        return self.faults is not None and self.faults.is_stale()
 
     # -------------------------------------------------------------- files
 
@@ -280,6 +293,7 @@ class World:
             self.table(each.table).durable.update(range(each.first, each.last + 1))
         if not any(known >= checkpoint for known in self.cuts):
             older = self.cuts.keys() - retained
+            self.cuts_before = frozenset(self.cuts)
             self.cuts[checkpoint] = dict(versions)
             self.drop_cuts(older)
         there = ((name, self.table(name).columns, version) for name, version in versions if version)

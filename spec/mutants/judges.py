@@ -141,6 +141,20 @@ CLOCKS = Judge("simulator with clocks that leap", partial(_simulated, clocks_jum
 ARRIVALS = Judge("simulator with rows that come meanwhile", partial(_simulated, savepoints_max=1, arrivals_max=3), 400)
 LEASES = Judge("simulator with leases", partial(_simulated, leases=True, rests=True, clocks_jump=True), 400)
 LISTS = Judge("simulator with lists that lag", partial(_simulated, lists_lag=True, restarts=True), 400)
+STORES = Judge(
+    "simulator with stores that fail",
+    partial(
+        _simulated,
+        savepoints_max=2,
+        rollbacks_max=2,
+        resets_max=1,
+        savepoints_at_rest_max=1,
+        restarts=True,
+        limits=True,
+        stores_fail=True,
+    ),
+    400,
+)
 RELEASES_WITH_MISHAPS = Judge(
     "simulator with releases and mishaps",
     partial(_simulated, releases=True, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),

@@ -1,6 +1,7 @@
 """Records the seed that found each mutant. `python -m spec.mutants --find` writes it, and the judge tries it first.
 
-If seeds draw other scenarios than before, the judge searches from seed 0 on, which takes longer.
+If seeds draw other scenarios than before, the judge searches from seed 0 on, which takes longer. Some mutants that the
+first seeds find are left out.
 """
 
 from typing import Final
@@ -39,18 +40,10 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a barrier waits for the credit of a vertex that waits for it": 36,
     "a staged file belongs to every later epoch": 148,
     "the rows of a failed epoch belong to none": 55,
-    "a restore begins at the start": 0,
     "a restore forgets the rows in flight": 10,
     "a restore hands over the rows in flight twice": 10,
-    "only the newest state file is live": 0,
-    "a snapshot lacks the newest state file": 0,
-    "a restore forgets the state": 0,
     "a restore mixes up old and new state files": 3,
-    "a rescale loses files that reach beyond a range": 0,
-    "an upsert table is published by one subtask only": 0,
     "a state table is published with its new files only": 1,
-    "a cut names the versions before it was published": 0,
-    "an entry forgets the meaning of its state": 0,
     "an entry names no keys of upsert tables": 0,
     "a plain savepoint forgets the meaning of its state": 0,
     "a rollback forgets the meaning of its state": 3,
@@ -162,7 +155,7 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a failed request is answered again at the end": 0,
     "a plain savepoint becomes a checkpoint": 0,
     "the savepoint of a stop is not pinned": 0,
-    "the tick goes on after the savepoint of a stop": 11,
+    "the tick goes on after the savepoint of a stop": 13,
     "a tick that is stopped leaves its commit in doubt": 145,
     "a tick goes on after a failure": 4,
     "a drain ends no key": 0,
@@ -396,4 +389,8 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a pause after a failure ends only at its very moment": 222,
     "before a barrier an idle split is asked at once": 0,
     "a few rows wait for a barrier however long": 9,
+    "an entry whose outcome is unknown is appended again as another one": 84,
+    "a process goes on although it could not record a cut": 39,
+    "a tick ends while it waits for the answer to an append": 31,
+    "a cut that a list did not show is composed again": 78,
 }
