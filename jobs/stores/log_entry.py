@@ -19,6 +19,7 @@ from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
+from jobs.distribution import installed_version
 from jobs.storage.place import StoragePlace
 from jobs.stores.log_entries import entry_place
 from jobs.stores.table_rules import HARMLESS
@@ -27,6 +28,8 @@ _READER, _WRITER = 3, 7
 _IMPLIED: Final = {2: ("appendOnly", "invariants"), 3: ("checkConstraints",), 4: ("changeDataFeed", "generatedColumns")}
 """The features that a writer version implies in a table that does not list its features."""
 _NTZ: Final = "timestampNtz"
+_ENGINE: Final = f"Tidemark/{installed_version() or 'unknown'}"
+"""The writer of our entries, as DESCRIBE HISTORY shows it."""
 
 
 class EntryTakenError(Exception):
@@ -79,7 +82,8 @@ def _now_ms(transaction: Transaction | None) -> int:
 
 def _commit_info(says: dict[str, Any], at_ms: int) -> dict[str, Any]:
     parameters = {"mode": "Append", "partitionBy": "[]"}
-    return {"commitInfo": {"timestamp": at_ms, "operation": "WRITE", "operationParameters": parameters, **says}}
+    known: dict[str, Any] = {"timestamp": at_ms, "operation": "WRITE", "operationParameters": parameters}
+    return {"commitInfo": {**known, "engineInfo": _ENGINE, **says}}
 
 
 def _metadata(table: DeltaTable, schema: Schema) -> dict[str, Any]:

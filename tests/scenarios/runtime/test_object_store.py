@@ -192,6 +192,7 @@ def test_the_doctor_names_a_writer_without_conditional_puts(url, typed):
     said = re.sub(r"\s+", " ", out)
     assert f"WRITE at version {newest + 1} was written by Apache-Spark/4.2.0 Delta-Lake/4.4.0, whose commits" in said
     assert "let other programs write to it by delta-rs" in said
+    assert "by Tidemark/" not in said
 
 
 @pytest.mark.dear

@@ -1,5 +1,6 @@
 """Tests that a log in an object store is opened by few requests, because Delta log checkpoints are written often."""
 
+import re
 from uuid import uuid4
 
 import pytest
@@ -32,6 +33,13 @@ def test_a_log_in_a_store_has_a_checkpoint_every_few_versions_and_keeps_its_entr
     assert length.since_checkpoint < EVERY_VERSIONS_IN_STORE
     assert VERSIONS == len(CheckpointStore(in_store).observe()[1])
     assert 1 == len(store.observe_at(1))
+
+
+def test_an_entry_names_the_program_that_wrote_it(warehouse, rows):
+    """Spark's DESCRIBE HISTORY shows `engineInfo`."""
+    CheckpointStore(warehouse).append(rows.checkpoint(1), 0)
+    newest = DeltaTable(str(warehouse.path(warehouse.paths.checkpoints))).history(1)[0]
+    assert re.fullmatch(r"Tidemark/(\d+\.\d+\..*|unknown)", newest["engineInfo"])
 
 
 def test_the_entries_of_a_log_are_those_that_delta_rs_tells(warehouse, tables, silver, schema):
