@@ -100,13 +100,14 @@ def local(path: Path) -> StoragePlace:
     return StoragePlace(Folder(path))
 
 
-def delete_folder(folder: StoragePlace) -> None:
-    """Delete a folder of a storage with all files below it."""
+def delete_folder(folder: StoragePlace, last: str = "") -> None:
+    """Delete a folder of a storage with all files below it. In an object store, the file `last` is deleted last."""
     if isinstance(folder.storage, Folder):
         shutil.rmtree(folder.storage.path(folder.name))
         return
-    for each in folder.entries(deep=True):
-        (folder / each.name).delete()
+    found = [each.name for each in folder.entries(deep=True)]
+    for name in sorted(found, key=lambda name: name == last):
+        (folder / name).delete()
 
 
 def drop_if_empty(folder: StoragePlace) -> None:

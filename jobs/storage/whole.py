@@ -54,7 +54,7 @@ def made_whole(to: Root, maker: bytes) -> Iterator[Unfinished]:
             sync(to.parent)
     except BaseException:
         with suppress(OSError):
-            delete_folder(place_in(made.root, ""))
+            delete_folder(place_in(made.root, ""), _MAKER)
         raise
 
 
@@ -63,7 +63,7 @@ def drop_unfinished_copies(to: Root, is_dead: IsDead) -> None:
     others = to.parent.glob(f".{to.name}.*.partial") if isinstance(to, Path) else (to,)
     for each in others:
         if is_dead(place_in(each, _MAKER)):
-            delete_folder(place_in(each, ""))
+            delete_folder(place_in(each, ""), _MAKER)  # until it is gone, it says that the other files are left over
 
 
 def is_free(to: Root, is_dead: IsDead) -> bool:

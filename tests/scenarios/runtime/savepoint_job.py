@@ -20,6 +20,7 @@ from jobs.holding.boundaries import KillAt
 from jobs.runtime.report import TickReport
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
+from jobs.storage.address import parsed
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.file_copies import Copied
 from jobs.stores.savepoint_copy import copy_savepoint
@@ -71,7 +72,7 @@ def main(verb: str, *rest: str) -> None:
             if copied.files == int(after):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        copy_savepoint(at(Path(root)), CheckpointId(int(checkpoint)), Path(to), die)
+        copy_savepoint(at(parsed(root)), CheckpointId(int(checkpoint)), parsed(to), die)
     else:
         text, into, boundary, *flags = rest
         import_row(wanted(text, Path(into), claim="--claim" in flags), boundary=KillAt(boundary))

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 
+from checkpointing.identifiers import CheckpointId
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.record import Claim
@@ -24,11 +25,13 @@ from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.spark.jars import fetch, jar_set, jars_folder
 from jobs.storage.address import StoreUrl
 from jobs.storage.location import place_in, storage_of
+from jobs.storage.objects import ObjectStore
 from jobs.stores.checkpoints import Appended, CheckpointStore, Refused
 from jobs.stores.holders import this_process
+from jobs.stores.savepoint_copy import copy_savepoint, read_manifest
 from tests.object_store import KEY, SECRET
 from tests.scenarios.runtime import sequence_job
-from tests.scenarios.runtime.savepoint_job import at, records, run
+from tests.scenarios.runtime.savepoint_job import at, killed, records, run
 from tests.scenarios.runtime.sequence_job import LocalEngine, read_cut
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/deploy.md"
@@ -177,6 +180,31 @@ def test_every_command_works_on_a_store(url, typed):
     assert str(newest) in out
     code, _, err = typed("cleanup", PIPELINE, *where)
     assert 0 == code, err
+
+
+@pytest.mark.kill
+@pytest.mark.dear
+def test_a_killed_copy_in_a_store_is_deleted_by_the_next_one(url, undisturbed, monkeypatch):
+    """Also if the deletion itself was broken off: the note that says whose copy it is goes last."""
+    run(url)
+    savepoint, to = CheckpointId(max(records(url))), StoreUrl(f"{url}-copy")
+    killed("copy", url, savepoint, to, 6)
+    assert read_manifest(at(to)) is None
+    place_in(to, "silver/left").write(b"a table whose name comes after that of the note")
+    with monkeypatch.context() as broken:
+        delete = ObjectStore.delete
+        broken.setattr(ObjectStore, "delete", lambda *asked: deleted_or_broken(delete, *asked))
+        with pytest.raises(OSError, match="broken off"):
+            copy_savepoint(at(url), savepoint, to)
+    copy_savepoint(at(url), savepoint, to)
+    assert undisturbed == read_cut(to)
+    assert not place_in(to, "maker.json").exists()
+
+
+def deleted_or_broken(delete, store, name):
+    if name == "silver/left":
+        raise OSError("broken off")
+    delete(store, name)
 
 
 @pytest.mark.dear
