@@ -22,6 +22,8 @@ from jobs.state.files import read_verified
 from jobs.state.frames import arrow_of, empty_frame, frame_of
 from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, in_range
 from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
+from jobs.storage.location import storage_at
+from jobs.storage.together import together
 
 _KEYS: Final = b"tidemark.keys"
 """The metadata field of a state file that names its key columns, as JSON."""
@@ -73,8 +75,8 @@ class RangeState:
         self.copies.note_use(found, paths)
         copy = found or Copy((), nothing)
         rows = copy.rows
-        for file in live[len(copy.paths) :]:
-            rows = apply_change(rows, self._read(file), self.keys)
+        for change in together(storage_at(self.writer.root), self._read, live[len(copy.paths) :]):
+            rows = apply_change(rows, change, self.keys)
         if len(copy.paths) < len(paths):
             self.copies.keep(self._name, Copy(tuple(paths), rows))
         return rows
