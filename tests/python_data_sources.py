@@ -149,6 +149,22 @@ class BatchOnly(DataSource):
         return "n BIGINT"
 
 
+class ReadsOnce(SimpleNumbers):
+    """A data source whose simple reader cannot read between two offsets, as some published ones."""
+
+    def simpleStreamReader(self, schema):
+        """Return the reader."""
+        return _Once()
+
+
+class _Once(SimpleDataSourceStreamReader):
+    def initialOffset(self):
+        return {"offset": 0}
+
+    def read(self, start):
+        return iter([]), start
+
+
 class Silent(DataSource):
     """A data source that does not say its columns."""
 

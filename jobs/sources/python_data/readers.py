@@ -50,17 +50,23 @@ def reader_of(data_source: DataSource, schema: StructType) -> Reader:
     """Return a new reader of a data source; raise SourceError if it has none for streams."""
     if says(data_source, "streamReader"):
         return Partitioned(data_source.streamReader(schema))
-    if says(data_source, "simpleStreamReader"):
-        return Simple(data_source.simpleStreamReader(schema))
-    raise SourceError(
-        f"data source {type(data_source).name()} has no stream reader: a SparkSource needs streamReader() or "
-        "simpleStreamReader()"
-    )
+    name = type(data_source).name()
+    if not says(data_source, "simpleStreamReader"):
+        raise SourceError(
+            f"data source {name} has no stream reader: a SparkSource needs streamReader() or simpleStreamReader()"
+        )
+    simple = data_source.simpleStreamReader(schema)
+    if not says(simple, "readBetweenOffsets", SimpleDataSourceStreamReader):
+        raise SourceError(
+            f"the stream reader of data source {name} has no readBetweenOffsets(), so nobody could read its rows again "
+            "after a crash: add the method, or use another data source"
+        )
+    return Simple(simple)
 
 
-def says(data_source: DataSource, method: str) -> bool:
-    """Return whether a data source has a method of its own, not only PySpark's, which raises."""
-    return getattr(type(data_source), method) is not getattr(DataSource, method)
+def says(thing: object, method: str, base: type = DataSource) -> bool:
+    """Return whether an object has a method of its own, not only that of PySpark's base class, which raises."""
+    return getattr(type(thing), method, None) is not getattr(base, method)
 
 
 class Partitioned:

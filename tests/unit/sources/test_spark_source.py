@@ -100,6 +100,7 @@ def test_the_reader_is_stopped():
         ),
         (lambda: SparkSource(examples.SimpleNumbers, {"api_key": "x"}), "its value would be in the open"),
         (lambda: polled(SparkSource(examples.BatchOnly)), "data source batch_only has no stream reader"),
+        (lambda: polled(SparkSource(examples.ReadsOnce)), r"simple_numbers has no readBetweenOffsets\(\)"),
         (lambda: SparkSource(examples.Silent).schema(), "does not say its columns: give schema="),
         (
             lambda: polled(SparkSource(examples.PartitionedNumbers, {"offsets": "bad"})),
