@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 from checkpointing.commit import manifests
-from checkpointing.commit.manifests import Manifest, Sizes, counted_by, handles_in, path_of
+from checkpointing.commit.manifests import Manifest, Sizes, Stored, counted_by, handles_in, path_of
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.codec import decode_stored, encode
 from checkpointing.metadata.record import CheckpointRecord, Row
@@ -46,7 +46,7 @@ class _Entries:
             return row
         rows = (self._stored.get(known.nonce, known) for _, known in reversed(self._world.log))
         newest = manifests.newest_stored(rows)
-        form = manifests.stored(row, self._of(newest) if newest is not None else (), LOW)
+        form = manifests.stored(row, self._form(newest) if newest is not None else None, LOW)
         for path, content in form.new.items():
             self._write(path, content, row)
         entry = decode_stored(encode(form.entry, writer="spec"))
@@ -73,6 +73,10 @@ class _Entries:
         self._world.files[path] = Written(row.generation, MANIFEST, 0, at_ms=self._world.now_ms)
         self._world.durable.add(path)
         self._content[path] = content
+
+    def _form(self, entry: CheckpointRecord) -> Stored:
+        held = self._of(entry)
+        return Stored(manifests.whole(entry, held), entry, held)
 
     def _of(self, entry: CheckpointRecord) -> tuple[Manifest, ...]:
         found = ((each, self._content.get(path_of(entry, each), b"")) for each in entry.manifests)

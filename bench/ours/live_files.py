@@ -88,7 +88,7 @@ class State:
                 subtasks[index] = (*subtasks[index][1:], self._file(name, index))
 
     def snapshots(self) -> tuple[VertexRecord, ...]:
-        """Return the snapshots of all subtasks, as new objects that share the handles."""
+        """Return what the subtasks hand over. As in a tick, one that wrote nothing has the same list as before."""
         source = VertexRecord(
             vertex=_SOURCE, micro_batch=0, splits=("all",), subtasks=(SubtaskSnapshot(position=str(self._written)),)
         )
@@ -98,7 +98,7 @@ class State:
                 VertexRecord(
                     vertex=name,
                     micro_batch=self._written,
-                    subtasks=tuple(SubtaskSnapshot(state=(*files,)) for files in subtasks),
+                    subtasks=tuple(SubtaskSnapshot(state=files) for files in subtasks),
                 )
                 for name, subtasks in self.files.items()
             ),

@@ -51,7 +51,7 @@ def _now(table: Table, vertex: VertexRecord, parent: CheckpointRecord | None, re
     declared = _dated(table.columns, was, parent.checkpoint, renamed)
     if table.mode is TableMode.APPEND:
         return (*was, *(column for column in declared if column.name not in {each.name for each in was}))
-    return was if _is_from_before(table, vertex, parent) else declared
+    return was if declared == was or _is_from_before(table, vertex, parent) else declared
 
 
 def _dated(declared: Columns, was: Columns, parent: CheckpointId, renamed: Mapping[str, str]) -> Columns:

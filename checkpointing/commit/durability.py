@@ -7,9 +7,10 @@ synced again.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from checkpointing.identifiers import CheckpointId, TableName
-from checkpointing.metadata.files import files_of, handles_of
+from checkpointing.metadata.files import handles_of_snapshot
 from checkpointing.metadata.record import CheckpointRecord
 
 
@@ -25,11 +26,22 @@ class Entries:
 def files_to_sync(row: CheckpointRecord, retained: Iterable[CheckpointRecord]) -> tuple[str, ...]:
     """Return the files that must be durable before the entry is appended: those that no retained entry names.
 
-    A file whose content lies inside the entry becomes durable with it.
+    A subtask that has the same snapshot in a retained entry is passed over, so that only changes cost anything. A file
+    that has moved to another subtask may be named again. A file whose content lies inside the entry becomes durable
+    with it. The files of upsert and state tables are those of the snapshots.
     """
-    durable = frozenset[str]().union(*(files_of(each) for each in retained))
-    wanted = (file.path for file in handles_of(row) if not file.inline)
-    return tuple(dict.fromkeys(path for path in wanted if path not in durable))
+    entries = tuple(retained)
+    wanted = dict.fromkeys(file.path for table in row.tables for file in table.adds if not file.inline)
+    durable = {file.path for each in entries for table in each.tables for file in table.adds}
+    known = [{vertex.vertex: vertex.subtasks for vertex in each.vertices} for each in entries]
+    for vertex in row.vertices:
+        for now, *before in zip_longest(vertex.subtasks, *(each.get(vertex.vertex, ()) for each in known)):
+            if now in before:
+                continue
+            if now is not None:
+                wanted |= dict.fromkeys(file.path for file in handles_of_snapshot(now) if not file.inline)
+            durable.update(file.path for each in before if each is not None for file in handles_of_snapshot(each))
+    return tuple(path for path in wanted if path not in durable)
 
 
 def entries_to_sync(

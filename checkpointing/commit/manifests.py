@@ -17,6 +17,7 @@ than a quarter counts is written anew.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from typing import Final, Literal, NamedTuple
 
@@ -28,8 +29,8 @@ from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.metadata.codec import WAY_OUT, UnreadableRowError, must_be_ours, named
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord, ManifestReference, Row, TableRecord
-from checkpointing.snapshots import SubtaskSnapshot
+from checkpointing.metadata.record import CheckpointRecord, ManifestReference, Row
+from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,10 @@ class Sizes:
 
 
 SIZES: Final = Sizes()
+
+
+Unchanged = Mapping[tuple[VertexId, int], SubtaskSnapshot]
+"""The stored form of subtasks that need no other one, by vertex and index."""
 
 
 class HandleList(NamedTuple):
@@ -83,25 +88,52 @@ class ManifestContent(BaseModel):
     files: tuple[PlacedFile, ...]
 
 
+@dataclass(frozen=True)
+class Handles:
+    """The handles in a manifest, in order."""
+
+    files: tuple[PlacedFile, ...]
+
+    @cached_property
+    def at(self) -> Mapping[HandleList, Sequence[int]]:
+        """The indices of each list's handles, in order. They are found once, as a manifest never changes."""
+        found: dict[HandleList, list[int]] = {}
+        for index, file in enumerate(self.files):
+            found.setdefault(file.place, []).append(index)
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest that an entry names. `counted` has the indices of the handles that count in this entry, in order."""
+    """A manifest that an entry names, and which of its handles the entry leaves out: a bit for each."""
 
     generation: Generation
     digest: str
-    files: tuple[PlacedFile, ...]
-    counted: tuple[int, ...]
+    handles: Handles
+    left_out: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many handles it has. The entry counts `counts` of them."""
+        return len(self.handles.files)
+
+    @property
+    def counts(self) -> int:
+        """How many of them the entry counts."""
+        return self.size - self.left_out.bit_count()
 
     @property
     def counted_files(self) -> Iterator[PlacedFile]:
-        """The handles that count in the entry."""
-        return (self.files[index] for index in self.counted)
+        """The handles that count in the entry, in order."""
+        bits = f"{self.left_out:0{self.size}b}"
+        return (file for file, bit in zip(self.handles.files, reversed(bits), strict=True) if bit == "0")
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An entry in its stored form, its manifests in order, and the content of the manifests to write before it."""
+    """A whole entry, its stored form, its manifests in order, and the content of the manifests to write before it."""
 
+    record: CheckpointRecord
     entry: CheckpointRecord
     manifests: tuple[Manifest, ...] = ()
     new: Mapping[str, bytes] = field(default_factory=dict)
@@ -121,16 +153,17 @@ def path_of(entry: CheckpointRecord, manifest: Manifest | ManifestReference) -> 
 # ------------------------------------------------------------------ whole -> stored
 
 
-def stored(record: CheckpointRecord, known: Sequence[Manifest] = (), sizes: Sizes = SIZES) -> Stored:
+def stored(record: CheckpointRecord, before: Stored | None = None, sizes: Sizes = SIZES) -> Stored:
     """Return the stored form of a whole entry.
 
-    `known` are the manifests of an older entry: one at the version onto which this entry is appended.
+    `before` is an entry at the version onto which this one is appended. Its manifests may be kept.
     """
     record = record.model_copy(update={"held_in": ()})
-    lists = dict(_lists(record))
-    if sum(map(len, lists.values())) <= sizes.inline:
-        return Stored(record)
-    kept, recent = _kept(lists, known)
+    handles = sum(len(files) for vertex in record.vertices for each in vertex.subtasks for files in _files_of(each))
+    if handles <= sizes.inline:
+        return Stored(record, record)
+    same = _unchanged(record, before)
+    kept, recent = _kept(record, before, same)
     parts: list[Manifest | list[PlacedFile]] = list(_without_sparse(kept, sizes))
     fresh = [PlacedFile(*place, keyed) for place, files in recent.items() for keyed in files]
     if len(fresh) > sizes.recent:
@@ -138,15 +171,14 @@ def stored(record: CheckpointRecord, known: Sequence[Manifest] = (), sizes: Size
         recent = {}
     new: dict[str, bytes] = {}
     manifests = []
-    for part in _merged(parts, sizes.few + sum(map(len, lists.values())) // sizes.recent, sizes):
+    for part in _merged(parts, sizes.few + handles // sizes.recent, sizes):
         if isinstance(part, Manifest):
             manifests.append(part)
             continue
         content = ManifestContent.model_construct(files=tuple(part)).model_dump_json().encode()
-        made = Manifest(record.generation, sha256(content).hexdigest(), tuple(part), tuple(range(len(part))))
-        new[path_of(record, made)] = content
-        manifests.append(made)
-    return Stored(_bare(record, recent, manifests), tuple(manifests), new)
+        manifests.append(Manifest(record.generation, sha256(content).hexdigest(), Handles(tuple(part))))
+        new[path_of(record, manifests[-1])] = content
+    return Stored(record, _bare(record, recent, manifests, same), tuple(manifests), new)
 
 
 def newest_stored(rows: Iterable[Row]) -> CheckpointRecord | None:
@@ -157,32 +189,62 @@ def newest_stored(rows: Iterable[Row]) -> CheckpointRecord | None:
     return next((row for row in rows if isinstance(row, CheckpointRecord) and row.manifests), None)
 
 
-def _lists(record: CheckpointRecord) -> Iterator[tuple[HandleList, tuple[KeyedFile, ...]]]:
+def _files_of(snapshot: SubtaskSnapshot) -> Iterator[tuple[KeyedFile, ...]]:
+    yield snapshot.state
+    for ranges in snapshot.ranges:
+        yield ranges.files
+
+
+def _lists(record: CheckpointRecord, without: Unchanged) -> Iterator[tuple[HandleList, tuple[KeyedFile, ...]]]:
+    """Yield the lists of an entry that are not empty, but those of some subtasks."""
     for vertex in record.vertices:
         for subtask, snapshot in enumerate(vertex.subtasks):
-            if snapshot.state:
-                yield HandleList(vertex.vertex, subtask, 0), snapshot.state
-            for part, ranges in enumerate(snapshot.ranges, start=1):
-                if ranges.files:
-                    yield HandleList(vertex.vertex, subtask, part), ranges.files
+            if (vertex.vertex, subtask) not in without:
+                for part, files in enumerate(_files_of(snapshot)):
+                    if files:
+                        yield HandleList(vertex.vertex, subtask, part), files
+
+
+def _unchanged(record: CheckpointRecord, before: Stored | None) -> Unchanged:
+    """Return the stored form of the subtasks that are as in the entry before, where all their files are in manifests.
+
+    So nothing goes through the files of a subtask that did not change.
+    """
+    if before is None:
+        return {}
+    whole_then = {each.vertex: each.subtasks for each in before.record.vertices}
+    stored_then = {each.vertex: each.subtasks for each in before.entry.vertices}
+    found = {}
+    for name, subtasks in ((vertex.vertex, vertex.subtasks) for vertex in record.vertices):
+        each = zip(subtasks, whole_then.get(name, ()), stored_then.get(name, ()), strict=False)
+        for subtask, (now, was, bare) in enumerate(each):
+            if now == was and not any(_files_of(bare)):
+                found[name, subtask] = bare
+    return found
 
 
 def _kept(
-    lists: Mapping[HandleList, tuple[KeyedFile, ...]], known: Sequence[Manifest]
+    record: CheckpointRecord, before: Stored | None, same: Unchanged
 ) -> tuple[list[Manifest], dict[HandleList, tuple[KeyedFile, ...]]]:
-    """Return the known manifests with the handles that still count, and each list's files that are in none of them."""
-    found = dict.fromkeys(lists, 0)
+    """Return the manifests of the entry before with the handles that still count, and the files that are in none."""
+    lists = dict(_lists(record, same))
+    if before is None:
+        return [], lists
+    found = dict.fromkeys([*lists, *(place for place, _ in _lists(before.record, same))], 0)
     kept = []
-    for manifest in known:
-        counted = []
-        for index in manifest.counted:
-            file = manifest.files[index]
-            place = file.place
-            files, at = lists.get(place, ()), found.get(place, 0)
-            if at < len(files) and (files[at] is file.keyed or files[at] == file.keyed):
-                found[place] = at + 1
-                counted.append(index)
-        kept.append(replace(manifest, counted=tuple(counted)))
+    for manifest in before.manifests:
+        left_out = manifest.left_out
+        for place in manifest.handles.at.keys() & found.keys():
+            files, at = lists.get(place, ()), found[place]
+            for index in manifest.handles.at[place]:
+                if left_out >> index & 1:
+                    continue
+                if at < len(files) and files[at] == manifest.handles.files[index].keyed:
+                    at += 1
+                else:
+                    left_out |= 1 << index
+            found[place] = at
+        kept.append(replace(manifest, left_out=left_out))
     return kept, {place: files[found[place] :] for place, files in lists.items() if found[place] < len(files)}
 
 
@@ -190,7 +252,7 @@ def _without_sparse(kept: Iterable[Manifest], sizes: Sizes) -> Iterator[Manifest
     """Yield the manifests. In place of sparse neighbours, yield chunks of their handles that still count."""
     sparse: list[PlacedFile] = []
     for manifest in kept:
-        if len(manifest.counted) * sizes.sparse < len(manifest.files):
+        if manifest.counts * sizes.sparse < manifest.size:
             sparse += manifest.counted_files
             continue
         yield from _chunks(sparse, sizes)
@@ -206,7 +268,7 @@ def _chunks(files: list[PlacedFile], sizes: Sizes) -> Iterator[list[PlacedFile]]
 def _merged(parts: list[Manifest | list[PlacedFile]], most: int, sizes: Sizes) -> list[Manifest | list[PlacedFile]]:
     """Merge the two smallest neighbours until at most `most` parts are left, or until no two fit into one manifest."""
     while len(parts) > most:
-        counts = [len(part.counted if isinstance(part, Manifest) else part) for part in parts]
+        counts = [part.counts if isinstance(part, Manifest) else len(part) for part in parts]
         at = min(range(len(parts) - 1), key=lambda place: counts[place] + counts[place + 1])
         if counts[at] + counts[at + 1] > sizes.manifest:
             break
@@ -218,20 +280,21 @@ def _merged(parts: list[Manifest | list[PlacedFile]], most: int, sizes: Sizes) -
 
 
 def _bare(
-    record: CheckpointRecord, recent: Mapping[HandleList, tuple[KeyedFile, ...]], manifests: Iterable[Manifest]
+    record: CheckpointRecord,
+    recent: Mapping[HandleList, tuple[KeyedFile, ...]],
+    manifests: Iterable[Manifest],
+    same: Unchanged,
 ) -> CheckpointRecord:
     """Return the entry with only those handles that are in no manifest."""
     shown = _shown_by_snapshots(record)
-    tables = (
-        table.model_copy(update={"files": (), "of_snapshots": True}) if _is_shown(table, shown) else table
+    tables = tuple(
+        table.model_copy(update={"files": (), "of_snapshots": True})
+        if table.mode is not TableMode.APPEND and table.files == shown.get(table.table)
+        else table
         for table in record.tables
     )
-    entry = _with_files(record, recent)
-    return entry.model_copy(update={"tables": tuple(tables), "manifests": tuple(map(_reference, manifests))})
-
-
-def _is_shown(table: TableRecord, shown: Mapping[TableName, tuple[FileHandle, ...]]) -> bool:
-    return table.mode is not TableMode.APPEND and table.files == shown.get(table.table)
+    entry = _with_files(record, recent, same)
+    return entry.model_copy(update={"tables": tables, "manifests": tuple(map(_reference, manifests))})
 
 
 def _shown_by_snapshots(record: CheckpointRecord) -> dict[TableName, tuple[FileHandle, ...]]:
@@ -240,67 +303,59 @@ def _shown_by_snapshots(record: CheckpointRecord) -> dict[TableName, tuple[FileH
 
 
 def _reference(manifest: Manifest) -> ManifestReference:
-    bits = (1 << len(manifest.files)) - 1
-    for index in manifest.counted:
-        bits ^= 1 << index
     return ManifestReference(
         generation=manifest.generation,
         digest=manifest.digest,
-        handles=len(manifest.files),
-        left_out=f"{bits:x}" if bits else "",
+        handles=manifest.size,
+        left_out=f"{manifest.left_out:x}" if manifest.left_out else "",
     )
 
 
-def _with_files(record: CheckpointRecord, lists: Mapping[HandleList, tuple[KeyedFile, ...]]) -> CheckpointRecord:
-    """Return the entry with these files in its lists, and no others."""
-    vertices = tuple(
-        vertex.model_copy(
-            update={
-                "subtasks": tuple(
-                    _snapshot(vertex.vertex, subtask, snapshot, lists)
-                    for subtask, snapshot in enumerate(vertex.subtasks)
-                )
-            }
-        )
-        for vertex in record.vertices
-    )
-    return record.model_copy(update={"vertices": vertices})
+def _with_files(
+    record: CheckpointRecord, lists: Mapping[HandleList, tuple[KeyedFile, ...]], same: Unchanged
+) -> CheckpointRecord:
+    """Return the entry with these files in its lists, and no others. Some subtasks are given as they are then."""
+    vertices = []
+    for vertex in record.vertices:
+        name, each = vertex.vertex, enumerate(vertex.subtasks)
+        subtasks = tuple(same.get((name, subtask)) or _snapshot(name, subtask, now, lists) for subtask, now in each)
+        vertices.append(vertex.model_copy(update={"subtasks": subtasks}))
+    return record.model_copy(update={"vertices": tuple(vertices)})
 
 
 def _snapshot(
     vertex: VertexId, subtask: int, snapshot: SubtaskSnapshot, lists: Mapping[HandleList, tuple[KeyedFile, ...]]
 ) -> SubtaskSnapshot:
-    if not snapshot.state and not snapshot.ranges and HandleList(vertex, subtask, 0) not in lists:
+    state = lists.get(HandleList(vertex, subtask, 0), ())
+    if not snapshot.ranges and not state and not snapshot.state:
         return snapshot
     ranges = tuple(
-        replace(each, files=lists.get(HandleList(vertex, subtask, part), ()))
+        RangeFiles(each.table, lists.get(HandleList(vertex, subtask, part), ()))
         for part, each in enumerate(snapshot.ranges, start=1)
     )
-    return replace(snapshot, state=lists.get(HandleList(vertex, subtask, 0), ()), ranges=ranges)
+    return replace(snapshot, state=state, ranges=ranges)
 
 
 # ------------------------------------------------------------------ stored -> whole
 
 
-def handles_in(entry: CheckpointRecord, reference: ManifestReference, content: bytes) -> tuple[PlacedFile, ...]:
+def handles_in(entry: CheckpointRecord, reference: ManifestReference, content: bytes) -> Handles:
     """Return the handles in a manifest. Raise UnreadableRowError if the content is not what the entry names."""
     path = path_of(entry, reference)
     if sha256(content).hexdigest() != reference.digest:
         raise unfit(entry, f"{path} was changed")
     try:
-        return ManifestContent.model_validate_json(content).files
+        return Handles(ManifestContent.model_validate_json(content).files)
     except ValidationError as error:
         raise unfit(entry, f"{path} is no manifest ({error.error_count()} errors)") from error
 
 
-def counted_by(entry: CheckpointRecord, reference: ManifestReference, files: tuple[PlacedFile, ...]) -> Manifest:
+def counted_by(entry: CheckpointRecord, reference: ManifestReference, handles: Handles) -> Manifest:
     """Return a manifest with the handles that count in the entry. Raise UnreadableRowError if the two do not fit."""
-    left_out = int(reference.left_out or "0", 16)
-    if len(files) != reference.handles or left_out.bit_length() > len(files):
-        raise unfit(entry, f"{path_of(entry, reference)} has {len(files)} handles, not {reference.handles}")
-    bits = f"{left_out:0{len(files)}b}"[::-1]
-    counted = tuple(index for index, bit in enumerate(bits) if bit == "0")
-    return Manifest(reference.generation, reference.digest, files, counted)
+    left_out, there = int(reference.left_out or "0", 16), len(handles.files)
+    if there != reference.handles or left_out.bit_length() > there:
+        raise unfit(entry, f"{path_of(entry, reference)} has {there} handles, not {reference.handles}")
+    return Manifest(reference.generation, reference.digest, handles, left_out)
 
 
 def whole(entry: CheckpointRecord, manifests: Sequence[Manifest]) -> CheckpointRecord:
@@ -317,9 +372,9 @@ def whole(entry: CheckpointRecord, manifests: Sequence[Manifest]) -> CheckpointR
     strange = lists.keys() - set(_places(entry))
     if strange:
         raise unfit(entry, f"a manifest has files of {min(strange)}, which the entry does not have")
-    for place, recent in _lists(entry):
+    for place, recent in _lists(entry, {}):
         lists.setdefault(place, []).extend(recent)
-    record = _with_files(entry, {place: tuple(files) for place, files in lists.items()})
+    record = _with_files(entry, {place: tuple(files) for place, files in lists.items()}, {})
     shown = _shown_by_snapshots(record)
     tables = tuple(
         table.model_copy(update={"files": shown.get(table.table, ()), "of_snapshots": False})

@@ -12,9 +12,9 @@ from typing import Final
 
 from checkpointing.columns import TableColumns
 from checkpointing.commit.columns import columns_of, differ, leaving
-from checkpointing.commit.live_files import live_files
+from checkpointing.commit.live_files import changed_files, each_once, live_files
 from checkpointing.graph import JobGraph, Table, TableMode
-from checkpointing.handles import FileHandle
+from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, JobName, TableName, VertexId
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord
@@ -59,19 +59,30 @@ def net_tables(
     for vertex in graph.operators():
         for table in vertex.tables:
             old, new = was.get(table.name), now.get(table.name)
-            files = _net_files(table, vertices[vertex.id], parent)
             first = renamed.get(table.name)
             if first is not None:
+                files = _net_files(table, vertices[vertex.id], parent)
                 kept = {column.name for column in new or ()}
                 gone = tuple(name for name in first.columns if name not in kept)
                 whole = _net(table, (*first.files, *files), gone, versions.get(table.name, 0))
                 planned = {"removes": first.removes, "planned_on": first.planned_on}
                 records.append(whole.model_copy(update=planned))
                 continue
-            unchanged = live_files(table, before[vertex.id]) if vertex.id in before else ()
-            if files != unchanged or differ(old, new):  # both are in order of path
-                records.append(_net(table, files, leaving(old, new), versions.get(table.name, 0)))
+            changed = _changed(table, vertices[vertex.id], before.get(vertex.id), parent)
+            if changed is None and differ(old, new):
+                changed = _net_files(table, vertices[vertex.id], parent)
+            if changed is not None:
+                records.append(_net(table, changed, leaving(old, new), versions.get(table.name, 0)))
     return tuple(records)
+
+
+def _changed(
+    table: Table, now: VertexRecord, before: VertexRecord | None, parent: CheckpointRecord | None
+) -> tuple[FileHandle, ...] | None:
+    """Return a table's files, as `_net_files` does, or None if they are those of the parent's cut."""
+    if table.mode is TableMode.APPEND:
+        return _net_files(table, now, parent) or None
+    return changed_files(table, now, before)
 
 
 def _net(table: Table, files: tuple[FileHandle, ...], leaving: tuple[str, ...], version: int) -> TableRecord:
@@ -106,18 +117,17 @@ def nothing_staged(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
 def keyed_tables(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableRecord]]:
     """Yield the upsert and state tables that the snapshots name, each with all its files."""
     for vertex in record.vertices:
-        upserts: dict[TableName, dict[str, FileHandle]] = {}
+        upserts: dict[TableName, list[tuple[KeyedFile, ...]]] = {}
         for snapshot in vertex.subtasks:
             for ranges in snapshot.ranges:
-                found = upserts.setdefault(ranges.table, {})
-                found.update({keyed.file.path: keyed.file for keyed in ranges.files})
-        for name, files in upserts.items():
-            yield name, _keyed_table(name, TableMode.UPSERT, files)
-        state = {keyed.file.path: keyed.file for snapshot in vertex.subtasks for keyed in snapshot.state}
+                upserts.setdefault(ranges.table, []).append(ranges.files)
+        for name, lists in upserts.items():
+            yield name, _keyed_table(name, TableMode.UPSERT, each_once(lists))
+        state = each_once(snapshot.state for snapshot in vertex.subtasks)
         if state:
             name = table_of_state(job, vertex.vertex)
             yield name, _keyed_table(name, TableMode.STATE, state)
 
 
-def _keyed_table(name: TableName, mode: TableMode, files: Mapping[str, FileHandle]) -> TableRecord:
-    return TableRecord(table=name, mode=mode, files=tuple(files[path] for path in sorted(files)), parent_version=0)
+def _keyed_table(name: TableName, mode: TableMode, files: tuple[FileHandle, ...]) -> TableRecord:
+    return TableRecord(table=name, mode=mode, files=files, parent_version=0)

@@ -30,7 +30,12 @@ class LiveFiles:
     ranges: tuple[RangeFiles, ...] = ()
 
     def take(self, output: SubtaskOutput) -> tuple[KeyedFile, ...]:
-        """Add what a micro-batch wrote. Return the files that are no longer live."""
+        """Add what a micro-batch wrote. Return the files that are no longer live.
+
+        If it wrote nothing, the lists stay the same objects. Unchanged subtasks are told by that (ADR 14).
+        """
+        if not output.state and not output.ranges:
+            return ()
         before = {keyed.file.path: keyed for keyed in self._files()}
         self.state = _after(self.state, output.state)
         written = {entry.table: entry for entry in output.ranges}

@@ -16,7 +16,7 @@ def handles_of(record: CheckpointRecord) -> Iterator[FileHandle]:
     """Yield every file that the entry names: state, ranges, staged, in flight, its tables'. Some come twice."""
     for vertex in record.vertices:
         for snapshot in vertex.subtasks:
-            yield from _of_snapshot(snapshot)
+            yield from handles_of_snapshot(snapshot)
     for table in record.tables:
         yield from (*table.adds, *table.files)
 
@@ -25,7 +25,7 @@ def handles_to_restore(record: CheckpointRecord) -> Iterator[FileHandle]:
     """Yield the files that a tick needs to begin from the entry: state, ranges, in flight. Some come twice."""
     for vertex in record.vertices:
         for snapshot in vertex.subtasks:
-            yield from _of_snapshot(replace(snapshot, staged=()))
+            yield from handles_of_snapshot(replace(snapshot, staged=()))
 
 
 def files_of(record: CheckpointRecord) -> frozenset[str]:
@@ -33,7 +33,8 @@ def files_of(record: CheckpointRecord) -> frozenset[str]:
     return frozenset(file.path for file in handles_of(record)).union(record.held_in)
 
 
-def _of_snapshot(snapshot: SubtaskSnapshot) -> Iterator[FileHandle]:
+def handles_of_snapshot(snapshot: SubtaskSnapshot) -> Iterator[FileHandle]:
+    """Yield the files that a subtask's snapshot names."""
     yield from (keyed.file for keyed in snapshot.state)
     yield from (keyed.file for ranges in snapshot.ranges for keyed in ranges.files)
     yield from (staged.file for staged in snapshot.staged)

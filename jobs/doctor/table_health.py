@@ -141,7 +141,7 @@ def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, fold
     for problem in problems_of(shape, shape.columns, mode or TableMode.APPEND, str(folder)):
         yield Finding(f"table {name} {problem.what}: nothing can be published into it", problem.way_out)
     if mode in (TableMode.UPSERT, TableMode.STATE):
-        marked = paths_with_deletion_vectors(table).intersection(active_paths(table))
+        marked = paths_with_deletion_vectors(table)
         if marked:
             what = f"table {name} has deletion vectors on {len(marked)} files: nothing can be published into it"
             yield Finding(what, purge(str(folder)))

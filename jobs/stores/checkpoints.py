@@ -206,10 +206,8 @@ class CheckpointStore:
 
     def _commit(self, table: DeltaTable, changes: "_Changes") -> list[dict[str, Any]]:
         """Commit the changes. Return all entries that the table has now."""
-        at_ms = self._warehouse.now_ms()
-        row, version = changes.row, table.version() + 1
-        survivors: list[dict[str, Any]] = []
-        staying: list[dict[str, Any]] = []
+        at_ms, row, version = self._warehouse.now_ms(), changes.row, table.version() + 1
+        survivors, staying = list[dict[str, Any]](), list[dict[str, Any]]()
         actions: list[Any] = []
         found, unreadable = self._entries(table)
         leaves = self._damaged if isinstance(row, CheckpointRecord) else {}
@@ -235,8 +233,12 @@ class CheckpointStore:
     def _in_manifests(self, row: CheckpointRecord, found: Mapping[str, tuple[dict[str, Any], ...]]) -> Stored:
         """Return the stored form of an entry that is appended to these entries. Its manifests are not written yet."""
         entries = sorted((each for file in found.values() for each in file), key=lambda each: -(each["version"] or 0))
-        newest = newest_stored(self._stored[each["payload"]] for each in entries if each["payload"] in self._stored)
-        return stored(row, self._manifests.of(newest) if newest is not None else (), SIZES)
+        texts = [each["payload"] for each in entries if each["payload"] in self._decoded]
+        newest = newest_stored(self._stored[text] for text in texts)
+        whole_form = next((self._decoded[text] for text in texts if self._stored[text] is newest), None)
+        if newest is None or not isinstance(whole_form, CheckpointRecord):
+            return stored(row, None, SIZES)
+        return stored(row, Stored(whole_form, newest, self._manifests.of(newest)), SIZES)
 
     def _read_back(self, row: Row, at_version: int, met: str) -> AppendResult:
         try:

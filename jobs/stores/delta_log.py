@@ -221,7 +221,8 @@ def paths_with_deletion_vectors(table: DeltaTable) -> frozenset[str]:
         return frozenset()
     vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
     root = _plain(str(table.table_uri)).rstrip("/") + "/"
-    return frozenset(_plain(uri).removeprefix(root) for uri in vectors.column("filepath").to_pylist())
+    marked = (_plain(uri).removeprefix(root) for uri in vectors.column("filepath").to_pylist())
+    return frozenset(marked).intersection(active_paths(table))
 
 
 def _plain(uri: str) -> str:

@@ -8,8 +8,8 @@ from typing import Final
 import pyarrow as pa
 
 from checkpointing.commit.manifests import (
+    Handles,
     Manifest,
-    PlacedFile,
     Stored,
     counted_by,
     handles_in,
@@ -31,7 +31,7 @@ class ManifestFiles:
     def __init__(self, warehouse: Warehouse) -> None:
         """Read no manifest yet."""
         self._warehouse = warehouse
-        self._handles: dict[str, tuple[PlacedFile, ...] | UnreadableRowError] = {}
+        self._handles: dict[str, Handles | UnreadableRowError] = {}
 
     def write(self, stored: Stored) -> None:
         """Write the new manifests of an entry. They are durable on return.
@@ -42,12 +42,12 @@ class ManifestFiles:
         if stored.new:
             with ThreadPoolExecutor(min(THREADS, len(stored.new)), thread_name_prefix="manifest") as pool:
                 list(pool.map(self._write, stored.new, stored.new.values()))
-        self._handles |= {path_of(stored.entry, each): each.files for each in stored.manifests}
+        self._handles |= {path_of(stored.entry, each): each.handles for each in stored.manifests}
 
     def read(self, entries: Iterable[CheckpointRecord]) -> None:
         """Read all manifests of these entries that are not in memory yet. Forget the manifests of all other entries."""
         wanted = {path_of(entry, each): (entry, each) for entry in entries for each in entry.manifests}
-        known = {path: self._handles[path] for path in wanted if isinstance(self._handles.get(path), tuple)}
+        known = {path: self._handles[path] for path in wanted if isinstance(self._handles.get(path), Handles)}
         missing = [path for path in wanted if path not in known]
         if missing:
             with ThreadPoolExecutor(min(THREADS, len(missing)), thread_name_prefix="manifest") as pool:
@@ -59,7 +59,7 @@ class ManifestFiles:
         """Return the manifests of an entry. `read` must have read them. Raises UnreadableRowError for an unfit one."""
         return tuple(counted_by(entry, each, self._handles_of(entry, each)) for each in entry.manifests)
 
-    def _handles_of(self, entry: CheckpointRecord, reference: ManifestReference) -> tuple[PlacedFile, ...]:
+    def _handles_of(self, entry: CheckpointRecord, reference: ManifestReference) -> Handles:
         found = self._handles[path_of(entry, reference)]
         if isinstance(found, UnreadableRowError):
             raise found
@@ -69,9 +69,7 @@ class ManifestFiles:
         with suppress(FileExistsError):
             self._warehouse.place(path).write(pa.compress(content, _CODEC, asbytes=True))
 
-    def _read(
-        self, entry: CheckpointRecord, reference: ManifestReference
-    ) -> tuple[PlacedFile, ...] | UnreadableRowError:
+    def _read(self, entry: CheckpointRecord, reference: ManifestReference) -> Handles | UnreadableRowError:
         path = path_of(entry, reference)
         try:
             packed = pa.BufferReader(self._warehouse.place(path).read(ROW_CHARACTERS_MAX))

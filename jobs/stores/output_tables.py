@@ -246,7 +246,7 @@ def _column(field: Field) -> Column:
 def _vectors(loaded: DeltaTable, mode: TableMode, folder: str) -> list[Problem]:
     if mode is TableMode.APPEND:
         return []
-    marked = paths_with_deletion_vectors(loaded).intersection(active_paths(loaded))
+    marked = paths_with_deletion_vectors(loaded)
     if not marked:
         return []
     return [Problem(f"has deletion vectors on {len(marked)} files", "DELETE", purge(folder))]

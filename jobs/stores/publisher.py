@@ -11,6 +11,7 @@ merged them into other files.
 from base64 import b64decode
 from dataclasses import dataclass
 from itertools import takewhile
+from operator import attrgetter
 from typing import Final, assert_never
 
 from deltalake import DeltaTable, Schema, Transaction
@@ -45,6 +46,9 @@ TRIES: Final = 10
 """Attempts to commit into a table to which others write all the time. After these, the tick gives up."""
 
 
+_PATH: Final = attrgetter("path")
+
+
 class _CannotPublishError(Exception):
     """A publication is not possible now. The message names the table and the way out."""
 
@@ -68,6 +72,8 @@ class Publisher:
         """Publish for the warehouse's job."""
         self._warehouse = warehouse
         self._tables = tables
+        self._active: dict[TableName, tuple[int, set[str]]] = {}
+        """A table's version after our last commit, and the paths of its active files in the warehouse then."""
 
     def publish(
         self,
@@ -122,6 +128,7 @@ class Publisher:
                 log.reopen()
                 continue
             self._tables.published(table, request.table, request.checkpoint)
+            self._note(table, request.table, actions)
             return TablePublished(request.checkpoint, request.table, table.version() + 1, note)
         raise _CannotPublishError(f"table {request.table}: its log refuses the commit ({met}). {advice(str(met))}")
 
@@ -147,30 +154,40 @@ class Publisher:
 
     def _plan(self, table: DeltaTable, request: _Request) -> tuple[list[Action], str]:
         publication = request.publication
-        active = set(active_paths(table))
+        active = self._active_in(table, request.table)
+        files = publication.adds if publication.mode is TableMode.APPEND else publication.files
+        named = dict(zip(map(_PATH, files), files, strict=True))  # a large table has many: no loop goes through them
+        adds = self._adds(request, [named[path] for path in sorted(named.keys() - active)])
         match publication.mode:
             case TableMode.APPEND:
-                adds = self._adds(request, publication.adds, active)
                 return [*self._takes_out(table, request, active), *adds], ""
             case TableMode.UPSERT | TableMode.STATE:
-                adds = self._adds(request, publication.files, active)
                 foreign = self._foreign_since_ours(table, request)
                 healed = f"set back to the checkpoint's files after {_named(foreign)}" if foreign else ""
-                return [*self._removes(table, request, active), *adds], healed
+                return [*self._removes(table, request, active - named.keys()), *adds], healed
             case _:
                 assert_never(publication.mode)
 
-    def _adds(self, request: _Request, files: tuple[FileHandle, ...], active: set[str]) -> list[Action]:
+    def _active_in(self, table: DeltaTable, name: TableName) -> set[str]:
+        """Return the paths of the table's active files. They are known if our last commit is the newest one."""
+        version, active = self._active.get(name, (-1, set[str]()))
+        return active if version == table.version() else {f"{name}/{path}" for path in active_paths(table)}
+
+    def _note(self, table: DeltaTable, name: TableName, actions: list[Action]) -> None:
+        """Remember what is active after a commit behind that loaded table."""
+        active = self._active_in(table, name)
+        active.difference_update(f"{name}/{each.path}" for each in actions if isinstance(each, RemoveAction))
+        active.update(f"{name}/{each.path}" for each in actions if not isinstance(each, RemoveAction))
+        self._active[name] = (table.version() + 1, active)
+
+    def _adds(self, request: _Request, files: list[FileHandle]) -> list[Action]:
         now_ms = self._warehouse.now_ms()
-        fresh = [file for file in files if _path_in_log(request.table, file) not in active]
-        new = {_inside(request.table, file): file for file in fresh}
+        new = {_inside(request.table, file): file for file in files}
         together(self._warehouse.storage, lambda file: self._must_exist(request, file), new.values())
         return [add(path, file.bytes, file.stats, now_ms) for path, file in new.items()]
 
-    def _removes(self, table: DeltaTable, request: _Request, active: set[str]) -> list[Action]:
-        wanted = {_path_in_log(request.table, file) for file in request.publication.files}
-        gone = sorted(active - wanted)
-        vectors = paths_with_deletion_vectors(table).intersection(active)
+    def _removes(self, table: DeltaTable, request: _Request, gone: set[str]) -> list[Action]:
+        vectors = paths_with_deletion_vectors(table)
         if vectors:
             foreign = self._foreign_since_ours(table, request)
             folder = str(self._tables.log(request.table).folder)
@@ -179,7 +196,7 @@ class Publisher:
                 f"({min(vectors)}), which only Spark can take back: {purge(folder)}, then start again"
             )
         now_ms = self._warehouse.now_ms()
-        return [remove(path, now_ms) for path in gone]
+        return [remove(path.removeprefix(f"{request.table}/"), now_ms) for path in sorted(gone)]
 
     def _takes_out(self, table: DeltaTable, request: _Request, active: set[str]) -> list[Action]:
         """Return the removes of a rollback. A file that never came into the log need not be removed."""
@@ -190,7 +207,7 @@ class Publisher:
         if why_not:
             raise _CannotPublishError(f"table {request.table}: {why_not}")
         now_ms = self._warehouse.now_ms()
-        return [remove(path, now_ms) for path in sorted(wanted & active)]
+        return [remove(path, now_ms) for path in sorted(wanted) if f"{request.table}/{path}" in active]
 
     def _foreign_since_ours(self, table: DeltaTable, request: _Request) -> list[LogEntry]:
         """Return the log entries of others since Tidemark's last commit (or the table's creation), oldest first."""
@@ -265,11 +282,6 @@ def _must_keep_types(table: DeltaTable, request: _Request) -> None:
                 f"{request.checkpoint} has it as {column.type}: somebody else added it meanwhile; take it back with "
                 f"RESTORE TABLE delta.`{table.table_uri}`, then start again"
             )
-
-
-def _path_in_log(table: TableName, file: FileHandle) -> str:
-    """Return the path of the file in the log, if the log has it. `_inside` checks the paths of other files."""
-    return file.path.removeprefix(f"{table}/")
 
 
 def _inside(table: TableName, file: FileHandle) -> str:

@@ -1,12 +1,12 @@
 """Plants bugs in the manifests that hold the handles of entries (ADR 14)."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 
 from checkpointing.commit import cleanup, manifests
 from checkpointing.commit.cleanup import CleanupDecision, CleanupFacts
-from checkpointing.commit.manifests import SIZES, Manifest, PlacedFile, Sizes, Stored
+from checkpointing.commit.manifests import SIZES, Handles, Manifest, PlacedFile, Sizes, Stored
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.metadata import files
@@ -51,8 +51,8 @@ def a_clean_up_keeps_the_manifests_of_the_newest_entry_alone(patch: Patch) -> No
 
 @mutant("manifests-hold", MANIFESTS)
 def handles_are_read_that_an_entry_leaves_out(patch: Patch) -> None:
-    def counted_by(entry: CheckpointRecord, reference: ManifestReference, held: tuple[PlacedFile, ...]) -> Manifest:
-        return replace(real(entry, reference, held), counted=tuple(range(len(held))))
+    def counted_by(entry: CheckpointRecord, reference: ManifestReference, held: Handles) -> Manifest:
+        return replace(real(entry, reference, held), left_out=0)
 
     real = manifests.counted_by
     patch.function(manifests, "counted_by", counted_by)
@@ -83,9 +83,9 @@ def only_the_first_new_manifest_is_written(patch: Patch) -> None:
 
 @mutant("manifests-first", MANIFESTS)
 def a_new_manifest_belongs_to_the_generation_before(patch: Patch) -> None:
-    def stored(record: CheckpointRecord, known: Sequence[Manifest] = (), sizes: Sizes = SIZES) -> Stored:
-        before = record.model_copy(update={"generation": Generation(max(1, record.generation - 1))})
-        form = real(before, known, sizes)
+    def stored(record: CheckpointRecord, before: Stored | None = None, sizes: Sizes = SIZES) -> Stored:
+        earlier = record.model_copy(update={"generation": Generation(max(1, record.generation - 1))})
+        form = real(earlier, before, sizes)
         return replace(form, entry=form.entry.model_copy(update={"generation": record.generation}))
 
     real = manifests.stored
@@ -110,7 +110,7 @@ def an_entry_keeps_the_manifests_of_the_oldest_one(patch: Patch) -> None:
 def small_manifests_are_always_written_anew(patch: Patch) -> None:
     def without_sparse(kept: Iterable[Manifest], sizes: Sizes) -> Iterator[Manifest | list[PlacedFile]]:
         for each in real(kept, sizes):
-            small = isinstance(each, Manifest) and len(each.files) < sizes.manifest
+            small = isinstance(each, Manifest) and each.size < sizes.manifest
             yield [*each.counted_files] if isinstance(each, Manifest) and small else each
 
     real = manifests._without_sparse
@@ -119,9 +119,9 @@ def small_manifests_are_always_written_anew(patch: Patch) -> None:
 
 @mutant("manifests-are-shared", MANIFESTS)
 def every_entry_writes_all_its_manifests(patch: Patch) -> None:
-    def stored(record: CheckpointRecord, known: Sequence[Manifest] = (), sizes: Sizes = SIZES) -> Stored:
-        del known
-        return real(record, (), sizes)
+    def stored(record: CheckpointRecord, before: Stored | None = None, sizes: Sizes = SIZES) -> Stored:
+        del before
+        return real(record, None, sizes)
 
     real = manifests.stored
     patch.function(manifests, "stored", stored)
@@ -131,7 +131,7 @@ def _storing(patch: Patch, otherwise: Callable[[Stored], Stored]) -> None:
     """Change the stored form of every entry with this function."""
     real = manifests.stored
 
-    def stored(record: CheckpointRecord, known: Sequence[Manifest] = (), sizes: Sizes = SIZES) -> Stored:
-        return otherwise(real(record, known, sizes))
+    def stored(record: CheckpointRecord, before: Stored | None = None, sizes: Sizes = SIZES) -> Stored:
+        return otherwise(real(record, before, sizes))
 
     patch.function(manifests, "stored", stored)

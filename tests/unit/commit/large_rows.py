@@ -33,7 +33,7 @@ def large_record(states: list[list[int]], ranges: list[list[int]], number: int =
         TableRecord(
             table=table,
             mode=mode,
-            files=tuple(sorted(keyed(each, table).file for own in lists for each in own)),
+            files=tuple(keyed(each, table).file for own in lists for each in own),
             parent_version=number,
         )
         for mode, (table, lists) in shown.items()

@@ -43,7 +43,7 @@ def _manifests(entry: CheckpointRecord, contents: dict[str, bytes]) -> tuple[Man
 @given(record=checkpoints())
 def test_any_entry_is_read_back_as_it_was(record: CheckpointRecord) -> None:
     """The text and the manifests hold everything that the entry holds."""
-    form = stored(record, (), LOW)
+    form = stored(record, None, LOW)
     assert record == _read(form, dict(form.new)).model_copy(update={"held_in": ()})
 
 
@@ -58,7 +58,7 @@ def test_entries_that_keep_manifests_of_the_ones_before_are_read_back(
     draw, numbers = random.Random(seed), iter(range(1, 10_000))  # noqa: S311 - a failure must be repeatable
     lists = [[next(numbers) for _ in range(4)] for _ in range(3)]
     contents: dict[str, bytes] = {}
-    known: tuple[Manifest, ...] = ()
+    before: Stored | None = None
     for number, (subtask, change) in enumerate(changes, start=1):
         own = lists[subtask]
         match change:
@@ -71,13 +71,13 @@ def test_entries_that_keep_manifests_of_the_ones_before_are_read_back(
             case _:
                 own.insert(draw.randint(0, len(own)), next(numbers))
         record = large_record(lists, lists[::-1], number)
-        form = stored(record, known, LOW)
+        form = stored(record, before, LOW)
         assert set(form.new) <= set(form.held_in)
         contents |= form.new
         read = _read(form, contents)
         assert (record, form.held_in) == (read.model_copy(update={"held_in": ()}), read.held_in)
         assert {file.path for file in handles_of(record)}.union(form.held_in) == files_of(read)
-        known = form.manifests
+        before = form
 
 
 def test_a_small_entry_has_no_manifest_and_names_all_its_files() -> None:
@@ -92,7 +92,7 @@ def test_an_entry_without_a_change_writes_no_manifest() -> None:
     """Several entries name a manifest that is written once."""
     lists = numbered(100, 30)
     first = stored(large_record(lists, lists))
-    again = stored(large_record(lists, lists, 2), first.manifests)
+    again = stored(large_record(lists, lists, 2), first)
     assert (first.held_in, {}) == (again.held_in, again.new)
 
 
@@ -103,7 +103,7 @@ def test_an_entry_writes_only_the_changed_handles() -> None:
         lists, none = numbered(100, files), [[] for _ in range(100)]
         before = stored(large_record(lists, none))
         now = [[*own[3:], *new] for own, new in zip(lists, numbered(100, 3, 50_000), strict=True)]
-        form = stored(large_record(now, none, 2), before.manifests)
+        form = stored(large_record(now, none, 2), before)
         sizes.append(sum(map(len, form.new.values())) + len(encode(form.entry, writer="x")))
     few, many = sizes
     assert many < 1.5 * few
@@ -113,16 +113,14 @@ def test_a_manifest_is_written_anew_when_less_than_a_quarter_of_it_counts() -> N
     """The other manifests stay, so the manifests of an entry are never much larger than what counts in them."""
     lists, none = numbered(100, 40), [[] for _ in range(100)]
     before = stored(large_record(lists, none))
-    assert [4_000] == [len(each.files) for each in before.manifests]
-    half = stored(large_record([own[20:] for own in lists], none, 2), before.manifests)
+    assert [4_000] == [each.size for each in before.manifests]
+    half = stored(large_record([own[20:] for own in lists], none, 2), before)
     assert (before.held_in, {}) == (half.held_in, half.new)
-    tail = stored(
-        large_record([own[20:] for own in lists[:40]] + [own[:0] for own in lists[40:]], none, 3), half.manifests
-    )
+    tail = stored(large_record([own[20:] for own in lists[:40]] + [own[:0] for own in lists[40:]], none, 3), half)
     assert [] == [*tail.entry.manifests]  # few handles are left, so the entry names them itself
     more = [own[20:] for own in lists[:40]] + [*numbered(60, 20, 70_000)]
-    third = stored(large_record(more, none, 4), half.manifests)
-    assert [800, 1_200] == [len(each.files) for each in third.manifests]
+    third = stored(large_record(more, none, 4), half)
+    assert [800, 1_200] == [each.size for each in third.manifests]
     assert set(third.held_in) == set(third.new)
 
 
@@ -130,12 +128,12 @@ def test_small_manifests_are_merged_when_there_are_many() -> None:
     """An entry names one manifest for each few of its handles, and a fixed number of others at most."""
     sizes = Sizes(inline=10, recent=5, manifest=50, few=4)
     lists, none = numbered(6, 5), [[] for _ in range(6)]
-    known: tuple[Manifest, ...] = ()
+    before: Stored | None = None
     counts = set()
     for number in range(1, 60):
         lists = [[*own[1:], *new] for own, new in zip(lists, numbered(6, 1, number * 1_000), strict=True)]
-        known = stored(large_record(lists, none, number), known, sizes).manifests
-        counts.add(len(known))
+        before = stored(large_record(lists, none, number), before, sizes)
+        counts.add(len(before.manifests))
     assert max(counts) <= sizes.few + 30 // sizes.recent
 
 
@@ -143,7 +141,7 @@ def test_small_manifests_are_merged_when_there_are_many() -> None:
 def test_a_manifest_that_does_not_fit_is_refused(change: str) -> None:
     """The message names the entry, and the manifest or the subtask."""
     record = large_record([[1, 2, 3, 4]], [[]])
-    form = stored(record, (), LOW)
+    form = stored(record, None, LOW)
     contents = dict(form.new)
     match change:
         case "content":
@@ -168,13 +166,13 @@ def test_a_file_in_a_manifest_must_lie_in_the_jobs_folders() -> None:
     bad = replace(bad, file=replace(bad.file, path="../victim.txt"))
     record = large_record([[2, 3, 4]], [[]])
     vertex = record.vertices[0].model_copy(update={"subtasks": (SubtaskSnapshot(state=(bad, *map(keyed, (2, 3)))),)})
-    form = stored(record.model_copy(update={"vertices": (vertex,), "tables": ()}), (), LOW)
+    form = stored(record.model_copy(update={"vertices": (vertex,), "tables": ()}), None, LOW)
     with pytest.raises(UnreadableRowError, match="victim"):
         _read(form, dict(form.new))
 
 
 def test_a_stored_entry_without_its_handles_is_refused_where_it_must_be_whole() -> None:
     """The entry beside a reservation, for example, must have all its handles."""
-    form = stored(large_record([[1, 2, 3, 4]], [[]]), (), LOW)
+    form = stored(large_record([[1, 2, 3, 4]], [[]]), None, LOW)
     with pytest.raises(UnreadableRowError, match="has its files in manifests"):
         decode(encode(form.entry, writer="x"))
