@@ -14,6 +14,7 @@ from typing import Final, Self
 from checkpointing.identifiers import Generation
 from checkpointing.messages import CutRecorded
 from checkpointing.trace import TickStarted, Traced, encode
+from checkpointing.traced_files import FilesTakenOut
 from jobs.storage.place import StoragePlace
 
 TRACES_KEPT: Final = 20
@@ -58,6 +59,7 @@ class TraceWriter:
         self._bounds = bounds
         self._file = path.open("wb", buffering=BUFFER_BYTES)
         self._written = 0
+        self._files = FilesTakenOut()
         self._bytes = 0
         self._most = bounds.bytes
         self._checkpoints = 0
@@ -74,7 +76,7 @@ class TraceWriter:
         for body in entries:
             self._written += 1
             self._checkpoints += isinstance(body, CutRecorded)
-            size = self._file.write(encode(self._written, at_ms, body))
+            size = self._file.write(encode(self._written, at_ms, body, self._files))
             if isinstance(body, TickStarted):
                 self._most = max(self._bounds.bytes, size)
             else:
