@@ -357,7 +357,10 @@ class History:
 
     @property
     def without_flow(self) -> list[Event]:
-        """The events without those of rows on their way. Most invariants look at these only."""
+        """The events without those of rows on their way. Most invariants look at these only.
+
+        They are found again if there are more or fewer events. To put one event in another's place, make a new history.
+        """
         if self._without_flow[0] != len(self.events):
             others: list[Event] = [event for event in self.events if not isinstance(event, FLOW)]
             self._without_flow = (len(self.events), others)
