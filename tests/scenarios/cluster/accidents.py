@@ -2,7 +2,7 @@
 
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import polars as pl
 
@@ -47,24 +47,6 @@ class Reader(threading.Thread):
     def __exit__(self, *_):
         self._over.set()
         self.join()
-
-
-@contextmanager
-def beside(process, act, every_s):
-    """Do something every few seconds for as long as a process runs. Yield the list of what was done."""
-    done, over = [], threading.Event()
-
-    def go_on():
-        while not over.wait(every_s) and process.poll() is None:
-            done.extend(act())
-
-    thread = threading.Thread(target=go_on, daemon=True)
-    thread.start()
-    try:
-        yield done
-    finally:
-        over.set()
-        thread.join()
 
 
 def ended(driver, process):
