@@ -95,7 +95,7 @@ class _Edge:
     def sends(self, event: SegmentSent) -> None:
         """Note a segment that the upstream vertex sent."""
         if not self.from_source:
-            self.sent.waiting += [(event.micro_batch, unit) for unit in _units(event.segment)]
+            self.sent.waiting += [(event.micro_batch, unit) for unit in units_of(event.segment)]
         elif isinstance(event.segment, SourceSlice):
             split = event.segment.split
             self.splits.setdefault(split, _Slices(self.began.get(split))).sends(event.segment)
@@ -150,7 +150,7 @@ class _Traffic:
         for edge in self._into.get(event.vertex, ()):
             for entry in event.inputs:
                 if (entry.upstream, entry.input) == (edge.edge.upstream, edge.edge.input):
-                    units = (unit for segment in entry.segments for unit in _units(segment))
+                    units = (unit for segment in entry.segments for unit in units_of(segment))
                     edge.ran.waiting += [(event.micro_batch, unit) for unit in units]
 
     def takes_back(self, event: SegmentsTakenBack) -> None:
@@ -196,10 +196,11 @@ def _in_flight(record: CheckpointRecord | None, edge: EdgeId) -> Iterator[Unit]:
             for held in snapshot.in_flight:
                 if held.channel.edge == edge:
                     for segment in held.segments:
-                        yield from _units(segment)
+                        yield from units_of(segment)
 
 
-def _units(segment: Segment) -> Iterator[Unit]:
+def units_of(segment: Segment) -> Iterator[Unit]:
+    """Yield the parts of a segment that stay whole: its slice of a source, or the paths of its files."""
     if isinstance(segment, SourceSlice):
         yield segment
     else:

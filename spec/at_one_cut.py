@@ -29,7 +29,9 @@ def mixed_cuts(history: History) -> Iterator[str]:
             case DoorStarted(generation, _, restored):
                 groups[generation] = event.cut_groups
                 for split, position in _positions(restored, event.cut_groups):
-                    reached.setdefault((split, position), set()).add(f"restored {_number(restored)}")
+                    reached.setdefault((split, position), set()).add(
+                        f"restored {restored.checkpoint if restored is not None else 0}"
+                    )
             case CutReached():
                 split = (str(event.source), str(event.split))
                 reached.setdefault((split, event.position), set()).add(event.cut)
@@ -58,10 +60,6 @@ def _positions(record: CheckpointRecord | None, groups: Mapping[VertexId, str]) 
         if vertex.vertex in groups:
             for split, subtask in zip(vertex.splits, vertex.subtasks, strict=False):
                 yield (str(vertex.vertex), split), subtask.position
-
-
-def _number(record: CheckpointRecord | None) -> int:
-    return 0 if record is None else record.checkpoint
 
 
 class Announced(DoorJudge):

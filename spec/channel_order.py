@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import EdgeId, VertexId
+from spec.alignment import Unit, units_of
 from spec.history import DoorStarted, History, SegmentSent, SegmentsRun, SegmentsTakenBack
 
 NOWHERE = 0
 """The place of a segment that nobody was seen to send."""
-Unit = SourceSlice | str
-"""An item whose order matters: a slice of a source, or the path of a file."""
 
 
 @dataclass(slots=True)
@@ -37,7 +36,7 @@ class _Door:
 
     def sends(self, edge: EdgeId, sender: int, segment: Segment) -> None:
         """Note a segment at the end of a channel."""
-        for unit in _units(segment):
+        for unit in units_of(segment):
             self.sent_so_far += 1
             self.places.setdefault((edge, unit), []).append((sender, self.sent_so_far))
 
@@ -55,7 +54,7 @@ class _Door:
 
     def runs(self, edge: EdgeId, segment: Segment) -> Iterator[str]:
         """Take a segment of a micro-batch. Yield it if the vertex has run over a later one already."""
-        for unit in _units(segment):
+        for unit in units_of(segment):
             known = self.places.get((edge, unit), [(0, NOWHERE)])
             ahead = (at for at in known if at[1] >= self.reached.get((edge, at[0]), 0))
             sender, place = next(ahead, known[-1])
@@ -105,10 +104,3 @@ def _opened(event: DoorStarted) -> _Door:
                 for segment in held.segments:
                     door.sends(held.channel.edge, held.channel.subtask % senders, segment)
     return door
-
-
-def _units(segment: Segment) -> Iterator[Unit]:
-    if isinstance(segment, SourceSlice):
-        yield segment
-    else:
-        yield from (file.path for file in segment.files)

@@ -19,10 +19,7 @@ RESTART_DELAY_MS = 100
 
 
 class Plans:
-    """Draws the plans of a run's ticks.
-
-    Most moves have random numbers of their own. So a new move changes nothing else in the runs of known seeds.
-    """
+    """Draws the plans of a run's ticks. A new move has random numbers of its own, so known seeds stay."""
 
     def __init__(
         self, seed: int, moves: Moves, scenario: Scenario, *, random: Random, shapes: Random, visiting: Random

@@ -33,10 +33,7 @@ def merged(world: World, leaving: Collection[str]) -> list[str]:
 
 
 def undo_merges(world: World, leaving: Collection[str]) -> None:
-    """Undo the merges of these files. A tick has named the program that merged them.
-
-    The last tick must find no merge.
-    """
+    """Undo the merges of these files, whose writer a tick has named. The last tick must find none."""
     for log in world.tables.values():
         log.undo_merges(leaving, world.now_ms)
 

@@ -18,10 +18,7 @@ RAN_OUT = "a reservation runs out"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The files that a reader may ask for.
-
-    It may do so from the moment when it finds its cut until its reservation ends.
-    """
+    """The files that a reader may ask for, from the time it finds its cut until its reservation ends."""
 
     paths: frozenset[str]
     until_ms: int

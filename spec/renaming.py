@@ -77,7 +77,7 @@ def link(
     before = {now: was for was, now in names.tables.items()}
     for table in (table for table in graph.tables() if table.name in before):
         if table.mode is TableMode.APPEND:
-            old = (_handle(world, path) for path in sorted(world.table(before[table.name]).active))
+            old = (handle_of(world, path) for path in sorted(world.table(before[table.name]).active))
             files, more = relocated_files(old, JOB, names.tables, generation)
             links |= more
             renamed[table.name] = replace(_emptied(world, table.name), files=files)
@@ -96,10 +96,11 @@ def _new_tables(world: World, graph: JobGraph, record: CheckpointRecord) -> dict
 def _emptied(world: World, name: TableName) -> Renamed:
     """Return what takes the rows and columns of before out of an append table."""
     log = world.table(name)
-    removes = tuple(_handle(world, path) for path in sorted(log.active))
+    removes = tuple(handle_of(world, path) for path in sorted(log.active))
     return Renamed((), removes, tuple(sorted(log.columns[-1])), CheckpointId(log.shown[-1]))
 
 
-def _handle(world: World, path: str) -> FileHandle:
+def handle_of(world: World, path: str) -> FileHandle:
+    """Return the handle of a file of the simulated warehouse."""
     rows = len(world.files[path].rows)
     return FileHandle(path, rows, rows * ROW_BYTES, 0)

@@ -14,14 +14,14 @@ from checkpointing.commit.columns import columns_of, leaving
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.live_files import live_files
 from checkpointing.graph import JobGraph, Table, TableMode
-from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from checkpointing.tick.errand import ROLLBACK
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
 from spec.at_the_door import SOMEONE, Visitor, at_rest
 from spec.behind import standing
-from spec.pipeline import AUDIT, RENAMED_TABLES, RENAMED_VERTICES, ROW_BYTES
+from spec.pipeline import AUDIT, RENAMED_TABLES, RENAMED_VERTICES
+from spec.renaming import handle_of
 from spec.world import World
 
 
@@ -89,8 +89,8 @@ def _back(world: World, vertex: VertexId, table: Table, target: CheckpointRecord
     return TableRecord(
         table=table.name,
         mode=TableMode.APPEND,
-        adds=tuple(_handle(world, path) for path in sorted(wanted - log.active)),
-        removes=tuple(_handle(world, path) for path in sorted(log.active - wanted)),
+        adds=tuple(handle_of(world, path) for path in sorted(wanted - log.active)),
+        removes=tuple(handle_of(world, path) for path in sorted(log.active - wanted)),
         parent_version=log.version,
         planned_on=CheckpointId(log.shown[-1]),
     )
@@ -122,8 +122,3 @@ def _merged(world: World, graph: JobGraph, target: CheckpointRecord) -> bool:
     appended = [table.name for _, table in _tables(world, graph, target) if table.mode is TableMode.APPEND]
     changing = (_appended(world, name, target) ^ world.table(name).active for name in appended)
     return any(world.files[path].generation == 0 for paths in changing for path in paths)
-
-
-def _handle(world: World, path: str) -> FileHandle:
-    rows = len(world.files[path].rows)
-    return FileHandle(path, rows, rows * ROW_BYTES, 0)

@@ -83,10 +83,7 @@ class _Entries:
         return tuple(counted_by(entry, each, handles_in(entry, each, content)) for each, content in found)
 
     def _named(self, entry: CheckpointRecord) -> tuple[str, ...]:
-        """Return the paths of an entry's manifests.
-
-        They are computed here, so that the product's own list is tested.
-        """
+        """Return the paths of an entry's manifests, computed without the product's own list."""
         folder = f"_tidemark/{entry.job}/manifests/_data"
         return tuple(f"{folder}/{each.generation}/{each.digest}.json.zst" for each in entry.manifests)
 

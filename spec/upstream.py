@@ -33,10 +33,7 @@ class Upstreams:
     """The upstream jobs. Some sources may read something other than cuts."""
 
     def __init__(self, rows: Mapping[SplitId, int], readable: dict[SplitId, int], jobs: Mapping[SplitId, str]) -> None:
-        """Assign a job to each split.
-
-        `rows` is the final number of its rows, and `readable` the number of rows so far.
-        """
+        """Assign a job to each split. `rows` are the final numbers of rows, and `readable` the present ones."""
         self._rows = rows
         self._readable = readable
         self._jobs = jobs
@@ -56,10 +53,7 @@ class Upstreams:
             self._readable[each] = min(self._rows[each], self._readable[each] + ROWS_PER_CUT)
 
     def newest(self, split: SplitId) -> int:
-        """Return the newest cut that the job of this split has published.
-
-        Its rows are readable in every split of the job.
-        """
+        """Return the newest cut of this split's job. Its rows are readable in every split of the job."""
         splits = self._of(split)
         last = -(-max(self._rows[each] for each in splits) // ROWS_PER_CUT)
         return max(n for n in range(last + 1) if all(self.place(n, each) <= self._readable[each] for each in splits))

@@ -16,10 +16,7 @@ from checkpointing.task.messages import SubtaskFinished
 
 
 def split_ended(job: Wiring, fact: SourceEnded) -> None:
-    """Record the end of a split. After the barrier of a stop, the end does not count.
-
-    The next tick will find it again.
-    """
+    """Record the end of a split. After the barrier of a stop, the next tick will find the end again."""
     if job.readers.ended:
         job.readers.found_idle(fact.source, fact.split, job.now_ms)
     else:
@@ -27,10 +24,7 @@ def split_ended(job: Wiring, fact: SourceEnded) -> None:
 
 
 def end_inputs(job: Wiring) -> None:
-    """Once every split has ended, let the vertices emit the rows that they hold back.
-
-    A last checkpoint must show them.
-    """
+    """Once every split has ended, let the vertices emit held rows, which a last checkpoint must show."""
     if job.readers.all_ended and not job.data_ended and job.ending.takes_checkpoints:
         job.end_data()
         job.ending.uncommitted = True

@@ -141,12 +141,8 @@ def _validate(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             validated = batch.validate(suite, result_format=result_format)
-        found |= {_place_of(result): _plain(result) for result in validated.results}
+        found |= {int(each.expectation_config.meta[_PLACE]): _plain(each) for each in validated.results}
     return found
-
-
-def _place_of(result: Any) -> int:  # noqa: ANN401 - a result of a package imported late
-    return int(result.expectation_config.meta[_PLACE])
 
 
 def _plain(result: Any) -> dict[str, Any]:  # noqa: ANN401 - a result of a package imported late

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from checkpointing.identifiers import CheckpointId, SplitId
-from jobs.sources.file_matching import FoundFile
+from jobs.sources.file_matching import FoundFile, is_as_read
 from jobs.sources.file_position import FilePosition, SeenFile
 from jobs.sources.port import SourceError
 from jobs.storage.documents import document
@@ -66,7 +66,7 @@ class ConsumedFiles:
         `found` are the files that exist now. A file that changed since it was read stays. Raises SourceError.
         """
         whole = [
-            file for file in _consumed(position) if (now := found.get(file.name)) is not None and _is_as_read(file, now)
+            file for file in _consumed(position) if (now := found.get(file.name)) is not None and is_as_read(file, now)
         ]
         if self.after is AfterReading.KEEP or not whole:
             return
@@ -112,10 +112,6 @@ def must_be_behind_removed(folder: StoragePlace, position: FilePosition) -> None
 
 def _consumed(position: FilePosition) -> tuple[SeenFile, ...]:
     return position.files if position.rest is None else position.files[:-1]
-
-
-def _is_as_read(read: SeenFile, now: FoundFile) -> bool:
-    return (read.size, read.modified_ns) == (now.size, now.modified_ns)
 
 
 def _move(path: StoragePlace, to: StoragePlace) -> None:

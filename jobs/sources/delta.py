@@ -76,10 +76,7 @@ class DeltaSource(ReadsFirst):
         skip_change_commits: bool = False,
         bounded: bool = False,
     ) -> None:
-        """Read nothing yet.
-
-        Raise SourceError for options that contradict each other, and ValueError for a wrong time.
-        """
+        """Read nothing yet. Raise SourceError for contradicting options, ValueError for a wrong time."""
         self._history = DeltaHistory(Path(path).absolute())
         if changes and skip_change_commits:
             raise SourceError(f"{path}: changes=True reads all changes: leave skip_change_commits out")
@@ -311,10 +308,7 @@ class DeltaSource(ReadsFirst):
         return _footer(path, file.size).rows if file.rows is None else file.rows
 
     def _like(self, part: DeltaRange) -> Like:
-        """Return the properties that decide how a file is read.
-
-        Raise SourceError if the file is missing or has changed.
-        """
+        """Return how a file is read. Raise SourceError if the file is missing or has changed."""
         path = self._history.file(part.path)
         footer = _footer(path, part.size)
         if footer.rows != part.rows:

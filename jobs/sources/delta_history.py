@@ -193,10 +193,7 @@ def _columns(
 
 @lru_cache(maxsize=64)
 def _commit(folder: Path, version: int, entry: tuple[int, int]) -> CommittedVersion:
-    """Return a parsed log entry.
-
-    `entry` is part of the cache's key, because the table may be created again in this folder.
-    """
+    """Return a parsed log entry. `entry` is part of the cache's key: the table may be created again."""
     try:
         text = _entry_path(folder, version).read_text(encoding="utf-8")
         actions = [json.loads(line) for line in text.splitlines() if line.strip()]
@@ -239,10 +236,7 @@ def _file(action: dict[str, Any]) -> DataFile:
 
 @lru_cache(maxsize=4)
 def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataFile, ...]:
-    """Return the files of a snapshot in the order in which they were written.
-
-    Files with the same time are ordered by name.
-    """
+    """Return the files of a snapshot, ordered by the time of writing, then by name."""
     del table_id  # it is part of the key of the cache, because the table may be created again
     table = history.opened(version)
     vectors = paths_with_deletion_vectors(table)

@@ -42,10 +42,7 @@ class DeltaPosition(_Persisted):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the position in this canonical JSON text.
-
-        Raise SourceError if no Delta source has written the text.
-        """
+        """Return the position in this canonical JSON text. Raise SourceError if it is not of a Delta source."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

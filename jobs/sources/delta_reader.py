@@ -63,10 +63,7 @@ def layers(ranges: Iterable[DeltaRange]) -> list[list[DeltaRange]]:
 def read_history(
     spark: SparkSession, folder: Path, split: str, schema: StructType, like: Like, ranges: Sequence[DeltaRange]
 ) -> DataFrame:
-    """Return the rows of `ranges`, each of one file, with split and ordinal. At least one range is required.
-
-    `schema` is the source's.
-    """
+    """Return the rows of these ranges (at least one), with split and ordinal. `schema` is the source's."""
     conversions = dict(like.conversions)
     given = {*like.partitioned_by, COMMIT_VERSION, *(() if like.says_change else (CHANGE_TYPE,))}
     in_files = [field for field in schema.fields if field.name not in given]

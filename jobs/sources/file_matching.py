@@ -55,7 +55,7 @@ def matched(position: FilePosition, found: Mapping[str, FoundFile], footers: Foo
     A last file of which no row was read may have changed. It then counts as new.
     """
     known = {file.name for file in position.files}
-    differing = {file.name for file in position.files if file.name in found and not _as_it_was(file, found[file.name])}
+    differing = {file.name for file in position.files if file.name in found and not is_as_read(file, found[file.name])}
     candidates = (file for file in found.values() if file.name not in known or file.name in differing)
     renamed = _renamed(position, found, differing, candidates, footers)
     taken = frozenset(renamed.values())
@@ -105,7 +105,8 @@ def _renamed(
     return renamed
 
 
-def _as_it_was(read: SeenFile, now: FoundFile) -> bool:
+def is_as_read(read: SeenFile, now: FoundFile) -> bool:
+    """Return True if a file still has the size and the time that it had when it was read."""
     return (read.size, read.modified_ns) == (now.size, now.modified_ns)
 
 

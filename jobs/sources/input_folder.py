@@ -44,10 +44,7 @@ class InputFolder(Protocol):
     """One folder of input files."""
 
     def entries(self) -> list[InputEntry]:
-        """Return the files and folders in this folder.
-
-        Raise OSError if the folder cannot be listed, or does not exist.
-        """
+        """Return the files and folders in this folder. Raise OSError if it cannot be listed."""
 
     def files(self, suffixes: tuple[str, ...], glob: str | None) -> Iterator[FoundFile]:
         """Yield the files in the folder with these suffixes. With `glob`, yield the files below it that match instead.

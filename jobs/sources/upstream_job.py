@@ -133,10 +133,7 @@ class UpstreamHolds:
     """Reserves the upstream cuts at which a job stands, so that clean-ups of the upstream jobs keep them."""
 
     def __init__(self, reader: str) -> None:
-        """Reserve for this job.
-
-        `reader` also names its warehouse, and `tidemark doctor` of the upstream job shows it.
-        """
+        """Reserve for this job. `reader` also names its warehouse, as `tidemark doctor` shows."""
         self._reader = reader
 
     def rest_on(self, positions: Iterable[str | None]) -> None:

@@ -40,10 +40,7 @@ class UnfitWorkerError(Exception):
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that workers must have too.
-
-    The version of a package that is not installed is an empty text.
-    """
+    """Return the versions that workers must have too, with an empty text for a missing package."""
     found = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
     for name in _PACKAGES:
         try:
@@ -95,10 +92,7 @@ def _differs(host: str, name: str, theirs: str, ours: str) -> str:
 def _look(
     ours: dict[str, str], python: str, storage_module: str, warehouse: str, folder: str, pause_s: float
 ) -> Callable[[Batches], Batches]:
-    """Return the function that checks a worker.
-
-    It is a closure, so Spark sends its code and no reference to this module.
-    """
+    """Return the function that checks a worker: a closure, so that Spark sends its code."""
 
     def look(batches: Batches) -> Batches:
         import json  # noqa: PLC0415 - on the worker

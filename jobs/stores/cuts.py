@@ -1,7 +1,4 @@
-"""Keeps the Delta table `cuts`: the version of each table at checkpoint n.
-
-With it, all tables can be read as of n (K1).
-"""
+"""Keeps the Delta table `cuts`: the version of each table at checkpoint n, to read all tables as of n (K1)."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,10 +59,7 @@ class CutsNotRecordedError(RuntimeError):
 
 
 class CutStore:
-    """The `cuts` table of one job.
-
-    If a row file is lost, it is ignored, because its cuts can be rebuilt (`rebuilt`).
-    """
+    """The `cuts` table of one job. A lost row file is ignored, because its cuts can be `rebuilt`."""
 
     def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault) -> None:
         """Open the table. The job's first tick creates it."""

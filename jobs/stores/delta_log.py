@@ -68,10 +68,7 @@ class DeltaLog:
         """Up to this version, no other writer removed any of Tidemark's files (`own_tables`)."""
 
     def has_committed(self, version: int) -> bool:
-        """Return True if this process has committed that version as its last one.
-
-        Then its log entry need not be read.
-        """
+        """Return True if this process committed that version last, so that its log entry need not be read."""
         return version == self._committed
 
     @property

@@ -12,10 +12,7 @@ from jobs.stores.warehouse import Warehouse
 
 
 class Durability:
-    """Syncs files of one warehouse.
-
-    In an object store it does nothing, because a file is durable when the store answers.
-    """
+    """Syncs files of one warehouse. In an object store, every file is durable already."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         """Begin without any file that is known to be durable."""
@@ -23,10 +20,7 @@ class Durability:
         self._synced = SyncedNames(warehouse.storage)
 
     def sync_files(self, paths: Iterable[str]) -> None:
-        """Make these files of the warehouse durable. A missing file is ignored.
-
-        The code that reads it will report it.
-        """
+        """Make these files of the warehouse durable. A missing file is left to the code that reads it."""
         self._synced.sync(tuple(paths))
 
     def sync_entries(self, entries: Iterable[Entries]) -> None:

@@ -61,10 +61,7 @@ def _namespace() -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return the start time of a process, as an opaque text.
-
-    None means that it has ended, even if it is not reaped yet.
-    """
+    """Return the start time of a process, as an opaque text, or None if it has ended."""
     if not (_PROC / "self/stat").exists():
         return _start_time_by_ps(pid)
     try:

@@ -43,10 +43,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class BrokenEntry:
-    """The reason why a log cannot be loaded: `version` is missing or cut off.
-
-    `newest` says that no entry follows it.
-    """
+    """Why a log cannot be loaded: `version` is missing or cut off. `newest`: no entry follows it."""
 
     version: int
     missing: bool
@@ -117,10 +114,7 @@ def file_actions(folder: StoragePlace, version: int) -> Iterator[tuple[str, str]
 
 
 def published_by(folder: StoragePlace, version: int, application: str) -> Entry | None:
-    """Return the checkpoint that a log entry published under that transaction id.
-
-    None: no checkpoint, or unreadable.
-    """
+    """Return the checkpoint that a log entry published under that transaction id, or None."""
     try:
         lines = _lines(entry_place(folder, version))
         actions = [json.loads(line) for line in lines if line.startswith(('{"txn"', '{"commitInfo"'))]

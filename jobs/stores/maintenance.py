@@ -73,10 +73,7 @@ def checkpoint_log(log: DeltaLog, every: int = EVERY_VERSIONS) -> bool:
 
 
 def _sync_log_checkpoints(folder: StoragePlace) -> None:
-    """Make the checkpoints durable.
-
-    Entries before them will be deleted, and a torn one keeps the table from loading.
-    """
+    """Make the checkpoints durable. A torn one would keep the table from loading."""
     if not isinstance(folder.storage, Folder):
         return
     log = log_of(folder)

@@ -1,7 +1,4 @@
-"""Finds obstacles that would stop a tick in its work in the warehouse.
-
-A tick looks before its claim, and so does doctor.
-"""
+"""Finds obstacles that would stop a tick in its work in the warehouse. A tick and doctor look for them."""
 
 from collections.abc import Iterator
 
@@ -36,10 +33,7 @@ def obstacles(warehouse: Warehouse, *, thorough: bool = False) -> Iterator[Obsta
 
 
 def _is_there(warehouse: Warehouse, folder: str) -> bool:
-    """Return True if the folder exists, and False if the storage does not answer.
-
-    Another obstacle reports the latter.
-    """
+    """Return True if the folder exists, and False if the storage does not answer."""
     try:
         return warehouse.place(folder).is_folder()
     except OSError:
@@ -47,8 +41,5 @@ def _is_there(warehouse: Warehouse, folder: str) -> bool:
 
 
 def kind_at(warehouse: Warehouse, name: str) -> str | None:
-    """Return the kind of file that a name in a folder stands for, in the words of messages.
-
-    None if nothing is there.
-    """
+    """Return the kind of file that a name in a folder leads to, or None if there is no such file."""
     return kind_of(warehouse.storage.path(name)) if isinstance(warehouse.storage, Folder) else None

@@ -165,10 +165,7 @@ def _version_of(name: TableName, base: Base) -> int | None:
 
 
 def _pending(row: CheckpointRecord | None, name: TableName) -> dict[str, FileHandle]:
-    """Return what committed entries may still add to the table.
-
-    A tick that was only suspended may still publish them.
-    """
+    """Return files of a committed entry that a suspended tick may still publish."""
     tables = row.tables if row is not None else ()
     return {file.path: file for table in tables if table.table == name for file in table.adds}
 

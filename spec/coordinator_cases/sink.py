@@ -107,7 +107,11 @@ class SinkUnit:
             case WriteElement():
                 self._rows[effect.transaction].append(str(effect.value))
             case PreCommit():
-                return PreCommitFailed("pre_commit_error") if self._faults["pre_commit_fails"] else self._flushed()
+                return (
+                    PreCommitFailed("pre_commit_error")
+                    if self._faults["pre_commit_fails"]
+                    else PreCommitted(self._now_ms)
+                )
             case Commit():
                 return self._commit(effect.transaction)
             case Abort():
@@ -122,9 +126,6 @@ class SinkUnit:
             case _:
                 assert_never(effect)
         return None
-
-    def _flushed(self) -> SinkFact:
-        return PreCommitted(self._now_ms)
 
     def _commit(self, transaction: Transaction) -> SinkFact:
         if self._faults["commit_fails"]:

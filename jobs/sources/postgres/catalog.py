@@ -129,10 +129,7 @@ def _columns(connection: Connection, oid: int) -> Iterator[SourceColumn]:
 
 
 def source_column(connection: Connection, name: str, oid: int, typmod: int, *, later: bool = False) -> SourceColumn:
-    """Return a column with its declared type. For a domain this is its base type.
-
-    Raise SourceError if the type is gone.
-    """
+    """Return a column of a declared type, or of its base type. Raise SourceError if the type is gone."""
     row = connection.execute(_TYPE, {"type": oid, "typmod": typmod}).fetchone()
     if row is None:
         raise SourceError(f"column {name} has a type that was dropped since, so its values cannot be read: {ANEW}")

@@ -181,10 +181,7 @@ class UnfinishedFile:
             self.rows += batch.num_rows
 
     def publish(self, end: int) -> bool:
-        """Make the file durable and add it to the log.
-
-        Return False if another process has added a file at this place.
-        """
+        """Make the file durable and add it to the log. Return False if another process was first."""
         if self._writer is None:
             return False
         note = self._note.model_copy(update={"end": end})
