@@ -30,6 +30,13 @@ def lacks_cuts(seen: Standing) -> bool:
     return any(row.commits and row.checkpoint not in (*seen.cuts, pending) for row in seen.rows)
 
 
+def known_tables(seen: Standing) -> tuple[TableName, ...]:
+    """Return the tables of the newest cut, as far as the entries and the other cuts tell."""
+    newest = newest_checkpoint(seen.rows)
+    said = {columns.table for columns in newest.columns} if newest is not None else set()
+    return tuple(sorted({*seen.logs, *said}))
+
+
 def rebuilt(seen: Standing, tables: Collection[TableName]) -> Rebuilt:
     """Return the lost cuts. `tables` are all tables of the newest cut, and their logs must have been read whole."""
     known = dict(seen.cuts)
@@ -55,7 +62,9 @@ def _builds_on_a_known_cut(seen: Standing, row: CheckpointRecord) -> bool:
 
 def _version_at(seen: Standing, row: CheckpointRecord, table: TableName) -> int | None:
     """Return the version at which a table first showed its content at an entry, or None if no log entry tells."""
-    log, named = seen.logs[table], wanted(seen, row.checkpoint, table).named
+    log, named = seen.logs.get(table), wanted(seen, row.checkpoint, table).named
+    if log is None:
+        return None
     if named is None:
         return 0 if log.shows == NO_CHECKPOINT else None
     return _published(seen, table).get(named)

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from checkpointing.commit.behind import Cuts, Doubt, Lost, Standing, decide_repairs
 from checkpointing.commit.cut_correcting import Correction
-from checkpointing.commit.cut_rebuilding import lacks_cuts, rebuilt
+from checkpointing.commit.cut_rebuilding import known_tables, lacks_cuts, rebuilt
 from checkpointing.identifiers import CheckpointId, JobName, TableName
 from checkpointing.metadata.record import Row
 from jobs.engine_paths import typed
@@ -58,7 +58,7 @@ def _lost_cuts(stores: JobStores, seen: Standing, tables: Collection[TableName] 
     """Rebuild cuts whose file is lost from entries and logs; raise TablesBehindError if the newest one is unknown."""
     if not lacks_cuts(seen):
         return {}
-    found = rebuilt(stores.standing(seen.rows, tables, whole=True), tuple(seen.logs) if tables is None else tables)
+    found = rebuilt(stores.standing(seen.rows, tables, whole=True), known_tables(seen) if tables is None else tables)
     if found.unknown is not None:
         warehouse = stores.warehouse
         folder = warehouse.place(warehouse.paths.cuts)

@@ -1,7 +1,8 @@
 """Rebuilds a lost cut if entries and logs prove it. A cut is never guessed."""
 
+from checkpointing.columns import TableColumns
 from checkpointing.commit.behind import Entry, LogSeen, Standing
-from checkpointing.commit.cut_rebuilding import lacks_cuts, rebuilt
+from checkpointing.commit.cut_rebuilding import known_tables, lacks_cuts, rebuilt
 from checkpointing.metadata.record import RowKind
 from tests.unit.commit.test_behind import T, row
 
@@ -60,3 +61,17 @@ def test_a_log_that_contradicts_an_entry_proves_nothing():
     log = LogSeen(6, 5, {1: Entry(1), 2: Entry(2), 3: Entry(3), 5: Entry(4, again=True), 6: Entry(5, again=True)})
     facts = Standing("j", ROWS, {5: {T: 6}}, {T: log})
     assert {} == rebuilt(facts, (T,)).cuts
+
+
+def test_a_table_whose_log_was_not_read_is_unknown():
+    """No retained entry changes it, and no cut names it. Its version is not guessed, and it is not left out."""
+    facts = Standing("j", ROWS, {}, {T: LOG})
+    assert QUIET == rebuilt(facts, (T, QUIET)).unknown
+
+
+def test_the_newest_entry_names_tables_that_no_cut_names_any_more():
+    """All cuts are lost. The entry's columns tell that the quiet table was at its cut too."""
+    said = (TableColumns(QUIET, ()),)
+    facts = Standing("j", (row(4), row(5, columns=said)), {}, {T: LOG})
+    assert (QUIET, T) == known_tables(facts)
+    assert QUIET == rebuilt(facts, known_tables(facts)).unknown
