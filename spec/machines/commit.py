@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.identifiers import TableName
+from checkpointing.identifiers import NO_CHECKPOINT, TableName
 from checkpointing.messages import AppendRow, CheckTables, EndTick, PublishTable, TickOutcome
 from checkpointing.metadata.record import RowKind
 from spec.machines.commit_lives import Change, Coordinators, Luck
@@ -66,6 +66,7 @@ class CommitMachine(Coordinators):
         ready = self._ready()
         life = ready[pick % len(ready)]
         if not any(isinstance(effect, AppendRow) for effect in life.asked):
+            life.waits.add(NO_CHECKPOINT)
             self._take(life, life.commit.reserve(life.ids.further(0)))
 
     @precondition(lambda self: any(life.asked for life in self.lives))
@@ -126,8 +127,11 @@ class CommitMachine(Coordinators):
 
     @invariant()
     def holds(self) -> None:
-        """The tables and the cuts show exactly what the committed entries say."""
+        """The tables and the cuts show exactly what the committed entries say, and no commit stands still."""
         self.world.judge()
+        for life in self._ready():
+            goes_on = bool(life.asked) or not life.waits
+            expect(goes_on, "commits-go-on", f"{life.waits} wait, and the commit asks for nothing")
 
     def teardown(self) -> None:
         """A coordinator without trouble recovers and commits. Effects that come late change nothing then."""

@@ -15,6 +15,8 @@ from checkpointing.commit.two_phase import (
     CommitIdentity,
     Declined,
     Draft,
+    IdsReserved,
+    Saved,
     TwoPhaseCommit,
 )
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
@@ -79,6 +81,8 @@ class Life:
     """The work that it was given. None before and after."""
     asked: list[Change | CheckTables] = field(default_factory=list)
     """The outstanding effects of its commit."""
+    waits: set[CheckpointId] = field(default_factory=set)
+    """What was offered to its commit and has not ended: checkpoints, and NO_CHECKPOINT for a further block."""
     commit: TwoPhaseCommit = field(init=False)
     ids: CheckpointIds = field(init=False)
     at_version: int = 0
@@ -160,6 +164,7 @@ class Coordinators(RuleBasedStateMachine):
             count = counted(new.stop)
             life.count = self.world.stage(generation, life.micro_batch, count) if count else None
         life.passed = taken
+        life.waits.add(taken)
         self._take(life, life.commit.offer(self._draft(life, life.work, kind), 0))
 
     def _draft(self, life: Life, work: Work, kind: RowKind) -> Draft:
@@ -214,15 +219,19 @@ class Coordinators(RuleBasedStateMachine):
                 case CheckTables() | AppendRow() | PublishTable() | RecordCut():
                     life.asked.append(effect)
                 case CheckpointCommitted(record):
+                    life.waits.discard(record.checkpoint)
                     told = record.checkpoint in self.world.cuts
                     expect(told, "told-truly", f"{record.checkpoint} is told complete without a cut")
                     life.staged = [file for file in life.staged if file.after >= record.checkpoint]
+                case Saved(record):
+                    life.waits.discard(record.checkpoint)
+                case IdsReserved():
+                    life.waits.discard(NO_CHECKPOINT)
                 case Declined(checkpoint):
+                    life.waits.discard(checkpoint)
                     self.world.decline(checkpoint)
                 case CommitEnded(_, reason, message):
                     self._end(life, EndTick(TickOutcome.FAILED, reason, message))
-                case _:
-                    pass
 
     def _end(self, life: Life, end: EndTick) -> None:
         """End the work and release the job. Outstanding effects may still come."""

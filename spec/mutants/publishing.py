@@ -1,14 +1,17 @@
-"""Plants bugs in what an entry publishes: the versions that it names, and the tables that it changes (F4)."""
+"""Plants bugs in what an entry publishes, and in the order of commits (F4): versions, tables, commits that wait."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from checkpointing.columns import TableColumns
 from checkpointing.commit import net
 from checkpointing.commit.net import NONE_RENAMED, Renamed
-from checkpointing.commit.two_phase import CommitState, TwoPhaseCommit
+from checkpointing.commit.two_phase import CommitEffect, CommitState, TwoPhaseCommit
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import TableName, VertexId
-from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord
+from checkpointing.messages import RowAppended
+from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind, TableRecord, VertexRecord
 from spec.mutants.judges import COMMIT, SAVEPOINTS
 from spec.mutants.planting import Patch, mutant
 
@@ -93,3 +96,42 @@ def a_tick_may_end_while_tables_are_published(patch: Patch) -> None:
 @mutant("ends-settled", SAVEPOINTS)
 def a_tick_may_end_before_the_cut_is_recorded(patch: Patch) -> None:
     _certain_while(patch, CommitState.RECORDING)
+
+
+# ------------------------------------------------------------------ commits that follow each other
+
+
+@mutant("commits-go-on", COMMIT)
+def after_a_declined_checkpoint_the_next_one_waits(patch: Patch) -> None:
+    real = TwoPhaseCommit._decline
+
+    def decline(self: TwoPhaseCommit, reason: CheckpointFailureReason, message: str) -> tuple[CommitEffect, ...]:
+        waiting, self._waiting = self._waiting, deque([self._waiting[0]])
+        effects = real(self, reason, message)
+        self._waiting = deque([*waiting][1:])
+        return effects
+
+    patch.put(TwoPhaseCommit, "_decline", decline)
+
+
+@mutant("commits-go-on", COMMIT)
+def after_a_plain_savepoint_the_next_checkpoint_waits(patch: Patch) -> None:
+    real = TwoPhaseCommit._appended
+
+    def appended(self: TwoPhaseCommit, fact: RowAppended) -> tuple[CommitEffect, ...]:
+        saves = self._record is not None and self._record.kind is RowKind.SAVEPOINT
+        waiting, self._waiting = self._waiting, deque() if saves else self._waiting
+        effects = real(self, fact)
+        self._waiting = waiting
+        return effects
+
+    patch.put(TwoPhaseCommit, "_appended", appended)
+
+
+@mutant("commits-go-on", COMMIT)
+def a_further_block_waits_for_a_commit(patch: Patch) -> None:
+    def reserve(self: TwoPhaseCommit, claim: Claim) -> tuple[CommitEffect, ...]:
+        self._claim = claim
+        return ()
+
+    patch.put(TwoPhaseCommit, "reserve", reserve)
