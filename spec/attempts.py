@@ -6,11 +6,11 @@ from typing import Final
 
 from checkpointing.coordinator.restart import FixedDelay, NoRestart
 from checkpointing.failures import CheckpointFailureReason as Reason
-from checkpointing.identifiers import Generation
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.metadata.record import Claim
 from spec.attempt_events import AttemptBegan, ProcessBegan, ProcessOver, RestartTold
-from spec.history import History, JobClaimed, RowCommitted, TickOver
+from spec.history import CheckpointEnded, CutWritten, History, JobClaimed, RowCommitted, TickOver
 
 _ENDS_FOR_GOOD: Final = (Reason.QUALITY, Reason.TABLE_CHANGED, Reason.FENCED)
 
@@ -30,16 +30,24 @@ class _Process:
     entries as complete itself."""
 
 
-def wrongly_repeated(history: History) -> Iterator[str]:
+def wrongly_repeated(history: History) -> Iterator[str]:  # noqa: PLR0912 - one case an event
     """Yield every restart that is counted or comes wrongly, and every attempt whose limits are not what is left."""
     processes: dict[int, _Process] = {}
+    recorded = set[CheckpointId]()
+    unheard: dict[Generation, CheckpointId] = {}
+    """By generation, the entry that it has not told as complete."""
     for event in history.without_flow:
         match event:
             case ProcessBegan():
                 processes[event.process] = _Process(event)
             case JobClaimed(claim):
                 _claimed(processes, claim)
+            case CutWritten(checkpoint):
+                recorded.add(checkpoint)
+            case CheckpointEnded(generation, _, None):
+                unheard.pop(generation, None)
             case RowCommitted(record, _) if record.commits:
+                unheard[record.generation] = record.checkpoint
                 for known in processes.values():
                     known.committed += record.generation in known.generations
             case AttemptBegan():
@@ -50,7 +58,7 @@ def wrongly_repeated(history: History) -> Iterator[str]:
                 for known in processes.values():
                     if generation in known.generations:
                         known.ended = end
-                        known.is_alone &= end.reason is not Reason.FINALIZE_CHECKPOINT_FAILURE
+                        known.is_alone &= unheard.get(generation, NO_CHECKPOINT) not in recorded
             case ProcessOver():
                 yield from _of_end(event, processes[event.process])
             case _:

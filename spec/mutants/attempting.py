@@ -13,6 +13,7 @@ from checkpointing.coordinator.restart import (
     RestartStrategy,
 )
 from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick
 from checkpointing.tick.attempts import Attempts
@@ -40,7 +41,7 @@ def restarts_are_not_counted(patch: Patch) -> None:
 
 @mutant("attempts", RESTARTS)
 def publications_of_a_later_attempt_are_not_counted(patch: Patch) -> None:
-    def recovered(self: Attempts, done: Recovered) -> None:
+    def recovered(self: Attempts, done: Recovered, by: Generation) -> None:
         """Count nothing."""
 
     patch.put(Attempts, "recovered", recovered)
