@@ -5,9 +5,11 @@ room, runs another, and prints as JSON what both said and the rows that the tabl
 mounts the warehouse of a first tick read-only instead.
 """
 
+import faulthandler
 import json
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -17,16 +19,23 @@ from jobs.runtime.tick import run_tick
 from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
 
 SIZE_KIB = 2_048
+TICK_S = 45
+"""A tick that hangs for so long says on stderr where each thread stands. The program ends then too."""
 
 
 def tick(root: Path) -> str:
-    """Run a tick in a forked process, which lets go of the job when it ends. Return what it said."""
-    with get_context("fork").Pool(1) as pool:
-        return pool.apply(tick_here, (root,))
+    """Run a tick in a forked process, which lets go of the job when it ends. Return what it said.
+
+    If the process dies, this program ends with an error.
+    """
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        return pool.submit(tick_here, root).result()
 
 
 def tick_here(root: Path) -> str:
     """Run a tick; return its outcome and message, or the refusal."""
+    faulthandler.enable()
+    faulthandler.dump_traceback_later(TICK_S, exit=True)
     try:
         report = run_tick(build(), RuntimeSettings(warehouse=root), engine=LocalEngine())
     except TickRefusedError as refused:
