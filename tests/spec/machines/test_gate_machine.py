@@ -230,7 +230,7 @@ BUGS = {
     "what comes after the trigger is not in flight": (forget_to_record_what_comes, UNALIGNED, {"alignment"}),
     "blocks outlive their alignment": (let_the_end_keep_its_channel_blocked, BLOCKING, {"released", "no-deadlock"}),
     "a channel is never read on": (resume_nobody, ALTERNATING, {"no-deadlock"}),
-    "the timer does nothing": (ignore_the_timer, ALTERNATING, {"timer"}),
+    "the timer does nothing": (ignore_the_timer, ALTERNATING, {"timer", "overtakes"}),
     "a savepoint turns unaligned": (turn_savepoints_unaligned, UNALIGNED, {"policy"}),
     "an aligned policy triggers unaligned": (trigger_unaligned_in_any_policy, BLOCKING, {"policy"}),
     "a checkpoint is aborted twice": (abort_twice, UNALIGNED, {"ends-once"}),
