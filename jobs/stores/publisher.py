@@ -109,13 +109,20 @@ class Publisher:
         log = self._tables.log(request.table)
         met: Exception | None = None
         for _ in range(TRIES):
-            table = log.current() if request.by is None or met is not None else log.known()
+            asks = request.by is None or met is not None
+            table = log.current() if asks else log.known()
             if self._tables.shown(table, request.table) >= request.checkpoint:
                 version = self._version_showing(table, request)
                 return TablePublished(request.checkpoint, request.table, version, "")
             if met is not None and not _may_pass(met):
                 break
-            actions, note = self._plan(table, request)
+            try:
+                actions, note = self._plan(table, request)
+            except _CannotPublishError as error:
+                if asks:
+                    raise
+                met = error  # another process may have published it, and deleted its files as no longer needed
+                continue
             schema = self._next_schema(table, request, actions)
             if schema is not None:
                 changed = told(table.schema(), schema, dict(request.publication.renamed))

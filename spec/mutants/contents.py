@@ -140,12 +140,12 @@ def a_rescale_loses_files_that_reach_beyond_a_range(patch: Patch) -> None:
 
 @mutant("cut-is-one")
 def an_upsert_table_is_published_by_one_subtask_only(patch: Patch) -> None:
-    real = live.live_files
+    real = live.lists_of
 
-    def live_files(table: Table, record: VertexRecord) -> tuple[FileHandle, ...]:
+    def lists_of(table: Table, record: VertexRecord) -> list[tuple[KeyedFile, ...]]:
         return real(table, record.model_copy(update={"subtasks": record.subtasks[:1]}))
 
-    patch.function(live, "live_files", live_files)
+    patch.function(live, "lists_of", lists_of)
 
 
 @mutant("cut-is-one")

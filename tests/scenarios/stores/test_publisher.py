@@ -4,7 +4,7 @@ import pytest
 from deltalake import DeltaTable
 
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import CheckpointId
+from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from jobs.stores.delta_log import CommitMoment
 from jobs.stores.publisher import TRIES, Publisher
@@ -113,6 +113,19 @@ def test_two_publishers_of_one_checkpoint_enter_it_once(warehouse, tables, anoth
     ours = Publisher(warehouse, TableLogs(warehouse, hook=hook)).publish(publication, CheckpointId(1))
     assert [ours] == met
     assert [("a", 1)] == _content(tables, silver)
+
+
+def test_a_tick_that_was_overtaken_publishes_nothing_and_misses_no_file(warehouse, tables, another, silver, schema):
+    """Its successor has published a newer checkpoint, and has deleted the older one's file. The table is left alone."""
+    tables.output.ensure(silver, schema, TableMode.UPSERT)
+    older = _publication(TableMode.UPSERT, silver, tables.stage(silver, {"a": 1}))
+    newer = _publication(TableMode.UPSERT, silver, tables.stage(silver, {"b": 2}))
+    assert () == tables.output.check([silver])
+    _publish(another(), newer, 2)
+    warehouse.path(older.files[0].path).unlink()
+    result = tables.publisher.publish(older, CheckpointId(1), by=Generation(1))
+    assert TablePublished(CheckpointId(1), silver, 1) == result
+    assert [("b", 2)] == _content(tables, silver)
 
 
 def _insert(path):
