@@ -16,7 +16,7 @@ from checkpointing.gate.tracker import BarrierTracker
 from checkpointing.gate.unaligned import AlternatingAligner
 from spec.machines import gate, gate_model
 from spec.machines.gate import GATE_MACHINES, TrackingGateMachine
-from spec.machines.judging import BrokenRuleError
+from spec.machines.judging import BrokenRuleError, expect
 from spec.mutants.judges import GATES
 from spec.mutants.registry import MUTANTS
 
@@ -230,7 +230,7 @@ BUGS = {
     "what comes after the trigger is not in flight": (forget_to_record_what_comes, UNALIGNED, {"alignment"}),
     "blocks outlive their alignment": (let_the_end_keep_its_channel_blocked, BLOCKING, {"released", "no-deadlock"}),
     "a channel is never read on": (resume_nobody, ALTERNATING, {"no-deadlock"}),
-    "the timer does nothing": (ignore_the_timer, ALTERNATING, {"timer", "overtakes"}),
+    "the timer does nothing": (ignore_the_timer, ALTERNATING, {"timer"}),
     "a savepoint turns unaligned": (turn_savepoints_unaligned, UNALIGNED, {"policy"}),
     "an aligned policy triggers unaligned": (trigger_unaligned_in_any_policy, BLOCKING, {"policy"}),
     "a checkpoint is aborted twice": (abort_twice, UNALIGNED, {"ends-once"}),
@@ -261,9 +261,15 @@ def test_every_rule_of_the_gate_can_be_broken():
 @pytest.mark.matrix
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_in_the_gate_is_found(bug, monkeypatch, hunt):
-    """A planted bug breaks the rule that it names, within the ci profile."""
+    """A planted bug breaks the rule that it names, within the ci profile. The other rules are not asked."""
     plant, policy, expected = BUGS[bug]
     plant(monkeypatch)
+
+    def asked(holds, invariant, what=""):
+        expect(holds or invariant not in expected, invariant, what)
+
+    for module in (gate, gate_model):
+        monkeypatch.setattr(module, "expect", asked)
     with pytest.raises(BrokenRuleError) as broken:
         hunt(GATE_MACHINES[policy])
     assert broken.value.invariant in expected
