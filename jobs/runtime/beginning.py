@@ -1,6 +1,7 @@
 """Decides what a tick begins from: the newest entry under the pipeline's names, if the pipeline fits it."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from checkpointing.commit.fencing import newest_checkpoint
@@ -19,6 +20,7 @@ from jobs.recovery.tables_ahead import must_not_be_ahead
 from jobs.recovery.tables_behind import must_be_repairable, must_be_whole
 from jobs.sources.port import SourceError
 from jobs.sources.upstream_job import newest_that_stands, taken_back
+from jobs.storage.failures import StoreError
 from jobs.stores.warehouse import Warehouse
 
 
@@ -74,8 +76,14 @@ class Beginning:
 
 
 def _must_stand(restored: CheckpointRecord, seen: Observed, warehouse: Warehouse) -> None:
-    """Raise SourceError if an upstream job was rolled back behind a cut that the restored checkpoint rests on (A10)."""
-    lost = taken_back(restored)
+    """Raise SourceError if an upstream job was rolled back behind a cut that the restored checkpoint rests on (A10).
+
+    The checkpoint names the place where the upstream warehouse was then. If the object store there does not answer, it
+    says nothing: the warehouse may have been moved, and its sources look at its present place next.
+    """
+    lost = ""
+    with suppress(StoreError):
+        lost = taken_back(restored)
     if not lost:
         return
     older = newest_that_stands(row for row in seen.rows if isinstance(row, CheckpointRecord))

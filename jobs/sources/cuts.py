@@ -8,7 +8,6 @@ describes the rows of a table between two cuts. If the pipeline has fallen behin
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql.types import StructType
@@ -19,10 +18,13 @@ from checkpointing.messages import PollSource
 from jobs.sources.cut_position import CutPosition
 from jobs.sources.delta import SPLIT, DeltaSource
 from jobs.sources.delta_contents import VersionUnreadableError
+from jobs.sources.delta_history import DeltaHistory
 from jobs.sources.delta_position import DeltaPosition, DeltaSlice
+from jobs.sources.places import root_of, store_asked
 from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError
 from jobs.sources.upstream_job import FoundCut, upstream_job
-from jobs.storage.address import StoreUrl, parsed
+from jobs.storage.address import Root
+from jobs.storage.location import place_in
 from jobs.stores.upstream_cuts import UpstreamCut
 
 _ALL: Final = 1_000_000_000_000
@@ -30,17 +32,19 @@ _NOBODY: Final = VertexId("lag")
 
 
 class CutSource(DeltaSource):
-    """Reads an append table of another job, from cut to cut (see `port.Source`)."""
+    """Reads an append table of another job, from cut to cut (see `port.Source`).
 
-    def __init__(self, warehouse: str | Path, job: str, table: str, *, schema: StructType | None = None) -> None:
+    `warehouse` is the upstream job's, a folder or a URL such as `s3://bucket/warehouse`.
+    """
+
+    def __init__(self, warehouse: Root | str, job: str, table: str, *, schema: StructType | None = None) -> None:
         """Read nothing yet. Raise InvalidNameError for a name that no job or table may have.
 
-        Raises SourceError for the URL of an object store, because a source of cuts reads a warehouse in a folder.
+        Raises SourceError for a wrong URL.
         """
-        if isinstance(parsed(str(warehouse)), StoreUrl):
-            raise SourceError(f"{warehouse} lies in an object store: a source of cuts reads a warehouse in a folder")
-        self._root, self._job, self._table = Path(warehouse).absolute(), job_name(job), table_name(table)
-        super().__init__(self._root / self._table, schema=schema)
+        self._root, self._job, self._table = root_of(warehouse), job_name(job), table_name(table)
+        super().__init__(self._root, schema=schema)
+        self._history = DeltaHistory(place_in(self._root, self._table))
         self._upstream = upstream_job(self._root, self._job)
         self._walked: tuple[int, Mapping[str, int]] | None = None
         """The version up to which the log was searched for files that a rollback removed, and what was found."""
@@ -60,8 +64,14 @@ class CutSource(DeltaSource):
         """The table that is read."""
         return self._table
 
-    def poll(self, request: PollSource) -> SourceSlice | None:
-        """Return the next rows up to a cut of the upstream job; see `port.Source.poll`.
+    @store_asked()
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the single split; see `port.Source.splits`. Raise SourceError if the upstream job has never run."""
+        self._upstream.must_have_run()
+        return (SPLIT,)
+
+    def _found(self, request: PollSource) -> SourceSlice | None:
+        """Return the next rows up to a cut of the upstream job. Raise VersionUnreadableError.
 
         The cut is `request.cut`, or by default the newest one. The answer None means that there is no newer cut. If
         this table has no new rows in a cut, the answer is a slice without rows that ends at the cut.
@@ -75,14 +85,9 @@ class CutSource(DeltaSource):
         version = found.recorded.versions[self._table]
         begin = DeltaPosition(table=newest.columns.id, version=version, snapshot=True)
         place = start.at if start is not None else begin
-        try:
-            self._must_be_of(newest, place)
-            gone = self._taken_back(place, version, begins=start is not None and start.at_cut)
-            end, ranges = self._walk(place, replace(newest, version=version), request.max_rows, gone)
-        except VersionUnreadableError as error:
-            raise SourceError(
-                f"{self._table} of {found.cut} cannot be read on from where it was read: {error}"
-            ) from error
+        self._must_be_of(newest, place)
+        gone = self._taken_back(place, version, begins=start is not None and start.at_cut)
+        end, ranges = self._walk(place, replace(newest, version=version), request.max_rows, gone)
         at_cut = end.version > version
         return SourceSlice(
             source=request.source,
@@ -120,13 +125,18 @@ class CutSource(DeltaSource):
         """Return the kind of source, and the upstream job; see `port.DescribesItself`."""
         return SourceDescription("cuts", f"{self._table} of {self.upstream}")
 
+    @store_asked()
     def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
         """Return the number of unread rows up to the newest cut, and the age of that cut; see `port.KnowsLag`."""
-        found = self.poll(PollSource(_NOBODY, SPLIT, positions.get(SPLIT), _ALL))
+        found = self._offered(PollSource(_NOBODY, SPLIT, positions.get(SPLIT), _ALL), looks_for_files=False)
         if found is None:
             return {SPLIT: Lag(0, 0.0)}
         published_ms = self._upstream.named(found.cut or "").recorded.published_at_ms
         return {SPLIT: Lag(found.rows, max(0.0, time.time() - published_ms / 1_000))}
+
+    def _unreadable(self, request: PollSource, error: VersionUnreadableError) -> SourceError:
+        del request
+        return SourceError(f"{self._table} of {self.upstream} cannot be read on from where it was read: {error}")
 
     def _parsed(self, text: str) -> CutPosition:
         """Return the position. Raise SourceError if its cut belongs to another job, or no longer exists."""

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -28,6 +27,7 @@ from jobs.sources.delta_position import ChangeType, DeltaPosition, DeltaRange, D
 from jobs.sources.delta_reader import CHANGE_TYPE, COMMIT_VERSION, Like, joined, layers, read_history
 from jobs.sources.file_footer import Footer, conversions_of, read_footer
 from jobs.sources.hybrid import ReadsFirst
+from jobs.sources.places import root_of, store_asked
 from jobs.sources.port import (
     POSITION_COLUMN,
     SPLIT_COLUMN,
@@ -38,7 +38,10 @@ from jobs.sources.port import (
     read_schema,
 )
 from jobs.sources.position_words import END
-from jobs.storage.place import local
+from jobs.storage.address import Root
+from jobs.storage.location import place_in
+from jobs.storage.place import StoragePlace
+from jobs.storage.together import together
 
 SPLIT: Final = SplitId("table")
 """The single split of a Delta source."""
@@ -56,6 +59,7 @@ _TAKEN: Final = (SPLIT_COLUMN, POSITION_COLUMN, "_metadata")
 class DeltaSource(ReadsFirst):
     """Reads the rows of a Delta table, or with `changes` its change data feed (see `port.Source`).
 
+    `path` is the table's folder, or its URL in an object store, such as `s3://bucket/table`.
     `schema` has the columns to read. By default these are all columns that the table has when the pipeline is built.
     `new_columns` says what the source does at a version with a column that a declared `schema` lacks. `start` says
     where to begin: None for the whole table and all later versions, a version, "latest" for later versions only, or a
@@ -67,7 +71,7 @@ class DeltaSource(ReadsFirst):
 
     def __init__(
         self,
-        path: str | Path,
+        path: Root | str,
         changes: bool = False,  # noqa: FBT001, FBT002 - the one option that has a name of its own in the guide
         *,
         schema: StructType | None = None,
@@ -76,8 +80,8 @@ class DeltaSource(ReadsFirst):
         skip_change_commits: bool = False,
         bounded: bool = False,
     ) -> None:
-        """Read nothing yet. Raise SourceError for contradicting options, ValueError for a wrong time."""
-        self._history = DeltaHistory(Path(path).absolute())
+        """Read nothing yet. Raise SourceError for contradicting options or a wrong URL, ValueError for a wrong time."""
+        self._history = DeltaHistory(place_in(root_of(path), ""))
         if changes and skip_change_commits:
             raise SourceError(f"{path}: changes=True reads all changes: leave skip_change_commits out")
         self._changes = changes
@@ -89,6 +93,12 @@ class DeltaSource(ReadsFirst):
         self._reader: HistoryReader | None = None
         self._origin: DeltaPosition | None = None
 
+    @property
+    def stores(self) -> tuple[Root, ...]:
+        """Where Spark reads; see `needed_jars.ReadsStores`."""
+        return (self._history.folder.storage.root,)
+
+    @store_asked()
     def schema(self) -> StructType:
         """Return the columns to read. Raise SourceError if they come from the table and the table cannot be read."""
         columns = self._reading().columns
@@ -97,8 +107,10 @@ class DeltaSource(ReadsFirst):
         feed = StructType(list(columns.fields))
         return feed.add(CHANGE_TYPE, StringType()).add(COMMIT_VERSION, LongType())
 
+    @store_asked()
     def splits(self) -> tuple[SplitId, ...]:
-        """Return the single split; see `port.Source.splits`."""
+        """Return the single split; see `port.Source.splits`. Raise SourceError if there is no such table."""
+        self._history.must_exist()
         return (SPLIT,)
 
     def poll(self, request: PollSource) -> SourceSlice | None:
@@ -106,15 +118,26 @@ class DeltaSource(ReadsFirst):
 
         Raises SourceError for a version that cannot be read, and names it.
         """
+        return self._offered(request, looks_for_files=True)
+
+    @store_asked()
+    def _offered(self, request: PollSource, *, looks_for_files: bool) -> SourceSlice | None:
+        try:
+            found = self._found(request)
+            if found is not None and looks_for_files:
+                self._must_have_files(found)
+        except VersionUnreadableError as error:
+            raise self._unreadable(request, error) from error
+        return found
+
+    def _found(self, request: PollSource) -> SourceSlice | None:
+        """Return the answer to a poll, from the log alone. Raise VersionUnreadableError."""
         if request.split != SPLIT:
             raise SourceError(f"there is no split {request.split!r}: a Delta table has the one split {SPLIT!r}")
         newest = self._newest()
         start = self._first(newest) if request.position is None else DeltaPosition.parse(request.position)
-        try:
-            self._must_be_of(newest, start)
-            end, ranges = self._walk(start, newest, request.max_rows)
-        except VersionUnreadableError as error:
-            raise SourceError(f"{error}. {_go_on(request, error.go_on_at)}") from error
+        self._must_be_of(newest, start)
+        end, ranges = self._walk(start, newest, request.max_rows)
         begins = request.position is None and self._start == LATEST
         if not ranges and not begins:
             return None
@@ -134,12 +157,14 @@ class DeltaSource(ReadsFirst):
         del split, position
         return self.bounded
 
+    @store_asked()
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the rows of the slices; see `port.Source.read`."""
-        alike: dict[Like, list[DeltaRange]] = {}
-        for part in joined(part for piece in slices for part in DeltaSlice.parse(piece.detail).ranges):
-            alike.setdefault(self._like(part), []).append(part)
         folder, schema = self._history.folder, self.schema()
+        alike: dict[Like, list[DeltaRange]] = {}
+        parts = joined(part for piece in slices for part in DeltaSlice.parse(piece.detail).ranges)
+        for part, like in zip(parts, together(folder.storage, self._like, parts), strict=True):
+            alike.setdefault(like, []).append(part)
         frames = [
             read_history(spark, folder, SPLIT, schema, like, layer)
             for like, parts in alike.items()
@@ -161,6 +186,7 @@ class DeltaSource(ReadsFirst):
         first, last = (0 if text is None else DeltaPosition.parse(text).before for text in (start, end))
         return last - first
 
+    @store_asked()
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
         """Return the position before a version's rows; see `port.SeeksPositions`. The rows' ordinals continue."""
         del split
@@ -176,9 +202,10 @@ class DeltaSource(ReadsFirst):
         """Return the kind of source, and the table's place; see `port.DescribesItself`."""
         return SourceDescription("delta", str(self._history.folder))
 
+    @store_asked()
     def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
         """Return the number of unread rows, and the age of the oldest version with one; see `port.KnowsLag`."""
-        found = self.poll(PollSource(_NOBODY, SPLIT, positions.get(SPLIT), _ALL))
+        found = self._offered(PollSource(_NOBODY, SPLIT, positions.get(SPLIT), _ALL), looks_for_files=False)
         ranges = DeltaSlice.parse(found.detail).ranges if found is not None else ()
         if not ranges:
             return {SPLIT: Lag(0, 0.0)}
@@ -298,14 +325,24 @@ class DeltaSource(ReadsFirst):
 
     def _rows(self, file: DataFile, place: DeltaPosition) -> int:
         path = self._history.file(file.path)
+        if file.rows is not None:
+            return file.rows
         if not path.exists():
-            raise VersionUnreadableError(
-                f"{path} is gone, before its rows of version {place.version} were read: VACUUM deletes what is no "
-                "longer in the table. Put the file back, or let VACUUM keep files for longer than a pipeline may stand "
-                "still ('delta.deletedFileRetentionDuration')",
-                place.version + 1,
-            )
-        return _footer(path, file.size).rows if file.rows is None else file.rows
+            raise _gone(path, place.version)
+        return _footer(path, file.size).rows
+
+    def _must_have_files(self, found: SourceSlice) -> None:
+        """Raise VersionUnreadableError if a file of the slice is gone."""
+        parts = DeltaSlice.parse(found.detail).ranges
+        places = [self._history.file(part.path) for part in parts]
+        for part, place, exists in zip(
+            parts, places, together(self._history.folder.storage, StoragePlace.exists, places), strict=True
+        ):
+            if not exists:
+                raise _gone(place, part.version)
+
+    def _unreadable(self, request: PollSource, error: VersionUnreadableError) -> SourceError:
+        return SourceError(f"{error}. {_go_on(request, error.go_on_at)}")
 
     def _like(self, part: DeltaRange) -> Like:
         """Return how a file is read. Raise SourceError if the file is missing or has changed."""
@@ -323,10 +360,19 @@ def _without(schema: StructType, names: Collection[str]) -> StructType:
 
 
 @lru_cache(maxsize=4_096)
-def _footer(path: Path, size: int) -> Footer:
+def _footer(path: StoragePlace, size: int) -> Footer:
     """Return the footer of a file. It is cached, because files of a table never change."""
     del size
-    return read_footer(local(path))
+    return read_footer(path)
+
+
+def _gone(path: StoragePlace, version: int) -> VersionUnreadableError:
+    return VersionUnreadableError(
+        f"{path} is gone, before its rows of version {version} were read: VACUUM deletes what is no longer in the "
+        "table. Put the file back, or let VACUUM keep files for longer than a pipeline may stand still "
+        "('delta.deletedFileRetentionDuration')",
+        version + 1,
+    )
 
 
 def _range(file: DataFile, change: ChangeType, place: DeltaPosition, rows: int, taken: int) -> DeltaRange:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -19,8 +18,12 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
 from jobs.sources.port import SourceError
-from jobs.storage.place import local
-from jobs.stores.delta_log import paths_with_deletion_vectors
+from jobs.storage.address import StoreUrl
+from jobs.storage.failures import StoreError, known_failure
+from jobs.storage.place import StoragePlace
+from jobs.storage.port import Content
+from jobs.storage.together import both
+from jobs.stores.delta_log import DeltaLog, paths_with_deletion_vectors
 from jobs.stores.log_entries import entry_place, log_versions
 
 _READ_FEATURES: Final = frozenset(
@@ -77,17 +80,17 @@ class CommittedVersion:
 
 @dataclass(frozen=True, slots=True)
 class NewestVersion:
-    """The newest version and its columns. `entry` changes if the table is created again."""
+    """The newest version and its columns. `entry` is its log entry, which changes if the table is created again."""
 
     version: int
     columns: DeltaColumns
-    entry: tuple[int, int]
+    entry: Content
 
 
 class DeltaHistory:
-    """The history of one table."""
+    """The history of one table. All methods that look at the table raise StoreError if an object store fails."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: StoragePlace) -> None:
         """Name the table's folder. Nothing is read yet."""
         self.folder = folder
         self._newest: NewestVersion | None = None
@@ -95,7 +98,7 @@ class DeltaHistory:
     def newest(self) -> NewestVersion:
         """Return the newest version. Raise SourceError if delta-rs or Spark cannot read the table."""
         known = self._newest
-        if known is not None and self._entry(known.version) == known.entry and not self.has_entry(known.version + 1):
+        if known is not None and self._is_newest(known):
             return known
         table = self.opened()
         _must_be_readable(self.folder, table)
@@ -106,13 +109,18 @@ class DeltaHistory:
         self._newest = NewestVersion(version, _columns_of(table), entry)
         return self._newest
 
+    def must_exist(self) -> None:
+        """Raise SourceError if no Delta table lies there."""
+        if not DeltaLog(self.folder).exists():
+            raise SourceError(f"{self.folder} is not a Delta table: write it first, or correct the source's path")
+
     def has_entry(self, version: int) -> bool:
         """Return True if the log still has the entry of a version."""
-        return _entry_path(self.folder, version).exists()
+        return entry_place(self.folder, version).exists()
 
     def oldest(self) -> int:
         """Return the oldest version whose entry the log still has."""
-        return min(log_versions(local(self.folder)), default=0)
+        return min(log_versions(self.folder), default=0)
 
     def commit(self, version: int) -> CommittedVersion:
         """Return the content of a version's log entry. Raise SourceError if the entry is gone or unreadable."""
@@ -136,7 +144,7 @@ class DeltaHistory:
         """
         return _snapshot(self, version, self.newest().columns.id)
 
-    def file(self, path: str) -> Path:
+    def file(self, path: str) -> StoragePlace:
         """Return the place of a file. Raise SourceError for a file outside the table's folder (a shallow clone)."""
         if path.startswith(("/", "file:")) or "://" in path:
             raise SourceError(
@@ -147,29 +155,35 @@ class DeltaHistory:
 
     def opened(self, version: int | None = None) -> DeltaTable:
         """Return the table at a version, by default the newest. Raise SourceError if it cannot be read."""
+        self.must_exist()
         try:
-            if not DeltaTable.is_deltatable(str(self.folder)):
-                raise SourceError(f"{self.folder} is not a Delta table: write it first, or correct the source's path")
             return DeltaTable(str(self.folder), version=version)
         except (DeltaError, OSError, ValueError) as error:
             what = "" if version is None else f" at version {version}"
+            root = self.folder.storage.root
+            known = known_failure(root, "read", self.folder.name, str(error)) if isinstance(root, StoreUrl) else None
+            if known is not None:
+                raise known from None
             raise SourceError(
                 f"{self.folder} cannot be read{what} by delta-rs ({str(error).splitlines()[0]})"
             ) from error
 
-    def _entry(self, version: int) -> tuple[int, int] | None:
+    def _is_newest(self, known: NewestVersion) -> bool:
+        entry, later = both(
+            self.folder.storage, lambda: self._entry(known.version), lambda: self.has_entry(known.version + 1)
+        )
+        return entry == known.entry and not later
+
+    def _entry(self, version: int) -> Content | None:
         try:
-            status = _entry_path(self.folder, version).stat()
+            return entry_place(self.folder, version).described()
+        except StoreError:
+            raise
         except OSError:
             return None
-        return status.st_ino, status.st_mtime_ns
 
 
-def _entry_path(folder: Path, version: int) -> Path:
-    return Path(str(entry_place(local(folder), version)))
-
-
-def _must_be_readable(folder: Path, table: DeltaTable) -> None:
+def _must_be_readable(folder: StoragePlace, table: DeltaTable) -> None:
     features = frozenset(table.protocol().reader_features or ()) - _READ_FEATURES
     if features:
         raise SourceError(
@@ -192,18 +206,20 @@ def _columns(
 
 
 @lru_cache(maxsize=64)
-def _commit(folder: Path, version: int, entry: tuple[int, int]) -> CommittedVersion:
+def _commit(folder: StoragePlace, version: int, entry: Content) -> CommittedVersion:
     """Return a parsed log entry. `entry` is part of the cache's key: the table may be created again."""
     try:
-        text = _entry_path(folder, version).read_text(encoding="utf-8")
+        text = entry_place(folder, version).read().decode()
         actions = [json.loads(line) for line in text.splitlines() if line.strip()]
+    except StoreError:
+        raise
     except (OSError, ValueError) as error:
         raise SourceError(
             f"{folder}: the log entry of version {version} cannot be read ({type(error).__name__}): restore it"
         ) from error
     info: dict[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
     said = next((each["metaData"] for each in actions if "metaData" in each), None)
-    at_ms = info.get("inCommitTimestamp", entry[1] // 1_000_000)
+    at_ms = info.get("inCommitTimestamp", entry.changed_ms)
     return CommittedVersion(
         version=version,
         operation=str(info.get("operation", "a commit")),

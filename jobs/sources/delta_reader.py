@@ -9,18 +9,18 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from jobs.engine_paths import spark_options, spark_uri_part
+from jobs.engine_paths import spark_address, spark_options, spark_uri_part
 from jobs.sources.delta_position import DeltaRange
 from jobs.sources.file_footer import Conversions
 from jobs.sources.file_reader import converted, stored_field
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.storage.place import StoragePlace
 
 CHANGE_TYPE: Final = "_change_type"
 """The column with the kind of change: insert, update_preimage, update_postimage or delete."""
@@ -61,14 +61,14 @@ def layers(ranges: Iterable[DeltaRange]) -> list[list[DeltaRange]]:
 
 
 def read_history(
-    spark: SparkSession, folder: Path, split: str, schema: StructType, like: Like, ranges: Sequence[DeltaRange]
+    spark: SparkSession, folder: StoragePlace, split: str, schema: StructType, like: Like, ranges: Sequence[DeltaRange]
 ) -> DataFrame:
     """Return the rows of these ranges (at least one), with split and ordinal. `schema` is the source's."""
     conversions = dict(like.conversions)
     given = {*like.partitioned_by, COMMIT_VERSION, *(() if like.says_change else (CHANGE_TYPE,))}
     in_files = [field for field in schema.fields if field.name not in given]
     stored = [each for field in in_files if (each := stored_field(field, conversions.get(field.name)))]
-    paths = [str(folder / part.path) for part in ranges]
+    paths = [_address(folder, part) for part in ranges]
     files = spark.read.schema(StructType(stored)).options(**spark_options(paths)).parquet(*paths)
     at = _Places(folder, ranges)
     if any((part.first, part.end) != (0, part.rows) for part in ranges):
@@ -88,9 +88,9 @@ def read_history(
 class _Places:
     """Writes values that differ between files as SQL expressions."""
 
-    def __init__(self, folder: Path, ranges: Sequence[DeltaRange]) -> None:
+    def __init__(self, folder: StoragePlace, ranges: Sequence[DeltaRange]) -> None:
         depth = max(part.path.count("/") + 1 for part in ranges)
-        ends = ("/".join((folder / part.path).parts[-depth:]) for part in ranges)
+        ends = ("/".join(_address(folder, part).split("/")[-depth:]) for part in ranges)
         self._names = [_literal(spark_uri_part(end)) for end in ends]
         self._path = f"substring_index(_metadata.file_path, '/', -{depth})"
 
@@ -123,6 +123,10 @@ def _given(field: StructField, at: _Places, ranges: Sequence[DeltaRange]) -> Col
 def _with_zone(value: str | None) -> str | None:
     """Return the text of a moment with its zone. If it has none it is in UTC, because delta-rs writes UTC."""
     return value if value is None or _ZONE.search(value) else f"{value}Z"
+
+
+def _address(folder: StoragePlace, part: DeltaRange) -> str:
+    return spark_address(str(folder / part.path))
 
 
 def _literal(text: str) -> str:

@@ -38,9 +38,10 @@ from jobs.sources.folder_look import FolderLook
 from jobs.sources.found_columns import found_columns, remember
 from jobs.sources.hybrid import ReadsFirst
 from jobs.sources.input_files import InputFiles
+from jobs.sources.places import root_of
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, SourceDescription, SourceError
 from jobs.sources.position_words import END
-from jobs.storage.address import InvalidAddressError, Root, absolute, is_inside, parsed
+from jobs.storage.address import Root, is_inside
 from jobs.storage.location import place_in
 from jobs.storage.place import StoragePlace
 
@@ -85,7 +86,7 @@ class FileSource(ReadsFirst):
         """Raise SourceError for a setting with an unknown value, or for a column name that is taken."""
         self._format = format_named(format)
         self._options = dict(options or {})
-        self._files = InputFiles(_address(root), self._format.title, self._format.suffixes, glob, one_split)
+        self._files = InputFiles(root_of(root), self._format.title, self._format.suffixes, glob, one_split)
         self._contract = _contract(place_in(self._files.root, ""), schema, columns, corrupt_column)
         self._consumed = _consumed_files(self._files.root, after_reading, archive)
         self._corrupt = corrupt_column
@@ -314,18 +315,10 @@ def _consumed_files(root: Root, after_reading: str, archive: Root | str | None) 
         raise SourceError(f"after_reading={after_reading!r}: write one of {', '.join(known)}")
     if (after_reading == AfterReading.ARCHIVE.value) != (archive is not None):
         raise SourceError('after_reading="archive" and archive=FOLDER belong together: give both, or neither')
-    folder = None if archive is None else _address(archive)
+    folder = None if archive is None else root_of(archive)
     if folder is not None and is_inside(folder, root):
         raise SourceError(f"archive {folder} lies below the source's root {root}: name a folder elsewhere")
     return ConsumedFiles(AfterReading(after_reading), None if folder is None else place_in(folder, ""))
-
-
-def _address(given: Root | str) -> Root:
-    """Return what names a folder from every working directory; raise SourceError for a URL that cannot be one."""
-    try:
-        return absolute(parsed(given) if isinstance(given, str) else given)
-    except InvalidAddressError as error:
-        raise SourceError(str(error)) from error
 
 
 def _reset(request: PollSource, name: str, rows: int) -> str:

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from threading import Lock
 from typing import Final
 
@@ -18,6 +17,7 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from jobs.holding.job_state import has_run
 from jobs.sources.port import SourceError
+from jobs.storage.address import Root, parsed
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore, RecordedCut
 from jobs.stores.reservations import ReservationStore
@@ -44,8 +44,8 @@ class FoundCut:
 class Upstream:
     """An upstream job, and the cuts that were found in it. All sources of one job in a process share this object."""
 
-    def __init__(self, warehouse: Path, job: str) -> None:
-        """Name the job. Nothing is read yet."""
+    def __init__(self, warehouse: Root, job: str) -> None:
+        """Name the job. Nothing is read yet. All methods that read raise StoreError if an object store fails."""
         self._warehouse = Warehouse(warehouse, ProtocolPaths(job_name(job)))
         self._found: dict[str, FoundCut] = {}
         self._stores: tuple[CutStore, CheckpointStore] | None = None
@@ -106,6 +106,12 @@ class Upstream:
         """Return True if the job has run in its warehouse."""
         return has_run(self._warehouse)
 
+    def must_have_run(self) -> None:
+        """Raise SourceError unless the job has run in its warehouse."""
+        if not self.has_run:
+            root, job = self._warehouse.root, self._warehouse.paths.job
+            raise SourceError(f"{job} has never run in {root}: run it first, or correct the source's warehouse or job")
+
     def _records(self) -> tuple[CheckpointRecord, ...]:
         rows = self._opened()[1].observe()[1]
         found = (row for row in rows if isinstance(row, CheckpointRecord))
@@ -113,18 +119,13 @@ class Upstream:
 
     def _opened(self) -> tuple[CutStore, CheckpointStore]:
         if self._stores is None:
-            self._must_have_run()  # a store would create what is missing
+            self.must_have_run()  # a store would create what is missing
             self._stores = CutStore(self._warehouse), CheckpointStore(self._warehouse)
         return self._stores
 
-    def _must_have_run(self) -> None:
-        if not self.has_run:
-            root, job = self._warehouse.root, self._warehouse.paths.job
-            raise SourceError(f"{job} has never run in {root}: run it first, or correct the source's warehouse or job")
-
 
 @cache
-def upstream_job(warehouse: Path, job: str) -> Upstream:
+def upstream_job(warehouse: Root, job: str) -> Upstream:
     """Return the job of that name. All callers in a process get the same object."""
     return Upstream(warehouse, job)
 
@@ -142,7 +143,7 @@ class UpstreamHolds:
         Raises OSError for an upstream warehouse that cannot be written.
         """
         for cut in cuts_at(positions):
-            upstream = upstream_job(Path(cut.warehouse), cut.job)
+            upstream = upstream_job(parsed(cut.warehouse), cut.job)
             if upstream.has_run:
                 upstream.hold(cut, self._reader)
 
@@ -157,10 +158,10 @@ def taken_back(record: CheckpointRecord) -> str:
     """Return a sentence on the first upstream cut of a checkpoint that no longer exists, or an empty text.
 
     A warehouse that is not found is not an error here, because it may have been moved. The poll of the source looks at
-    the present place.
+    the present place. Raises StoreError if an object store does not answer.
     """
     for cut in rests_on(record):
-        upstream = upstream_job(Path(cut.warehouse), cut.job)
+        upstream = upstream_job(parsed(cut.warehouse), cut.job)
         try:
             if upstream.has_run:
                 upstream.must_stand(cut)

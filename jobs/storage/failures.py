@@ -85,8 +85,20 @@ def store_error(url: StoreUrl, tried: str, name: str) -> Iterator[None]:
 
 def worded(url: StoreUrl, tried: str, name: str, said: str) -> StoreError:
     """Return the error for a client's answer to a request. Of an unknown error, it has only the first line."""
-    what = f"{url}: cannot {tried} {name or 'the prefix'}"
+    known = known_failure(url, tried, name, said)
+    if known is not None:
+        return known
+    what = f"{_attempt(url, tried, name)} ({said.partition(chr(10))[0][:300]})"
+    return StoreError(what, "see what the store says of it, and try again")
+
+
+def known_failure(url: StoreUrl, tried: str, name: str, said: str) -> StoreError | None:
+    """Return the error for a client's answer to a request, or None if the answer names no cause that is known."""
     for words, cause, way_out in _KINDS:
         if re.search(words, said):
-            return StoreError(f"{what}, because {cause}", way_out)
-    return StoreError(f"{what} ({said.partition(chr(10))[0][:300]})", "see what the store says of it, and try again")
+            return StoreError(f"{_attempt(url, tried, name)}, because {cause}", way_out)
+    return None
+
+
+def _attempt(url: StoreUrl, tried: str, name: str) -> str:
+    return f"{url}: cannot {tried} {name or 'the prefix'}"

@@ -15,7 +15,7 @@ def storage_of(root: Root) -> Storage:
     return Folder(root) if isinstance(root, Path) else ObjectStore(root)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def storage_at(address: str) -> Storage:
     """Return the storage of an address. A task gets the address as a warehouse's absolute path or its URL."""
     return storage_of(parsed(address))

@@ -180,7 +180,7 @@ def _all_below(client: "Client", prefix: str | None) -> "Iterator[ObjectMeta]":
     raise StoreError(f"{prefix} cannot be listed, because the store breaks off its answers", "try again later")
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _client_of(url: str) -> "Client":
     """Return this process's client of a store; raise StoreError if its library is missing."""
     if find_spec("obstore") is None:

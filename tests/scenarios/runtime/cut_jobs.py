@@ -5,7 +5,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import polars as pl
 from pyspark.sql.types import StructType
@@ -26,7 +25,8 @@ from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.cuts import CutSource
 from jobs.sources.delta_position import DeltaSlice
 from jobs.sources.sequence import SequenceSource
-from jobs.storage.address import Root
+from jobs.storage.address import Root, parsed
+from jobs.storage.location import place_in
 
 SHOP, REPORT = "shop", "report"
 SOURCES = ("orders", "payments")
@@ -43,7 +43,7 @@ def shop(rows: int) -> Pipeline:
     return pipeline
 
 
-def report(folder: Path, config: CheckpointConfig = CONFIG) -> Pipeline:
+def report(folder: Root, config: CheckpointConfig = CONFIG) -> Pipeline:
     """Return the downstream pipeline, which copies both tables of the upstream one."""
     pipeline = Pipeline(REPORT, config=config)
     for name in SOURCES:
@@ -60,7 +60,7 @@ def schema() -> StructType:
 class CopyEngine:
     """Runs vertices that only write down the rows of a source, in this process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Root) -> None:
         """Read upstream tables in this folder."""
         self._folder = folder
 
@@ -87,8 +87,8 @@ class CopyEngine:
         return pl.concat([self._copied(segment.source, part) for part in DeltaSlice.parse(segment.detail).ranges])
 
     def _copied(self, source: str, part) -> pl.DataFrame:
-        file = self._folder / SHOP / "silver" / source / part.path
-        rows = pl.read_parquet(file).slice(part.first, part.end - part.first)
+        file = place_in(self._folder / SHOP, f"silver/{source}/{part.path}")
+        rows = pl.read_parquet(file.read()).slice(part.first, part.end - part.first)
         places = pl.int_range(part.before + part.first, part.before + part.end, eager=True)
         return rows.with_columns(pl.lit("table").alias("_split"), places.alias("_position"))
 
@@ -101,16 +101,16 @@ class Prints(TickListener):
         print(record.checkpoint, flush=True)
 
 
-def planned(job: str, folder: Path, rows: int = 0) -> JobPlan:
+def planned(job: str, folder: Root, rows: int = 0) -> JobPlan:
     """Return the plan of one of both jobs."""
     return plan(shop(rows) if job == SHOP else report(folder))
 
 
-def tick(job: str, folder: Path, rows: int = 0, **settings):
-    """Run one tick of one of both jobs."""
-    settings = RuntimeSettings(warehouse=folder / job, **settings)
+def tick(job: str, folder: Root, rows: int = 0, *, warehouse: Root | None = None, **settings):
+    """Run one tick of one of both jobs. The upstream warehouse lies in `folder`, and so does its own by default."""
+    settings = RuntimeSettings(warehouse=warehouse or folder / job, **settings)
     return run_tick(planned(job, folder, rows), settings, Prints(), engine=CopyEngine(folder))
 
 
 if __name__ == "__main__":
-    tick(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    tick(sys.argv[1], parsed(sys.argv[2]), int(sys.argv[3]))

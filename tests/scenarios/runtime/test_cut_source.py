@@ -23,6 +23,7 @@ from jobs.sources.delta_history import DeltaHistory
 from jobs.sources.delta_position import DeltaSlice
 from jobs.sources.port import NoSuchPositionError, SourceError
 from jobs.sources.upstream_job import UpstreamHolds, newest_that_stands, taken_back
+from jobs.storage.place import local
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, build
@@ -143,7 +144,7 @@ def test_rows_that_a_rollback_removed_are_not_read(tick, tmp_path, rows_max):
     source = CutSource(tmp_path, JOB, BRONZE)
     later = list(to_the_cut(source, first[-1].end, rows_max=rows_max))
     paths = [part.path for piece in (*first, *later) for part in DeltaSlice.parse(piece.detail).ranges]
-    shown = [file.path for file in DeltaHistory(tmp_path / BRONZE).files_at(source._newest().version)]
+    shown = [file.path for file in DeltaHistory(local(tmp_path / BRONZE)).files_at(source._newest().version)]
     assert set(shown) == set(paths)
     assert 300 == sum(piece.rows for piece in (*first, *later))
     elsewhere = CutSource(tmp_path, JOB, BRONZE)

@@ -56,7 +56,7 @@ def rows(source: DeltaSource, pieces, *columns: str):
     found = []
     for piece in pieces:
         for part in DeltaSlice.parse(piece.detail).ranges:
-            file = pq.read_table(source._history.folder / part.path, partitioning=None).to_pylist()
+            file = pq.read_table(str(source._history.folder / part.path), partitioning=None).to_pylist()
             for number in range(part.first, part.end):
                 change = file[number].get("_change_type", part.change.value)
                 row = file[number] | part.partition | {"change": change, "version": part.version}

@@ -1,0 +1,113 @@
+"""Tests the sources of Delta tables and cuts on an S3 server: the contract of sources, and ticks that are killed."""
+
+import hashlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from jobs.sources.cuts import CutSource
+from jobs.sources.delta import DeltaSource
+from jobs.spark.jars import fetch, jar_set, jars_folder
+from jobs.storage.address import StoreUrl
+from tests.object_store import KEY, SECRET
+from tests.scenarios.runtime import cut_jobs
+from tidemark.testing import SourceContract, SurvivesKills
+
+
+@pytest.fixture(scope="module")
+def s3a_jars():
+    """Fetch what Spark needs to read S3, if it is missing, before Spark starts."""
+    fetch(jars_folder(), jar_set("s3a"))
+
+
+@pytest.fixture(autouse=True)
+def store(s3a_jars, spark, store_server, monkeypatch):
+    """Let this process, the ticks that it starts, and Spark reach the server."""
+    for name, value in store_server.environment.items():
+        monkeypatch.setenv(name, value)
+    settings = {
+        "endpoint": store_server.endpoint,
+        "endpoint.region": "us-east-1",
+        "access.key": KEY,
+        "secret.key": SECRET,
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+    }
+    for name, value in settings.items():
+        spark.conf.set(f"fs.s3a.{name}", value)
+    yield
+    for name in settings:
+        spark.conf.unset(f"fs.s3a.{name}")
+
+
+pytestmark = [pytest.mark.spark, pytest.mark.dear]
+
+
+def url_of(folder: Path) -> StoreUrl:
+    """Return the prefix that belongs to a folder, in this process and in others."""
+    return StoreUrl(f"s3://lake/{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}")
+
+
+def delta(folder: Path) -> DeltaSource:
+    """Return a Delta table of three versions, in partitions whose names a URL must quote."""
+    url = url_of(folder) / "table"
+    if not DeltaTable.is_deltatable(str(url)):
+        for version, rows in enumerate((4, 1, 6)):
+            words = [("a b", "c%2Fd", "ü")[n % 3] for n in range(rows)]
+            values = pa.table({"n": list(range(rows)), "version": [version] * rows, "word": words})
+            write_deltalake(str(url), values, mode="append", partition_by=["word"])
+    return DeltaSource(url)
+
+
+def changes(folder: Path) -> DeltaSource:
+    """Return the change data feed of a Delta table."""
+    url = url_of(folder) / "fed"
+    if not DeltaTable.is_deltatable(str(url)):
+        feed = {"delta.enableChangeDataFeed": "true"}
+        write_deltalake(str(url), pa.table({"n": list(range(9)), "key": [n % 3 for n in range(9)]}), configuration=feed)
+        DeltaTable(str(url)).update(updates={"key": "key + 10"}, predicate="n > 6")
+        DeltaTable(str(url)).delete("n = 0")
+    return DeltaSource(url, changes=True, start=0)
+
+
+def cuts(folder: Path) -> CutSource:
+    """Return a table of another job, whose warehouse lies in the store."""
+    url = url_of(folder)
+    source = CutSource(url / cut_jobs.SHOP, cut_jobs.SHOP, "silver/orders", schema=cut_jobs.schema())
+    if not source._upstream.has_run:
+        cut_jobs.tick(cut_jobs.SHOP, url, 30)
+    return source
+
+
+class TestDelta(SourceContract):
+    """A Delta table."""
+
+    source = staticmethod(delta)
+
+
+class TestChanges(SourceContract):
+    """A change data feed."""
+
+    source = staticmethod(changes)
+
+
+class TestCuts(SourceContract):
+    """A table of another job, from cut to cut."""
+
+    source = staticmethod(cuts)
+
+
+class TestDeltaSurvives(SurvivesKills):
+    """A Delta table in real ticks, into a warehouse in a folder."""
+
+    source = staticmethod(delta)
+    kills = ("before:AppendRow", "after:AppendRow#2")
+
+
+class TestCutsSurvive(SurvivesKills):
+    """Another job's cuts in real ticks, into a warehouse in a folder."""
+
+    source = staticmethod(cuts)
+    kills = ("after:AppendRow",)
