@@ -1,0 +1,142 @@
+"""A cluster on which processes die or stand still while flights run: the totals stay exact, and no cut is a mixture."""
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from contextlib import contextmanager, suppress
+from itertools import combinations
+
+import pytest
+
+from jobs.storage.location import place_in
+from tests.scenarios.cluster.accidents import RESTARTS, SMALL, Reader, ended, until_committed
+from tests.spark_cluster import children
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.dear, pytest.mark.timeout(900)]
+
+KILL_EVERY_S = 4
+STILL_S = 4
+SPECULATION = """
+spark.speculation true
+spark.speculation.interval 100ms
+spark.speculation.multiplier 1.2
+spark.speculation.quantile 0.5
+spark.speculation.minTaskRuntime 300ms
+spark.eventLog.enabled true
+spark.eventLog.rolling.enabled false
+spark.eventLog.compress false
+"""
+
+
+@pytest.fixture(scope="module")
+def january(lay_out):
+    """Return the first half of the month."""
+    return lay_out("001")
+
+
+@contextmanager
+def beside(process, act, every_s):
+    """Do something every few seconds for as long as a process runs. Yield the list of what was done."""
+    done, over = [], threading.Event()
+
+    def go_on():
+        while not over.wait(every_s) and process.poll() is None:
+            done.extend(act())
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    try:
+        yield done
+    finally:
+        over.set()
+        thread.join()
+
+
+def ran_twice_at_once(events):
+    """Return the tasks of which two attempts ran at the same moment, as stage, its attempt, and number."""
+    attempts = [
+        ((each["Stage ID"], each["Stage Attempt ID"], each["Task Info"]["Index"]), each["Task Info"])
+        for each in events
+        if each["Event"] == "SparkListenerTaskEnd"
+    ]
+    return [
+        task
+        for (task, one), (other, two) in combinations(attempts, 2)
+        if task == other and one["Launch Time"] < two["Finish Time"] and two["Launch Time"] < one["Finish Time"]
+    ]
+
+
+def test_a_random_executor_is_killed_every_few_seconds(cluster, driver):
+    """For the whole run. Spark repeats their tasks, and the tick restarts if that happens too often.
+
+    The next one is killed only after tasks have written something since. A slow machine would get nowhere otherwise.
+    """
+    written = [0]
+
+    def kill_one():
+        found = place_in(driver.warehouse, "").storage.list("", deep=True)
+        objects = sum("/_data/" in each.name for each in found)
+        executors = cluster.executors() if objects > written[0] else []
+        chosen = chance.sample(executors, min(1, len(executors)))
+        written[0] = max(objects, written[0])
+        for pid in chosen:
+            os.kill(pid, signal.SIGKILL)
+        return chosen
+
+    chance = random.Random(1)  # noqa: S311 - which one does not matter
+    process = driver.start(*SMALL, *RESTARTS)
+    with Reader(driver.warehouse) as reader, beside(process, kill_one, KILL_EVERY_S) as killed:
+        ended(driver, process)
+    assert len(killed) >= 3
+    assert reader.seen
+    assert [] == reader.problems
+    assert {} == driver.wrong()
+
+
+def test_a_worker_is_lost_for_good_and_another_joins(cluster, driver, environment):
+    """After the first checkpoint one of two workers is gone, and later a new one takes its part."""
+    process = driver.start(*SMALL)
+    with Reader(driver.warehouse) as reader:
+        until_committed(driver, process)
+        cluster.lose(cluster.workers[0])
+        until_committed(driver, process, 2)
+        joined = cluster.add_worker(environment)
+        ended(driver, process)
+    assert 2 == len(cluster.workers)
+    assert list((joined.folder / "work").glob("app-*")), "the new worker ran no executor"
+    assert [] == reader.problems
+    assert {} == driver.wrong()
+
+
+def test_a_task_that_stands_still_runs_a_second_time_beside_itself(cluster, driver):
+    """Speculative execution: the first attempt goes on after its copy, and both have written files."""
+    conf = driver.folder / "conf"
+    with (conf / "spark-defaults.conf").open("a") as settings:
+        settings.write(f"{SPECULATION}spark.eventLog.dir file://{conf}\n")
+    paused = iter(range(10_000))
+
+    def stand_still():
+        executors = cluster.workers[next(paused) % 2].executors()
+        pythons = [pid for executor in executors for daemon in children(executor) for pid in children(daemon)]
+        for pid in pythons:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        time.sleep(STILL_S)
+        for pid in pythons:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        return pythons
+
+    process = driver.start(*SMALL)
+    with Reader(driver.warehouse) as reader, beside(process, stand_still, 3) as stopped:
+        ended(driver, process)
+    assert stopped
+    events = [json.loads(line) for log in conf.glob("app-*") for line in log.open()]
+    begun = [each["Task Info"] for each in events if each["Event"] == "SparkListenerTaskStart"]
+    assert any(task["Speculative"] for task in begun), len(begun)
+    assert ran_twice_at_once(events)
+    assert [] == reader.problems
+    assert {} == driver.wrong()
