@@ -40,6 +40,8 @@ Claim = Annotated[
 LeaveState = Annotated[
     bool | None, typer.Option("--allow-non-restored-state", help="Leave behind state and tables of removed steps.")
 ]
+SparkMaster = Annotated[str | None, typer.Option(help="local[2] or spark://host:port.")]
+SparkConnect = Annotated[str | None, typer.Option(help="A running Connect server: sc://host:port.")]
 Target = Annotated[str | None, typer.Argument(metavar="N", help="A checkpoint or savepoint id.")]
 To = Annotated[str, typer.Option(metavar="POSITION", help="start, end, FILE:ROWS, or a number.")]
 
@@ -65,10 +67,10 @@ def run(  # noqa: PLR0913 - an option each
     warehouse: Warehouse = None,
     data: Data = None,
     parallelism: Parallelism = None,
-    spark_master: Annotated[str | None, typer.Option(help="local[2] or spark://host:port.")] = None,
+    spark_master: SparkMaster = None,
     spark_cores: Annotated[int | None, typer.Option(help="Cores of a local Spark.")] = None,
     spark_memory: Annotated[str | None, typer.Option(help="Heap of a Spark that is started: 2g.")] = None,
-    spark_connect: Annotated[str | None, typer.Option(help="A running Connect server: sc://host:port.")] = None,
+    spark_connect: SparkConnect = None,
     spark_archive: Annotated[Path | None, typer.Option(help="What 'tidemark package' built, for workers.")] = None,
     settings: OtherSettings = None,
 ) -> ExitCode:
@@ -231,11 +233,15 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     warehouse: Warehouse = None,
     data: Data = None,
+    spark_master: SparkMaster = None,
+    spark_connect: SparkConnect = None,
 ) -> ExitCode:
     """Check a job, and print the command that repairs each finding."""
     from jobs.cli.doctor import doctor as examine  # noqa: PLC0415 - imports delta-rs
 
-    given = layer({"warehouse": warehouse, "data": data})
+    given = layer(
+        {"warehouse": warehouse, "data": data, "spark_master": spark_master, "spark_connect_url": spark_connect}
+    )
     return examine(chosen(pipeline), given, console(), verify=verify, as_json=as_json)
 
 

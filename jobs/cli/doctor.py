@@ -11,6 +11,7 @@ from jobs.cli.errors import ExitCode
 from jobs.cli.naming import sources_of, warehouse_of
 from jobs.doctor.examination import Examination, examine
 from jobs.holding.job_state import has_run
+from jobs.launch import spark_config
 from jobs.settings import Layer, resolve
 from jobs.showing.quantities import plural
 
@@ -19,9 +20,15 @@ _VERDICTS: Final = {ExitCode.DONE: "healthy", ExitCode.FAILED: "findings", ExitC
 
 def doctor(pipeline: str, given: Layer, out: Console, *, verify: bool, as_json: bool) -> ExitCode:
     """Show whether a job is healthy: 0 if it is, 1 with findings, 2 if it cannot be examined, 4 if it never ran."""
-    grace_ms = resolve({}, given).reader_grace_ms
+    settings = resolve({}, given)
     warehouse = warehouse_of(pipeline, given)
-    found = examine(warehouse, grace_ms, verify=verify, sources=lambda: sources_of(pipeline, given))
+    found = examine(
+        warehouse,
+        settings.reader_grace_ms,
+        spark_config(settings),
+        verify=verify,
+        sources=lambda: sources_of(pipeline, given),
+    )
     if as_json:
         out.print(json.dumps(_document(found), indent=1), soft_wrap=True, markup=False, highlight=False)
     else:

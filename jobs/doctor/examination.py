@@ -15,6 +15,7 @@ from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import UnusableWarehouseError
 from jobs.holding.job_state import has_run, state_of
 from jobs.holding.job_stores import JobStores
+from jobs.spark.session import SparkConfig
 from jobs.stores.own_tables import OwnTableChangedError
 from jobs.stores.standing import TableLogDamagedError
 from jobs.stores.warehouse import Warehouse
@@ -35,12 +36,14 @@ class Examination:
         return tuple(finding for section in self.sections for finding in section.findings)
 
 
-def examine(warehouse: Warehouse, grace_ms: int, *, verify: bool, sources: Sources = no_sources) -> Examination:
-    """Examine a job and its machine. Changes nothing, and starts no Spark.
+def examine(
+    warehouse: Warehouse, grace_ms: int, spark: SparkConfig, *, verify: bool, sources: Sources = no_sources
+) -> Examination:
+    """Examine a job, and what its ticks with this Spark need of the machine. Changes nothing, and starts no Spark.
 
     `sources` returns the pipeline's sources, none if the pipeline is unknown. Their input is examined too.
     """
-    machine = machine_section(warehouse)
+    machine = machine_section(warehouse, spark)
     try:
         looked, sections = _of_job(warehouse, grace_ms, sources, verify=verify)
     except UnusableWarehouseError:  # the section of the places says so

@@ -11,6 +11,7 @@ from jobs.doctor.findings import Finding, Section, command
 from jobs.spark.jar_sets import DELTA, JAR_SETS
 from jobs.spark.jars import jars_folder, not_fetched
 from jobs.spark.programs import Program, java, worker_python
+from jobs.spark.session import SparkConfig, is_local
 from jobs.storage.whole import free_bytes
 from jobs.stores.warehouse import Warehouse
 
@@ -24,15 +25,19 @@ _REQUIREMENT: Final = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*(?P
 _RULE: Final = re.compile(r"(?P<how>==|>=|<=|<|>|!=)\s*(?P<version>[0-9][0-9.]*)")
 
 
-def machine_section(warehouse: Warehouse) -> Section:
-    """Return the section about what a tick needs of the machine."""
-    programs = (java(thorough=True), worker_python())
+def machine_section(warehouse: Warehouse, spark: SparkConfig) -> Section:
+    """Return the section about what a tick with this Spark needs of the machine.
+
+    A client of a Connect server starts no Java. The Python of a cluster's workers is on their machines.
+    """
+    jvm = None if spark.connect_url is not None else java(thorough=True)
+    programs = (*((jvm,) if jvm else ()), *((worker_python(),) if is_local(spark) else ()))
     packages = ", ".join(f"{name} {_installed(name) or 'missing'}" for name in PINNED)
     free = free_bytes(warehouse.root)
     return Section(
         "machine",
         (
-            ("Java", programs[0].shown),
+            ("Java", jvm.shown if jvm else f"not needed: Spark runs at {spark.connect_url}"),
             ("Python", f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"),
             ("packages", packages),
             ("jars", _jars()),

@@ -8,6 +8,7 @@ from checkpointing.identifiers import job_name
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.doctor import machine_health
 from jobs.doctor.machine_health import breaks, machine_section
+from jobs.spark.session import SparkConfig
 from jobs.stores.warehouse import Warehouse
 
 
@@ -43,7 +44,7 @@ def test_a_package_that_leaves_its_pin_is_named_with_both_versions(warehouse, mo
     """
     found = {"pyspark": "4.3.0", "delta-spark": "4.4.1", "pandas": "2.3.3"}
     monkeypatch.setattr(machine_health, "_installed", found.get)
-    said = {finding.what: finding.repair for finding in machine_section(warehouse).findings}
+    said = {finding.what: finding.repair for finding in machine_section(warehouse, SparkConfig()).findings}
     pip = f"{sys.executable} -m pip install"
     assert {
         "package pyspark is 4.3.0, and Tidemark is pinned to pyspark==4.2.0": f"{pip} 'pyspark==4.2.0'",
@@ -56,7 +57,7 @@ def test_a_package_that_leaves_its_pin_is_named_with_both_versions(warehouse, mo
 def test_missing_jars_are_shown_and_are_no_problem(warehouse, monkeypatch, tmp_path):
     """A tick fetches the jars that it needs, so a project without them is healthy."""
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path / "nowhere"))
-    section = machine_section(warehouse)
+    section = machine_section(warehouse, SparkConfig())
     assert dict(section.seen)["jars"] == "delta, kafka, s3a not fetched; a tick fetches what it needs"
     assert [] == [finding.what for finding in section.findings if "jar" in finding.what]
 
@@ -64,6 +65,6 @@ def test_missing_jars_are_shown_and_are_no_problem(warehouse, monkeypatch, tmp_p
 def test_a_full_disk_is_a_problem(warehouse, monkeypatch):
     """The finding says what the user can delete."""
     monkeypatch.setattr(machine_health, "FREE_BYTES_MIN", 2**62)
-    said = {finding.what: finding.repair for finding in machine_section(warehouse).findings}
+    said = {finding.what: finding.repair for finding in machine_section(warehouse, SparkConfig()).findings}
     (full,) = (repair for what, repair in said.items() if "are free where the warehouse lies" in what)
     assert f"tidemark cleanup flights --warehouse {warehouse.root}" in full

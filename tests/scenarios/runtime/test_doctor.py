@@ -20,6 +20,7 @@ from jobs.doctor.key_health import key_section
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
 from jobs.runtime.cleaning import clean_up
+from jobs.spark.session import SparkConfig
 from jobs.stores import holders
 from jobs.stores.requests import RequestFolder
 from jobs.stores.warehouse import Warehouse
@@ -59,7 +60,7 @@ def typed(capsys):
 
 def of_job(root: Path, *, verify: bool = False, grace_ms: int = DAY_MS) -> dict[str, str]:
     """Return what is found of the job, each with its repair; findings about the machine are left out."""
-    found: Examination = examine(at(root), grace_ms, verify=verify)
+    found: Examination = examine(at(root), grace_ms, SparkConfig(), verify=verify)
     return {
         finding.what: finding.repair
         for section in found.sections
@@ -130,7 +131,7 @@ def _without_keys(row: CheckpointRecord) -> CheckpointRecord:
 def test_a_running_tick_is_no_ailment(root):
     """The page names its holder. What the tick has not finished yet is no finding."""
     hold(root)
-    found = examine(at(root), DAY_MS, verify=False)
+    found = examine(at(root), DAY_MS, SparkConfig(), verify=False)
     (job,) = (section for section in found.sections if section.name == "job")
     assert () == job.findings
     assert "holds the job" in dict(job.seen)["generation"]
@@ -268,10 +269,9 @@ def test_the_page_has_an_exit_code_and_a_document(root, typed, monkeypatch):
     assert {"job", "tables", "files"} <= set(document["sections"])
 
 
-def _no_machine(warehouse):
+def _no_machine(*_):
     from jobs.doctor.findings import Section
 
-    del warehouse
     return Section("machine")
 
 

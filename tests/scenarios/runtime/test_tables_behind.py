@@ -25,6 +25,7 @@ from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.runtime.cleaning import clean_up
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
+from jobs.spark.session import SparkConfig
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.conftest import Dead, Mortal
@@ -75,7 +76,9 @@ def cut_off(entry):
 
 def of_job(root):
     """Return what the doctor finds of the job, each with what repairs it."""
-    sections = [each for each in examine(at(root), DAY_MS, verify=False).sections if each.name != "machine"]
+    sections = [
+        each for each in examine(at(root), DAY_MS, SparkConfig(), verify=False).sections if each.name != "machine"
+    ]
     return [(found.what, found.repair) for each in sections for found in each.findings]
 
 

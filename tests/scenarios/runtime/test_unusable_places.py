@@ -19,6 +19,7 @@ from jobs.cli.main import execute
 from jobs.doctor.examination import examine
 from jobs.holding.failures import UnusableWarehouseError
 from jobs.reading import Cuts
+from jobs.spark.session import SparkConfig
 from jobs.storage.place import local
 from jobs.storage.port import NotARegularFileError
 from jobs.stores.lease import LeaseStore
@@ -98,7 +99,7 @@ def test_traces_that_are_a_file_are_refused_before_the_claim(tick, warehouse, tm
 
 def found_by_the_doctor(warehouse):
     """Return what the doctor finds in the section of the places."""
-    sections = examine(warehouse, 0, verify=False).sections
+    sections = examine(warehouse, 0, SparkConfig(), verify=False).sections
     return [finding.what for section in sections if section.name == "places" for finding in section.findings]
 
 

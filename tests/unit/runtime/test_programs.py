@@ -11,6 +11,7 @@ from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.doctor.machine_health import machine_section
 from jobs.spark.programs import UnfitProgramError, java, must_start_spark, worker_python
+from jobs.spark.session import SparkConfig
 from jobs.stores.warehouse import Warehouse
 
 PIPELINE = """
@@ -115,12 +116,47 @@ def test_the_python_of_a_clusters_workers_need_not_be_on_this_machine(tmp_path, 
     must_start_spark(workers_here=False)
 
 
+def test_the_doctor_does_not_look_here_for_what_other_machines_have(program, tmp_path, monkeypatch):
+    """A cluster has its workers' Python. A Connect server has the Java too."""
+    warehouse = Warehouse(tmp_path / "not/there/yet", ProtocolPaths(job_name("flights")))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("PYSPARK_PYTHON", "/image/bin/python")
+
+    def missing(config):
+        section = machine_section(warehouse, config)
+        return dict(section.seen)["Java"], [finding.what.partition(" has no ")[0] for finding in section.findings]
+
+    no_java, no_python = f"JAVA_HOME={tmp_path}/nowhere", "PYSPARK_PYTHON=/image/bin/python is no program"
+    assert "none" == missing(SparkConfig())[0]
+    assert no_java in missing(SparkConfig())[1]
+    assert any(what.startswith(no_python) for what in missing(SparkConfig())[1])
+    assert [no_java] == missing(SparkConfig(master="spark://host:7077"))[1]
+    assert ("not needed: Spark runs at sc://host:15002", []) == missing(SparkConfig(connect_url="sc://host:15002"))
+
+
+def test_the_doctor_knows_the_cluster_by_the_options_of_run(tmp_path, monkeypatch, capfd):
+    """Or by the environment, like every command."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("PYSPARK_PYTHON", "/image/bin/python")
+    monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "warehouse"))
+
+    def said(*words):
+        execute(["doctor", "flights", *words])
+        return capfd.readouterr().out
+
+    assert "/image/bin/python is no program" in said()
+    assert "/image/bin/python" not in said("--spark-master", "spark://host:7077")
+    assert "not needed: Spark runs at sc://host:15002" in said("--spark-connect", "sc://host:15002")
+    monkeypatch.setenv("TIDEMARK_SPARK_MASTER", "spark://host:7077")
+    assert "/image/bin/python" not in said()
+
+
 def test_the_doctor_finds_what_the_tick_would_refuse(program, tmp_path, monkeypatch):
     """And one thing more, for which a JVM must be started: whether it has the module that Spark needs."""
     warehouse = Warehouse(tmp_path / "not/there/yet", ProtocolPaths(job_name("flights")))
     java17 = program("jdk/bin/java", 'openjdk version "17.0.9" 2023-10-17', without_module=True)
     monkeypatch.setenv("JAVA_HOME", str(java17.parents[1]))
     monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "nowhere"))
-    said = [finding.what for finding in machine_section(warehouse).findings]
+    said = [finding.what for finding in machine_section(warehouse, SparkConfig()).findings]
     assert f"{java17} lacks the module jdk.incubator.vector, so Spark does not start" in said
     assert f"PYSPARK_PYTHON={tmp_path}/nowhere is no program, and Spark's workers need a Python" in said
