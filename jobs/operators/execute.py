@@ -26,10 +26,14 @@ from jobs.storage.address import Root, absolute
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A finished micro-batch: its result, and how often its tasks found their state in memory (D5)."""
+    """A finished micro-batch: its result, and how often its tasks found their state in memory (D5).
+
+    `workers` are the hosts and versions of the workers that ran its tasks, as they reported them.
+    """
 
     finished: MicroBatchFinished
     copies: CopyUses
+    workers: frozenset[str]
 
 
 def run_micro_batch(
@@ -42,11 +46,14 @@ def run_micro_batch(
     """
     started = time.monotonic()
     try:
-        tasks = _reports(_job(spark, plan, effect, absolute(warehouse), job))
+        made = _job(spark, plan, effect, absolute(warehouse), job)
+        rows = [] if made is None else made.collect()
+        tasks = [report_from(row["report"]) for row in rows]
     except Exception as error:
         raise MicroBatchError.of(effect.vertex, effect.micro_batch, error) from error
     finished = result_of(plan, effect, tasks, round((time.monotonic() - started) * 1000))
-    return MicroBatch(finished, sum((task.copies for task in tasks), NO_USES))
+    copies = sum((task.copies for task in tasks), NO_USES)
+    return MicroBatch(finished, copies, frozenset(row["worker"] for row in rows))
 
 
 def result_of(
@@ -81,10 +88,6 @@ def _job(
             return keyed_job(spark, spec, effect, rows, writer) if needed else None
         case _ as unreachable:
             assert_never(unreachable)
-
-
-def _reports(job: DataFrame | None) -> tuple[TaskReport, ...]:
-    return () if job is None else tuple(report_from(row["report"]) for row in job.collect())
 
 
 def _by_subtask(plan: VertexPlan, reports: Iterable[TaskReport]) -> list[list[TaskReport]]:

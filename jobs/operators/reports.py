@@ -1,10 +1,11 @@
-"""The report of a task to the driver: one row with file handles as JSON.
+"""The report of a task to the driver: one row with file handles as JSON, and the versions of the worker.
 
 A task may not import the protocol's messages, because they would load pydantic in every Python worker. So it reports
 in this plain form, and the driver turns it into a SubtaskOutput.
 """
 
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -16,12 +17,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind
 from checkpointing.identifiers import TableName
 from checkpointing.snapshots import NO_WORK, RangeFiles, TaskWork
+from jobs.distribution import versions
 from jobs.state.worker_copy import NO_USES, CopyUses
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-REPORT_SCHEMA = StructType([StructField("report", StringType())])
+REPORT_SCHEMA = StructType([StructField("report", StringType()), StructField("worker", StringType())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,13 @@ class TaskReport:
 def report_batch(report: TaskReport) -> Iterator[pa.RecordBatch]:
     """Yield the one row, in REPORT_SCHEMA, that a task returns."""
     text = json.dumps(asdict(report), default=_enum_value, separators=(",", ":"))
-    yield pa.RecordBatch.from_pydict({"report": [text]})
+    yield pa.RecordBatch.from_pydict({"report": [text], "worker": [_worker()]})
+
+
+@cache
+def _worker() -> str:
+    """Return the host of this worker and its versions, as JSON."""
+    return json.dumps({"host": socket.gethostname(), "versions": versions()})
 
 
 def report_from(text: str) -> TaskReport:

@@ -11,13 +11,14 @@ from pyspark.sql import SparkSession
 from checkpointing.identifiers import JobName
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths
+from jobs.distribution import versions
 from jobs.operators.execute import run_micro_batch
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.spec import VertexPlan
 from jobs.runtime.listener import JarsFetching, SparkStarted, SparkStarting, StateLoaded, TickListener
 from jobs.spark.jars import fetch, jars_folder, not_fetched
 from jobs.spark.session import SparkConfig, abandon, is_alive, is_local, open_session
-from jobs.spark.workers import UnfitWorkerError, must_suit, versions
+from jobs.spark.workers import UnfitWorkerError, must_agree, must_suit
 from jobs.state.worker_copy import NO_USES, CopyUses
 from jobs.storage.address import Root
 
@@ -63,6 +64,7 @@ class SparkEngine:
         self._session = given
         self._own = given is None
         self._compared = given is not None
+        self._agreed: set[str] = set()
         self._lock = threading.Lock()
         self.copies = CopyUses()
         """How often a task found its state in its worker's memory (D5)."""
@@ -77,6 +79,7 @@ class SparkEngine:
             if self._drop_if_dead(session):
                 raise MicroBatchError(effect.vertex, effect.micro_batch, f"{LOST}\n{error}") from error
             raise
+        self._compare_reported(done.workers, effect)
         with self._lock:
             self.copies += done.copies
         return done.finished
@@ -119,6 +122,16 @@ class SparkEngine:
             except Exception as error:
                 raise MicroBatchError.of(effect.vertex, effect.micro_batch, error) from error
             self._compared = True
+
+    def _compare_reported(self, workers: frozenset[str], effect: RunMicroBatch) -> None:
+        """Compare workers that reported for the first time; raise MicroBatchError if one of them has other versions."""
+        new = workers - self._agreed
+        if new:
+            try:
+                must_agree(new, versions())
+            except UnfitWorkerError as error:
+                raise MicroBatchError(effect.vertex, effect.micro_batch, str(error)) from error
+            self._agreed.update(new)
 
     def _opened(self) -> SparkSession:
         with self._lock:

@@ -7,21 +7,17 @@ very package.
 """
 
 import json
-import platform
 import re
-from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import structlog
 from pyspark.sql import SparkSession
 
-from jobs.distribution import DISTRIBUTION
+from jobs.distribution import PYTHON
 from jobs.storage.address import Root
 from jobs.storage.location import place_in
 
-PYTHON: Final = "Python"
-_PACKAGES: Final = (DISTRIBUTION, "polars", "pyarrow")
 _LOOKS_PER_CORE: Final = 2
 _PAUSE_S: Final = 0.2
 """Each check takes at least this long. Otherwise, one free worker could take all of them."""
@@ -39,22 +35,11 @@ class UnfitWorkerError(Exception):
     """A worker of the cluster lacks something, or has another version. The message names the host and the way out."""
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that workers must have too, with an empty text for a missing package."""
-    found = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = ""
-    return found
-
-
 def must_suit(session: SparkSession, warehouse: Root, folder: str, cores: int, ours: Mapping[str, str]) -> None:
     """Raise UnfitWorkerError unless the workers have the versions `ours` and can read the warehouse's `folder`.
 
     Spark decides which workers run the checks. There are twice as many checks as `cores`. On a busy cluster, a worker
-    may still get none.
+    may still get none. `must_agree` compares it when its first task reports.
     """
     look = _look(dict(ours), PYTHON, place_in.__module__, str(warehouse), folder, _PAUSE_S)
     looks = max(1, cores) * _LOOKS_PER_CORE
@@ -68,12 +53,25 @@ def must_suit(session: SparkSession, warehouse: Root, folder: str, cores: int, o
         raise lack from error
     _log.debug("workers compared", hosts=sorted({row.host for row in seen}))
     for row in seen:
-        found = json.loads(row.found)
-        for name, wanted in ours.items():
-            if found[name] != wanted:
-                raise UnfitWorkerError(_differs(row.host, name, found[name], wanted))
+        _must_have(row.host, json.loads(row.found), ours)
         if row.wrong:
             raise UnfitWorkerError(f"worker {row.host} {row.wrong}")
+
+
+def must_agree(workers: Iterable[str], ours: Mapping[str, str]) -> None:
+    """Raise UnfitWorkerError unless workers whose tasks reported (`jobs.operators.reports`) have the versions `ours`.
+
+    This also finds a worker that joined after `must_suit`, or that `must_suit` did not reach.
+    """
+    for worker in sorted(workers):
+        said = json.loads(worker)
+        _must_have(said["host"], said["versions"], ours)
+
+
+def _must_have(host: str, found: Mapping[str, str], ours: Mapping[str, str]) -> None:
+    for name, wanted in ours.items():
+        if found[name] != wanted:
+            raise UnfitWorkerError(_differs(host, name, found[name], wanted))
 
 
 def _lacking(error: Exception) -> UnfitWorkerError | None:

@@ -7,7 +7,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from jobs.spark.workers import PYTHON, UnfitWorkerError, must_suit, versions
+from jobs.distribution import PYTHON, versions
+from jobs.spark.workers import UnfitWorkerError, must_suit
 
 pytestmark = pytest.mark.spark
 HOST = socket.gethostname()
