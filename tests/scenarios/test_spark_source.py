@@ -1,5 +1,8 @@
 """Tests SparkSource in Spark: its rows, the contract of sources, and ticks that are killed."""
 
+import subprocess
+import sys
+
 import pytest
 
 from checkpointing.identifiers import VertexId
@@ -7,7 +10,7 @@ from checkpointing.messages import PollSource
 from jobs.sources.port import SPLIT_COLUMN, read_schema
 from jobs.sources.python_data.source import SPLIT, SparkSource
 from tests import python_data_sources as examples
-from tidemark.testing import SourceContract, SurvivesKills
+from tidemark.testing import SourceContract, SurvivesKills, Trial
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 NAME = VertexId("numbers")
@@ -78,6 +81,14 @@ class TestPartitioned(SourceContract):
 
 
 @pytest.mark.dear
+class TestBounded(SourceContract):
+    """A reader that plans tasks, up to an end."""
+
+    may_exceed = True
+    source = staticmethod(lambda folder: SparkSource(examples.PartitionedNumbers, bounded=True))
+
+
+@pytest.mark.dear
 @pytest.mark.timeout(590)
 class TestSimpleSurvives(SurvivesKills):
     """A simple reader in real ticks."""
@@ -88,8 +99,34 @@ class TestSimpleSurvives(SurvivesKills):
 
 @pytest.mark.dear
 @pytest.mark.timeout(590)
+class TestBoundedSurvives(SurvivesKills):
+    """A source with an end in real ticks, which finish their job."""
+
+    source = staticmethod(lambda folder: SparkSource(examples.PartitionedNumbers, bounded=True))
+    kills = ("before:AppendRow", "after:AppendRow")
+
+
+@pytest.mark.dear
+@pytest.mark.timeout(590)
 class TestPartitionedSurvives(SurvivesKills):
     """A reader that plans tasks in real ticks."""
 
     source = staticmethod(lambda folder: SparkSource(examples.PartitionedNumbers))
     kills = ("before:AppendRow", "after:RecordCut")
+
+
+@pytest.mark.dear
+@pytest.mark.parametrize("kind", ["simple", "partitioned"])
+def test_a_tick_on_a_connect_server_reads_a_data_source_to_its_end(connect_url, tmp_path, kind):
+    """A tick is killed, the next one goes on, and the job has finished: every row is there once."""
+    trial = Trial(f"tests.scenarios.data_source_job:{kind}", tmp_path)
+    trial.data.mkdir()
+    trial.kill("after:AppendRow#2", spark_connect_url=connect_url)
+    words = ["run", f"tests.scenarios.data_source_job:{kind}", "--data", trial.data, "--warehouse", trial.warehouse]
+    command = [sys.executable, "-m", "tidemark", *map(str, words), "--spark-connect", connect_url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert 0 == done.returncode, done.stderr
+    rows = trial.cuts.latest().polars("bronze/numbers").sort("_position").collect()
+    assert list(range(11)) == sorted(rows["n"])
+    again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert "finished" in again.stdout + again.stderr

@@ -20,12 +20,13 @@ PLACES: Final = 2**32
 
 
 class OffsetPosition(BaseModel):
-    """The place after the rows up to `offset`, and after so many slices."""
+    """The place after the rows up to `offset`, and after so many slices. `until` is where a bounded source ends."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     offset: Offset
     slices: int = Field(ge=0, lt=2**31)
+    until: Offset | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -37,7 +38,8 @@ class OffsetPosition(BaseModel):
 
     def text(self) -> str:
         """Return the position as text. The same position has the same text."""
-        return json.dumps({"offset": self.offset, "slices": self.slices}, sort_keys=True)
+        end = {} if self.until is None else {"until": self.until}
+        return json.dumps({"offset": self.offset, "slices": self.slices, **end}, sort_keys=True)
 
 
 def checked(offset: object, method: str) -> Offset:

@@ -9,6 +9,7 @@ from inspect import signature
 from typing import Any, Protocol
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, SimpleDataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from jobs.sources.port import SourceError
@@ -22,10 +23,11 @@ class Reader(Protocol):
         """Return the offset at which a new job begins."""
         ...
 
-    def latest(self, start: Offset) -> tuple[object, int | None]:
+    def latest(self, start: Offset, *, all_rows: bool = False) -> tuple[object, int | None]:
         """Return the offset up to which to read on from `start`, and the number of rows between them, if it is known.
 
-        The data source decides how many rows that are, as in Spark.
+        The data source decides how many rows that are, as in Spark. With `all_rows`, return the offset behind all rows
+        that exist now instead. Then None means that only reading can tell where they end.
         """
         ...
 
@@ -80,12 +82,13 @@ class Partitioned:
         """See `Reader.initial`."""
         return self._reader.initialOffset()
 
-    def latest(self, start: Offset) -> tuple[object, int | None]:
+    def latest(self, start: Offset, *, all_rows: bool = False) -> tuple[object, int | None]:
         """See `Reader.latest`. Before PySpark 4.2, `latestOffset` had no parameters."""
         latest: Any = self._reader.latestOffset
         if not signature(latest).parameters:
             return latest(), None
-        return latest(start, self._reader.getDefaultReadLimit()), None
+        limit = ReadAllAvailable() if all_rows else self._reader.getDefaultReadLimit()
+        return latest(start, limit), None
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """See `Reader.partitions`."""
@@ -123,8 +126,10 @@ class Simple:
         """See `Reader.initial`."""
         return self._reader.initialOffset()
 
-    def latest(self, start: Offset) -> tuple[object, int | None]:
+    def latest(self, start: Offset, *, all_rows: bool = False) -> tuple[object, int | None]:
         """See `Reader.latest`. The rows are counted, and read again in a task."""
+        if all_rows:
+            return None, None
         rows, end = self._reader.read(start)
         return end, sum(1 for _ in rows)
 

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, SplitId
 from checkpointing.messages import PollSource
+from jobs.sources.hybrid import ReadsFirst
 from jobs.sources.port import NoSuchPositionError, SourceDescription, SourceError, read_schema
 from jobs.sources.position_words import END
 from jobs.sources.python_data.ddl import schema_of_text
@@ -41,7 +42,7 @@ _READS_MAX: Final = 10_000
 _Answer = TypeVar("_Answer")
 
 
-class SparkSource:
+class SparkSource(ReadsFirst):
     """The rows of a Python data source that has a stream reader, simple or partitioned (see `port.Source`).
 
     | parameter     | is                                                                                             |
@@ -50,6 +51,9 @@ class SparkSource:
     | `options`     | the data source's options, texts by name                                                        |
     | `schema`      | the columns, if the data source does not say them or can give others                            |
     | `secrets`     | for each secret option the environment variable that has it; or a function of the values        |
+
+    A `bounded` source ends at the offset that was the newest one when it was first polled. Its positions keep that
+    offset. A simple reader does not tell its newest offset, so its rows end at the first poll that finds none.
 
     The data source hears of an offset (`commit`) once a checkpoint with all rows before it is complete.
     """
@@ -61,6 +65,7 @@ class SparkSource:
         *,
         schema: StructType | None = None,
         secrets: Secrets | None = None,
+        bounded: bool = False,
     ) -> None:
         """Ask the data source nothing yet. Raises SourceError for arguments that cannot be used."""
         self._class = _class_of(data_source)
@@ -68,6 +73,7 @@ class SparkSource:
         refuse_open_secrets(self._options, "SparkSource")
         self._secrets = secrets
         self._schema = schema
+        self.bounded = bounded
         self._lock = threading.RLock()
         self._reader: Reader | None = None
         self._initial: Offset | None = None
@@ -87,7 +93,8 @@ class SparkSource:
         """Return the next rows; see `port.Source.poll`. A simple reader's rows are counted, others are estimated."""
         with self._lock:
             begin = self._begin(request.position)
-            end, rows = self._latest(begin.offset)
+            until = self._until(begin) if self.bounded else None
+            end, rows = self._latest(begin.offset) if until is None else (self._towards(begin.offset, until), None)
         if end == begin.offset and request.position is not None:
             return None
         guess = min(distance(begin.offset, end), request.max_rows)
@@ -95,12 +102,17 @@ class SparkSource:
             source=request.source,
             split=request.split,
             start=begin.text() if request.position is None else request.position,
-            end=OffsetPosition(offset=end, slices=begin.slices + 1).text(),
+            end=OffsetPosition(offset=end, slices=begin.slices + 1, until=until).text(),
             detail=begin.text(),
             rows=rows or guess,
             bytes=(rows or guess) * ROW_BYTES,
             rows_estimated=not rows,
         )
+
+    def has_ended(self, split: SplitId, position: str | None) -> bool:
+        """Return that a bounded source has ended where a poll finds no row; see `port.Bounded`."""
+        del split, position
+        return self.bounded
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the rows of the slices; see `port.Source.read`."""
@@ -152,6 +164,20 @@ class SparkSource:
             self._initial = checked(self._asked("initialOffset()", lambda: self._opened().initial()), "initialOffset()")
         return OffsetPosition(offset=self._initial, slices=0)
 
+    def _until(self, begin: OffsetPosition) -> Offset | None:
+        """Return the offset at which a bounded source ends. None means that its reader cannot tell."""
+        if begin.until is not None:
+            return begin.until
+        found, _ = self._asked("the newest offset", lambda: self._opened().latest(begin.offset, all_rows=True))
+        return None if found is None else self._not_back(begin.offset, checked(found, "the stream reader"))
+
+    def _towards(self, start: Offset, until: Offset) -> Offset:
+        """Return the offset up to which to read on, and `until` if the data source has none that is before it."""
+        if start == until:
+            return until
+        end, _ = self._latest(start)
+        return end if end != start and went_back(until, end) else until
+
     def _end_after(self, offset: Offset) -> Offset:
         for _ in range(_READS_MAX):
             before, (offset, _) = offset, self._latest(offset)
@@ -162,13 +188,15 @@ class SparkSource:
     def _latest(self, start: Offset) -> tuple[Offset, int | None]:
         """Return the offset up to which to read on; raise SourceError if it lies before the offset to read from."""
         found, rows = self._asked("the latest offset", lambda: self._opened().latest(start))
-        end = checked(found, "the stream reader")
+        return self._not_back(start, checked(found, "the stream reader")), rows
+
+    def _not_back(self, start: Offset, end: Offset) -> Offset:
         if went_back(start, end):
             raise SourceError(
                 f"data source {self._class.name()} gives rows up to the offset {json.dumps(end)} only, and the job has "
                 f"read up to {json.dumps(start)} already: bring its rows back, or type 'tidemark reset' to read others"
             )
-        return end, rows
+        return end
 
     def _shares(self, reader: Reader, piece: SourceSlice) -> Iterator[Share]:
         begin, end = OffsetPosition.parse(piece.detail), OffsetPosition.parse(piece.end)

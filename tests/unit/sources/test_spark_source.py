@@ -198,3 +198,58 @@ def test_a_schema_that_is_not_understood_is_named(text):
 def test_a_position_is_json():
     """It survives the codec of checkpoints."""
     assert {"offset": {"a": 1}, "slices": 0} == json.loads(OffsetPosition(offset={"a": 1}, slices=0).text())
+
+
+def rest(source, position=None):
+    """Return the offsets and limits of all slices from a position on, and the last position."""
+    found = []
+    while (piece := polled(source, position)) is not None:
+        position = piece.end
+        found.append(OffsetPosition.parse(position))
+    return [each.offset["topic"]["offset"] for each in found], position
+
+
+@pytest.mark.parametrize("reader", [examples.PartitionedNumbers, examples.OldNumbers])
+def test_a_bounded_source_ends_at_the_offset_that_was_newest_at_first(reader):
+    """Rows that come later are not read: not by this object, nor by one of a later tick in the middle of its rows."""
+    source = SparkSource(reader, {"rows": "11"}, bounded=True)
+    first = polled(source)
+    read, end = rest(source, first.end)
+    assert source.has_ended(SPLIT, end)
+    later = SparkSource(reader, {"rows": "40"}, bounded=True)
+    assert (read, end) == rest(later, first.end)
+    assert {"topic": {"offset": 11}} == OffsetPosition.parse(end).offset == OffsetPosition.parse(end).until
+    assert polled(later, end) is None
+    goes_on = SparkSource(reader, {"rows": "40"})
+    assert not goes_on.has_ended(SPLIT, end)
+    assert 40 == rest(goes_on, end)[0][-1]
+
+
+def test_a_reset_of_a_bounded_source_finds_a_new_end():
+    """The position that words name has no end yet."""
+    place = Place(NAME, SPLIT, rest(SparkSource(examples.PartitionedNumbers, bounded=True))[1])
+    later = SparkSource(examples.PartitionedNumbers, {"rows": "40"}, bounded=True)
+    assert [13, 20, 27, 34, 40] == rest(later, seek(later, place, '{"topic": {"offset": 6}}'))[0]
+    assert polled(later, seek(later, place, "end")) is None
+
+
+def test_a_bounded_simple_reader_ends_where_a_poll_finds_no_row():
+    """It does not tell its newest offset."""
+    source = SparkSource(examples.SimpleNumbers, {"rows": "3"}, bounded=True)
+    end = polled(source, polled(source).end).end
+    assert polled(source, end) is None
+    assert source.has_ended(SPLIT, end)
+
+
+def test_positions_of_a_source_without_end_are_written_as_before():
+    """Old positions are read, too."""
+    old = '{"offset": {"offset": 2}, "slices": 1}'
+    assert old == polled(SparkSource(examples.SimpleNumbers)).end == OffsetPosition.parse(old).text()
+
+
+def test_another_source_may_follow_a_bounded_one():
+    """Splits and positions are those of parts."""
+    source = SparkSource(examples.PartitionedNumbers, bounded=True).then(SparkSource(examples.PartitionedNumbers))
+    assert ("1.all", "2.all") == source.splits()
+    with pytest.raises(SourceError, match="has no end"):
+        SparkSource(examples.PartitionedNumbers).then(source)
