@@ -39,7 +39,7 @@ def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
     chain = tuple(_off_the_line(known, to))
     base = chain[-1].parent if chain else to.checkpoint
     kept = {row.checkpoint for row in chain}
-    left = [row for row in known.values() if not row.abandoned and row != to and _after(row, base, kept)]
+    left = [row for row in known.values() if not row.abandoned and _after(row, base, kept)]
     on_again = [row for row in known.values() if row.abandoned and (row in chain or _stands_on(row) in {*kept, base})]
     return Turn(
         dropped=tuple(sorted(row.checkpoint for row in left if not row.is_savepoint)),

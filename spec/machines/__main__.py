@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each of the twenty machines. Some 130 to 170 of them are
+The nightly profile takes 2,000 runs of up to 200 steps of each of the 22 machines. Some 130 to 170 of them are
 taken, so four machines together take more than a million.
 """
 
@@ -27,6 +27,7 @@ from spec.machines.keeping import KeepingMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.subtask import SubtaskMachine
+from spec.machines.turning import LineMachine
 
 MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     *GATE_MACHINES.values(),
@@ -38,6 +39,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     AttemptsMachine,
     ReadersMachine,
     RepairMachine,
+    LineMachine,
     *JOB_MACHINES.values(),
     HookedJobMachine,
     *RESETTING_MACHINES,

@@ -23,6 +23,7 @@ from spec.machines.keeping import KeepingMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.subtask import SubtaskMachine
+from spec.machines.turning import LineMachine
 from spec.mishaps import Mishaps
 from spec.moves import Moves
 from spec.simulator import simulate
@@ -171,6 +172,7 @@ KEEPING = Judge("machine of what a clean-up keeps", _by_machine(KeepingMachine),
 SUBTASK = Judge("subtask machine", _by_machine(SubtaskMachine), 60)
 READERS = Judge("machine of the splits' turns", _by_machine(ReadersMachine), 60)
 REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
+LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)
 ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 60)
 
 

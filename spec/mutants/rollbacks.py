@@ -1,6 +1,6 @@
 """Plants bugs in rollbacks: the line that a rollback leaves, the line that it begins, and what it brings back (K2)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from checkpointing.commit import fencing, line, recovery
@@ -10,7 +10,8 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
-from spec.mutants.judges import ROLLBACKS
+from spec.machines.turning import WAY_BACK
+from spec.mutants.judges import LINES, ROLLBACKS
 from spec.mutants.parents import build_on_the_row_before
 from spec.mutants.planting import Patch, mutant
 
@@ -117,6 +118,47 @@ def a_plain_savepoint_stays_abandoned_though_its_cut_is_taken_up(patch: Patch) -
 @mutant("marks", ROLLBACKS)
 def a_rollback_to_an_abandoned_savepoint_leaves_its_mark(patch: Patch) -> None:
     patch.put(Turn, "marks", property(lambda turn: dict.fromkeys(turn.abandoned, True)))
+
+
+# ------------------------------------------------------------------ the way back
+
+
+@mutant(WAY_BACK, LINES)
+def a_rollback_drops_the_checkpoint_to_which_it_goes_back(patch: Patch) -> None:
+    def otherwise(turn: Turn, to: CheckpointRecord) -> Turn:
+        return turn if to.is_savepoint else replace(turn, dropped=(to.checkpoint, *turn.dropped))
+
+    _turn_otherwise(patch, otherwise)
+
+
+@mutant(WAY_BACK, LINES)
+def a_plain_savepoint_goes_with_later_cuts(patch: Patch) -> None:
+    patch.put(line, "_stands_on", lambda row: row.checkpoint)
+
+
+@mutant(WAY_BACK, LINES)
+def an_abandoned_line_is_followed_for_one_entry_only(patch: Patch) -> None:
+    real = line._off_the_line
+
+    def off_the_line(
+        known: Mapping[CheckpointId, CheckpointRecord], to: CheckpointRecord
+    ) -> Iterator[CheckpointRecord]:
+        yield from tuple(real(known, to))[:1]
+
+    patch.put(line, "_off_the_line", off_the_line)
+
+
+@mutant(WAY_BACK, LINES)
+def only_savepoints_of_stops_are_abandoned(patch: Patch) -> None:
+    real = line.turn_back
+
+    def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
+        known = tuple(rows)
+        plain = {row.checkpoint for row in known if not row.commits}
+        turn = real(known, to)
+        return replace(turn, abandoned=tuple(each for each in turn.abandoned if each not in plain))
+
+    patch.function(line, "turn_back", turn_back)
 
 
 # ------------------------------------------------------------------ files that come back

@@ -1,0 +1,179 @@
+"""The machine of the line of entries: the job goes on, users take savepoints, roll the job back, and dispose of some.
+
+Its reference remembers the parent of every entry that was ever committed, also of those that are gone. A user may go
+back to the entries on the walk from the newest entry along the parents, and to plain savepoints of an entry on it.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from checkpointing.commit.at_rest import Recipe, Rollback, SavepointAtRest, Stamp, turn_of
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.line import restorable
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKind, Statistics
+from spec.machines.judging import expect
+
+WAY_BACK = "way-back"
+"""A rollback drops the checkpoints off its line and nothing else, and it marks the savepoints off its line."""
+
+_pick = st.integers(0, 20)
+
+
+class LineMachine(RuleBasedStateMachine):
+    """The entries of one job. Between two claims, users roll it back."""
+
+    def __init__(self) -> None:
+        """Begin with one checkpoint."""
+        super().__init__()
+        self.retained = 2
+        self.there: dict[CheckpointId, CheckpointRecord] = {}
+        self.built_on: dict[CheckpointId, CheckpointId] = {}
+        """The parent of each entry that was ever committed."""
+        self.end = NO_CHECKPOINT
+        """The newest entry with a cut. A rollback's entry is one too."""
+        self.untold: set[CheckpointId] = set()
+        """Savepoints whose mark may be wrong, because the entries that could tell it are gone."""
+        self.claims = 0
+        self.last_id = 0
+        self.complete(pinned=False)
+
+    @initialize(retained=st.integers(1, 4))
+    def configure(self, retained: int) -> None:
+        """Draw how many checkpoints are retained."""
+        self.retained = retained
+
+    # -------------------------------------------------------------- what is committed
+
+    @rule(pinned=st.booleans())
+    def complete(self, pinned: bool) -> None:  # noqa: FBT001
+        """Complete a checkpoint, or the savepoint of a stop (`pinned`). Old checkpoints go."""
+        self._complete(self._next_id(), pinned=pinned)
+
+    @rule()
+    def complete_after_a_later_savepoint(self) -> None:
+        """Take a plain savepoint that was triggered after a checkpoint, and is committed before it."""
+        checkpoint = self._next_id()
+        self._save(self._next_id())
+        self._complete(checkpoint, pinned=False)
+
+    @rule()
+    def save_in_a_tick(self) -> None:
+        """Take a plain savepoint while a tick runs."""
+        self._save(self._next_id())
+
+    @rule()
+    def save_at_rest(self) -> None:
+        """Take a plain savepoint of the newest cut while no tick runs."""
+        self._at_rest(SavepointAtRest(self.there[self.end]))
+
+    @precondition(lambda self: len(self.there) > 1)
+    @rule(pick=_pick)
+    def roll_back(self, pick: int) -> None:
+        """Take the job back to an entry. It may be a savepoint that an earlier rollback abandoned."""
+        target = self.there[sorted(self.there)[pick % len(self.there)]]
+        if target.checkpoint == self.end:
+            return
+        line = set(self._walk(target.checkpoint))
+        told = self._is_told(target)
+        before = dict(self.there)
+        self.end = self._at_rest(Rollback(target, ())).checkpoint
+        self._judge(before, line, told=told)
+
+    @precondition(lambda self: any(row.pinned for row in self.there.values()))
+    @rule(pick=_pick)
+    def dispose(self, pick: int) -> None:
+        """Dispose of a savepoint, unless the job stands at it."""
+        pinned = [each for each, row in sorted(self.there.items()) if row.pinned and each != self.end]
+        if pinned:
+            del self.there[pinned[pick % len(pinned)]]
+
+    # -------------------------------------------------------------- judging
+
+    @invariant()
+    def the_newest_entry_ends_the_line(self) -> None:
+        """A tick would begin from the end of the line."""
+        newest = newest_checkpoint(tuple(self.there.values()))
+        begins = newest.checkpoint if newest is not None else None
+        expect(begins == self.end, WAY_BACK, f"a tick begins from {begins}, and the line ends in {self.end}")
+
+    def _judge(self, before: Mapping[CheckpointId, CheckpointRecord], line: set[CheckpointId], *, told: bool) -> None:
+        """Judge a rollback: who is gone, and to whom a user may go back now."""
+        on = {each for each, row in before.items() if each in line or (not row.commits and self.built_on[each] in line)}
+        gone = before.keys() - self.there.keys()
+        due = {each for each in before.keys() - on if not before[each].pinned}
+        expect(gone == due, WAY_BACK, f"{sorted(gone)} went, due were {sorted(due)}, the line is {sorted(line)}")
+        offered = {row.checkpoint for row in restorable(self.there.values())} - {self.end}
+        wrong = offered ^ (on & self.there.keys())
+        expect(not told or wrong <= self.untold, WAY_BACK, f"{wrong} are marked wrongly, the line is {sorted(line)}")
+        self.untold = wrong
+
+    def _walk(self, end: CheckpointId) -> Iterator[CheckpointId]:
+        """Yield an entry and its ancestors, also those that are gone."""
+        at = end
+        while at != NO_CHECKPOINT:
+            yield at
+            at = self.built_on[at]
+
+    def _is_told(self, target: CheckpointRecord) -> bool:
+        """Return whether every entry from this one down to the present line still exists."""
+        present = set(self._walk(self.end))
+        return all(each in self.there for each in self._walk(target.checkpoint) if each not in present)
+
+    # -------------------------------------------------------------- the store
+
+    def _next_id(self) -> CheckpointId:
+        self.last_id += 1
+        return CheckpointId(self.last_id)
+
+    def _complete(self, checkpoint: CheckpointId, *, pinned: bool) -> None:
+        self._put(self._entry(RowKind.CHECKPOINT, checkpoint, pinned=pinned))
+        self.end = checkpoint
+        own = [each for each, row in sorted(self.there.items()) if not row.pinned]
+        for subsumed in own[: -self.retained]:
+            del self.there[subsumed]
+
+    def _save(self, checkpoint: CheckpointId) -> None:
+        self._put(self._entry(RowKind.SAVEPOINT, checkpoint, pinned=True))
+
+    def _at_rest(self, recipe: Recipe) -> CheckpointRecord:
+        """Append the entry of a recipe under a new claim, as the tick door does."""
+        self.claims += 1
+        first = self._next_id()
+        holder = Holder(host="here", pid=1, started="")
+        claim = Claim(
+            generation=Generation(self.claims),
+            holder=holder,
+            first_id=first,
+            last_id=first,
+            at_ms=1,
+            nonce=f"claim {first}",
+        )
+        row, turn = recipe.row(claim, Stamp(1, str(first))), turn_of(recipe, tuple(self.there.values()))
+        for each, abandoned in turn.marks.items():
+            self.there[each] = self.there[each].model_copy(update={"abandoned": abandoned})
+        for each in turn.dropped:
+            del self.there[each]
+        self._put(row)
+        return row
+
+    def _put(self, row: CheckpointRecord) -> None:
+        self.there[row.checkpoint] = row
+        self.built_on[row.checkpoint] = row.parent
+
+    def _entry(self, kind: RowKind, checkpoint: CheckpointId, *, pinned: bool) -> CheckpointRecord:
+        return CheckpointRecord(
+            job="small",
+            kind=kind,
+            pinned=pinned,
+            checkpoint=checkpoint,
+            parent=self.end,
+            generation=Generation(self.claims),
+            nonce=str(checkpoint),
+            max_parallelism=8,
+            vertices=(),
+            tables=(),
+            statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
+        )
