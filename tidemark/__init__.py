@@ -21,8 +21,28 @@ if TYPE_CHECKING:
     from checkpointing.config import CheckpointConfig, CheckpointingMode, RestartStrategyKind, StateBackendKind
     from checkpointing.identifiers import InvalidNameError
     from checkpointing.messages import PollSource
+    from jobs.operators.aggregate_functions import AggregateFunction
     from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
-    from jobs.pipeline.columns import AggregateColumn, count, max_of, min_of, sum_of
+    from jobs.pipeline.aggregates import (
+        AggregateColumn,
+        aggregate_of,
+        approx_count_distinct,
+        approx_percentile,
+        avg_of,
+        collect_list,
+        collect_set,
+        count,
+        count_distinct,
+        first_of,
+        last_of,
+        max_by,
+        max_of,
+        min_by,
+        min_of,
+        stddev_of,
+        sum_of,
+        var_of,
+    )
     from jobs.pipeline.failures import InvalidPipelineError
     from jobs.pipeline.newest import newest_rows
     from jobs.pipeline.pipeline import Pipeline
@@ -79,6 +99,7 @@ __all__ = [
     "SPLIT_COLUMN",
     "UNDECODED_COLUMN",
     "AggregateColumn",
+    "AggregateFunction",
     "CheckpointConfig",
     "CheckpointListener",
     "CheckpointingMode",
@@ -135,12 +156,25 @@ __all__ = [
     "StateBackendKind",
     "Stream",
     "WrappedSource",
+    "aggregate_of",
+    "approx_count_distinct",
+    "approx_percentile",
+    "avg_of",
+    "collect_list",
+    "collect_set",
     "count",
+    "count_distinct",
+    "first_of",
+    "last_of",
+    "max_by",
     "max_of",
+    "min_by",
     "min_of",
     "newest_rows",
     "read_schema",
+    "stddev_of",
     "sum_of",
+    "var_of",
 ]
 
 _MODULES: Final = {
@@ -148,6 +182,7 @@ _MODULES: Final = {
     "checkpointing.config": ("CheckpointConfig", "CheckpointingMode", "RestartStrategyKind", "StateBackendKind"),
     "checkpointing.identifiers": ("InvalidNameError",),
     "checkpointing.messages": ("PollSource",),
+    "jobs.operators.aggregate_functions": ("AggregateFunction",),
     "jobs.operators.functions": ("EndsInput", "KeyedFunction", "MergesPartials", "Processed"),
     "jobs.pipeline": (
         "AggregateColumn",
@@ -158,10 +193,23 @@ _MODULES: Final = {
         "MasterHook",
         "Pipeline",
         "Stream",
+        "aggregate_of",
+        "approx_count_distinct",
+        "approx_percentile",
+        "avg_of",
+        "collect_list",
+        "collect_set",
         "count",
+        "count_distinct",
+        "first_of",
+        "last_of",
+        "max_by",
         "max_of",
+        "min_by",
         "min_of",
+        "stddev_of",
         "sum_of",
+        "var_of",
     ),
     "jobs.pipeline.newest": ("newest_rows",),
     "jobs.quality.expectation": ("Expectation", "InvalidExpectationError"),

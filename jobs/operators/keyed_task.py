@@ -15,7 +15,7 @@ from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange, range_of
 from checkpointing.snapshots import RangeFiles
-from jobs.operators.aggregate import AggregateFunction
+from jobs.operators.aggregate import KeyedAggregates
 from jobs.operators.arrived import Arrived, take_apart
 from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
 from jobs.operators.own_keys import require_own_keys
@@ -140,8 +140,9 @@ class KeyedTask:
         loaded = state.load()
         partials = function.partials(rows, loaded.schema)
         new = function.merged(partials, of_keys(loaded, partials, self.keys))
-        output = self._conformed(Processed(state=new, output=new)).output
-        if not isinstance(function, AggregateFunction):  # which emits the keys that it groups the rows by
+        shown = function.results(new) if isinstance(function, KeyedAggregates) else new
+        output = self._conformed(Processed(state=new, output=shown)).output
+        if not isinstance(function, KeyedAggregates):  # which emits the keys that it groups the rows by
             self._require_own(output, rows)
         delta = new.select(loaded.columns).with_columns(pl.lit(value=False).alias(DELETED))
         return output, (state.write(loaded, delta),)

@@ -6,7 +6,7 @@ from typing import Required, TypedDict, Unpack
 from pyspark.sql.types import StructType
 
 from checkpointing.identifiers import VertexId
-from jobs.operators.aggregate import Aggregate, AggregateFunction, aggregate_schema, needed_columns
+from jobs.operators.aggregate import Aggregate, KeyedAggregates, needed_columns, output_schema, state_schema
 from jobs.operators.enrich import EnrichFunction, enrich_schema, enrich_state_schema, gained_names
 from jobs.operators.meanings import aggregate_meanings, enrich_meanings
 from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
@@ -29,12 +29,11 @@ def aggregate_spec(
     *, rows: StructType, keys: tuple[str, ...], aggregates: tuple[Aggregate, ...], **place: Unpack[KeyedPlace]
 ) -> KeyedSpec:
     """Return the vertex of these aggregates over rows of schema `rows`. Its output is the new rows of changed keys."""
-    schema = aggregate_schema(keys, aggregates, rows)
     return KeyedSpec(
         inputs=(KeyedInput(keys=keys, schema=needed_columns(keys, aggregates, rows)),),
-        function=AggregateFunction(keys, aggregates),
-        state=schema,
-        output=schema,
+        function=KeyedAggregates(keys, aggregates),
+        state=state_schema(keys, aggregates, rows),
+        output=output_schema(keys, aggregates, rows),
         meanings=aggregate_meanings(aggregates, rows),
         **place,
     )

@@ -20,8 +20,8 @@ def aggregate_meanings(aggregates: Sequence[Aggregate], rows: StructType) -> tup
     return tuple(
         ColumnMeaning(
             column=one.name,
-            function=one.kind.value,
-            arguments=() if one.column is None else _arguments(rows, (one.column,)),
+            function=one.function.name,
+            arguments=_arguments(rows, one.function.columns),
         )
         for one in aggregates
     )

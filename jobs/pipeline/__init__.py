@@ -6,7 +6,26 @@ description into vertices.
 """
 
 from jobs.operators.functions import EndsInput, KeyedFunction, Processed
-from jobs.pipeline.columns import AggregateColumn, count, max_of, min_of, sum_of
+from jobs.pipeline.aggregates import (
+    AggregateColumn,
+    aggregate_of,
+    approx_count_distinct,
+    approx_percentile,
+    avg_of,
+    collect_list,
+    collect_set,
+    count,
+    count_distinct,
+    first_of,
+    last_of,
+    max_by,
+    max_of,
+    min_by,
+    min_of,
+    stddev_of,
+    sum_of,
+    var_of,
+)
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.pipeline import Pipeline
 from jobs.pipeline.ports import CheckpointListener, MasterHook
@@ -24,8 +43,21 @@ __all__ = [
     "Pipeline",
     "Processed",
     "Stream",
+    "aggregate_of",
+    "approx_count_distinct",
+    "approx_percentile",
+    "avg_of",
+    "collect_list",
+    "collect_set",
     "count",
+    "count_distinct",
+    "first_of",
+    "last_of",
+    "max_by",
     "max_of",
+    "min_by",
     "min_of",
+    "stddev_of",
     "sum_of",
+    "var_of",
 ]

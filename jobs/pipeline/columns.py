@@ -1,74 +1,14 @@
-"""Checks the columns that a user names, and describes the columns of an aggregate."""
+"""Checks the columns that a user names."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql.types import DatetimeType, NumericType, StringType, StructType
 
-from jobs.operators.aggregate import Aggregate, Kind
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.state.merge import DELETED, KEY_GROUP
 
 RESERVED = (KEY_GROUP, DELETED)
 """Columns that Tidemark itself adds to a state file."""
-
-
-@dataclass(frozen=True, slots=True)
-class AggregateColumn:
-    """What an output column of `aggregate` holds: an aggregate of `column` (None: of rows).
-
-    `renamed_from` is the name that the output column had before.
-    """
-
-    kind: Kind
-    column: str | None = None
-    renamed_from: str | None = None
-
-
-def count(column: str | None = None, *, renamed_from: str | None = None) -> AggregateColumn:
-    """Count rows, or the rows in which `column` is not null.
-
-    `renamed_from`, here and in the other aggregates, is the name that the output column had before: it keeps its
-    values in the state and in the vertex's upsert table.
-    """
-    return AggregateColumn(Kind.COUNT, column, renamed_from)
-
-
-def sum_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
-    """Add up a column. Nulls are left out, and the sum of only nulls is null. Types and limits are Spark's.
-
-    | the column holds | the sum is | what does not fit |
-    |---|---|---|
-    | tinyint, smallint, int, bigint | bigint, exact | the tick fails and names vertex, column and key |
-    | decimal(p, s) | decimal(min(38, p + 10), s), exact | the same |
-    | float, double | double, rounded by IEEE 754 | becomes infinite; NaN, and inf - inf, make the sum NaN for good |
-
-    The rows of one micro-batch and the total after it must fit. (Spark with ANSI mode, its default, fails likewise.)
-    A double's last digits depend on the order of the rows: sum decimals where that matters. Other types are refused.
-    """
-    return AggregateColumn(Kind.SUM, column, renamed_from)
-
-
-def min_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
-    """Take a column's least value."""
-    return AggregateColumn(Kind.MIN, column, renamed_from)
-
-
-def max_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
-    """Take a column's greatest value."""
-    return AggregateColumn(Kind.MAX, column, renamed_from)
-
-
-def named_aggregates(
-    where: str, keys: Sequence[str], rows: StructType, columns: Mapping[str, AggregateColumn]
-) -> tuple[Aggregate, ...]:
-    """Return the aggregates under their names; raise InvalidPipelineError for one that cannot be computed."""
-    if not columns:
-        raise InvalidPipelineError(f"{where}: an aggregate needs a column, such as rows=count()")
-    require_unique(where, [*keys, *columns])
-    require_free(where, [*keys, *columns])
-    require_columns(where, rows, [one.column for one in columns.values() if one.column is not None])
-    return tuple(Aggregate(one.kind, one.column, name) for name, one in columns.items())
 
 
 def require_keys(where: str, rows: StructType, keys: Sequence[str]) -> None:

@@ -9,17 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import DataType, LongType, StructField, StructType
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId, table_name, vertex_id
-from jobs.operators.aggregate import aggregate_schema
+from jobs.operators.aggregate import output_schema
 from jobs.operators.enrich import RIGHT, WAITING, enrich_schema
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.spec import FAILED, Chain
+from jobs.pipeline.aggregates import AggregateColumn, hashes, named_aggregates
 from jobs.pipeline.columns import (
-    AggregateColumn,
-    named_aggregates,
     require_columns,
     require_free,
     require_keys,
@@ -247,20 +246,20 @@ class KeyedStream:
         Raises InvalidNameError, InvalidPipelineError for a missing column, a
         column that cannot be added up, and an aggregate of updates, which would count every update.
         """
-        name, where, rows = vertex_id(id), f"vertex {id}", self.stream.schema
+        name, where = vertex_id(id), f"vertex {id}"
         if isinstance(renamed_from, AggregateColumn):
             raise InvalidPipelineError(f"{where}: no column may be called 'renamed_from'; it says the id of before")
         self._require_append_only(where)
+        stream = self.stream
+        for name_of_hash, hashed in hashes(where, stream.schema, columns).items():
+            stream = stream.with_column(name_of_hash, hashed, LongType())
+        rows = stream.schema
         aggregates = named_aggregates(where, self.keys, rows, columns)
-        try:
-            schema = aggregate_schema(self.keys, aggregates, rows)
-        except ValueError as error:
-            raise InvalidPipelineError(f"{where}: {error}") from error
         was = {name: one.renamed_from for name, one in columns.items() if one.renamed_from is not None}
         vertex = AggregateVertex(
             name,
-            (self.stream.as_input(self.keys),),
-            schema,
+            (stream.as_input(self.keys),),
+            output_schema(self.keys, aggregates, rows),
             aggregates,
             renamed_from=former_id(renamed_from),
             columns_renamed_from=former_columns(where, self.keys, columns, was),

@@ -15,12 +15,13 @@ from checkpointing.identifiers import table_name, vertex_id
 from checkpointing.key_groups import key_group_ranges
 from checkpointing.messages import SubtaskOutput
 from checkpointing.snapshots import RangeFiles
-from jobs.operators.aggregate import Aggregate, Kind, aggregate_schema
+from jobs.operators.aggregate import output_schema
 from jobs.operators.enrich import enrich_schema
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import InputPlan, StagedTable, VertexPlan
+from jobs.pipeline.aggregates import count, max_of, named_aggregates, sum_of
 
 BATCHES_MAX = 20
 """The most micro-batches to try. With two workers and two subtasks, a run without any hit would not be chance."""
@@ -30,13 +31,11 @@ pytestmark = pytest.mark.spark
 FLIGHTS = StructType(
     [StructField("carrier", StringType()), StructField("hour", TimestampType()), StructField("delay", IntegerType())]
 )
-AGGREGATES = (
-    Aggregate(Kind.COUNT, None, "n"),
-    Aggregate(Kind.SUM, "delay", "total"),
-    Aggregate(Kind.MAX, "delay", "most"),
+AGGREGATES = named_aggregates(
+    "vertex totals", ["carrier"], FLIGHTS, {"n": count(), "total": sum_of("delay"), "most": max_of("delay")}
 )
 TOTALS = StagedTable(
-    table_name("gold/totals"), TableMode.UPSERT, aggregate_schema(["carrier"], AGGREGATES, FLIGHTS), ("carrier",)
+    table_name("gold/totals"), TableMode.UPSERT, output_schema(["carrier"], AGGREGATES, FLIGHTS), ("carrier",)
 )
 START = datetime(2013, 1, 1, 5, tzinfo=UTC)
 

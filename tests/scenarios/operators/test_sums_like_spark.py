@@ -22,11 +22,11 @@ from pyspark.sql.types import (
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import table_name, vertex_id
-from jobs.operators.aggregate import Aggregate, Kind
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.keyed_vertices import aggregate_spec
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import InputPlan, StagedTable, VertexPlan
+from jobs.pipeline.aggregates import named_aggregates, sum_of
 
 pytestmark = pytest.mark.spark
 
@@ -45,7 +45,8 @@ ROWS = StructType([StructField("k", StringType()), *(StructField(name, kind) for
 
 def totals(schema=ROWS):
     """Return the plan of the sum of every column by key."""
-    aggregates = tuple(Aggregate(Kind.SUM, name, f"sum_{name}") for name in schema.names[1:])
+    sums = {f"sum_{name}": sum_of(name) for name in schema.names[1:]}
+    aggregates = named_aggregates("vertex totals", ["k"], schema, sums)
     spec = aggregate_spec(
         vertex=vertex_id("totals"), rows=schema, keys=("k",), aggregates=aggregates, parallelism=2, max_parallelism=128
     )

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pyspark.sql.types import (
     DecimalType,
     DoubleType,
-    FloatType,
     IntegerType,
     LongType,
     StringType,
@@ -17,25 +16,41 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from jobs.operators.aggregate import Aggregate, AggregateFunction, Kind, aggregate_schema, needed_columns
+from jobs.operators.aggregate import KeyedAggregates, needed_columns, output_schema
+from jobs.pipeline.aggregates import count, max_of, min_of, named_aggregates, sum_of
+from jobs.pipeline.failures import InvalidPipelineError
 
 KEYS = ("k",)
-ALL = (
-    Aggregate(Kind.COUNT, None, "n"),
-    Aggregate(Kind.COUNT, "i", "n_i"),
-    Aggregate(Kind.SUM, "i", "sum_i"),
-    Aggregate(Kind.MIN, "i", "min_i"),
-    Aggregate(Kind.MAX, "i", "max_i"),
-    Aggregate(Kind.MIN, "f", "min_f"),
-    Aggregate(Kind.MAX, "f", "max_f"),
-    Aggregate(Kind.MAX, "s", "max_s"),
-)
+ALL = {
+    "n": count(),
+    "n_i": count("i"),
+    "sum_i": sum_of("i"),
+    "min_i": min_of("i"),
+    "max_i": max_of("i"),
+    "min_f": min_of("f"),
+    "max_f": max_of("f"),
+    "max_s": max_of("s"),
+}
 ROWS = {"k": pl.String, "i": pl.Int32, "f": pl.Float64, "s": pl.String}
 STATE = pl.Schema(
     {"k": pl.String, "n": pl.Int64, "n_i": pl.Int64, "sum_i": pl.Int64, "min_i": pl.Int32, "max_i": pl.Int32}
     | {"min_f": pl.Float64, "max_f": pl.Float64, "max_s": pl.String}
 )
 BIG = 2**31 - 1
+SCHEMA = StructType(
+    [
+        StructField("k", StringType()),
+        StructField("i", IntegerType()),
+        StructField("f", DoubleType()),
+        StructField("d", DecimalType(10, 2)),
+        StructField("s", StringType()),
+    ]
+)
+
+
+def named(vertex, **columns):
+    """Return these aggregates by `k` over rows of SCHEMA."""
+    return named_aggregates(f"vertex {vertex}", KEYS, SCHEMA, columns)
 
 
 def model(rows):
@@ -81,7 +96,7 @@ ROW = st.tuples(
 @given(st.lists(st.lists(ROW, min_size=1, max_size=12), min_size=1, max_size=5))
 def test_aggregates_do_not_depend_on_the_micro_batches(batches):
     """Count, sum, min and max after any micro-batches equal the naive ones, with nulls and NaN."""
-    function, state, seen = AggregateFunction(KEYS, ALL), pl.DataFrame(schema=STATE), []
+    function, state, seen = KeyedAggregates(KEYS, named("v", **ALL)), pl.DataFrame(schema=STATE), []
     for batch in batches:
         seen += batch
         rows = pl.DataFrame(batch, schema=ROWS, orient="row")
@@ -93,41 +108,20 @@ def test_aggregates_do_not_depend_on_the_micro_batches(batches):
     assert model(seen) == shown(state)
 
 
-SCHEMA = StructType(
-    [
-        StructField("k", StringType()),
-        StructField("i", IntegerType()),
-        StructField("f", FloatType()),
-        StructField("d", DecimalType(10, 2)),
-        StructField("s", StringType()),
-    ]
-)
-
-
 def test_types_are_those_of_spark():
     """A sum has the range of Spark's: bigint, double, decimal(p + 10, s). Min and max keep the type."""
-    aggregates = [Aggregate(Kind.SUM, name, f"sum_{name}") for name in "ifd"]
-    schema = aggregate_schema(
-        ["k"], [*aggregates, Aggregate(Kind.MAX, "i", "m"), Aggregate(Kind.COUNT, None, "n")], SCHEMA
-    )
+    sums = {f"sum_{name}": sum_of(name) for name in "ifd"}
+    schema = output_schema(KEYS, named("v", **sums, m=max_of("i"), n=count()), SCHEMA)
     expected = [StringType(), LongType(), DoubleType(), DecimalType(20, 2), IntegerType(), LongType()]
     assert expected == [field.dataType for field in schema.fields]
 
 
 def test_a_sum_of_texts_is_refused():
     """The error names the aggregate and the column."""
-    with pytest.raises(ValueError, match="aggregate total: can't sum column s of type string"):
-        aggregate_schema(["k"], [Aggregate(Kind.SUM, "s", "total")], SCHEMA)
-
-
-def test_only_a_count_works_without_a_column():
-    """Rows have no sum."""
-    with pytest.raises(ValueError, match="sum needs a column"):
-        Aggregate(Kind.SUM, None, "total")
+    with pytest.raises(InvalidPipelineError, match="aggregate total: can't sum column s of type string"):
+        named("v", total=sum_of("s"))
 
 
 def test_only_needed_columns_are_exchanged():
     """Only the keys and the columns of the aggregates are exchanged."""
-    assert ["k", "i"] == needed_columns(
-        ["k"], [Aggregate(Kind.SUM, "i", "a"), Aggregate(Kind.MAX, "i", "b")], SCHEMA
-    ).names
+    assert ["k", "i"] == needed_columns(KEYS, named("v", a=sum_of("i"), b=max_of("i")), SCHEMA).names

@@ -5,7 +5,8 @@ from pyspark.sql.types import IntegerType, LongType, MapType, StringType, Struct
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import table_name, vertex_id
-from jobs.operators.aggregate import Aggregate, Kind
+from jobs.operators.aggregate import Aggregate
+from jobs.operators.aggregate_functions import Count
 from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
 from jobs.operators.spec import InvalidSpecError, StagedTable, StatelessSpec
 
@@ -27,7 +28,7 @@ def counts(**changes):
         "vertex": VERTEX,
         "rows": ROWS,
         "keys": ("k",),
-        "aggregates": (Aggregate(Kind.COUNT, None, "n"),),
+        "aggregates": (Aggregate("n", Count()),),
         "parallelism": 2,
         "max_parallelism": 128,
     }

@@ -18,26 +18,27 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from jobs.operators.aggregate import Aggregate, AggregateFunction, Kind, aggregate_schema
+from jobs.operators.aggregate import KeyedAggregates, state_schema
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.sums import SumOverflowError
+from jobs.pipeline.aggregates import named_aggregates, sum_of
 from jobs.state.frames import empty_frame
 
 EXACT = Context(prec=100)
 LONG = 2**63
 
 
-def frames(kind):
-    """Return the empty frames of the rows and of the state, by key, for a sum over a column of this type."""
+def summing(kind):
+    """Return the function of a sum over a column of this type, with the empty frames of its rows and state."""
     rows = StructType([StructField("k", StringType()), StructField("v", kind)])
-    state = aggregate_schema(["k"], [Aggregate(Kind.SUM, "v", "total")], rows)
-    return empty_frame(arrow_schema(rows)), empty_frame(arrow_schema(state))
+    aggregates = named_aggregates("vertex totals", ["k"], rows, {"total": sum_of("v")})
+    frames = (empty_frame(arrow_schema(each)) for each in (rows, state_schema(["k"], aggregates, rows)))
+    return KeyedAggregates(("k",), aggregates), *frames
 
 
 def summed(kind, batches):
     """Return the totals after these micro-batches of (key, value)."""
-    rows, state = frames(kind)
-    function = AggregateFunction(("k",), (Aggregate(Kind.SUM, "v", "total"),))
+    function, rows, state = summing(kind)
     for batch in batches:
         arrived = pl.DataFrame(batch, schema=rows.schema, orient="row")
         touched = arrived.select("k").unique()

@@ -1,0 +1,371 @@
+"""The aggregates that a user names in `aggregate`, and the checks of their columns and types."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DatetimeType,
+    DecimalType,
+    DoubleType,
+    FractionalType,
+    IntegralType,
+    LongType,
+    MapType,
+    NumericType,
+    StringType,
+    StructType,
+)
+
+from jobs.operators.aggregate import Aggregate, KeyedAggregates, needed_columns, output_schema, state_schema
+from jobs.operators.aggregate_functions import (
+    AggregateFunction,
+    Average,
+    Count,
+    DecimalAverage,
+    Max,
+    Min,
+    Sum,
+    Variance,
+)
+from jobs.operators.kept_values import ApproximateDistinct, ApproximatePercentile, Chosen, Collected
+from jobs.operators.schemas import arrow_schema, quoted
+from jobs.pipeline.columns import require_columns, require_free, require_unique
+from jobs.pipeline.failures import InvalidPipelineError
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.state.frames import conform, empty_frame
+from jobs.state.merge import KEY_GROUP
+
+_Ordered = NumericType | DatetimeType | StringType | BooleanType | BinaryType
+"""Types whose values have an order, in Spark and in Polars alike."""
+
+_HASH_OF = "_hash_of_"
+"""Prefix of the column with the hashes of another one."""
+
+
+_PROTOCOL = ("name", "columns", "accumulator", "returns", "init", "add", "merge", "result")
+"""What an AggregateFunction has."""
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateColumn:
+    """What an output column of `aggregate` holds: an aggregate of `columns`.
+
+    `of` makes its function for rows of a schema. It raises ValueError or TypeError if a column's type cannot be
+    aggregated so. `renamed_from` is the name that the output column had before. `hashed` is a column that Spark hashes
+    before the rows are exchanged.
+    """
+
+    columns: tuple[str, ...]
+    of: Callable[[StructType], AggregateFunction]
+    renamed_from: str | None = None
+    hashed: str | None = None
+
+
+def aggregate_of(function: AggregateFunction, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Keep an aggregate of your own; raise InvalidPipelineError for an object that is no AggregateFunction."""
+    lacking = [name for name in _PROTOCOL if not hasattr(function, name)]
+    if lacking:
+        raise InvalidPipelineError(f"{function!r} is no AggregateFunction: it lacks {', '.join(lacking)}")
+    return AggregateColumn(tuple(function.columns), lambda _: function, renamed_from)
+
+
+def count(column: str | None = None, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Count rows, or the rows in which `column` is not null.
+
+    `renamed_from`, here and in the other aggregates, is the name that the output column had before: it keeps its
+    values in the state and in the vertex's upsert table.
+    """
+    return AggregateColumn(() if column is None else (column,), lambda _: Count(column), renamed_from)
+
+
+def sum_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Add up a column. Nulls are left out, and the sum of only nulls is null. Types and limits are Spark's.
+
+    | the column holds | the sum is | what does not fit |
+    |---|---|---|
+    | tinyint, smallint, int, bigint | bigint, exact | the tick fails and names vertex, column and key |
+    | decimal(p, s) | decimal(min(38, p + 10), s), exact | the same |
+    | float, double | double, rounded by IEEE 754 | becomes infinite; NaN, and inf - inf, make the sum NaN for good |
+
+    The rows of one micro-batch and the total after it must fit. (Spark with ANSI mode, its default, fails likewise.)
+    A double's last digits depend on the order of the rows: sum decimals where that matters. Other types are refused.
+    """
+
+    def of(rows: StructType) -> Sum:
+        return Sum(column, _sum_type(column, rows[column].dataType))
+
+    return AggregateColumn((column,), of, renamed_from)
+
+
+def min_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Take a column's least value."""
+    return AggregateColumn((column,), lambda rows: Min(column, rows[column].dataType), renamed_from)
+
+
+def max_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Take a column's greatest value."""
+    return AggregateColumn((column,), lambda rows: Max(column, rows[column].dataType), renamed_from)
+
+
+def avg_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Take the mean of a column; it is null without values.
+
+    The mean of a decimal(p, s) is exact, rounded half up to a decimal(min(38, p + 4), min(38, s + 4)). The mean of
+    other numbers is a double.
+    """
+
+    def of(rows: StructType) -> AggregateFunction:
+        kind = _number(column, rows, "take the mean of")
+        return DecimalAverage(column, kind) if isinstance(kind, DecimalType) else Average(column)
+
+    return AggregateColumn((column,), of, renamed_from)
+
+
+def var_of(column: str, *, population: bool = False, renamed_from: str | None = None) -> AggregateColumn:
+    """Take the variance of a column of numbers as a double.
+
+    It is that of a sample (Spark: `var_samp`), which is null for fewer than two values. With `population`, it is that
+    of the whole population (Spark: `var_pop`).
+    """
+    return _variance(column, root=False, population=population, renamed_from=renamed_from)
+
+
+def stddev_of(column: str, *, population: bool = False, renamed_from: str | None = None) -> AggregateColumn:
+    """Take the standard deviation of a column of numbers: the root of `var_of`."""
+    return _variance(column, root=True, population=population, renamed_from=renamed_from)
+
+
+def min_by(column: str, by: str, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Take the value of `column` in the row with the least `by`. Rows in which `by` is null do not take part.
+
+    If several rows have the least `by`, the least value of `column` counts, and a null before it.
+    """
+    return _chosen("min_by", column, (by,), last=False, skips=(by,), renamed_from=renamed_from)
+
+
+def max_by(column: str, by: str, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Take the value of `column` in the row with the greatest `by`. Rows in which `by` is null do not take part.
+
+    If several rows have the greatest `by`, the greatest value of `column` counts.
+    """
+    return _chosen("max_by", column, (by,), last=True, skips=(by,), renamed_from=renamed_from)
+
+
+def first_of(
+    column: str, *, order_by: Sequence[str] = (), ignore_nulls: bool = False, renamed_from: str | None = None
+) -> AggregateColumn:
+    """Take the value of `column` in the first row by the columns `order_by`; nulls come first.
+
+    Without `order_by`, rows are in the order of `_position`, then `_split`: rows of one split are in the order of their
+    source. If rows have equal order, the least value counts. `ignore_nulls` leaves out rows in which `column` is null.
+    """
+    skips = (column,) if ignore_nulls else ()
+    return _chosen("first", column, _order(order_by), last=False, skips=skips, renamed_from=renamed_from)
+
+
+def last_of(
+    column: str, *, order_by: Sequence[str] = (), ignore_nulls: bool = False, renamed_from: str | None = None
+) -> AggregateColumn:
+    """Take the value of `column` in the last row, in the order that `first_of` describes.
+
+    If rows have equal order, the greatest value counts.
+    """
+    skips = (column,) if ignore_nulls else ()
+    return _chosen("last", column, _order(order_by), last=True, skips=skips, renamed_from=renamed_from)
+
+
+def collect_list(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Keep all values of a column, sorted, without nulls. State and table hold each of them."""
+    return _collected("collect_list", column, once=False, counts=False, renamed_from=renamed_from)
+
+
+def collect_set(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Keep each value of a column once, sorted, without nulls. State and table hold each of them."""
+    return _collected("collect_set", column, once=True, counts=False, renamed_from=renamed_from)
+
+
+def count_distinct(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Count the distinct values of a column that are not null, exactly. The state holds each of them."""
+    return _collected("count_distinct", column, once=True, counts=True, renamed_from=renamed_from)
+
+
+def approx_count_distinct(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
+    """Count the distinct values of a column that are not null, from at most 8 KiB of state for each key.
+
+    Up to 1,023 distinct values the number is exact. Above, its standard error is 3.1 %. The same values always give the
+    same number, in whatever order and micro-batches they come.
+    """
+    hashed = f"{_HASH_OF}{column}"
+    return AggregateColumn((hashed,), lambda _: ApproximateDistinct(hashed), renamed_from, hashed=column)
+
+
+def approx_percentile(
+    column: str, percentage: float, *, relative_error: float = 0.01, renamed_from: str | None = None
+) -> AggregateColumn:
+    """Estimate a percentile of a column of numbers as a double: `percentage` 0.5 is the median.
+
+    The exact percentile is the least value such that at least this share of all values is not greater (as Spark's
+    `percentile_approx`). The estimate differs from it by at most `relative_error` of it. The state holds a count for
+    each size of values, of which there are 115 between 1 and 10 with 1 % error. The same values always give the same
+    estimate. Raises InvalidPipelineError for a percentage outside 0..1 and an error outside 0.0001..0.5.
+    """
+    if not 0 <= percentage <= 1:
+        raise InvalidPipelineError(
+            f"approx_percentile of {column}: the percentage is {percentage}, it must lie in 0..1, as 0.5 for the median"
+        )
+    least, most = 0.0001, 0.5
+    if not least <= relative_error <= most:
+        raise InvalidPipelineError(
+            f"approx_percentile of {column}: relative_error is {relative_error}, it must lie in {least}..{most}"
+        )
+
+    def of(rows: StructType) -> AggregateFunction:
+        _number(column, rows, "take a percentile of")
+        return ApproximatePercentile(column, float(percentage), float(relative_error))
+
+    return AggregateColumn((column,), of, renamed_from)
+
+
+def named_aggregates(
+    where: str, keys: Sequence[str], rows: StructType, columns: Mapping[str, AggregateColumn]
+) -> tuple[Aggregate, ...]:
+    """Return the aggregates under their names; raise InvalidPipelineError for one that cannot be computed."""
+    if not columns:
+        raise InvalidPipelineError(f"{where}: an aggregate needs a column, such as rows=count()")
+    require_unique(where, [*keys, *columns])
+    require_free(where, [*keys, *columns])
+    return tuple(_named(f"{where}: aggregate {name}", keys, rows, name, one) for name, one in columns.items())
+
+
+def hashes(where: str, rows: StructType, columns: Mapping[str, AggregateColumn]) -> dict[str, str]:
+    """Return the columns of hashes that these aggregates need, with the Spark SQL that computes each.
+
+    Widened columns keep their hashes: numbers are hashed as bigint, double or the widest decimal. Raise
+    InvalidPipelineError for a column that is not there.
+    """
+    hashed = [name for one in columns.values() if (name := getattr(one, "hashed", None)) is not None]
+    require_columns(where, rows, hashed)
+    return {f"{_HASH_OF}{name}": _hash(where, name, rows[name].dataType) for name in hashed}
+
+
+def _hash(where: str, name: str, kind: DataType) -> str:
+    value = quoted([name])
+    match kind:
+        case MapType():
+            raise InvalidPipelineError(f"{where}: column {name} holds a map, which has no hash; use its map_entries")
+        case IntegralType():
+            value = f"cast({value} as bigint)"
+        case DecimalType():
+            value = f"cast({value} as decimal(38, {kind.scale}))"
+        case FractionalType():
+            value = f"(cast({value} as double) + 0.0D)"
+        case _:
+            pass
+    return f"if({quoted([name])} is null, null, xxhash64({value}))"
+
+
+def _named(where: str, keys: Sequence[str], rows: StructType, name: str, column: object) -> Aggregate:
+    if not isinstance(column, AggregateColumn):
+        raise InvalidPipelineError(
+            f"{where} is {column!r}; name an aggregate such as count() or sum_of('amount'), or your own as "
+            "aggregate_of(function)"
+        )
+    lacking = [each for each in column.columns if each not in rows.names]
+    if lacking and set(lacking) <= {SPLIT_COLUMN, POSITION_COLUMN}:
+        raise InvalidPipelineError(
+            f"{where}: without order_by, rows are ordered by {POSITION_COLUMN} and {SPLIT_COLUMN}, and they have no "
+            f"column {lacking[0]!r}; keep it, or name the columns that order them, as in order_by=['at']"
+        )
+    require_columns(where.partition(": aggregate ")[0], rows, column.columns)
+    try:
+        made = Aggregate(name, column.of(rows))
+        _require_computable(made, keys, rows)
+    except (ValueError, TypeError) as error:
+        raise InvalidPipelineError(f"{where}: {error}") from error
+    return made
+
+
+def _require_computable(one: Aggregate, keys: Sequence[str], rows: StructType) -> None:
+    """Compute the aggregate of one row of nulls, merged with itself; raise ValueError if that fails."""
+    needed = arrow_schema(needed_columns(keys, (one,), rows))
+    state = arrow_schema(state_schema(keys, (one,), rows))
+    function = KeyedAggregates(tuple(keys), (one,))
+    nulls = empty_frame(needed).clear(1).with_columns(pl.lit(0, dtype=pl.Int32).alias(KEY_GROUP))
+    try:
+        partials = function.partials(nulls, empty_frame(state).schema)
+        before = partials.cast(empty_frame(state).schema).select(KEY_GROUP, *state.names)
+        shown = function.results(function.merged(partials, before))
+        conform(shown, arrow_schema(output_schema(keys, (one,), rows)), one.name, "result")
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"function {one.function.name} cannot be computed over ({', '.join(one.function.columns)}): {said}; "
+            "correct its expressions or its types"
+        ) from error
+
+
+def _sum_type(column: str, kind: DataType) -> DataType:
+    match kind:
+        case IntegralType():
+            return LongType()
+        case DecimalType():
+            return DecimalType(min(38, kind.precision + 10), kind.scale)
+        case FractionalType():
+            return DoubleType()
+        case _:
+            raise ValueError(f"can't sum column {column} of type {kind.simpleString()}")
+
+
+def _number(column: str, rows: StructType, does: str) -> DataType:
+    kind = rows[column].dataType
+    if not isinstance(kind, NumericType):
+        raise TypeError(f"can't {does} column {column} of type {kind.simpleString()}; cast it to a number")
+    return kind
+
+
+def _variance(column: str, *, root: bool, population: bool, renamed_from: str | None) -> AggregateColumn:
+    def of(rows: StructType) -> AggregateFunction:
+        _number(column, rows, "take the deviation of")
+        return Variance(column, root, population)
+
+    return AggregateColumn((column,), of, renamed_from)
+
+
+def _order(names: Sequence[str]) -> tuple[str, ...]:
+    listed = (names,) if isinstance(names, str) else tuple(names)
+    return listed or (POSITION_COLUMN, SPLIT_COLUMN)
+
+
+def _chosen(
+    name: str, column: str, order: tuple[str, ...], *, last: bool, skips: tuple[str, ...], renamed_from: str | None
+) -> AggregateColumn:
+    def of(rows: StructType) -> AggregateFunction:
+        kinds = tuple(rows[each].dataType for each in order)
+        for each, kind in zip(order, kinds, strict=True):
+            if not isinstance(kind, _Ordered):
+                raise TypeError(f"column {each} of type {kind.simpleString()} has no order; name another column")
+        kind = rows[column].dataType
+        by_value = isinstance(kind, _Ordered)
+        return Chosen(_skipping(name, column, skips), column, order, last, by_value, skips, kind, kinds)
+
+    return AggregateColumn((column, *order), of, renamed_from)
+
+
+def _skipping(name: str, column: str, skips: tuple[str, ...]) -> str:
+    return f"{name}_ignoring_nulls" if column in skips and name in ("first", "last") else name
+
+
+def _collected(name: str, column: str, *, once: bool, counts: bool, renamed_from: str | None) -> AggregateColumn:
+    def of(rows: StructType) -> AggregateFunction:
+        kind = rows[column].dataType
+        if not isinstance(kind, _Ordered):
+            raise TypeError(
+                f"{name} can't sort column {column} of type {kind.simpleString()}; collect its parts, or its to_json"
+            )
+        return Collected(name, column, kind, once, counts)
+
+    return AggregateColumn((column,), of, renamed_from)
