@@ -9,57 +9,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.stock_project import counted_once, write_project
 from tests.wheel_environment import install, run, without_this_checkout
 
 pytestmark = [pytest.mark.dear, pytest.mark.spark, pytest.mark.timeout(900)]
 
 UP_S = 120
-
-
-NAMESAKES = {
-    "pyproject.toml": """
-[tool.tidemark.pipelines]
-stock = "jobs.stock:build"
-""",
-    "jobs/__init__.py": "",
-    "orchestration.py": "",
-    "checkpointing/__init__.py": "",
-    "spec/__init__.py": "",
-    "spec/schemas.py": """
-from pyspark.sql.types import LongType, StructField, StructType
-
-TOTAL = StructType([StructField("total", LongType())])
-KEY_AND_TOTAL = StructType([StructField("key", LongType()), *TOTAL])
-""",
-    "jobs/totals.py": """
-import polars as pl
-
-from spec.schemas import KEY_AND_TOTAL
-from tidemark import KeyedFunction, Processed
-
-
-class Totals:
-    def process(self, inputs, state):
-        changed = inputs[0].group_by("key").agg(total=pl.len().cast(pl.Int64))
-        both = pl.concat([state, changed]).group_by("key").agg(pl.col("total").sum())
-        assert both.columns == KEY_AND_TOTAL.names
-        return Processed(both, both)
-""",
-    "jobs/stock.py": """
-from tidemark import Pipeline, SequenceSource
-
-from jobs.totals import Totals
-from spec.schemas import KEY_AND_TOTAL, TOTAL
-
-
-def build(data):
-    pipeline = Pipeline("stock", parallelism=2)
-    numbers = pipeline.source("numbers", SequenceSource({"all": 700}, keys=7)).table("bronze/numbers", id="bronze")
-    numbers.key_by("key").process("totals", Totals(), state=TOTAL, output=KEY_AND_TOTAL).upsert("gold/totals")
-    return pipeline
-""",
-}
-"""A project whose packages are called like those of a checkout; its keyed function goes to Spark's workers by name."""
+OTHERS = ("orchestration.py", "checkpointing/__init__.py")
+"""Modules that are called like those of a checkout too, and that nothing imports."""
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +59,13 @@ def test_a_project_may_have_packages_of_any_name_but_one(base, tmp_path):
 
     The environment has no extra: a pipeline needs none.
     """
-    for name, text in NAMESAKES.items():
+    write_project(tmp_path, pipeline="jobs.stock", function="jobs.totals", schemas="spec.schemas")
+    for name in OTHERS:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).touch()
     words = [base / "bin/tidemark", "run", "--spark-cores", "1"]
     assert "stock is caught up: 700 rows" in run(*words, cwd=tmp_path, environment=without_this_checkout())
-    totals = pl.read_delta(str(tmp_path / "warehouse/gold/totals"))
-    assert (7, 700) == (totals.height, totals["total"].sum())
+    assert counted_once(tmp_path / "warehouse")
 
 
 def test_its_own_tests_pass(shop):
