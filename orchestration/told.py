@@ -36,7 +36,7 @@ class DataVersions:
     def of(self, table: TableName, version: int) -> str:
         """Return the data version of a table at this Delta version."""
         if table not in self._ids:
-            self._ids[table] = str(self._logs.log(table).current().metadata().id)[:_DIGITS]
+            self._ids[table] = str(self._logs.log(table).current().loaded.metadata().id)[:_DIGITS]
         return f"{version}-{self._ids[table]}"
 
     def of_cut(self, versions: Mapping[TableName, int]) -> str:

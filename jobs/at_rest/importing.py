@@ -30,7 +30,6 @@ from jobs.recovery.renaming import Renaming, renaming_in
 from jobs.storage.address import Root, absolute
 from jobs.storage.whole import delete_at_once
 from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.delta_log import active_paths
 from jobs.stores.file_copies import Told, copy_files, must_be_there, nobody
 from jobs.stores.savepoint_copy import checked_record, named_files
 from jobs.stores.tables import TableLogs
@@ -141,7 +140,7 @@ def _must_fit_tables(wanted: Import, record: CheckpointRecord) -> None:
     modes = wanted.plan.modes
     for table in modes:
         log = logs.log(table)
-        if log.exists() and (active_paths(log.current()) or logs.shown(log.current(), table)):
+        if log.exists() and (log.current().files or logs.shown(log.current(), table)):
             raise SavepointRefusedError(
                 f"table {table} is already in {wanted.root} and holds rows: restore into an empty warehouse, or move "
                 "the table away"

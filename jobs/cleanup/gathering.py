@@ -21,7 +21,7 @@ from jobs.cleanup.table_history import TableHistory, read_history
 from jobs.cleanup.tables import HeldLogs, JobTable, job_tables
 from jobs.storage.port import NotARegularFileError
 from jobs.stores.cuts import Cut
-from jobs.stores.delta_log import active_paths
+from jobs.stores.known_table import active_paths
 from jobs.stores.reservations import ReservationStore
 from jobs.stores.warehouse import Warehouse
 
@@ -105,7 +105,7 @@ def _read(logs: HeldLogs, name: TableName, cuts: Collection[Cut]) -> _Read:
     folder = logs.warehouse.place(name)
     with logs.newest(name) as table:
         seen = table_seen(name, table.version(), cuts)
-        active = set(_named(active_paths(table), name))
+        active = set(_named(table.paths(), name))
     history = read_history(folder)
     for version in seen.cuts - {seen.newest}:
         told = history.tells_of(version, seen.newest)

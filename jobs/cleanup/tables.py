@@ -8,12 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from deltalake import DeltaTable
-
 from checkpointing.identifiers import CheckpointId, InvalidNameError, TableName, table_name
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.stores.cuts import Cut
+from jobs.stores.known_table import KnownTable
 from jobs.stores.log_entries import log_of
 from jobs.stores.output_tables import JOB_PROPERTY
 from jobs.stores.warehouse import Warehouse
@@ -32,7 +31,7 @@ class HeldLogs(Protocol):
     def recorded_cuts(self) -> dict[CheckpointId, Cut]:
         """Return every recorded cut."""
 
-    def newest(self, table: TableName) -> AbstractContextManager[DeltaTable]:
+    def newest(self, table: TableName) -> AbstractContextManager[KnownTable]:
         """Lend a table at its newest version; raises what delta-rs raises if it cannot be read."""
 
 
@@ -83,7 +82,7 @@ def _named(text: str) -> TableName | None:
 
 def _owner(logs: HeldLogs, table: TableName) -> str | None:
     try:
-        with logs.newest(table) as loaded:
-            return loaded.metadata().configuration.get(JOB_PROPERTY)
+        with logs.newest(table) as known:
+            return known.loaded.metadata().configuration.get(JOB_PROPERTY)
     except Exception:  # noqa: BLE001 - an unreadable table is skipped here; if an entry names it, it is found by that
         return None

@@ -20,7 +20,7 @@ from jobs.recovery.tables_behind import must_be_repairable
 from jobs.showing.quantities import plural
 from jobs.storage.objects import ObjectStore
 from jobs.storage.place import StoragePlace
-from jobs.stores.delta_log import active_paths, paths_with_deletion_vectors
+from jobs.stores.known_table import active_paths, paths_with_deletion_vectors
 from jobs.stores.log_entries import LogEntry, log_of, newest_entries
 from jobs.stores.maintenance import EVERY_VERSIONS, log_length
 from jobs.stores.output_tables import shape_of

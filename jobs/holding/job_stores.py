@@ -7,7 +7,6 @@ from functools import partial
 from typing import assert_never
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from checkpointing.commit.behind import Cuts, Standing
 from checkpointing.commit.cleanup import readable_cuts
@@ -36,6 +35,7 @@ from jobs.stores.cut_columns import with_columns
 from jobs.stores.cuts import Cut, CutsNotRecordedError, CutStore
 from jobs.stores.durable import Durability
 from jobs.stores.holders import is_alive
+from jobs.stores.known_table import KnownTable
 from jobs.stores.lease import LeaseStore
 from jobs.stores.output_tables import OutputTables, Shows
 from jobs.stores.publisher import Publisher
@@ -254,7 +254,7 @@ class JobStores:
             return self._cuts.read(checkpoint)
 
     @contextmanager
-    def newest(self, table: TableName) -> Iterator[DeltaTable]:
+    def newest(self, table: TableName) -> Iterator[KnownTable]:
         """Lend a table at its newest version, only to read it; raises what delta-rs raises if it is unreadable."""
         with self._lock(table):
             yield self._logs.log(table).current()

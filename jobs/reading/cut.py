@@ -19,7 +19,7 @@ from jobs.reading.moments import time_of
 from jobs.reading.operator_state import OperatorState, opened_state
 from jobs.storage.place import StoragePlace
 from jobs.stores.cuts import RecordedCut
-from jobs.stores.delta_log import active_paths
+from jobs.stores.known_table import active_paths
 from jobs.stores.log_entries import log_versions, published_by
 from jobs.stores.upstream_cuts import UpstreamCut, rests_on
 from jobs.stores.warehouse import Warehouse

@@ -135,8 +135,8 @@ def _emptied(stores: JobStores, table: TableName) -> Renamed:
 
 
 def _columns(stores: JobStores, table: TableName) -> tuple[str, ...]:
-    with stores.newest(table) as log:
-        return tuple(field.name for field in log.schema().fields)
+    with stores.newest(table) as known:
+        return tuple(field.name for field in known.loaded.schema().fields)
 
 
 def _shown(stores: JobStores, table: TableName) -> tuple[FileHandle, ...]:

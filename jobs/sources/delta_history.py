@@ -23,7 +23,8 @@ from jobs.storage.failures import StoreError, known_failure
 from jobs.storage.place import StoragePlace
 from jobs.storage.port import Content
 from jobs.storage.together import both
-from jobs.stores.delta_log import DeltaLog, paths_with_deletion_vectors
+from jobs.stores.delta_log import DeltaLog
+from jobs.stores.known_table import paths_with_deletion_vectors
 from jobs.stores.log_entries import entry_place, log_versions
 
 _READ_FEATURES: Final = frozenset(

@@ -24,13 +24,8 @@ from checkpointing.metadata.codec import UnreadableRowError, decode_stored, enco
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row, RowKind
 from jobs.storage.together import together
 from jobs.stores import maintenance
-from jobs.stores.delta_log import (
-    DeltaLog,
-    FaultHook,
-    active_paths,
-    no_fault,
-    remove,
-)
+from jobs.stores.delta_log import DeltaLog, FaultHook, no_fault, remove
+from jobs.stores.known_table import KnownTable
 from jobs.stores.log_entries import LogEntry, entries_after, newest_entries
 from jobs.stores.manifest_files import ManifestFiles
 from jobs.stores.own_tables import opened
@@ -149,7 +144,7 @@ class CheckpointStore:
 
         A reader uses it for an entry that was subsumed later. Raises what delta-rs raises for a missing version.
         """
-        return self._rows(DeltaTable(str(self._log.folder), version=version))
+        return self._rows(KnownTable(DeltaTable(str(self._log.folder), version=version), self._log.folder.name))
 
     def latest(self) -> tuple[Row, ...]:
         """Return the entries as `observe` does. If nobody has committed since the last look, nothing is read."""
@@ -204,7 +199,7 @@ class CheckpointStore:
         rows = tuple(self._decoded[entry["payload"]] for entry in entries if entry["payload"] in self._decoded)
         self._seen = (version, rows) if len(rows) == len(entries) and not self._damaged else None
 
-    def _commit(self, table: DeltaTable, changes: "_Changes") -> list[dict[str, Any]]:
+    def _commit(self, table: KnownTable, changes: "_Changes") -> list[dict[str, Any]]:
         """Commit the changes. Return all entries that the table has now."""
         at_ms, row, version = self._warehouse.now_ms(), changes.row, table.version() + 1
         survivors, staying = list[dict[str, Any]](), list[dict[str, Any]]()
@@ -257,7 +252,7 @@ class CheckpointStore:
         except Exception as error:  # noqa: BLE001 - if the table cannot be read, the outcome is unknown
             return Unknown(f"{met}; reading back failed too: {type(error).__name__}: {error}")
 
-    def _taker(self, table: DeltaTable, row: Row, taken: LogEntry) -> str:
+    def _taker(self, table: KnownTable, row: Row, taken: LogEntry) -> str:
         claim = newest_claim(self._rows(table))
         if taken.ours is None:
             return f"a foreign commit to `checkpoints`, {taken}; nobody but Tidemark may write there"
@@ -265,15 +260,15 @@ class CheckpointStore:
             return f"another append of this generation, {taken}"
         return f"{claim.holder}, generation {claim.generation}"
 
-    def _entries(self, table: DeltaTable) -> tuple[dict[str, tuple[dict[str, Any], ...]], dict[str, str]]:
+    def _entries(self, table: KnownTable) -> tuple[dict[str, tuple[dict[str, Any], ...]], dict[str, str]]:
         """Return the entries by file, and the damage of each unreadable file. Raise UnreadableRowError."""
-        found, unreadable = self._files.read_sound(active_paths(table))
+        found, unreadable = self._files.read_sound(table.paths())
         if unreadable and not self._beyond_damage:
             path, why = next(iter(unreadable.items()))
             raise UnreadableRowError(str(self._damaged_file(path, why)))
         return found, unreadable
 
-    def _rows(self, table: DeltaTable) -> tuple[Row, ...]:
+    def _rows(self, table: KnownTable) -> tuple[Row, ...]:
         found, unreadable = self._entries(table)
         entries = [entry for file in found.values() for entry in file]
         entries.sort(key=lambda entry: entry["version"] or 0, reverse=True)
@@ -332,7 +327,7 @@ class CheckpointStore:
     def _damaged_file(self, path: str, why: str) -> DamagedRow:
         return DamagedRow(f"file {path} in {self._log.folder}", None, why)
 
-    def _must_know_the_fence(self, table: DeltaTable, rows: tuple[Row, ...]) -> None:
+    def _must_know_the_fence(self, table: KnownTable, rows: tuple[Row, ...]) -> None:
         """Raise UnreadableRowError if a damaged file may hold a newer claim than the readable entries."""
         newest, claim = next(newest_entries(self._log.folder, table.version())), newest_claim(rows)
         if claim is None or (newest.ours or {}).get("generation") != claim.generation:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from checkpointing.identifiers import CheckpointId, InvalidNameError, TableName
 from checkpointing.metadata.codec import UnreadableRowError
@@ -13,7 +12,8 @@ from checkpointing.metadata.row_validity import NUMBER_MAX
 from jobs.storage.together import both
 from jobs.stores import maintenance
 from jobs.stores.checkpoints import SMALL_TABLE
-from jobs.stores.delta_log import DeltaLog, FaultHook, active_paths, no_fault, remove
+from jobs.stores.delta_log import DeltaLog, FaultHook, no_fault, remove
+from jobs.stores.known_table import KnownTable
 from jobs.stores.own_tables import opened
 from jobs.stores.row_files import RowFiles, is_own
 from jobs.stores.warehouse import Warehouse
@@ -179,10 +179,10 @@ class CutStore:
             return
         raise CutsNotRecordedError(f"{failed}: {met}")
 
-    def _commit(self, table: DeltaTable, change: _Change) -> None:
+    def _commit(self, table: KnownTable, change: _Change) -> None:
         """Write a file of the new cuts. The same commit removes foreign files, and files with a cut that must go."""
         at_ms = self._warehouse.now_ms()
-        found, lost = self._files.read_sound(active_paths(table))
+        found, lost = self._files.read_sound(table.paths())
         actions: list[Any] = [remove(path, at_ms) for path in lost]
         rows: list[dict[str, Any]] = [
             {"checkpoint": cut.checkpoint, "table": name, "version": version, "published_at_ms": cut.published_at_ms}
@@ -206,10 +206,10 @@ class CutStore:
     def _seen(self) -> _Recorded:
         return self._recorded(opened(self._warehouse, self._log, self._warehouse.paths.cuts))
 
-    def _recorded(self, table: DeltaTable) -> _Recorded:
+    def _recorded(self, table: KnownTable) -> _Recorded:
         versions: dict[CheckpointId, Cut] = {}
         at_ms: dict[CheckpointId, int] = {}
-        for rows in self._files.read_sound(active_paths(table))[0].values():
+        for rows in self._files.read_sound(table.paths())[0].values():
             for row in rows:
                 checkpoint, name, version, published_at_ms = self._entry(row)
                 versions.setdefault(checkpoint, {})[name] = version

@@ -3,8 +3,9 @@
 A commit from version v becomes version v + 1. It fails if another commit came first (`log_entry`). If it raises, its
 outcome is unknown, so the committer reads the log to find out.
 
-delta-rs reads the log. This process knows its own commits, so it need not ask the storage about them. If another
-process has committed too, the next commit fails. delta-rs reads the own commits before the table is used again.
+delta-rs reads the log. This process knows its own commits (`known_table`), so nobody reads them from the storage. If
+another process has committed too, the next commit fails, and a look finds an entry after the known version. Then
+delta-rs reads all entries since its last look. It also does so after an own commit that changes columns.
 
 If a process is killed, its commit is in the log as a whole or not at all, because a log entry is linked into place. It
 is not synced then, so a power cut may lose it. `DeltaLog.sync` makes a log entry durable before anything relies on it
@@ -14,7 +15,6 @@ is not synced then, so a power cut may lose it. `DeltaLog.sync` makes a log entr
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
@@ -24,12 +24,11 @@ from jobs.storage.folder import Folder
 from jobs.storage.place import StoragePlace, delete_folder
 from jobs.storage.synced import new_folders, sync_files, sync_folders
 from jobs.storage.together import together
+from jobs.stores.known_table import Action, KnownTable
 from jobs.stores.log_entries import METADATA_KEY, entry_place, log_of
 from jobs.stores.log_entry import write_entry
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-
-Action = AddAction | RemoveAction
 
 
 class CommitMoment(Enum):
@@ -55,9 +54,9 @@ class DeltaLog:
         """Name the table. Nothing is read yet."""
         self.folder = folder
         self._hook = hook
-        self._table: DeltaTable | None = None
+        self._table: KnownTable | None = None
         self._committed = -1
-        """The newest version that this process committed. The loaded table may not have it yet."""
+        """The newest version that this process committed. If the known table is older, the log must be read."""
         self._looked = False
         """Whether the table was looked at since `look_anew`."""
         self._just_opened = False
@@ -119,26 +118,27 @@ class DeltaLog:
         delete_folder(log_of(self.folder))
         self._table, self._committed, self.checkpoint_at = None, -1, None
 
-    def current(self) -> DeltaTable:
+    def current(self) -> KnownTable:
         """Return the table at its newest version. Raise what delta-rs raises if it cannot be read."""
         if self._table is None:
             return self.reopen()
         self._looked = True
         version = self._table.version()
         if version < self._committed or not self.ends_at(version):
-            return self._updated(self._table)
+            return self._updated(self._table, version + 1)
         return self._table  # versions have no gaps, and an update would list all log entries, however many exist
 
-    def known(self) -> DeltaTable:
+    def known(self) -> KnownTable:
         """Return the table as of the last look or the last commit here. Another process may have committed since.
 
         Raises what delta-rs raises if the table cannot be read.
         """
         if self._table is None:
             return self.reopen()
-        return self._table if self._table.version() >= self._committed else self._updated(self._table)
+        version = self._table.version()
+        return self._table if version >= self._committed else self._updated(self._table, version + 1)
 
-    def looked_at(self) -> DeltaTable:
+    def looked_at(self) -> KnownTable:
         """Return the table as of a look since `look_anew` was called last, which is taken now if there was none.
 
         Raises what delta-rs raises if it cannot be read.
@@ -163,31 +163,43 @@ class DeltaLog:
         if not entry_place(self.folder, version).exists():
             raise FileNotFoundError(f"entry {version} of the log of {self.folder} is gone")
 
-    def _updated(self, table: DeltaTable) -> DeltaTable:
-        before = table.version()
+    def loaded(self) -> DeltaTable:
+        """Return what `known` does, as delta-rs has it. It reads this process's own commits, if it has not yet.
+
+        Raises what delta-rs raises if the table cannot be read.
+        """
+        known = self.known()
+        is_behind = known.loaded.version() < known.version()
+        return (self._updated(known, known.version()) if is_behind else known).loaded
+
+    def _updated(self, table: KnownTable, least: int) -> KnownTable:
+        """Let delta-rs read what was committed since it read the log. If it is not at version `least` then, reopen."""
         try:
-            table.update_incremental()
+            table.loaded.update_incremental()
         except Exception:  # noqa: BLE001 - the log may have been shortened since the last look, so read it anew
             return self.reopen()
-        return table if table.version() > before else self.reopen()
+        if table.loaded.version() < least:
+            return self.reopen()
+        self._table = KnownTable(table.loaded, self.folder.name)
+        return self._table
 
-    def reopen(self) -> DeltaTable:
+    def reopen(self) -> KnownTable:
         """Read the log anew. Return the table."""
         self._table, self._committed = None, -1
-        self._table = DeltaTable(str(self.folder))
+        self._table = KnownTable(DeltaTable(str(self.folder)), self.folder.name)
         self._looked = True
         return self._table
 
     def commit(
         self,
-        table: DeltaTable,
+        table: KnownTable,
         actions: Sequence[Action],
         *,
         says: dict[str, Any],
         transaction: Transaction | None = None,
         schema: Schema | None = None,
     ) -> None:
-        """Commit `actions` as the version after the one at which `table` is loaded, or raise.
+        """Commit `actions` as the version after that of `table`, which this log has returned last, or raise.
 
         With `schema`, the same commit gives the table these columns. If it raises, the commit may still be in the log.
         Search `entries_after` for its note `says`.
@@ -197,33 +209,13 @@ class DeltaLog:
         if self.sound_at == table.version():
             self.sound_at = table.version() + 1
         self._committed = table.version() + 1
+        if schema is None:
+            self._table = table.after(actions)
         self._hook(CommitMoment.AFTER)
 
     def sync(self, version: int) -> None:
         """Make one log entry durable."""
         sync_files([entry_place(self.folder, version)])
-
-
-def active_paths(table: DeltaTable) -> list[str]:
-    """Return the paths of the table's active files, as its log has them."""
-    return [str(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
-
-
-def paths_with_deletion_vectors(table: DeltaTable) -> frozenset[str]:
-    """Return the paths, in the form of `active_paths`, of active files with a deletion vector.
-
-    delta-rs cannot remove such files. For a table that never had the feature, this call costs nothing.
-    """
-    if "deletionVectors" not in (table.protocol().reader_features or ()):
-        return frozenset()
-    vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
-    root = _plain(str(table.table_uri)).rstrip("/") + "/"
-    marked = (_plain(uri).removeprefix(root) for uri in vectors.column("filepath").to_pylist())
-    return frozenset(marked).intersection(active_paths(table))
-
-
-def _plain(uri: str) -> str:
-    return unquote(urlparse(uri).path) if uri.startswith("file:") else uri
 
 
 def remove(path: str, at_ms: int) -> RemoveAction:

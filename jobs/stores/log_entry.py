@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from jobs.distribution import installed_version
 from jobs.storage.place import StoragePlace
+from jobs.stores.known_table import Action, KnownTable
 from jobs.stores.log_entries import entry_place
 from jobs.stores.table_rules import HARMLESS
 
@@ -38,23 +39,23 @@ class EntryTakenError(Exception):
 
 def write_entry(
     folder: StoragePlace,
-    table: DeltaTable,
-    actions: Sequence[AddAction | RemoveAction],
+    table: KnownTable,
+    actions: Sequence[Action],
     *,
     schema: Schema | None,
     says: dict[str, Any],
     transaction: Transaction | None,
 ) -> None:
-    """Commit `actions` as the version after the loaded one of `table`. With `schema`, the table gets these columns.
+    """Commit `actions` as the version after that of `table`. With `schema`, the table gets these columns.
 
     In a folder, the log entry is not durable yet. Raises CommitFailedError for a table that forbids the commit,
     EntryTakenError if that version exists already, and OSError.
     """
-    _must_allow(table, actions)
+    _must_allow(table.loaded, actions)
     entry, at_ms = entry_place(folder, table.version() + 1), _now_ms(transaction)
     lines = [_commit_info(says, at_ms)]
     if schema is not None:
-        lines += [*_protocol(table, schema), _metadata(table, schema)]
+        lines += [*_protocol(table.loaded, schema), _metadata(table.loaded, schema)]
     if transaction is not None:
         lines.append({"txn": {"appId": transaction.app_id, "version": transaction.version, "lastUpdated": at_ms}})
     lines.extend(_file_action(action) for action in actions)
@@ -64,7 +65,7 @@ def write_entry(
         raise EntryTakenError(f"version {table.version() + 1} of {folder} was committed by another") from error
 
 
-def _must_allow(table: DeltaTable, actions: Sequence[AddAction | RemoveAction]) -> None:
+def _must_allow(table: DeltaTable, actions: Sequence[Action]) -> None:
     """Raise CommitFailedError for a table with a feature that Tidemark's log entries would break (`table_rules`)."""
     unknown = sorted(frozenset(table.protocol().writer_features or ()) - HARMLESS)
     if unknown:
@@ -119,7 +120,7 @@ def _protocol(table: DeltaTable, schema: Schema) -> Iterator[dict[str, Any]]:
     }
 
 
-def _file_action(action: AddAction | RemoveAction) -> dict[str, Any]:
+def _file_action(action: Action) -> dict[str, Any]:
     if isinstance(action, AddAction):
         return {
             "add": {

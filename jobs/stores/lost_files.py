@@ -7,11 +7,9 @@ again, the file is not lost.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
-
 from checkpointing.metadata.paths import STAGED, parse_generation, parse_staged_name
 from jobs.storage.place import StoragePlace
-from jobs.stores.delta_log import active_paths, paths_with_deletion_vectors
+from jobs.stores.known_table import KnownTable
 from jobs.stores.log_entries import LogEntry, entries_after, file_actions, newest_entries
 
 _PARTS_OF_A_STAGED_PATH = 3
@@ -36,13 +34,13 @@ def is_ours(path: str) -> bool:
     )
 
 
-def lost_files(table: DeltaTable, folder: StoragePlace, after: int) -> dict[str, LostFile]:
-    """Return Tidemark's files that foreign log entries after `version` removed and nobody added again, by path.
+def lost_files(folder: StoragePlace, newest: int, after: int) -> dict[str, LostFile]:
+    """Return Tidemark's files that foreign log entries after version `after`, up to `newest`, removed, by path.
 
-    Raises OSError if an entry of the log is gone.
+    Files that anybody has added again are left out. Raises OSError if an entry of the log is gone.
     """
     lost: dict[str, LostFile] = {}
-    for entry in reversed(list(entries_after(folder, table.version(), after))):
+    for entry in reversed(list(entries_after(folder, newest, after))):
         for action, path in file_actions(folder, entry.version):
             if action == "add":
                 lost.pop(path, None)
@@ -51,22 +49,23 @@ def lost_files(table: DeltaTable, folder: StoragePlace, after: int) -> dict[str,
     return lost
 
 
-def not_removable(table: DeltaTable, folder: StoragePlace, leaving: Collection[str]) -> str:
+def not_removable(table: KnownTable, folder: StoragePlace, leaving: Collection[str]) -> str:
     """Return why these files of Tidemark cannot be removed from an append table, and the way out. Empty if they can.
 
     Another writer may have moved their rows into other files, or given them deletion vectors. A file that never came
     into the log need not be removed.
     """
-    gone = set(leaving).difference(active_paths(table)) if leaving else set()
-    lost = lost_files(table, folder, _newest_of_ours(table, folder)) if gone else {}
+    gone = table.without(leaving)
+    newest = table.version()
+    lost = lost_files(folder, newest, _newest_of_ours(folder, newest)) if gone else {}
     if gone & lost.keys():
         return merged(lost[min(gone & lost.keys())].by, str(folder))
-    vectors = paths_with_deletion_vectors(table).intersection(leaving) if leaving else set()
+    vectors = table.with_deletion_vectors().intersection(leaving)
     return marked(vectors, str(folder)) if vectors else ""
 
 
-def _newest_of_ours(table: DeltaTable, folder: StoragePlace) -> int:
-    return next((entry.version for entry in newest_entries(folder, table.version()) if entry.ours is not None), 0)
+def _newest_of_ours(folder: StoragePlace, newest: int) -> int:
+    return next((entry.version for entry in newest_entries(folder, newest) if entry.ours is not None), 0)
 
 
 def merged(by: LogEntry, folder: str) -> str:

@@ -22,7 +22,7 @@ from jobs.storage.folder import Folder
 from jobs.storage.place import StoragePlace
 from jobs.storage.port import Listed
 from jobs.storage.synced import sync_files
-from jobs.stores.delta_log import DeltaLog, active_paths
+from jobs.stores.delta_log import DeltaLog
 from jobs.stores.log_entries import LOG_CHECKPOINT, entry_place, file_actions, log_of, log_versions
 from jobs.stores.lost_files import is_ours
 from jobs.stores.row_files import FOLDER
@@ -60,12 +60,12 @@ def checkpoint_log(log: DeltaLog, every: int = EVERY_VERSIONS) -> bool:
 
     The storage is asked for the last one only once.
     """
-    table = log.known()
     if log.checkpoint_at is None:
         in_folder = isinstance(log.folder.storage, Folder)
         log.checkpoint_at = _last_checkpoint(log.folder) if in_folder else _hinted_checkpoint(log.folder)
-    if table.version() - log.checkpoint_at < every:
+    if log.known().version() - log.checkpoint_at < every:
         return False
+    table = log.loaded()
     table.create_checkpoint()
     _sync_log_checkpoints(log.folder)
     log.checkpoint_at = table.version()
@@ -153,7 +153,7 @@ def _drop_log_before(version: int, folder: StoragePlace) -> bool:
 
 
 def _drop_old_files(log: DeltaLog, now_s: float) -> None:
-    folder, active = log.folder, set(active_paths(log.known()))
+    folder, active = log.folder, frozenset(log.known().paths())
     for each in (folder / FOLDER).entries():
         if f"{FOLDER}/{each.name}" not in active:
             _drop_if_old(folder / FOLDER, each, now_s)

@@ -18,7 +18,8 @@ from checkpointing.commit.columns import differ
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.paths import relative_to_table
-from jobs.stores.delta_log import DeltaLog, active_paths, paths_with_deletion_vectors
+from jobs.stores.delta_log import DeltaLog
+from jobs.stores.known_table import KnownTable
 from jobs.stores.lost_files import not_removable
 from jobs.stores.table_columns import columns_of_schema, declared_columns, field_of, type_of
 from jobs.stores.table_rules import Column, Problem, TableShape, problems_of, purge
@@ -125,9 +126,9 @@ class OutputTables:
             self._drop_shell(log, shows.columns or declared_columns(schema))
         made_in = Schema([field_of(column) for column in shows.columns]) if shows.columns else schema
         log.create(made_in, {**CONFIGURATION, JOB_PROPERTY: str(self._warehouse.paths.job)})
-        loaded = log.looked_at()
-        self._must_be_ours(loaded, table, mode, renamed=shows.renamed)
-        problems = self._problems(table, loaded)
+        known = log.looked_at()
+        self._must_be_ours(known, table, mode, renamed=shows.renamed)
+        problems = self._problems(table, known)
         if problems:
             raise TableMismatchError("; ".join(problems))
 
@@ -154,41 +155,41 @@ class OutputTables:
 
     def _checked(self, table: TableName, leaving: Collection[str]) -> tuple[str, ...]:
         try:
-            loaded = self._tables.log(table).current()
-            return (*self._problems(table, loaded), *self._moved(table, loaded, leaving))
+            known = self._tables.log(table).current()
+            return (*self._problems(table, known), *self._moved(table, known, leaving))
         except Exception as error:
             if not self._tables.log(table).exists():
                 return (f"table {table} is gone: restore its folder, or start an empty warehouse",)
             raise TableNotCheckedError(table, error) from error
 
-    def _problems(self, table: TableName, loaded: DeltaTable) -> tuple[str, ...]:
-        if self._sound_at.get(table) == loaded.version():
+    def _problems(self, table: TableName, known: KnownTable) -> tuple[str, ...]:
+        if self._sound_at.get(table) == known.version():
             return ()
         expected, folder = self._expected[table], str(self._tables.log(table).folder)
-        shape = shape_of(loaded)
+        shape = shape_of(known.loaded)
         found = [*problems_of(shape, _due(expected, shape), expected.mode, folder)]
-        found += _vectors(loaded, expected.mode, folder)
+        found += _vectors(known, expected.mode, folder)
         if not found:
-            self._sound_at[table] = loaded.version()
-        return tuple(f"table {table} {each.what}{_since(loaded, each)}: {each.way_out}" for each in found)
+            self._sound_at[table] = known.version()
+        return tuple(f"table {table} {each.what}{_since(known.loaded, each)}: {each.way_out}" for each in found)
 
-    def _moved(self, table: TableName, loaded: DeltaTable, leaving: Collection[str]) -> tuple[str, ...]:
+    def _moved(self, table: TableName, known: KnownTable, leaving: Collection[str]) -> tuple[str, ...]:
         """Return the problem if another writer has moved rows of files that the publication must remove."""
         inside = [path for path in (relative_to_table(table, file) for file in leaving) if path is not None]
-        why_not = not_removable(loaded, self._tables.log(table).folder, inside) if inside else ""
+        why_not = not_removable(known, self._tables.log(table).folder, inside) if inside else ""
         return (f"table {table}: {why_not}",) if why_not else ()
 
     def _drop_shell(self, log: DeltaLog, due: Columns) -> None:
         """Drop a table that an earlier tick created with other columns, if nothing was ever committed to it."""
         if not log.is_open and not log.exists():
             return
-        loaded = log.looked_at()
-        ours = loaded.metadata().configuration.get(JOB_PROPERTY) == str(self._warehouse.paths.job)
-        if ours and loaded.version() == 0 and differ(columns_of_schema(loaded.schema()), due):
+        known = log.looked_at()
+        ours = known.loaded.metadata().configuration.get(JOB_PROPERTY) == str(self._warehouse.paths.job)
+        if ours and known.version() == 0 and differ(columns_of_schema(known.loaded.schema()), due):
             log.drop()
 
-    def _must_be_ours(self, loaded: DeltaTable, table: TableName, mode: TableMode, *, renamed: bool) -> None:
-        owner = loaded.metadata().configuration.get(JOB_PROPERTY)
+    def _must_be_ours(self, known: KnownTable, table: TableName, mode: TableMode, *, renamed: bool) -> None:
+        owner = known.loaded.metadata().configuration.get(JOB_PROPERTY)
         job = str(self._warehouse.paths.job)
         if owner is not None and owner != job:
             raise TableMismatchError(f"table {table} belongs to job {owner}: give job {job} a table of another name")
@@ -197,8 +198,8 @@ class OutputTables:
                 f"table {table} is there already, and job {job} did not make it: a table is renamed to a name that is "
                 "free. Take another name for it, or move this one away"
             )
-        shown = self._tables.shown(loaded, table)
-        if mode is not TableMode.APPEND and owner is None and not shown and active_paths(loaded):
+        shown = self._tables.shown(known, table)
+        if mode is not TableMode.APPEND and owner is None and not shown and known.files:
             raise TableMismatchError(
                 f"table {table} holds rows that job {job} never wrote, and an {mode.value} would erase them: "
                 "name another table, or move this one away"
@@ -243,10 +244,10 @@ def _column(field: Field) -> Column:
     return Column(field.name, type_of(field), field.nullable, ", ".join(rules))
 
 
-def _vectors(loaded: DeltaTable, mode: TableMode, folder: str) -> list[Problem]:
+def _vectors(known: KnownTable, mode: TableMode, folder: str) -> list[Problem]:
     if mode is TableMode.APPEND:
         return []
-    marked = paths_with_deletion_vectors(loaded)
+    marked = known.with_deletion_vectors()
     if not marked:
         return []
     return [Problem(f"has deletion vectors on {len(marked)} files", "DELETE", purge(folder))]

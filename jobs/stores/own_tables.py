@@ -7,10 +7,9 @@ removal.
 
 from itertools import takewhile
 
-from deltalake import DeltaTable
-
 from jobs.engine_paths import typed
 from jobs.stores.delta_log import DeltaLog
+from jobs.stores.known_table import KnownTable
 from jobs.stores.log_entries import file_actions, newest_entries
 from jobs.stores.row_files import is_own
 from jobs.stores.standing import damaged_log
@@ -26,7 +25,7 @@ class OwnTableChangedError(Exception):
         self.way_out = way_out
 
 
-def opened(warehouse: Warehouse, log: DeltaLog, name: str) -> DeltaTable:
+def opened(warehouse: Warehouse, log: DeltaLog, name: str) -> KnownTable:
     """Return the table as of a look since `DeltaLog.look_anew`. Check that no other writer has removed anything.
 
     Raises TableLogDamagedError, which names the missing or damaged log entry, and OwnTableChangedError.

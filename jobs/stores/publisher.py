@@ -9,12 +9,13 @@ merged them into other files.
 """
 
 from base64 import b64decode
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import takewhile
 from operator import attrgetter
 from typing import Final, assert_never
 
-from deltalake import DeltaTable, Schema, Transaction
+from deltalake import Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import RemoveAction
 
@@ -26,13 +27,8 @@ from checkpointing.metadata.paths import relative_to_table
 from jobs.storage.folder import Folder, link_to
 from jobs.storage.together import together
 from jobs.stores import maintenance
-from jobs.stores.delta_log import (
-    Action,
-    active_paths,
-    add,
-    paths_with_deletion_vectors,
-    remove,
-)
+from jobs.stores.delta_log import add, remove
+from jobs.stores.known_table import Action, KnownTable
 from jobs.stores.log_entries import LogEntry, newest_entries
 from jobs.stores.lost_files import not_removable
 from jobs.stores.output_tables import first_problem
@@ -72,8 +68,6 @@ class Publisher:
         """Publish for the warehouse's job."""
         self._warehouse = warehouse
         self._tables = tables
-        self._active: dict[TableName, tuple[int, set[str]]] = {}
-        """A table's version after our last commit, and the paths of its active files in the warehouse then."""
 
     def publish(
         self,
@@ -125,7 +119,7 @@ class Publisher:
                 continue
             schema = self._next_schema(table, request, actions)
             if schema is not None:
-                changed = told(table.schema(), schema, dict(request.publication.renamed))
+                changed = told(table.loaded.schema(), schema, dict(request.publication.renamed))
                 note = "; ".join(said for said in (changed, note) if said)
             try:
                 says, transaction = self._says(request), self._transaction(request)
@@ -135,57 +129,43 @@ class Publisher:
                 log.reopen()
                 continue
             self._tables.published(table, request.table, request.checkpoint)
-            self._note(table, request.table, actions)
             return TablePublished(request.checkpoint, request.table, table.version() + 1, note)
         raise _CannotPublishError(f"table {request.table}: its log refuses the commit ({met}). {advice(str(met))}")
 
-    def _next_schema(self, table: DeltaTable, request: _Request, actions: list[Action]) -> Schema | None:
+    def _next_schema(self, table: KnownTable, request: _Request, actions: list[Action]) -> Schema | None:
         """Return the columns that the table gets in this commit, or None if its columns stay."""
         publication = request.publication
         leaving = publication.leaving
         if publication.no_others:
-            leaving = tuple(field.name for field in table.schema().fields)
-        schema = next_schema(table, publication.columns, leaving)
+            leaving = tuple(field.name for field in table.loaded.schema().fields)
+        schema = next_schema(table.loaded, publication.columns, leaving)
         if schema is not None:
             self._must_be_writable(table, request, actions)
             _must_keep_types(table, request)
         return schema
 
-    def _must_be_writable(self, table: DeltaTable, request: _Request, actions: list[Action]) -> None:
+    def _must_be_writable(self, table: KnownTable, request: _Request, actions: list[Action]) -> None:
         """Refuse what delta-rs would refuse. It is not asked about a log entry that changes columns."""
         folder, mode = str(self._tables.log(request.table).folder), request.publication.mode
         takes_out = any(isinstance(action, RemoveAction) for action in actions)
-        problem = first_problem(table, TableMode.UPSERT if takes_out else mode, folder)
+        problem = first_problem(table.loaded, TableMode.UPSERT if takes_out else mode, folder)
         if problem:
             raise _CannotPublishError(f"table {request.table} {problem}")
 
-    def _plan(self, table: DeltaTable, request: _Request) -> tuple[list[Action], str]:
+    def _plan(self, table: KnownTable, request: _Request) -> tuple[list[Action], str]:
         publication = request.publication
-        active = self._active_in(table, request.table)
         files = publication.adds if publication.mode is TableMode.APPEND else publication.files
         named = dict(zip(map(_PATH, files), files, strict=True))  # a large table has many: no loop goes through them
-        adds = self._adds(request, [named[path] for path in sorted(named.keys() - active)])
+        adds = self._adds(request, [named[path] for path in sorted(named.keys() - table.files)])
         match publication.mode:
             case TableMode.APPEND:
-                return [*self._takes_out(table, request, active), *adds], ""
+                return [*self._takes_out(table, request), *adds], ""
             case TableMode.UPSERT | TableMode.STATE:
                 foreign = self._foreign_since_ours(table, request)
                 healed = f"set back to the checkpoint's files after {_named(foreign)}" if foreign else ""
-                return [*self._removes(table, request, active - named.keys()), *adds], healed
+                return [*self._removes(table, request, table.files - named.keys()), *adds], healed
             case _:
                 assert_never(publication.mode)
-
-    def _active_in(self, table: DeltaTable, name: TableName) -> set[str]:
-        """Return the paths of the table's active files. They are known if our last commit is the newest one."""
-        version, active = self._active.get(name, (-1, set[str]()))
-        return active if version == table.version() else {f"{name}/{path}" for path in active_paths(table)}
-
-    def _note(self, table: DeltaTable, name: TableName, actions: list[Action]) -> None:
-        """Remember what is active after a commit behind that loaded table."""
-        active = self._active_in(table, name)
-        active.difference_update(f"{name}/{each.path}" for each in actions if isinstance(each, RemoveAction))
-        active.update(f"{name}/{each.path}" for each in actions if not isinstance(each, RemoveAction))
-        self._active[name] = (table.version() + 1, active)
 
     def _adds(self, request: _Request, files: list[FileHandle]) -> list[Action]:
         now_ms = self._warehouse.now_ms()
@@ -193,8 +173,8 @@ class Publisher:
         together(self._warehouse.storage, lambda file: self._must_exist(request, file), new.values())
         return [add(path, file.bytes, file.stats, now_ms) for path, file in new.items()]
 
-    def _removes(self, table: DeltaTable, request: _Request, gone: set[str]) -> list[Action]:
-        vectors = paths_with_deletion_vectors(table)
+    def _removes(self, table: KnownTable, request: _Request, gone: AbstractSet[str]) -> list[Action]:
+        vectors = table.with_deletion_vectors()
         if vectors:
             foreign = self._foreign_since_ours(table, request)
             folder = str(self._tables.log(request.table).folder)
@@ -205,7 +185,7 @@ class Publisher:
         now_ms = self._warehouse.now_ms()
         return [remove(path.removeprefix(f"{request.table}/"), now_ms) for path in sorted(gone)]
 
-    def _takes_out(self, table: DeltaTable, request: _Request, active: set[str]) -> list[Action]:
+    def _takes_out(self, table: KnownTable, request: _Request) -> list[Action]:
         """Return the removes of a rollback. A file that never came into the log need not be removed."""
         wanted = {_inside(request.table, file) for file in request.publication.removes}
         if not wanted:
@@ -214,9 +194,9 @@ class Publisher:
         if why_not:
             raise _CannotPublishError(f"table {request.table}: {why_not}")
         now_ms = self._warehouse.now_ms()
-        return [remove(path, now_ms) for path in sorted(wanted) if f"{request.table}/{path}" in active]
+        return [remove(path, now_ms) for path in sorted(wanted - table.without(wanted))]
 
-    def _foreign_since_ours(self, table: DeltaTable, request: _Request) -> list[LogEntry]:
+    def _foreign_since_ours(self, table: KnownTable, request: _Request) -> list[LogEntry]:
         """Return the log entries of others since Tidemark's last commit (or the table's creation), oldest first."""
         log = self._tables.log(request.table)
         if log.has_committed(table.version()):
@@ -254,7 +234,7 @@ class Publisher:
         name = self._warehouse.paths.transaction_id(request.table)
         return Transaction(app_id=name, version=request.checkpoint, last_updated=self._warehouse.now_ms())
 
-    def _version_showing(self, table: DeltaTable, request: _Request) -> int:
+    def _version_showing(self, table: KnownTable, request: _Request) -> int:
         """Return the oldest version at which the table showed the checkpoint or a newer one.
 
         The search begins at the newest.
@@ -277,17 +257,17 @@ class Publisher:
         return shown if isinstance(shown, int) else None
 
 
-def _must_keep_types(table: DeltaTable, request: _Request) -> None:
+def _must_keep_types(table: KnownTable, request: _Request) -> None:
     """Refuse a foreign column in an append table if it has the name of one of the new columns."""
     if request.publication.mode is not TableMode.APPEND:
         return
-    there = {field.name: type_of(field) for field in table.schema().fields}
+    there = {field.name: type_of(field) for field in table.loaded.schema().fields}
     for column in request.publication.columns:
         if there.get(column.name, column.type) != column.type:
             raise _CannotPublishError(
                 f"table {request.table} has column {column.name} as {there[column.name]}, and checkpoint "
                 f"{request.checkpoint} has it as {column.type}: somebody else added it meanwhile; take it back with "
-                f"RESTORE TABLE delta.`{table.table_uri}`, then start again"
+                f"RESTORE TABLE delta.`{table.loaded.table_uri}`, then start again"
             )
 
 

@@ -21,7 +21,7 @@ from checkpointing.metadata.paths import relative_to_table, table_of_state
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.sinks.statistics import logged_statistics
 from jobs.stores.cuts import Cut
-from jobs.stores.delta_log import paths_with_deletion_vectors
+from jobs.stores.known_table import paths_with_deletion_vectors
 from jobs.stores.lost_files import is_ours, lost_files, marked, merged
 from jobs.stores.output_tables import first_problem
 from jobs.stores.table_columns import columns_of_schema
@@ -137,7 +137,7 @@ def _append_back(warehouse: Warehouse, name: TableName, base: Base, seen: Histor
     known, old = known_files(seen.records), load(warehouse, name, then)
     wanted = base.after_rows(name, {path: known.get(path, file) for path, file in _ours(old, name).items()})
     now = _ours(table, name) | _pending(seen.pending, name)
-    lost = {f"{name}/{path}": each for path, each in lost_files(table, folder, then).items()}
+    lost = {f"{name}/{path}": each for path, each in lost_files(folder, table.version(), then).items()}
     merged_ones = sorted(lost.keys() - wanted.keys())
     if merged_ones:
         raise TableNotRolledBackError(f"table {name}: {merged(lost[merged_ones[0]].by, str(folder))}")

@@ -12,7 +12,8 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, TableName
 from jobs.storage.folder import Folder
 from jobs.storage.together import both
-from jobs.stores.delta_log import DeltaLog, FaultHook, active_paths, no_fault
+from jobs.stores.delta_log import DeltaLog, FaultHook, no_fault
+from jobs.stores.known_table import KnownTable, active_paths
 from jobs.stores.log_entries import published_by
 from jobs.stores.warehouse import Warehouse
 
@@ -50,20 +51,20 @@ class TableLogs:
             self._logs[table] = DeltaLog(folder, hook=self._hook)
         return self._logs[table]
 
-    def shown(self, table: DeltaTable, name: TableName) -> int:
-        """Return the newest checkpoint that the loaded table shows, or 0 if it shows none."""
+    def shown(self, table: KnownTable, name: TableName) -> int:
+        """Return the newest checkpoint that the table shows, or 0 if it shows none."""
         known, version, checkpoint = self._shown.get(name, (None, 0, 0))
-        if known is not table or version != table.version():
+        if known is not table.loaded or version != table.version():
             checkpoint = self._shown_by(table, name)
-            self._shown[name] = (table, table.version(), checkpoint)
+            self._shown[name] = (table.loaded, table.version(), checkpoint)
         return checkpoint
 
-    def _shown_by(self, table: DeltaTable, name: TableName) -> int:
+    def _shown_by(self, table: KnownTable, name: TableName) -> int:
         """Return the checkpoint of the newest entry, which is ours as a rule. delta-rs would read the whole log."""
         newest = self.published_at(name, table.version())
         if newest is not None:
             return newest.checkpoint
-        return table.transaction_version(self._warehouse.paths.transaction_id(name)) or 0
+        return self.log(name).loaded().transaction_version(self._warehouse.paths.transaction_id(name)) or 0
 
     def published_at(self, name: TableName, version: int) -> Entry | None:
         """Return the checkpoint of the job that an entry of a table published; None if none, or if it is unreadable."""
@@ -97,9 +98,9 @@ class TableLogs:
         for log in self._logs.values():
             log.look_anew()
 
-    def published(self, table: DeltaTable, name: TableName, checkpoint: CheckpointId) -> None:
-        """Record that a commit after that loaded table makes the table show a checkpoint."""
-        self._shown[name] = (table, table.version() + 1, checkpoint)
+    def published(self, table: KnownTable, name: TableName, checkpoint: CheckpointId) -> None:
+        """Record that a commit after that table makes the table show a checkpoint."""
+        self._shown[name] = (table.loaded, table.version() + 1, checkpoint)
         self._left.pop(name, None)
 
 
@@ -125,7 +126,7 @@ def table_shown(logs: TableLogs, name: TableName, mode: TableMode, recorded: int
     table = log.current()
     shows, version = CheckpointId(logs.shown(table, name)), table.version()
     if mode is TableMode.APPEND:
-        return TableShown(shows, version, _rows_of(table), None)
+        return TableShown(shows, version, _rows_of(log.loaded()), None)
     if recorded is None or recorded > version:
         return TableShown(shows, version, None, None)
     at_cut = DeltaTable(str(log.folder), version=recorded)

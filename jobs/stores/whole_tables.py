@@ -20,7 +20,7 @@ from checkpointing.metadata.paths import is_data_file
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.sinks.statistics import logged_statistics
 from jobs.stores.cuts import Cut
-from jobs.stores.delta_log import paths_with_deletion_vectors
+from jobs.stores.known_table import paths_with_deletion_vectors
 from jobs.stores.table_rules import purge
 from jobs.stores.warehouse import Warehouse
 

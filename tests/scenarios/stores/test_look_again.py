@@ -54,6 +54,20 @@ def test_between_two_looks_a_commit_reads_no_log(stores, rows, tables, silver, r
     assert {silver: 2} == stores.read_cut(CheckpointId(2))
 
 
+def test_a_look_reads_no_log_if_only_we_have_committed(stores, rows, tables, silver, reads):
+    """The process knows what it has committed itself, in the table as in `checkpoints` and `cuts`."""
+    _checkpoint(stores, rows, tables, silver, 1)
+    stores.look_again([silver])
+    reads.clear()
+    for number in (2, 3):
+        assert number == _checkpoint(stores, rows, tables, silver, number)
+        stores.look_again([silver])
+    assert [] == reads
+    DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
+    stores.look_again([silver])
+    assert ["update_incremental"] == reads[:1]
+
+
 def test_commits_of_others_after_the_look_are_noticed(stores, rows, tables, another, silver):
     """Each look reads the log, so the next one sees newer commits."""
     _checkpoint(stores, rows, tables, silver, 1)

@@ -6,7 +6,7 @@ from deltalake import DeltaTable
 
 from jobs.cleanup.table_history import read_history
 from jobs.storage.place import local
-from jobs.stores.delta_log import active_paths
+from jobs.stores.known_table import active_paths
 
 
 @pytest.fixture

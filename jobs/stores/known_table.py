@@ -1,0 +1,87 @@
+"""What this process knows of a Delta table: a version that delta-rs loaded, and this process's own commits since.
+
+A `KnownTable` at version v says what a load of version v would say. Columns, properties and protocol are those of the
+loaded version, since none of the commits since has changed them (`DeltaLog` reads the log after a commit that does).
+The active files are those of the loaded version, changed by the commits since. So nobody has to read a log in order to
+learn what this process has written itself.
+"""
+
+from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+Action = AddAction | RemoveAction
+
+
+class KnownTable:
+    """A table at one version. `loaded` has its columns, properties and protocol, but may be of an older version."""
+
+    def __init__(
+        self, loaded: DeltaTable, folder: str, *, version: int | None = None, files: set[str] | None = None
+    ) -> None:
+        """Name a loaded table and its folder in the storage. A later `version` comes with the names of its files."""
+        self.loaded = loaded
+        self._folder = folder
+        self._prefix = f"{folder}/" if folder else ""
+        self._version = loaded.version() if version is None else version
+        self._files = files
+
+    def version(self) -> int:
+        """Return the version."""
+        return self._version
+
+    @property
+    def files(self) -> AbstractSet[str]:
+        """The names of the active files in the table's storage. The set changes with the next commit."""
+        return self._known_files()
+
+    def paths(self) -> list[str]:
+        """Return the paths of the active files inside the table's folder, in order."""
+        return sorted(name.removeprefix(self._prefix) for name in self.files)
+
+    def without(self, paths: Iterable[str]) -> set[str]:
+        """Return those of the paths inside the table's folder that are not active."""
+        return {path for path in paths if f"{self._prefix}{path}" not in self.files}
+
+    def with_deletion_vectors(self) -> frozenset[str]:
+        """Return the paths of active files with a deletion vector. Tidemark's commits add none."""
+        marked = paths_with_deletion_vectors(self.loaded)
+        return marked.difference(self.without(marked))
+
+    def after(self, actions: Collection[Action]) -> "KnownTable":
+        """Return the table after a commit of these actions. The new object takes over the set of files."""
+        files = self._known_files()
+        files.difference_update(f"{self._prefix}{each.path}" for each in actions if isinstance(each, RemoveAction))
+        files.update(f"{self._prefix}{each.path}" for each in actions if isinstance(each, AddAction))
+        return KnownTable(self.loaded, self._folder, version=self._version + 1, files=files)
+
+    def _known_files(self) -> set[str]:
+        if self._files is None:
+            self._files = {f"{self._prefix}{path}" for path in active_paths(self.loaded)}
+        return self._files
+
+
+def active_paths(table: DeltaTable) -> list[str]:
+    """Return the paths of the table's active files, as its log has them."""
+    return [str(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
+
+
+def paths_with_deletion_vectors(table: DeltaTable) -> frozenset[str]:
+    """Return the paths, in the form of `active_paths`, of active files with a deletion vector.
+
+    delta-rs cannot remove such files. For a table that never had the feature, this call costs nothing.
+    """
+    if "deletionVectors" not in (table.protocol().reader_features or ()):
+        return frozenset()
+    vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
+    root = _plain(str(table.table_uri)).rstrip("/") + "/"
+    marked = (_plain(uri).removeprefix(root) for uri in vectors.column("filepath").to_pylist())
+    return frozenset(marked).intersection(active_paths(table))
+
+
+def _plain(uri: str) -> str:
+    return unquote(urlparse(uri).path) if uri.startswith("file:") else uri
