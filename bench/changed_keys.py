@@ -6,9 +6,10 @@ import polars as pl
 from deltalake import DeltaTable
 
 from bench.workload import Totals
+from jobs.storage.address import StoreUrl
 
 
-def totals_shown(table: Path) -> Totals:
+def totals_shown(table: Path | StoreUrl) -> Totals:
     """Return the totals of a table of changed keys (key, n, total).
 
     The newest row of a key has its largest count. It has the largest sum too, because no value is negative.

@@ -22,7 +22,9 @@ _KEYS: Final = 1_000_000
 WARM_UP: Final = 3
 """The first epochs and batches of a program. They do not count."""
 WARM_UP_FLIGHTS: Final = 4
-_ONCE: Final = ("state", "tiny", "core", "live", "postgres", "store")
+WARM_UP_CLUSTER: Final = 2
+"""The first epochs on a cluster."""
+_ONCE: Final = ("state", "tiny", "core", "live", "postgres", "store", "cluster")
 """Programs that measure often enough in one round, so that later rounds leave them out."""
 
 
@@ -97,6 +99,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
             command = module("bench.ours.tiny_commits", "--checkpoints", str(extent.checkpoints))
         case ["store", part]:
             command = module(f"bench.ours.store_{part}", "--checkpoints", str(extent.store_checkpoints[part]))
+        case ["cluster", workers]:
+            command = module("bench.ours.cluster_sums", str(_events(extent)), "--workers", workers)
         case ["core"]:
             command = module("bench.ours.core_acknowledgements")
         case ["core", subtasks]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bench.cluster import ONE, TWO, two_workers
 from bench.large_jobs import LARGE_CORE, LIVE, live_files, many_acknowledgements
 from bench.measures import middle, spread, steady
 from bench.plan import WARM_UP, WARM_UP_FLIGHTS, Extent
@@ -319,6 +320,14 @@ ROWS: Final = (
         programs=lambda _: ("store:commits",),
         figures=_store_commits,
         reached=lambda found: found["sequential"] <= 6 and found["ours_s"] <= 0.250,  # noqa: PLR2004
+    ),
+    Row(
+        id="P13",
+        work="keyed sums on a standalone cluster, input and tables on S3: two workers of one core against one",
+        bar=">= 1.7x",
+        programs=lambda _: (ONE, TWO),
+        figures=two_workers,
+        reached=lambda found: found["ratio"] >= 1.7,  # noqa: PLR2004
     ),
     Row(
         id="P14",
