@@ -5,6 +5,7 @@ from typing import Final
 
 from spec.at_one_cut import Announced
 from spec.credit import Credit
+from spec.ending_soon import EndsSoon
 from spec.failing_splits import FailingSplits
 from spec.giving_way import GivesWay
 from spec.history import History
@@ -28,6 +29,7 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "gives-way": GivesWay,
     "inputs-end": InputsEnd,
     "savepoints-waited-for": WaitsForSavepoints,
+    "ends-soon": EndsSoon,
 }
 """The judge of each invariant, by the invariant's id."""
 

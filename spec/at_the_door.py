@@ -57,6 +57,7 @@ from checkpointing.tick.messages import (
     Work,
 )
 from spec.behind import doubt, published, restore_what_is_lost
+from spec.mishap_events import ListsWereStale
 from spec.politeness import UnseenLeft
 from spec.store_faults import NO_ANSWER, Harm
 from spec.world import World
@@ -207,11 +208,14 @@ class Carrier:
 
     def _observed(self) -> Observed:
         world = self._world
-        version, rows = world.before if self._lags() else (world.version, world.rows())
+        lags, cuts_lag = self._lags(), self._is_stale()
+        if lags or cuts_lag:
+            world.history.add(ListsWereStale())
+        version, rows = world.before if lags else (world.version, world.rows())
         alive = self._alive(newest_claim(rows))
         holder = HolderObserved(alive, None) if self._eyes.sees_holders else HolderObserved(None, world.lease)
         rows = tuple(map(world.as_read, rows))
-        cuts = world.cuts_before if self._is_stale() else frozenset(world.cuts)
+        cuts = world.cuts_before if cuts_lag else frozenset(world.cuts)
         return Observed(version, rows, cuts, holder, self._eyes.at(world.now_ms))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, VertexId
 from checkpointing.messages import EndTick, InputSegments, TickOutcome
+from spec.failures_in_a_row import FLINKS_LIST, FailuresInARow
 from spec.history import (
     CheckpointEnded,
     CheckpointTriggered,
@@ -21,16 +22,6 @@ from spec.history import (
 )
 from spec.judgement_events import JudgementBroke, JudgementTold
 
-FLINKS_LIST = frozenset(
-    {
-        Reason.IO_EXCEPTION,
-        Reason.CHECKPOINT_ASYNC_EXCEPTION,
-        Reason.CHECKPOINT_EXPIRED,
-        Reason.CHECKPOINT_DECLINED,
-        Reason.FINALIZE_CHECKPOINT_FAILURE,
-    }
-)
-"""The reasons that Flink's `CheckpointFailureManager` counts."""
 GIVEN = frozenset(
     {
         Reason.QUALITY,
@@ -156,26 +147,6 @@ def badly_retried(history: History) -> Iterator[str]:
                 pass
 
 
-@dataclass(slots=True)
-class _Row:
-    """The failures in a row of one generation."""
-
-    count: int = 0
-    success: CheckpointId = NO_CHECKPOINT
-    is_over: bool = False
-    """True if there was one failure too many."""
-
-    def ended(self, checkpoint: CheckpointId, reason: Reason | None, tolerable: int) -> None:
-        """Take the end of a checkpoint."""
-        if checkpoint < self.success:
-            return
-        if reason is None:
-            self.count, self.success = 0, checkpoint
-        elif reason in FLINKS_LIST:
-            self.count += 1
-            self.is_over = self.is_over or self.count > tolerable
-
-
 def wrongly_counted(history: History) -> Iterator[str]:
     """Yield every tick that survived one failed checkpoint too many, or that failed too early.
 
@@ -184,21 +155,21 @@ def wrongly_counted(history: History) -> Iterator[str]:
     """
     if history.tolerable is None:
         return
-    rows: dict[Generation, _Row] = {}
+    rows: dict[Generation, FailuresInARow] = {}
     asked: set[Generation] = set()
     for event in history.without_flow:
         match event:
             case SavepointAsked(generation):
                 asked.add(generation)
             case CheckpointEnded(generation, checkpoint, reason):
-                rows.setdefault(generation, _Row()).ended(checkpoint, reason, history.tolerable)
+                rows.setdefault(generation, FailuresInARow()).ended(checkpoint, reason, history.tolerable)
             case TickOver(generation, end) if generation not in asked:
-                yield from _of_tick(generation, end, rows.get(generation, _Row()), history.tolerable)
+                yield from _of_tick(generation, end, rows.get(generation, FailuresInARow()), history.tolerable)
             case _:
                 pass
 
 
-def _of_tick(generation: Generation, end: EndTick, row: _Row, tolerable: int) -> Iterator[str]:
+def _of_tick(generation: Generation, end: EndTick, row: FailuresInARow, tolerable: int) -> Iterator[str]:
     """Judge the end of a tick.
 
     A commit with unknown outcome ends it with FINALIZE_CHECKPOINT_FAILURE, and fails no checkpoint.

@@ -102,8 +102,6 @@ class Scenario:
     parallelisms: tuple[int, ...] = field(default=(1, 2, 3))
     bounded: tuple[VertexId, ...] = ()
     """The sources that end, by their first names."""
-    expects_barriers: bool = False
-    """True if the job saves work shortly before a periodic barrier."""
     parted: bool = False
     """True if the orders are read in parts."""
 

@@ -15,6 +15,7 @@ from spec.history import (
     RowCommitted,
     TableChanged,
 )
+from spec.mishap_events import ListsWereStale, TableRestored
 from spec.pacing import positions_of
 from spec.rest_events import FoundFinished
 
@@ -45,8 +46,12 @@ def wrongly_gone_on(history: History) -> Iterator[str]:
             case JobClaimed(claim) if over is not None:
                 began[claim.generation] = over
                 over = None
+            case TableRestored():
+                over = None  # it had lost log entries, so somebody had to claim the job
+            case ListsWereStale():
+                over = None  # a tick has to claim a job if it does not see the last cut
             case CutsCorrected() | TableChanged():
-                began.clear()  # tables had lost log entries, so somebody had to claim the job
+                began.clear()  # the same, and they are published again
             case DoorStarted(generation, graph, restored) if restored is not None and generation in began:
                 known = {each.vertex for each in restored.vertices}
                 if all(source.bounded and source.id in known for source in graph.sources()):

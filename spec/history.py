@@ -20,7 +20,7 @@ from checkpointing.snapshots import TaskWork
 from spec.attempt_events import AttemptEvent
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCancelled, JudgementTold
-from spec.mishap_events import CutsSeen, PowerLost
+from spec.mishap_events import CutsSeen, ListsWereStale, PowerLost, TableRestored
 from spec.model import Contents
 from spec.politeness import UnseenLeft
 from spec.rest_events import RestEvent
@@ -287,6 +287,8 @@ Event = (
     | CutsCorrected
     | CutsSeen
     | PowerLost
+    | TableRestored
+    | ListsWereStale
     | FilesDiscarded
     | RestEvent
     | FileMissed

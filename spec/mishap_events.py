@@ -14,6 +14,18 @@ class CutsSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class TableRestored:
+    """A user restored the log of a table that had lost entries, as a refused start asks for."""
+
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class ListsWereStale:
+    """A tick that looked at the job may not have been shown its newest entries or cuts."""
+
+
+@dataclass(frozen=True, slots=True)
 class PowerLost:
     """The power failed, and took versions that a recorded cut names, and files that an entry names."""
 

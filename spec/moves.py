@@ -72,7 +72,6 @@ class Moves:
     """True if the sources read cuts of another job. Each of these asks for a checkpoint."""
     sources_end: int = 0
     """How many of the two sources are bounded: none, the payments, or both."""
-    expects_barriers: bool = False
     """True if the job saves work shortly before a periodic barrier, as real ticks do."""
     parts: bool = False
     """True if the orders are read in parts: some splits to their end, and then the others (B4)."""
@@ -98,7 +97,6 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     upstream = Random(f"cuts of {seed}")  # noqa: S311 - as above
     stores = Random(f"manifests of {seed}")  # noqa: S311 - as above
     ends = Random(f"ends of {seed}")  # noqa: S311 - as above
-    barriers = Random(f"expected barriers of {seed}")  # noqa: S311 - as above
     parts = Random(f"parts of {seed}")  # noqa: S311 - as above
     arrivals = Random(f"arrivals of {seed}")  # noqa: S311 - as above
     troubles = Random(f"stores of {seed}")  # noqa: S311 - as above
@@ -128,7 +126,6 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         rests=later.random() < EVENLY,
         polls_fail=polls.random() < SELDOM,
         sources_end=ends.choice([1, 2]) if ends.random() < SELDOM else 0,
-        expects_barriers=barriers.random() < EVENLY,
         parts=parts.random() < SELDOM,
         mishaps=Mishaps(1, random.choice([1, 2])) if random.random() < SELDOM else NO_MISHAPS,
         pause_ms=random.choice([0, 0, 40, 150]),

@@ -38,7 +38,6 @@ def setup_of(world: World, scenario: Scenario, plan: TickPlan, hands: Hands, wor
         seed=plan.number,
         idle_poll_ms=scenario.idle_poll_ms,
         linger_ms=scenario.linger_ms,
-        expects_barriers=scenario.expects_barriers,
         credit_bytes=scenario.credit_bytes,
     )
 

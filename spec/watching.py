@@ -38,6 +38,7 @@ from checkpointing.messages import (
     SliceOffered,
     SourceEnded,
     SourceIdle,
+    StopKind,
     StopRequested,
     SuitesJudged,
     TablesChecked,
@@ -46,6 +47,7 @@ from checkpointing.messages import (
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from spec.channel_bytes import ChannelBytes
 from spec.entries_say import ended_before, splits_before
+from spec.failures_in_a_row import FailuresInARow
 from spec.steps import Begun, Step
 
 Split = tuple[VertexId, SplitId]
@@ -86,6 +88,8 @@ class Watched:
     """The checkpoints that have an id and have not ended."""
     aborted: int = 0
     """How many were told as aborted."""
+    completed: int = 0
+    """How many checkpoints were told as complete."""
     completed_ms: int | None = None
     """When a checkpoint or savepoint was last told as complete."""
     reserving: dict[str, CheckpointId] = field(default_factory=dict)
@@ -94,10 +98,11 @@ class Watched:
     """Users' requests that are not answered yet."""
     stops_failed: int = 0
     """How many savepoints of a stop have failed. After each, periodic triggering begins again."""
+    failures: FailuresInARow = field(default_factory=FailuresInARow)
     is_stopping: bool = False
     """True if somebody has asked the tick to stop, with or without a savepoint."""
     is_troubled: bool = False
-    """True if something failed that ends the tick as soon as no commit is in doubt."""
+    """True if the tick ends as soon as no commit is in doubt. It failed, must stop, or has all its checkpoints."""
     is_over: bool = False
 
     @property
@@ -124,7 +129,7 @@ class Watched:
 
     def is_asked_too_soon(self, split: Split) -> bool:
         """Return whether a split was found idle so shortly before that it must not be asked, even before a barrier."""
-        pause_ms = self.setup.idle_poll_ms // (POLLS if self.setup.expects_barriers else 1)
+        pause_ms = self.setup.idle_poll_ms // POLLS
         since = self.idle_since.get(split)
         return split in self.ended or (since is not None and self.now_ms < since + pause_ms)
 
@@ -183,7 +188,7 @@ class Watched:
             case HookRestored():
                 self.restoring.discard(fact.hook)
             case StopRequested():
-                self.is_stopping = True
+                self.is_stopping, self.is_troubled = True, self.is_troubled or fact.kind is StopKind.NOW
             case Begun():
                 self.channels.restored(fact.setup.restored)
             case _:
@@ -200,8 +205,11 @@ class Watched:
                 self.channels.began(effect)
             case NotifyAborted():
                 self.aborted += 1
-                self._ended(effect.checkpoint)
+                self._ended(effect.checkpoint, effect.reason)
             case NotifyComplete():
+                self.completed += 1
+                limit = self.setup.limits.checkpoints
+                self.is_troubled |= limit is not None and self.completed >= limit
                 self.completed_ms = self.now_ms
                 self._ended(effect.checkpoint)
             case SavepointTaken():
@@ -251,7 +259,9 @@ class Watched:
                 if split[0] not in others or split in self.failed
             }
 
-    def _ended(self, checkpoint: CheckpointId) -> None:
+    def _ended(self, checkpoint: CheckpointId, reason: Reason | None = None) -> None:
+        self.failures.ended(checkpoint, reason, self.setup.config.tolerable_failures)
+        self.is_troubled |= self.failures.is_over
         self.pending.discard(checkpoint)
         if self.asked_hooks:
             self.asked_hooks = {asked for asked in self.asked_hooks if asked[1] != checkpoint}

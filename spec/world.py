@@ -38,7 +38,7 @@ from spec.history import (
     SavepointDisposed,
     TableChanged,
 )
-from spec.mishap_events import CutsSeen, PowerLost
+from spec.mishap_events import CutsSeen, PowerLost, TableRestored
 from spec.named_files import named_files
 from spec.pipeline import ROW_BYTES
 from spec.readers import Readers
@@ -362,6 +362,7 @@ class World:
         """Restore the log that the table had before it lost entries."""
         log = self.table(name)
         self.tables[name] = log.backup or log
+        self.history.add(TableRestored(name))
 
     def see_cuts(self, generation: Generation, readable: Iterable[CheckpointId]) -> None:
         """Note what each of these cuts shows, if there was a mishap."""

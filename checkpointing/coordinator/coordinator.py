@@ -233,6 +233,11 @@ class CheckpointCoordinator:
         return self._due_ms()
 
     @property
+    def triggers_periodically(self) -> bool:
+        """Whether checkpoints are triggered by the interval."""
+        return self._books.scheduler.next_ms is not None
+
+    @property
     def next_due_ms(self) -> int | None:
         """When the next checkpoint is due: now, if a request waits for its turn, or else by the interval."""
         return self._books.now_ms if self._triggering.requests_wait else self._books.scheduler.next_ms

@@ -17,7 +17,7 @@ from checkpointing.gate import messages as gate
 from checkpointing.identifiers import CheckpointId, SubtaskId
 from checkpointing.job.ending import OWN_REQUEST, Cause, Next
 from checkpointing.job.epochs import counts_of
-from checkpointing.job.finishing import end_inputs, hand_end_on, split_ended
+from checkpointing.job.finishing import end_inputs, hand_end_on, split_ended, stop_scheduler
 from checkpointing.job.judgements import Judged, objection
 from checkpointing.job.lingering import ask_again, is_time
 from checkpointing.job.operator_run import InputEnd, OperatorRun
@@ -321,6 +321,7 @@ class JobDoor:
 
     def _poll_sources(self) -> None:
         job = self._job
+        self._stop_reading()
         job.effects.extend(job.readers.polls(job.now_ms, job.credit.has, barrier_waits=job.barrier_waits))
 
     def _turn(self, run: OperatorRun) -> bool:
@@ -365,10 +366,16 @@ class JobDoor:
             failing=job.readers.failing,
             ended=job.readers.all_ended and job.data_ended,
         )
-        job.readers.stopped = job.readers.stopped or not job.ending.reads
+        self._stop_reading()
         if isinstance(decision, EndTick):
             job.shut_down(decision)
+        elif job.ending.settles:
+            stop_scheduler(job)
         return decision
+
+    def _stop_reading(self) -> None:
+        """Read no more rows, once the tick is about to end."""
+        self._job.readers.stopped = self._job.readers.stopped or not self._job.ending.reads
 
     def _is_quiet(self) -> bool:
         """Return whether nothing moves: no poll, no work, no checkpoint that somebody waits for.

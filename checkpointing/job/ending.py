@@ -125,8 +125,13 @@ class Ending:
 
     @property
     def reads(self) -> bool:
-        """True if more rows may be read."""
-        return self.phase is not TickPhase.FINISHING
+        """True if more rows may be read. A tick that stops or fails could not commit them."""
+        return self.phase in (TickPhase.RUNNING, TickPhase.SUSPENDING, TickPhase.SUSPENDING_OR_FINISHING)
+
+    @property
+    def settles(self) -> bool:
+        """True if the tick only waits until no entry is in doubt. It begins no checkpoint any more."""
+        return self.phase in (TickPhase.STOPPING, TickPhase.FAILING)
 
     @property
     def takes_checkpoints(self) -> bool:

@@ -9,6 +9,7 @@ take part until the job has finished.
 """
 
 from checkpointing.channel_items import EndOfData
+from checkpointing.coordinator.messages import SchedulerStopped
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import SourceEnded
@@ -36,3 +37,13 @@ def hand_end_on(job: Wiring, run: OperatorRun) -> None:
     for subtask in run.vertex.subtasks():
         job.subtasks.step(subtask, SubtaskFinished())
         job.broadcast(subtask, EndOfData())
+
+
+def stop_scheduler(job: Wiring) -> None:
+    """Stop periodic triggering, and abort what is not being committed, as Flink does for a job that fails.
+
+    See Flink's CheckpointCoordinatorDeActivator.
+    """
+    if job.coordinator.triggers_periodically:
+        job.tell(SchedulerStopped())
+        job.settle()

@@ -38,8 +38,7 @@ def ask_again(job: Wiring, fact: SourceIdle) -> None:
 
 def _barrier_is_near(job: Wiring, until_ms: int) -> bool:
     """Return whether a periodic barrier is due by then. A job without an interval has none."""
-    periodic = job.setup.expects_barriers and job.setup.config.interval_ms is not None
-    due_ms = job.coordinator.next_due_ms if periodic else None
+    due_ms = job.coordinator.next_due_ms if job.setup.config.interval_ms is not None else None
     return due_ms is not None and due_ms <= until_ms
 
 

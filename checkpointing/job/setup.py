@@ -52,7 +52,5 @@ class JobSetup:
     """How long to wait before an idle split is asked again."""
     linger_ms: int = 1_000
     """How long segments may wait for more segments, so that micro-batches are few and large."""
-    expects_barriers: bool = False
-    """True if the job saves work shortly before a periodic barrier (`lingering`). Ticks of older versions did not."""
     credit_bytes: int = 64 * 1024 * 1024
     """Back-pressure: how many bytes may lie in one channel, sent and not yet processed."""

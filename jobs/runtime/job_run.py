@@ -58,7 +58,6 @@ class JobRun:
             limits=work.limits,
             allow_non_restored_state=self.allow_non_restored_state,
             seed=seed_of(work.claim),
-            expects_barriers=True,
         )
 
     def handlers(self, engine: Engine) -> EffectHandlers:

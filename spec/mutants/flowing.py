@@ -25,7 +25,7 @@ from checkpointing.messages import RunMicroBatch, SavepointKind, SavepointReques
 from spec.explore_job import DrivenJob, SmallJob
 from spec.faults import Faults
 from spec.invariants import violations
-from spec.mutants.judges import BARRIERS, PAUSES, QUOTAS, directed
+from spec.mutants.judges import PAUSES, QUOTAS, directed
 from spec.mutants.planting import Patch, mutant
 from spec.pipeline import HOOKS, MAX_PARALLELISM, SPLITS, graph
 
@@ -244,7 +244,7 @@ def an_idle_split_is_asked_again_at_once(patch: Patch) -> None:
     patch.put(readers, "_is_ready", is_ready)
 
 
-@mutant("not-too-early", BARRIERS)
+@mutant("not-too-early")
 def before_a_barrier_an_idle_split_is_asked_at_once(patch: Patch) -> None:
     real = SourceReaders.ask_sooner
 
@@ -257,7 +257,7 @@ def before_a_barrier_an_idle_split_is_asked_at_once(patch: Patch) -> None:
 # ------------------------------------------------------------------ too late
 
 
-@mutant("not-too-late", BARRIERS)
+@mutant("not-too-late")
 def a_few_rows_wait_for_a_barrier_however_long(patch: Patch) -> None:
     real = lingering.is_time
 

@@ -103,7 +103,6 @@ UPSTREAM = Judge(
     partial(_simulated, savepoints_max=3, rollbacks_max=1, splits=True, declines=True, cuts=True),
     400,
 )
-BARRIERS = Judge("simulator with expected barriers", partial(_simulated, expects_barriers=True), 400)
 ENDS = Judge(
     "simulator with sources that end",
     partial(_simulated, savepoints_max=2, rollbacks_max=1, resets_max=1, sources_end=2),

@@ -17,6 +17,8 @@ from checkpointing.messages import (
     SavepointFailed,
     SliceOffered,
     SourceIdle,
+    StopKind,
+    StopRequested,
     TickOutcome,
 )
 from spec.history import History
@@ -151,7 +153,18 @@ def give_up_a_savepoint_at_the_end(history):
     return replace(history, steps=steps)
 
 
+def ask_every_tick_to_stop_at_once(history):
+    """Every door hears so before its first fact, and goes on as it did."""
+    stop = StopRequested(StopKind.NOW)
+    steps = {
+        generation: [begun, replace(begun, told=stop, effects=()), *others]
+        for generation, (begun, *others) in history.steps.items()
+    }
+    return replace(history, steps=steps)
+
+
 FALSIFIED_AT_DOORS = {
+    "ends-soon": ask_every_tick_to_stop_at_once,
     "savepoints-waited-for": give_up_a_savepoint_at_the_end,
     "cut-announced": let_every_slice_reach_a_cut,
     "gives-way": let_another_process_claim_the_job,

@@ -13,12 +13,12 @@ IDLE_MS = 500
 
 @pytest.fixture
 def expecting(job):
-    """Return what begins a job with an interval that expects its barriers."""
+    """Return what begins a job with an interval."""
 
     def begun(interval_ms=INTERVAL_MS, **setup):
         config = {"interval_ms": interval_ms, "micro_batch_rows_max": 10 * FEW_ROWS}
         limits = TickLimits(until_caught_up=False)
-        return job.story(job.two_sources(), config, **{"limits": limits, "expects_barriers": True, **setup})
+        return job.story(job.two_sources(), config, **{"limits": limits, **setup})
 
     return begun
 
@@ -45,7 +45,7 @@ def test_a_few_rows_wait_for_the_barrier_that_is_near(expecting):
 
 @pytest.mark.parametrize(
     ("rows", "setup"),
-    [(FEW_ROWS, {}), (3, {"interval_ms": FAR_MS}), (3, {"expects_barriers": False}), (3, {"interval_ms": None})],
+    [(FEW_ROWS, {}), (3, {"interval_ms": FAR_MS}), (3, {"interval_ms": None})],
 )
 def test_other_rows_run_at_once(expecting, rows, setup):
     """Many rows are work that need not wait. A barrier that is far would make a few rows wait for nothing."""

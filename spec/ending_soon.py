@@ -1,0 +1,57 @@
+"""The end of a tick comes soon: a tick that must stop, or cannot go on, reads no more and begins no checkpoint.
+
+It only waits until no entry is in doubt. A checkpoint that began meanwhile would be in doubt next, so the end could
+stay away for long. Flink stops periodic triggering when a job fails (CheckpointCoordinatorDeActivator).
+
+Less is said of a tick that reads another job's cuts: its splits may be on their way to a cut (A10).
+"""
+
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import (
+    AppendRow,
+    CheckTables,
+    Effect,
+    Fact,
+    MicroBatchFailed,
+    PollSource,
+    StopKind,
+    StopRequested,
+)
+from checkpointing.metadata.record import CheckpointRecord
+from spec.steps import Begun
+from spec.watching import DoorJudge, Watched
+
+
+class EndsSoon(DoorJudge):
+    """Judges what a tick begins although it is to end."""
+
+    def __init__(self, door: Watched) -> None:
+        """Begin with a tick that goes on."""
+        super().__init__(door)
+        self._why = ""
+        self._begun_before = CheckpointId(0)
+        """The checkpoints below it had an id when the tick had to end. One more may have waited for a block of ids."""
+
+    def told(self, fact: Begun | Fact) -> None:
+        """Note why the tick must end."""
+        stops = isinstance(fact, StopRequested) and fact.kind is StopKind.NOW
+        if not self._why and (stops or isinstance(fact, MicroBatchFailed)):
+            self._why = "was asked to stop now" if stops else "cannot go on"
+            waits_for_id = self.door.next_id > self.door.last_id
+            self._begun_before = CheckpointId(self.door.next_id + waits_for_id)
+
+    def asked(self, effect: Effect) -> None:
+        """Judge what is read, and which checkpoints are committed. Without an interval, all of them were asked for."""
+        if not self._why:
+            return
+        if isinstance(effect, PollSource) and not self.door.setup.cut_groups:
+            self.wrong(f"the tick {self._why}, and asks split {effect.split} of {effect.source}")
+        commits = _committed(effect)
+        if commits is not None and commits >= self._begun_before and self.door.setup.config.interval_ms is not None:
+            self.wrong(f"the tick {self._why}, and commits checkpoint {commits}, which had not begun")
+
+
+def _committed(effect: Effect) -> CheckpointId | None:
+    if isinstance(effect, CheckTables):
+        return effect.checkpoint
+    return effect.row.checkpoint if isinstance(effect, AppendRow) and isinstance(effect.row, CheckpointRecord) else None
