@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each of the 22 machines. Some 130 to 170 of them are
+The nightly profile takes 2,000 runs of up to 200 steps of each of the 23 machines. Some 130 to 170 of them are
 taken, so four machines together take more than a million.
 """
 
@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec import profiles
+from spec.machines.asking import LostAnswersMachine
 from spec.machines.attempts import AttemptsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
@@ -37,6 +38,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     KeepingMachine,
     SubtaskMachine,
     AttemptsMachine,
+    LostAnswersMachine,
     ReadersMachine,
     RepairMachine,
     LineMachine,

@@ -4,8 +4,6 @@ The reference counts what the attempts have completed and how they failed. From 
 follows, after which delay, and what it may still do.
 """
 
-from dataclasses import dataclass, field
-
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -37,6 +35,7 @@ from checkpointing.tick.door import TickDoor
 from checkpointing.tick.errand import Errand, Terms
 from checkpointing.tick.messages import (
     AppendClaim,
+    AppendEntry,
     AppendRelease,
     CleanUp,
     CutRead,
@@ -52,6 +51,7 @@ from checkpointing.tick.messages import (
     Work,
     WorkEnded,
 )
+from spec.machines.attempts_model import Told
 from spec.machines.judging import expect
 
 ATTEMPTS = "attempts"
@@ -78,64 +78,6 @@ _reasons = st.sampled_from([Reason.TASK_FAILURE, Reason.TASK_FAILURE, Reason.CHE
 _waits = st.sampled_from([0, 400])
 _outcomes = st.sampled_from([TickOutcome.CAUGHT_UP, TickOutcome.STOPPED])
 _times = st.sampled_from([0, 10, 900, 1_000, 3_000, 6_000])
-
-
-@dataclass(slots=True)
-class Told:
-    """What happened to the attempts of one tick."""
-
-    limits: TickLimits
-    strategy: RestartStrategy
-    began_ms: int
-    claims: int = 0
-    completed: int = 0
-    restarts: int = 0
-    failures_ms: list[int] = field(default_factory=list)
-    backoff_ms: int = 0
-    in_a_row: int = 0
-    """The restarts since the last quiet time."""
-    waits_until_ms: int = 0
-    """Until when a tick whose trace is full waits for another process."""
-
-    def left_ms(self, now_ms: int) -> int | None:
-        """Return what is left of the duration."""
-        limit = self.limits.duration_ms
-        return None if limit is None else max(0, self.began_ms + limit - now_ms)
-
-    def left(self, now_ms: int) -> TickLimits:
-        """Return what is left of the limits, for the next attempt."""
-        if self.claims <= 1:
-            return self.limits
-        wanted = self.limits.checkpoints
-        return TickLimits(
-            checkpoints=None if wanted is None else max(0, wanted - self.completed),
-            duration_ms=self.left_ms(now_ms),
-            until_caught_up=self.limits.until_caught_up,
-        )
-
-    def delays_ms(self, now_ms: int) -> range | None:
-        """Note a failure. Return the delays that are right before the next restart, or None if none follows."""
-        before, self.failures_ms = self.failures_ms, [*self.failures_ms, now_ms]
-        match self.strategy:
-            case FixedDelay(attempts, delay_ms):
-                return range(delay_ms, delay_ms + 1) if len(before) < attempts else None
-            case FailureRate(failures_max, interval_ms, delay_ms):
-                recent = [at for at in self.failures_ms if at >= now_ms - interval_ms]
-                return range(delay_ms, delay_ms + 1) if len(recent) <= failures_max else None
-            case ExponentialDelay():
-                return self._backoff(self.strategy, before, now_ms)
-            case _:
-                return None
-
-    def _backoff(self, strategy: ExponentialDelay, before: list[int], now_ms: int) -> range | None:
-        quiet = not before or now_ms - before[-1] - self.backoff_ms >= strategy.reset_after_ms
-        self.in_a_row = 1 if quiet else self.in_a_row + 1
-        grown = min(int(self.backoff_ms * strategy.multiplier), strategy.max_ms)
-        self.backoff_ms = strategy.initial_ms if quiet else grown
-        if strategy.attempts is not None and self.in_a_row > strategy.attempts:
-            return None
-        spread = int(self.backoff_ms * strategy.jitter)
-        return range(self.backoff_ms - spread, min(self.backoff_ms + spread, strategy.max_ms) + 1)
 
 
 class AttemptsMachine(RuleBasedStateMachine):
@@ -168,7 +110,7 @@ class AttemptsMachine(RuleBasedStateMachine):
         self.stopping = False
         self.told = Told(limits, strategy, self.now_ms)
         self.waits_ms = waits_ms
-        terms = Terms(holder=_holder(1), take_over=True, limits=limits, strategy=strategy, waits_ms=waits_ms)
+        terms = Terms(holder=holder(1), take_over=True, limits=limits, strategy=strategy, waits_ms=waits_ms)
         self.door = TickDoor(ERRAND, terms)
         self._carry_out(self.door.start(self._stamp()))
 
@@ -249,7 +191,7 @@ class AttemptsMachine(RuleBasedStateMachine):
         self.rows.append(
             Claim(
                 generation=self.rival,
-                holder=_holder(2),
+                holder=holder(2),
                 first_id=first,
                 last_id=CheckpointId(first + 9),
                 at_ms=self.now_ms,
@@ -322,7 +264,7 @@ class AttemptsMachine(RuleBasedStateMachine):
             fact = self._answer(self.asked)
             if fact is None:
                 break
-            effects = self.door.step(fact, self._stamp())
+            effects = self._told(fact)
         if isinstance(self.asked, Work):
             due = self.told.left(self.now_ms)
             expect(self.asked.limits == due, ATTEMPTS, f"{self.asked.limits} are left, due are {due}: {self.told}")
@@ -333,12 +275,8 @@ class AttemptsMachine(RuleBasedStateMachine):
                 lease = Lease(self.rival, self.now_ms + 30_000) if self.rival is not None else None
                 holder = HolderObserved(alive=lease is not None, lease=lease)
                 return Observed(len(self.rows), tuple(self.rows), frozenset(self.cuts), holder, self.now_ms)
-            case AppendClaim() | AppendRelease():
-                if effect.at_version != len(self.rows):
-                    return RowRefused(effect.row.nonce, "another process")
-                self.told.claims += isinstance(effect, AppendClaim)
-                self.rows.append(effect.row)
-                return RowAppended(effect.row.nonce, len(self.rows))
+            case AppendClaim() | AppendEntry() | AppendRelease():
+                return self._append(effect)
             case ReadCut():
                 return CutRead({})
             case RecordCut():
@@ -353,12 +291,23 @@ class AttemptsMachine(RuleBasedStateMachine):
             case _:
                 return None
 
+    def _told(self, fact: TickFact) -> tuple[TickEffect, ...]:
+        return self.door.step(fact, self._stamp())
+
+    def _append(self, effect: AppendClaim | AppendEntry | AppendRelease) -> TickFact:
+        if effect.at_version != len(self.rows):
+            return RowRefused(effect.row.nonce, "another process")
+        self.told.claims += isinstance(effect, AppendClaim)
+        self.rows.append(effect.row)
+        return RowAppended(effect.row.nonce, len(self.rows))
+
     def _stamp(self) -> Stamp:
         self.nonces += 1
         return Stamp(self.now_ms, str(self.nonces), self.stopping)
 
 
-def _holder(pid: int) -> Holder:
+def holder(pid: int) -> Holder:
+    """Return a process of this host."""
     return Holder(host="here", pid=pid, started="")
 
 

@@ -1,5 +1,6 @@
 """Plants bugs in the attempts of one tick: in what is left of its limits, and in how often it restarts."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from checkpointing.commit.at_rest import Stamp
@@ -15,10 +16,13 @@ from checkpointing.coordinator.restart import (
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
-from checkpointing.messages import EndTick
+from checkpointing.messages import EndTick, RowAppended, RowRefused, RowUnknown
+from checkpointing.tick import asking
+from checkpointing.tick.asking import Steps
 from checkpointing.tick.attempts import Attempts
-from checkpointing.tick.messages import Recovered, RestartDue
-from spec.mutants.judges import ATTEMPTS, RESTARTS
+from checkpointing.tick.messages import AppendClaim, AppendEntry, Recovered, RestartDue
+from spec.machines.asking import ASKED_AGAIN
+from spec.mutants.judges import ATTEMPTS, LOST_ANSWERS, RESTARTS
 from spec.mutants.planting import Patch, mutant
 
 
@@ -139,3 +143,56 @@ def failures_of_any_time_count_in_a_rate(patch: Patch) -> None:
         return real(replace(strategy, interval_ms=now_ms), history, now_ms)
 
     patch.put(restart, "_by_rate", by_rate)
+
+
+# ------------------------------------------------------------------ answers that are lost
+
+
+@mutant(ASKED_AGAIN, LOST_ANSWERS)
+def an_append_is_asked_again_without_end(patch: Patch) -> None:
+    real = asking.appended
+
+    def appended(effect: AppendClaim | AppendEntry) -> Steps[RowAppended | RowRefused | RowUnknown]:
+        fact = yield from real(effect)
+        while isinstance(fact, RowUnknown):
+            fact = yield from real(effect)
+        return fact
+
+    patch.function(asking, "appended", appended)
+
+
+@mutant(ASKED_AGAIN, LOST_ANSWERS)
+def an_append_of_unknown_outcome_is_taken_for_refused(patch: Patch) -> None:
+    _answered_otherwise(patch, lambda effect, unknown: RowRefused(unknown.nonce, unknown.error))
+
+
+@mutant(ASKED_AGAIN, LOST_ANSWERS)
+def an_append_of_unknown_outcome_is_taken_for_done(patch: Patch) -> None:
+    _answered_otherwise(patch, lambda effect, unknown: RowAppended(unknown.nonce, effect.at_version + 1))
+
+
+@mutant(ASKED_AGAIN, LOST_ANSWERS)
+def a_claim_is_asked_again_under_another_nonce(patch: Patch) -> None:
+    real = asking.appended
+
+    def appended(effect: AppendClaim | AppendEntry) -> Steps[RowAppended | RowRefused | RowUnknown]:
+        fact = yield effect
+        if isinstance(fact, (RowAppended, RowRefused)):
+            return fact
+        if isinstance(effect, AppendClaim):
+            effect = replace(effect, row=effect.row.model_copy(update={"nonce": f"{effect.row.nonce} again"}))
+        return (yield from real(effect))
+
+    patch.function(asking, "appended", appended)
+
+
+def _answered_otherwise(
+    patch: Patch, answer: Callable[[AppendClaim | AppendEntry, RowUnknown], RowAppended | RowRefused]
+) -> None:
+    real = asking.appended
+
+    def appended(effect: AppendClaim | AppendEntry) -> Steps[RowAppended | RowRefused | RowUnknown]:
+        fact = yield from real(effect)
+        return answer(effect, fact) if isinstance(fact, RowUnknown) else fact
+
+    patch.function(asking, "appended", appended)

@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec import profiles
+from spec.machines.asking import LostAnswersMachine
 from spec.machines.attempts import AttemptsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
@@ -173,6 +174,7 @@ READERS = Judge("machine of the splits' turns", _by_machine(ReadersMachine), 60)
 REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
 LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)
 ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 60)
+LOST_ANSWERS = Judge("machine of lost answers", _by_machine(LostAnswersMachine), 60)
 
 
 def directed(scene: Callable[[], bool], invariant: str) -> Judge:

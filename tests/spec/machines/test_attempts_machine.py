@@ -1,5 +1,6 @@
-"""Runs the machine of a tick's attempts."""
+"""Runs the machines of a tick's attempts and of lost answers."""
 
+from spec.machines.asking import LostAnswersMachine
 from spec.machines.attempts import AttemptsMachine
 
 
@@ -9,3 +10,11 @@ def test_attempts_follow_as_strategy_and_limits_say(run_machine):
     The planted bugs that this machine finds are in `spec.mutants.attempting`.
     """
     run_machine(AttemptsMachine)
+
+
+def test_an_append_whose_answer_is_lost_is_asked_again(run_machine):
+    """Answers to claims and to entries of savepoints at rest are lost, up to all of them.
+
+    The planted bugs that this machine finds are in `spec.mutants.attempting`.
+    """
+    run_machine(LostAnswersMachine)
