@@ -16,12 +16,12 @@ _KINDS: Final = (
     (
         r"instance metadata|InstanceCredential|169\.254\.169\.254|metadata\.google",
         "there are no credentials, neither in the environment nor from the machine's role",
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or those of your kind of store",
+        "set {key}",
     ),
     (
         r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidClientTokenId|ExpiredToken|Unauthenticated|InvalidToken",
         "the store does not accept the credentials",
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or those of your kind of store, to a key that is valid",
+        "set {key} to a key that is valid",
     ),
     (
         r"NoSuchBucket|bucket does not exist|ContainerNotFound",
@@ -46,14 +46,32 @@ _KINDS: Final = (
     (
         r"builder error",
         "the endpoint begins with http://, which is not encrypted",
-        "set AWS_ALLOW_HTTP=true if that is meant, or write https:// in AWS_ENDPOINT_URL",
+        "set {kind}_ALLOW_HTTP=true if that is meant, or write https:// there",
     ),
     (
         r"error sending request|dns error|Connection refused|timed out|trying to connect",
         "the store cannot be reached",
-        "check AWS_ENDPOINT_URL and the network",
+        "check {endpoint} and the network",
     ),
 )
+_VARIABLES: Final = {
+    "s3": {
+        "kind": "AWS",
+        "key": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        "endpoint": "AWS_ENDPOINT_URL",
+    },
+    "gs": {
+        "kind": "GOOGLE",
+        "key": "GOOGLE_APPLICATION_CREDENTIALS",
+        "endpoint": "gcs_base_url in GOOGLE_SERVICE_ACCOUNT_KEY, if you have set it,",
+    },
+    "abfss": {
+        "kind": "AZURE",
+        "key": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+        "endpoint": "AZURE_STORAGE_ENDPOINT, if you have set it,",
+    },
+}
+"""The environment variables that ways out name, for each kind of store."""
 _GONE: Final = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
 
 
@@ -96,7 +114,9 @@ def known_failure(url: StoreUrl, tried: str, name: str, said: str) -> StoreError
     """Return the error for a client's answer to a request, or None if the answer names no cause that is known."""
     for words, cause, way_out in _KINDS:
         if re.search(words, said):
-            return StoreError(f"{_attempt(url, tried, name)}, because {cause}", way_out)
+            return StoreError(
+                f"{_attempt(url, tried, name)}, because {cause}", way_out.format_map(_VARIABLES[url.scheme])
+            )
     return None
 
 
