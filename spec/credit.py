@@ -37,8 +37,8 @@ class Credit(DoorJudge):
         """Judge every split that waits although it has credit."""
         door = self.door
         for split, subtask in self._free.items():
-            waits = split not in door.polls and door.channels.full(split[0], subtask) is None
-            if waits and door.reads and not door.is_idle(split):
+            waits = split not in door.polls and not door.is_idle(split) and door.reads
+            if waits and door.channels.full(split[0], subtask) is None:
                 self.wrong(f"split {split[1]} of {split[0]} has credit, and is not read")
 
 

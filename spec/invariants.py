@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
-from spec import hooks, manifests, model
+from spec import hooks, manifests, model, texts
 from spec.alignment import misaligned
 from spec.at_doors import DOOR_JUDGES, badly_driven
 from spec.at_one_cut import mixed_cuts
@@ -337,6 +337,8 @@ INVARIANTS |= {
     "manifests-first": manifests.named_too_early,
     "manifests-are-shared": manifests.written_again,
     "manifests-stay": manifests.deleted_too_early,
+    "formats-keep-their-meaning": texts.read_otherwise,
+    "false-entries-refused": texts.believed,
     "durable": taken_by_power_cuts,
     "cuts-hold": changed_cuts,
     "cuts-stay": dropped_cuts,

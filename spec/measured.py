@@ -11,7 +11,15 @@ from typing import NamedTuple
 from checkpointing.channel_items import SourceSlice
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, VertexId
-from checkpointing.messages import Effect, Fact, MicroBatchFinished, RunMicroBatch, SliceOffered, SubtaskOutput
+from checkpointing.messages import (
+    Effect,
+    Fact,
+    MicroBatchFinished,
+    MicroBatchNotStaged,
+    RunMicroBatch,
+    SliceOffered,
+    SubtaskOutput,
+)
 from checkpointing.metadata.record import CheckpointRecord, VertexStatistics
 from spec.pacing import positions_of
 from spec.steps import Begun
@@ -41,6 +49,9 @@ class Measured(DoorJudge):
         self._state: dict[tuple[VertexId, int], tuple[int, ...]] = {}
         """The bytes of state that each micro-batch wrote, by subtask."""
         self._newest = CheckpointId(door.next_id - 1)
+        self._ran: dict[VertexId, list[tuple[int, int]]] = {}
+        """When each vertex ran over bytes, and how many it had run over then. Bytes that are taken back run again."""
+        self._running: dict[VertexId, int] = {}
         self._passed: dict[VertexId, int] = {}
         """The last micro-batch of each vertex before the barrier of the newest entry."""
         self._sent: Counter[Split] = Counter()
@@ -58,7 +69,10 @@ class Measured(DoorJudge):
             self._sent[split] += fact.slice.rows
             self._sent_bytes[split] += fact.slice.bytes
             self._sent_at[split, fact.slice.end] = self._sent[split], self._sent_bytes[split]
-        if isinstance(fact, MicroBatchFinished):
+        elif isinstance(fact, MicroBatchNotStaged):
+            self._run(fact.vertex, -self._running.pop(fact.vertex, 0))
+        elif isinstance(fact, MicroBatchFinished):
+            self._running.pop(fact.vertex, None)
             at, files = (
                 (fact.vertex, fact.micro_batch),
                 [file for output in fact.outputs for file in _tables_files(output)],
@@ -72,13 +86,16 @@ class Measured(DoorJudge):
         if isinstance(effect, RunMicroBatch):
             rows = sum(segment.rows for entry in effect.inputs for segment in entry.segments)
             self._rows[effect.vertex, effect.micro_batch] = rows
-        record = drafted(effect)
-        if record is not None:
+            size = sum(segment.bytes for entry in effect.inputs for segment in entry.segments)
+            self._running[effect.vertex] = size
+            self._run(effect.vertex, size)
+        elif (record := drafted(effect)) is not None:
             self._judge(record)
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
         """Note when an id was used."""
-        self._given_ms |= dict.fromkeys(given, self.door.now_ms)
+        if given:
+            self._given_ms |= dict.fromkeys(given, self.door.now_ms)
 
     def _judge(self, record: CheckpointRecord) -> None:
         begun, given = record.statistics.triggered_ms, self._given_ms.get(record.checkpoint)
@@ -90,6 +107,7 @@ class Measured(DoorJudge):
         last = {vertex.vertex: vertex.micro_batch for vertex in record.vertices}
         for vertex in record.statistics.vertices:
             self._judge_times(record, vertex)
+            self._judge_processed(record, vertex)
             self._judge_work(record, vertex, last[vertex.vertex])
             self._judge_subtasks(record, vertex, last[vertex.vertex])
         self._judge_sources(record)
@@ -110,6 +128,37 @@ class Measured(DoorJudge):
             self.wrong(f"{where}: {vertex} has a negative number")
         if vertex.async_ms != vertex.acknowledged_ms - vertex.aligned_ms:
             self.wrong(f"{where}: {vertex.async_ms} ms from {vertex.aligned_ms} to {vertex.acknowledged_ms}")
+
+    def _judge_processed(self, record: CheckpointRecord, vertex: VertexStatistics) -> None:
+        """Judge the bytes that the gate let through from the first barrier to the last.
+
+        What the vertex ran over before the first barrier is not among them. What it ran over between its snapshot and
+        the last barrier is, because all that it had taken before was in its snapshot.
+        """
+        if vertex.bytes_processed is None or not vertex.barriers:
+            return
+        at = [barrier.at_ms for barrier in vertex.barriers]
+        most = self._sent_since(vertex.vertex, min(at)) if vertex.bytes_processed else 0
+        least = self._ran_until(vertex.vertex, max(at) - 1) - self._ran_until(vertex.vertex, vertex.aligned_ms)
+        if not least <= vertex.bytes_processed <= most:
+            self.wrong(
+                f"checkpoint {record.checkpoint} at {vertex.vertex}: {vertex.bytes_processed} bytes passed from "
+                f"{min(at)} to {max(at)}, and it ran over {least} to {most}"
+            )
+
+    def _sent_since(self, vertex: VertexId, at_ms: int) -> int:
+        """Return how many bytes were sent to a vertex, except those that it had run over before a time."""
+        lying = self.door.channels.lying.items()
+        into = sum(size for (edge, _), size in lying if edge.downstream == vertex) - self._running.get(vertex, 0)
+        return into + self._ran_until(vertex, self.door.now_ms) - self._ran_until(vertex, at_ms - 1)
+
+    def _run(self, vertex: VertexId, size: int) -> None:
+        known = self._ran.setdefault(vertex, [])
+        known.append((self.door.now_ms, (known[-1][1] if known else 0) + size))
+
+    def _ran_until(self, vertex: VertexId, at_ms: int) -> int:
+        """Return how many bytes a vertex had run over at the end of a millisecond."""
+        return next((size for ran_ms, size in reversed(self._ran.get(vertex, ())) if ran_ms <= at_ms), 0)
 
     def _judge_work(self, record: CheckpointRecord, vertex: VertexStatistics, last: int) -> None:
         if last == 0 and not vertex.micro_batches:

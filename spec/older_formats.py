@@ -1,55 +1,101 @@
-"""Takes entries through the real codec, sometimes as an older version of Tidemark would have written them."""
+"""Writes an entry as any older version of Tidemark wrote it, and says what that text means.
+
+The judge of the codec reads the text with the product, and compares what it reads with this meaning. The two share no
+code: this module only knows in which format a field appeared, and what an entry without the field says.
+"""
 
 import json
-from collections.abc import Callable
-from random import Random
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
-from checkpointing.metadata.codec import decode, encode
+from checkpointing.metadata.codec import encode
 from checkpointing.metadata.record import Row
 
-Rewrite = Callable[[Row], Row]
-OLDER: Final = 0.3
-"""The probability that an entry is written in an older format, if that format knows all that the entry says."""
 Fields = dict[str, Any]
+"""A JSON object."""
+
+PRESENT: Final = 6
+_FIRST: Final = {"rollback": 3, "reset": 3}
+"""The first format that knew a kind, if it was not format 1."""
+_SUBTASKS: Final = ("task_ms", "sync_ms", "rows_in", "rows_out", "bytes_out", "checkpointed_bytes")
+_LATER: Final[tuple[tuple[int, str, object], ...]] = (
+    (3, "abandoned", False),
+    (3, "tables.removes", []),
+    (4, "tables.leaving", []),
+    (4, "columns", []),
+    (4, "vertices.meanings", None),
+    (4, "vertices.table_keys", []),
+    (5, "tables.planned_on", None),
+    (5, "renames", []),
+    (5, "hooks", []),
+    (5, "statistics.counts", None),
+    (5, "statistics.rows_estimated", 0),
+    (5, "statistics.vertices.start_delay_ms", None),
+    (5, "statistics.vertices.bytes_processed", None),
+    (5, "statistics.vertices.async_ms", None),
+    (5, "statistics.vertices.subtasks", {name: [] for name in _SUBTASKS}),
+    (6, "manifests", []),
+    (6, "tables.of_snapshots", False),
+)
+"""The format in which a field appeared, its place, and what an entry of an older format says instead."""
 
 
-def as_stored(random: Random) -> Rewrite:
-    """Return a function that takes an entry to text and back."""
+class Written(NamedTuple):
+    """An entry in some format."""
 
-    def rewrite(row: Row) -> Row:
-        envelope = json.loads(encode(row, writer="spec"))
-        for number, takes_away in ((5, _before_6), (4, _before_5), (3, _before_4), (2, _before_3)):
-            if random.random() > OLDER or not takes_away(envelope["row"]):
-                break
-            envelope["format"] = envelope["row"]["format"] = number
-        return decode(json.dumps(envelope))
-
-    return rewrite
+    envelope: Fields
+    meant: Fields
+    """What the entry says, in the present format."""
 
 
-def _gone(fields: Fields, *names: str) -> bool:
-    """Remove these fields if they are all empty. Return whether they were."""
-    says_nothing = not any(fields.get(name) for name in names)
-    for name in names if says_nothing else ():
-        fields.pop(name, None)
-    return says_nothing
+def formats_of(kind: str) -> range:
+    """Return the formats that knew this kind of entry, including the present one."""
+    return range(_FIRST.get(kind, 1), PRESENT + 1)
 
 
-def _before_6(row: Fields) -> bool:
-    for table in row.get("tables", []):
-        table.pop("of_snapshots")
-    return _gone(row, "manifests")
+def written(row: Row, number: int) -> Written:
+    """Return the entry as a version with this format wrote it."""
+    envelope: Fields = json.loads(encode(row, writer="spec"))
+    meant, older = _said(row), envelope["row"]
+    if envelope["kind"] not in ("claim", "release"):
+        for since, place, says in _LATER:
+            if number < since:
+                _leave_out(older, place)
+                _say(meant, place, says)
+        if number < 2:  # noqa: PLR2004 - every savepoint was pinned then, and nothing else
+            del older["pinned"]
+            meant["pinned"] = envelope["kind"] == "savepoint"
+    envelope["format"] = older["format"] = number
+    return Written(envelope, meant)
 
 
-def _before_5(row: Fields) -> bool:
-    return _gone(row.get("statistics", {}), "counts") and _gone(row, "renames", "hooks")
+def read_otherwise(meant: Fields, read: Row) -> str:
+    """Return the first field that is read otherwise than it was meant, or nothing."""
+    said = _said(read)
+    names = sorted({*meant, *said})
+    return next((name for name in names if meant.get(name, names) != said.get(name, names)), "")
 
 
-def _before_4(row: Fields) -> bool:
-    vertices = row.get("vertices", [])
-    return not vertices and _gone(row, "columns")
+def _said(row: Row) -> Fields:
+    said: Fields = json.loads(row.model_dump_json())
+    return said
 
 
-def _before_3(row: Fields) -> bool:
-    return not row.get("tables") and _gone(row, "abandoned")
+def _leave_out(document: Fields, place: str) -> None:
+    for owner, name in _owners(document, place):
+        del owner[name]
+
+
+def _say(document: Fields, place: str, says: object) -> None:
+    for owner, name in _owners(document, place):
+        owner[name] = says
+
+
+def _owners(document: Fields, place: str) -> Iterator[tuple[Fields, str]]:
+    """Yield each object that has the field, and the field's own name."""
+    *outer, name = place.split(".")
+    owners = [document]
+    for each in outer:
+        inner = [owner[each] for owner in owners]
+        owners = [one for found in inner for one in (found if isinstance(found, list) else [found])]
+    yield from ((owner, name) for owner in owners)

@@ -1,4 +1,4 @@
-"""The events of a warehouse in which nothing goes on any more, of a reader that loses a file, and of manifests."""
+"""The events of a warehouse at rest, of a reader that loses a file, of manifests, and of entries as texts."""
 
 from dataclasses import dataclass
 
@@ -50,6 +50,28 @@ class EntryRead:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryTranslated:
+    """An entry was written as a version with this format wrote it, and was read.
+
+    `differs` is the first field that reads otherwise than it was meant, or why nothing was read. It is empty if the
+    entry was read as it was meant.
+    """
+
+    kind: str
+    format: int
+    differs: str
+
+
+@dataclass(frozen=True, slots=True)
+class LieTold:
+    """The codec was given an entry that Tidemark cannot have written. The only right answer is "refused"."""
+
+    kind: str
+    lie: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
 class FoundFinished:
     """A tick ended before its claim, because the job has finished (B4). The rest is what the stores said then."""
 
@@ -60,4 +82,4 @@ class FoundFinished:
     """The tables that show less than a recorded cut."""
 
 
-RestEvent = CameToRest | ReservedGone | EntryStored | EntryRead | FoundFinished
+RestEvent = CameToRest | ReservedGone | EntryStored | EntryRead | EntryTranslated | LieTold | FoundFinished

@@ -80,7 +80,7 @@ class Simulation:
         self._arrivals = Random(f"arrivals of {seed}")  # noqa: S311 - as above
         self.scenario = scenario_of(seed, self.moves, self._random, self._shapes)
         self.world = World(self._new_history)
-        store_entries(self.world, self.moves, self._shapes)
+        store_entries(self.world, self.moves, Random(f"formats of {seed}"))  # noqa: S311 - as above
         self.world.lag_ms = LAG_MS if self.moves.lists_lag else 0
         self.world.faults = StoreFaults(seed, self.world.met) if self.moves.stores_fail else None
         self._narrate = narrate

@@ -1,9 +1,10 @@
 """Stores simulated entries as the product does: as text in any format, and with manifests.
 
 Each appended entry is encoded and stored. Every process that reads it decodes it, with its manifests. The bounds are so
-low that even small entries have several manifests.
+low that even small entries have several manifests. The codec also reads each entry in some format, and a false one.
 """
 
+import json
 from hashlib import sha256
 from random import Random
 from typing import Final
@@ -11,25 +12,65 @@ from typing import Final
 from checkpointing.commit import manifests
 from checkpointing.commit.manifests import Manifest, Sizes, Stored, counted_by, handles_in, path_of
 from checkpointing.identifiers import VertexId
-from checkpointing.metadata.codec import decode_stored, encode
+from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, decode_stored, encode, kind_of
 from checkpointing.metadata.record import CheckpointRecord, Row
+from spec.lies import falsify
 from spec.moves import Moves
-from spec.older_formats import as_stored
-from spec.rest_events import EntryRead, EntryStored
+from spec.older_formats import Fields, formats_of, read_otherwise, written
+from spec.rest_events import EntryRead, EntryStored, EntryTranslated, LieTold
 from spec.table_log import Written
 from spec.world import World
 
 LOW: Final = Sizes(inline=2, recent=1, manifest=3, sparse=2, few=1)
+LIES_OF_CUTS: Final = 2
+"""How many false entries are made of each cut. It has more fields to falsify than a claim or a release."""
 MANIFEST: Final = VertexId("manifest")
 
 
 def store_entries(world: World, moves: Moves, random: Random) -> None:
     """Store the entries of this world as its moves say: in older formats, with manifests, or unchanged."""
     if moves.older_formats:
-        world.as_stored = as_stored(random)
+        world.as_stored = _Texts(world, random).as_stored
     if moves.manifests:
         store = _Entries(world)
         world.as_stored, world.as_read = store.as_stored, store.as_read
+
+
+class _Texts:
+    """Takes each entry through the codec: in a format that its kind had, and with a lie."""
+
+    def __init__(self, world: World, random: Random) -> None:
+        self._world = world
+        self._random = random
+
+    def as_stored(self, row: Row) -> Row:
+        kind = kind_of(row).value
+        number = self._random.choice(formats_of(kind))
+        envelope, meant = written(row, number)
+        text = json.dumps(envelope)
+        try:
+            read = decode(text)
+            differs = read_otherwise(meant, read)
+        except ValueError as error:
+            read, differs = row, str(error)
+        self._world.history.add(EntryTranslated(kind, number, differs))
+        for _ in range(LIES_OF_CUTS if isinstance(row, CheckpointRecord) else 1):
+            false: Fields = json.loads(text)
+            self._tell(false, falsify(false, self._random))
+        says_all = not read_otherwise(meant, row)
+        return read if says_all else decode(encode(row, writer="spec"))
+
+    def _tell(self, envelope: Fields, lie: str) -> None:
+        """Let the codec read a false entry."""
+        try:
+            decode(json.dumps(envelope))
+        except (UnreadableRowError, UnknownFormatError):
+            answer = "refused"
+        except Exception as error:  # noqa: BLE001 - the codec must find the words for each text
+            answer = f"answered with {type(error).__name__}: {error}"
+        else:
+            answer = "believed"
+        self._world.history.add(LieTold(str(envelope["kind"]), lie, answer))
 
 
 class _Entries:

@@ -17,6 +17,11 @@ Step = Callable[[str, Document], Document]
 """(kind, entry in format n) -> entry in format n + 1."""
 
 
+def _each(document: Document, name: str, new: Document) -> Document:
+    """Add fields to each object of a list. An entry that lacks the list still lacks it, so it is refused as damaged."""
+    return document | {name: [new | each for each in document[name]]} if name in document else document
+
+
 def _pinned(kind: str, document: Document) -> Document:
     """Format 2 says whether a cut is pinned. In format 1 savepoints were pinned, and nothing else."""
     if kind in (RowKind.CHECKPOINT.value, RowKind.SAVEPOINT.value):
@@ -27,24 +32,21 @@ def _pinned(kind: str, document: Document) -> Document:
 def _on_its_line(kind: str, document: Document) -> Document:
     """Format 3 knows rollbacks. In format 2 no entry was ever abandoned, and no table lost files of ours."""
     if kind in (RowKind.CHECKPOINT.value, RowKind.SAVEPOINT.value):
-        tables = [{"removes": [], **table} for table in document.get("tables", [])]
-        document = {"abandoned": False, **document, "tables": tables}
+        document = {"abandoned": False, **_each(document, "tables", {"removes": []})}
     return document | {"format": 3}
 
 
 def _with_meanings_and_columns(kind: str, document: Document) -> Document:
     """Format 4 records what state columns mean, the keys of upsert tables and the columns of every table."""
     if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
-        vertices = [{"meanings": None, "table_keys": [], **vertex} for vertex in document.get("vertices", [])]
-        document = {"columns": [], **document, "vertices": vertices}
+        document = {"columns": [], **_each(document, "vertices", {"meanings": None, "table_keys": []})}
     return document | {"format": 4}
 
 
 def _with_renames_subtasks_and_hooks(kind: str, document: Document) -> Document:
     """Format 5 records renames, measurements of subtasks, and the state of master hooks. Older entries have none."""
     if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
-        statistics = {"counts": None, **document.get("statistics", {})}
-        document = {"renames": [], "hooks": [], **document, "statistics": statistics}
+        document = {"renames": [], "hooks": [], **document}
     return document | {"format": 5}
 
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.coordinator.task import SnapshotMetrics
+from checkpointing.gate.alignment import Alignment
 from checkpointing.gate.messages import InFlightComplete, TriggerCheckpoint
-from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
+from checkpointing.identifiers import ChannelId, CheckpointId, SubtaskId, VertexId
 from checkpointing.job import epochs
 from checkpointing.job.epochs import EpochLog
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
@@ -29,6 +30,38 @@ def the_alignment_of_an_unaligned_checkpoint_is_forgotten(patch: Patch) -> None:
         """Keep the figure of the trigger."""
 
     patch.put(EpochLog, "overtaken", overtaken)
+
+
+def _overtaken_with(patch: Patch, size: Callable[[InFlightComplete], int]) -> None:
+    """Let an entry say another number of bytes that passed the gate of an unaligned checkpoint."""
+    real = EpochLog.overtaken
+
+    def overtaken(self: EpochLog, vertex: VertexId, effect: InFlightComplete) -> None:
+        real(self, vertex, replace(effect, bytes_processed=size(effect)))
+
+    patch.put(EpochLog, "overtaken", overtaken)
+
+
+@mutant("measured")
+def bytes_that_passed_an_unaligned_gate_are_told_as_milliseconds(patch: Patch) -> None:
+    _overtaken_with(patch, lambda effect: effect.alignment_ms)
+
+
+@mutant("measured")
+def bytes_that_passed_an_unaligned_gate_are_told_as_rows(patch: Patch) -> None:
+    _overtaken_with(patch, lambda effect: effect.bytes_processed // 10)
+
+
+@mutant("measured")
+def bytes_that_passed_before_the_first_barrier_count_too(patch: Patch) -> None:
+    real = Alignment.align
+
+    def align(self: Alignment, channel: ChannelId, now_ms: int) -> None:
+        processed = self._processed
+        real(self, channel, now_ms)
+        self._processed = self.bytes_processed = processed
+
+    patch.put(Alignment, "align", align)
 
 
 @mutant("measured")

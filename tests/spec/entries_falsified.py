@@ -16,7 +16,7 @@ from spec.history import (
 )
 from spec.judgement_events import JudgementBegun
 from spec.pipeline import ORDERS, position_before, rows_before
-from spec.rest_events import EntryRead, EntryStored
+from spec.rest_events import EntryRead, EntryStored, EntryTranslated, LieTold
 
 
 def _first(events, kind, holds=lambda event: True):
@@ -142,9 +142,11 @@ def say_that_orders_are_cuts(events):
 
 
 _ONE = CheckpointId(1)
-FALSIFIED_MANIFESTS = {
+FALSIFIED_STORED = {
     "manifests-hold": lambda events: [*events, EntryRead(_ONE, (), differs=True)],
     "manifests-first": lambda events: [*events, EntryStored(_ONE, ("a",), ("a",), ("a",), changed=True)],
     "manifests-are-shared": lambda events: [*events, EntryStored(_ONE, ("a",), ("a",), (), changed=False)],
     "manifests-stay": lambda events: [*events, EntryRead(_ONE, ("a",), differs=False)],
+    "formats-keep-their-meaning": lambda events: [*events, EntryTranslated("savepoint", 1, "pinned")],
+    "false-entries-refused": lambda events: [*events, LieTold("checkpoint", "a name twice", "believed")],
 }

@@ -49,7 +49,7 @@ from tests.spec.declining_falsified import (
 )
 from tests.spec.descriptions_falsified import describe_no_state
 from tests.spec.entries_falsified import (
-    FALSIFIED_MANIFESTS,
+    FALSIFIED_STORED,
     build_on_another_version,
     check_a_table_less,
     count_a_row_more,
@@ -299,7 +299,7 @@ def skip_a_micro_batch(events):
     return without(events, place)
 
 
-FALSIFIED = FALSIFIED_MANIFESTS | {
+FALSIFIED = FALSIFIED_STORED | {
     "at-one-cut": say_that_orders_are_cuts,
     "tables-follow": build_on_another_version,
     "marks": mark_the_newest,

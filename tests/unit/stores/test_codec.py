@@ -65,6 +65,16 @@ def test_a_damaged_entry_is_reported_as_damaged(text: str) -> None:
         decode(text)
 
 
+@pytest.mark.parametrize("field", ["tables", "vertices", "statistics"])
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_an_older_checkpoint_without_a_field_of_every_format_is_refused(number: int, field: str) -> None:
+    """It is damaged. It is not read as a checkpoint without tables or vertices."""
+    document = json.loads((Path(__file__).parent / "rows" / f"checkpoint_format_{number}.json").read_text())
+    del document["row"][field]
+    with pytest.raises(UnreadableRowError, match=f"row.{field}"):
+        decode(json.dumps(document))
+
+
 def test_a_checkpoint_of_format_1_is_read_unpinned() -> None:
     """The first release wrote this entry. All of it is read, and it is no savepoint."""
     text = (Path(__file__).parent / "rows" / "checkpoint_format_1.json").read_text()
