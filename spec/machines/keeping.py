@@ -1,7 +1,8 @@
 """The machine of what a clean-up keeps: entries, rollbacks, savepoints, readers without a reservation, dead ticks.
 
 Its reference: a file stays while an entry names it, the table shows it, a cut of an entry shows it, or a reader within
-the grace may need it. Otherwise it goes.
+the grace may need it. Otherwise it goes. In the same way, entries of the table's log stay and go. The job may begin
+with an import: a process holds it, copies files of older generations, and appends the entry that names them last.
 """
 
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from checkpointing.commit.cleanup import (
     Shown,
     TableSeen,
     decide_cleanup,
+    log_floor,
     noted,
     readable_cuts,
 )
@@ -34,6 +36,10 @@ NEEDED_STAYS = "needed-stays"
 """A clean-up deletes nothing that an entry, the table, a cut or a reader within the grace needs."""
 UNNEEDED_GOES = "unneeded-goes"
 """Once the grace is over, clean-ups of a job at rest leave no unneeded file."""
+LOG_STAYS = "log-stays"
+"""A clean-up drops no log entry from which the table, a cut or a reader within the grace may begin."""
+LOG_GOES = "log-goes"
+"""Older log entries go as soon as a clean-up is one grace old that found them unneeded."""
 
 _pick = st.integers(0, 20)
 _graces = st.sampled_from([HOUR_MS, 0, HOUR_MS])
@@ -84,14 +90,30 @@ class KeepingMachine(RuleBasedStateMachine):
         """The same for the recorded cuts."""
         self.readers: list[tuple[int, frozenset[str]]] = []
         self.looks: tuple[CleanUpLook, ...] = ()
+        self.readable_until: dict[int, int] = {}
+        """When a reader could last begin with each version of the table."""
+        self.looked: dict[int, int] = {}
+        """When clean-ups were, and the oldest version with which a reader could begin then."""
         self.current = Generation(1)
         self.made = 0
         self.commit(pinned=False, shares=False)
 
-    @initialize(grace_ms=_graces)
-    def configure(self, grace_ms: int) -> None:
-        """Draw the readers' grace."""
+    @initialize(grace_ms=_graces, copied=st.lists(st.integers(1, 3), max_size=2))
+    def configure(self, grace_ms: int, copied: list[int]) -> None:
+        """Draw the readers' grace, and the generations that staged the files of an import."""
         self.grace_ms = grace_ms
+        if copied:
+            self._import(tuple(Generation(each) for each in copied))
+
+    def _import(self, copied: tuple[Generation, ...]) -> None:
+        """Begin anew with an import. A clean-up beside it deletes nothing, however long it takes."""
+        self.entries, self.shown_at, self.cuts, self.there, self.log = {}, {}, {}, {}, Log()
+        self.current = Generation(max(copied) + 1)
+        state = tuple(self._stage("copied", each) for each in copied)
+        self.now_ms += self.grace_ms + 1
+        deleted = decide_cleanup(self._facts(others_hold=True)).delete
+        expect(not deleted, NEEDED_STAYS, f"an import loses {deleted}")
+        self._append(RowKind.CHECKPOINT, NO_CHECKPOINT, state, frozenset(), pinned=False)
 
     # -------------------------------------------------------------- what is written
 
@@ -178,7 +200,12 @@ class KeepingMachine(RuleBasedStateMachine):
     @rule(ms=_waits)
     def wait(self, ms: int) -> None:
         """Let time pass."""
+        self._pass(ms)
+
+    def _pass(self, ms: int) -> None:
+        self._note_readable()
         self.now_ms += ms
+        self._judge_log()
 
     @rule(oldest=st.booleans())
     def read(self, oldest: bool) -> None:  # noqa: FBT001
@@ -195,12 +222,24 @@ class KeepingMachine(RuleBasedStateMachine):
         rows = tuple(self.entries[each] for each in sorted(self.entries))
         self.cuts = {each: self.cuts[each] for each in readable_cuts(rows, self.cuts)}
         expect(self.entries.keys() <= self.cuts.keys(), NEEDED_STAYS, f"cuts {self.entries.keys() - self.cuts.keys()}")
-        facts = CleanupFacts(
+        seen = TableSeen(self.log.newest, frozenset(self.cuts.values()), in_every_cut=True)
+        deleted = {each.file.path for each in decide_cleanup(self._facts(others_hold=False)).delete}
+        self.looks = noted(self.looks, CleanUpLook(self.now_ms, {TABLE: seen}), self.grace_ms)
+        self.looked.setdefault(self.now_ms, min(self._readable()))
+        self._judge_log()
+        reading = (files for since, files in self.readers if self.now_ms - since < self.grace_ms)
+        needed = self._needed().union(*reading)
+        expect(deleted.isdisjoint(needed), NEEDED_STAYS, sorted(deleted & needed))
+        for path in deleted:
+            del self.there[path]
+
+    def _facts(self, *, others_hold: bool) -> CleanupFacts:
+        return CleanupFacts(
             current=self.current,
-            others_hold=False,
+            others_hold=others_hold,
             now_ms=self.now_ms,
             grace_ms=self.grace_ms,
-            rows=rows,
+            rows=tuple(self.entries[each] for each in sorted(self.entries)),
             found=tuple(
                 ListedFile(path, TABLE, generation, 1, at_ms, self.log.shown(path))
                 for path, (generation, at_ms) in sorted(self.there.items())
@@ -208,14 +247,23 @@ class KeepingMachine(RuleBasedStateMachine):
             active=frozenset().union(*(self.log.active[each] for each in {self.log.newest, *self.cuts.values()})),
             looks=self.looks,
         )
-        seen = TableSeen(self.log.newest, frozenset(self.cuts.values()), in_every_cut=True)
-        self.looks = noted(self.looks, CleanUpLook(self.now_ms, {TABLE: seen}), self.grace_ms)
-        deleted = {each.file.path for each in decide_cleanup(facts).delete}
-        reading = (files for since, files in self.readers if self.now_ms - since < self.grace_ms)
-        needed = self._needed().union(*reading)
-        expect(deleted.isdisjoint(needed), NEEDED_STAYS, sorted(deleted & needed))
-        for path in deleted:
-            del self.there[path]
+
+    def _judge_log(self) -> None:
+        """Judge from which version on the table's log stays."""
+        self._note_readable()
+        floor = log_floor(self.looks, TABLE, self.now_ms, self.grace_ms)
+        reading = [each for each, until_ms in self.readable_until.items() if self.now_ms - until_ms < self.grace_ms]
+        needed = min((*reading, *self._readable()))
+        expect(floor <= needed, LOG_STAYS, f"the log begins with {floor}, and {needed} is needed")
+        due = max((oldest for at_ms, oldest in self.looked.items() if self.now_ms - at_ms >= self.grace_ms), default=0)
+        expect(floor >= due, LOG_GOES, f"the log begins with {floor}, due is {due}")
+
+    def _readable(self) -> set[int]:
+        """Return the versions with which a reader may begin now."""
+        return {self.log.newest, *(self.shown_at[each] for each in self.entries)}
+
+    def _note_readable(self) -> None:
+        self.readable_until |= dict.fromkeys(self._readable(), self.now_ms)
 
     def _needed(self) -> frozenset[str]:
         named = [named_files(row) for row in self.entries.values()]
@@ -228,11 +276,12 @@ class KeepingMachine(RuleBasedStateMachine):
             return
         for _ in range(3):
             self.clean_up()
-            self.now_ms += self.grace_ms // 2
-        self.now_ms += 1
+            self._pass(self.grace_ms // 2)
+        self._pass(1)
         self.clean_up()
         left = self.there.keys() - self._needed()
         expect(not left, UNNEEDED_GOES, sorted(left))
+        self._pass(self.grace_ms)
 
 
 def _entry(

@@ -4,10 +4,18 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from checkpointing.commit import cleanup
-from checkpointing.commit.cleanup import CleanupDecision, CleanupFacts, CleanUpLook, ListedFile, Reason, Unneeded
-from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.commit.cleanup import (
+    CleanupDecision,
+    CleanupFacts,
+    CleanUpLook,
+    ListedFile,
+    Reason,
+    TableSeen,
+    Unneeded,
+)
+from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
-from spec.machines.keeping import NEEDED_STAYS, UNNEEDED_GOES
+from spec.machines.keeping import LOG_GOES, LOG_STAYS, NEEDED_STAYS, UNNEEDED_GOES
 from spec.mutants.judges import CLEAN_UPS, KEEPING
 from spec.mutants.planting import Patch, mutant
 
@@ -70,7 +78,7 @@ def a_neighbours_file_stays_for_ever(patch: Patch) -> None:
     patch.put(cleanup, "_is_past", is_past)
 
 
-@mutant(UNNEEDED_GOES, KEEPING)
+@mutant(LOG_GOES, KEEPING)
 def each_clean_up_forgets_earlier_observations(patch: Patch) -> None:
     def noted(_looks: Iterable[CleanUpLook], now: CleanUpLook, _grace_ms: int) -> tuple[CleanUpLook, ...]:
         return (now,)
@@ -86,6 +94,60 @@ def a_file_that_no_log_ever_showed_waits_for_a_look(patch: Patch) -> None:
         return real(file, facts) if file.shown else Unneeded(file, Reason.UNNAMED, facts.now_ms)
 
     patch.put(cleanup, "_judged", judged)
+
+
+@mutant(NEEDED_STAYS, KEEPING)
+def a_clean_up_beside_an_import_deletes_what_the_oldest_generations_staged(patch: Patch) -> None:
+    real = cleanup.decide_cleanup
+
+    def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
+        beside = facts.others_hold and not facts.rows
+        return real(replace(facts, others_hold=False, current=Generation(facts.current - 1)) if beside else facts)
+
+    patch.function(cleanup, "decide_cleanup", decide_cleanup)
+
+
+# ------------------------------------------------------------------ entries of the table's log
+
+_Looks = tuple[CleanUpLook, ...]
+_Floor = Callable[[_Looks, TableName, int, int], int]
+
+
+@mutant(LOG_STAYS, KEEPING)
+def a_log_keeps_nothing_for_older_cuts(patch: Patch) -> None:
+    patch.put(TableSeen, "oldest", property(lambda seen: seen.newest))
+
+
+@mutant(LOG_STAYS, KEEPING)
+def the_log_of_a_look_within_the_grace_goes(patch: Patch) -> None:
+    _floor_otherwise(patch, lambda real, looks, table, now_ms, _: real(looks, table, now_ms, 0))
+
+
+@mutant(LOG_STAYS, KEEPING)
+def only_the_newest_look_says_what_readers_need(patch: Patch) -> None:
+    def newest(real: _Floor, looks: _Looks, table: TableName, now_ms: int, grace_ms: int) -> int:
+        return looks[-1].tables[table].oldest if real(looks, table, now_ms, grace_ms) else 0
+
+    _floor_otherwise(patch, newest)
+
+
+@mutant(LOG_GOES, KEEPING)
+def a_log_waits_for_twice_the_grace(patch: Patch) -> None:
+    _floor_otherwise(patch, lambda real, looks, table, now_ms, grace_ms: real(looks, table, now_ms, 2 * grace_ms))
+
+
+@mutant(LOG_GOES, KEEPING)
+def a_log_stays_whole_as_if_a_cut_lacked_the_table(patch: Patch) -> None:
+    patch.put(TableSeen, "oldest", property(lambda _: 0))
+
+
+def _floor_otherwise(patch: Patch, otherwise: Callable[[_Floor, _Looks, TableName, int, int], int]) -> None:
+    real = cleanup.log_floor
+
+    def log_floor(looks: _Looks, table: TableName, now_ms: int, grace_ms: int) -> int:
+        return otherwise(real, looks, table, now_ms, grace_ms)
+
+    patch.function(cleanup, "log_floor", log_floor)
 
 
 # ------------------------------------------------------------------ files that are left when the job rests
