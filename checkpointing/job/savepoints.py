@@ -8,17 +8,22 @@
 """
 
 from collections.abc import Iterable, Iterator
-from typing import assert_never
+from typing import Final, assert_never
 
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.properties import CheckpointProperties, savepoint, synchronous_savepoint
-from checkpointing.failures import CheckpointFailureReason
+from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.messages import SavepointFailed, SavepointKind, SavepointRequested, SavepointTaken
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord
 
 _PREFIX = "savepoint:"
 """This prefix keeps a user's request apart from the tick's own, whatever name the user chose."""
+_ENDINGS: Final = {
+    Reason.CHECKPOINT_COORDINATOR_SHUTDOWN: "the tick has ended: ask again",
+    Reason.CHECKPOINT_COORDINATOR_SUSPEND: "the tick is about to end: ask again when it has",
+}
+"""What a user is told whose savepoint fails only because the tick ends."""
 
 
 class Savepoints:
@@ -58,9 +63,9 @@ class Savepoints:
         kind = self._asked.pop(request)
         if isinstance(effect, told.RequestSucceeded):
             return (SavepointTaken(request, effect.checkpoint),), kind
-        return (SavepointFailed(request, effect.reason, effect.message),), kind
+        return (SavepointFailed(request, effect.reason, _ENDINGS.get(effect.reason, effect.message)),), kind
 
-    def give_up(self, reason: CheckpointFailureReason, message: str) -> Iterator[SavepointFailed]:
+    def give_up(self, reason: Reason, message: str) -> Iterator[SavepointFailed]:
         """Yield a failure for every request that still waits, because the tick has ended."""
         while self._asked:
             request, _ = self._asked.popitem()
@@ -89,8 +94,5 @@ class Savepoints:
 
 def refused(fact: SavepointRequested, *, over: bool) -> SavepointFailed:
     """Return the answer to a request that comes when the tick has ended or is about to end."""
-    if over:
-        reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
-        return SavepointFailed(fact.request, reason, "the tick has ended: ask again")
-    reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
-    return SavepointFailed(fact.request, reason, "the tick is about to end: ask again when it has")
+    reason = Reason.CHECKPOINT_COORDINATOR_SHUTDOWN if over else Reason.CHECKPOINT_COORDINATOR_SUSPEND
+    return SavepointFailed(fact.request, reason, _ENDINGS[reason])

@@ -2,7 +2,15 @@
 
 import pytest
 
-from checkpointing.messages import MicroBatchFailed, PollSource, StopKind, StopRequested
+from checkpointing.messages import (
+    MicroBatchFailed,
+    PollSource,
+    SavepointFailed,
+    SavepointKind,
+    SavepointRequested,
+    StopKind,
+    StopRequested,
+)
 
 CONFIG = {"every_rows": 3, "rows_of": ("left",), "slice_rows_max": 3, "interval_ms": 200, "max_concurrent": 1_000}
 
@@ -24,3 +32,16 @@ def test_a_tick_that_waits_for_its_end_begins_nothing(job, asked):
     story.publishes()
     story.records()
     assert story.end is not None
+
+
+def test_a_user_hears_why_a_savepoint_is_given_up(job):
+    """The savepoint waits for its turn. The tick must stop, so it is not taken any more."""
+    story = job.story(job.two_sources(), CONFIG)
+    story.offers("left", 3)
+    story.passes(2_000)
+    story.finishes()
+    story.checks()
+    story.tell(SavepointRequested("mine", SavepointKind.PLAIN))
+    assert story.all(SavepointFailed) == []
+    story.tell(StopRequested(StopKind.NOW))
+    assert ["the tick is about to end: ask again when it has"] == [each.message for each in story.all(SavepointFailed)]
