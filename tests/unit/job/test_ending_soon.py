@@ -42,6 +42,8 @@ def test_a_user_hears_why_a_savepoint_is_given_up(job):
     story.finishes()
     story.checks()
     story.tell(SavepointRequested("mine", SavepointKind.PLAIN))
-    assert story.all(SavepointFailed) == []
+    assert story.all_told(SavepointFailed) == []
     story.tell(StopRequested(StopKind.NOW))
-    assert ["the tick is about to end: ask again when it has"] == [each.message for each in story.all(SavepointFailed)]
+    assert ["the tick is about to end: ask again when it has"] == [
+        each.message for each in story.all_told(SavepointFailed)
+    ]
