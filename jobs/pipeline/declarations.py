@@ -71,7 +71,7 @@ class SourceVertex:
 
 @dataclass(frozen=True, slots=True)
 class StagedVertex:
-    """A stream that is written to files once. All later vertices read these files."""
+    """A stream, or a union of streams, that is written to files once. All later vertices read these files."""
 
     id: VertexId
     inputs: tuple[Input, ...]
@@ -178,13 +178,16 @@ class Declarations:
         """Return the aggregate whose updates the output of a vertex is, None if it is append-only.
 
         An aggregate emits a key's new row whenever the key changed. The rows stay updates if they are written to files,
-        checked or enriched. A process function may emit anything, and only its author knows what.
+        checked, enriched or in a union. A process function may emit anything, and only its author knows what.
         """
         vertex = self._vertices[name]
         match vertex:
             case AggregateVertex():
                 return vertex.id
-            case StagedVertex() | EnrichVertex():
+            case StagedVertex():
+                found = (self.updates_of(reads.origin) for reads in vertex.inputs)
+                return next((upstream for upstream in found if upstream is not None), None)
+            case EnrichVertex():
                 return self.updates_of(vertex.inputs[0].origin)
             case SourceVertex() | ProcessVertex():
                 return None

@@ -31,8 +31,8 @@ from jobs.pipeline.declarations import (
     Declared,
     EnrichVertex,
     Input,
+    KeyedVertex,
     OutputTable,
-    ProcessVertex,
     RowCheck,
     SourceVertex,
     StagedVertex,
@@ -50,6 +50,8 @@ from jobs.pipeline.former_names import (
 from jobs.pipeline.processing import Rows, process_vertex
 from jobs.pipeline.quality import good_rows, row_rules, suite_of
 from jobs.pipeline.steps import selected, with_column
+from jobs.pipeline.unions import union_vertex
+from jobs.pipeline.updates import require_append_only, require_append_only_right
 from jobs.quality.expectation import Expectation
 from jobs.state.files import NONE_RENAMED
 
@@ -92,6 +94,17 @@ class Stream:
         require_unique(f"with_column on {self.origin}", fields)
         return self.transform(with_column(name, expression, type), StructType(list(fields.values())))
 
+    def union(self, *others: "Stream", id: str, renamed_from: str | None = None) -> "Stream":
+        """Return the rows of this stream and the others together. Vertex `id` writes them to files once.
+
+        All streams need the same columns, in any order. Raises InvalidNameError, and InvalidPipelineError for streams
+        of other columns or of another pipeline. `renamed_from` is the id that the vertex had before.
+        """
+        if any(other.declarations is not self.declarations for other in others):
+            raise InvalidPipelineError(f"vertex {id}: the streams belong to two pipelines")
+        inputs = [stream.as_input() for stream in (self, *others)]
+        return _declared(self.declarations, union_vertex(id, inputs, renamed_from))
+
     # -------------------------------------------------------------- tables
 
     def table(
@@ -99,13 +112,13 @@ class Stream:
     ) -> "Stream":
         """Append the rows to a table and go on with exactly what was written to it.
 
-        Right after a keyed vertex, that vertex writes the table. Elsewhere a new vertex with this `id` writes it.
+        Right after a keyed vertex or a union, that vertex writes the table. Elsewhere a new vertex with this `id` does.
         `renamed_from` is the name that the table had before, `id_renamed_from` the id.
         Raises InvalidNameError, InvalidPipelineError if the id is missing or the name taken.
         """
         require_id_of_its_own(f"table {name}", id, id_renamed_from)
         table = OutputTable(table_name(name), TableMode.APPEND, renamed_from=former_table(renamed_from))
-        vertex = self._unkept_keyed_vertex()
+        vertex = self._unkept_union() or self._unkept_keyed_vertex()
         if id is None and vertex is not None:
             self.declarations.amend(replace(vertex, table=table))
             return self
@@ -216,12 +229,19 @@ class Stream:
     def _vertex(self) -> Declared:
         return self.declarations.vertex(self.origin)
 
-    def _unkept_keyed_vertex(self) -> AggregateVertex | EnrichVertex | ProcessVertex | None:
+    def _unkept_keyed_vertex(self) -> KeyedVertex | None:
         """Return the keyed vertex whose direct output this is, unless it writes a table already."""
         vertex = self._vertex()
         if isinstance(vertex, SourceVertex | StagedVertex) or self.steps or vertex.table is not None:
             return None
         return vertex
+
+    def _unkept_union(self) -> StagedVertex | None:
+        """Return the union whose direct output this is, unless it writes a table already."""
+        vertex = self._vertex()
+        if isinstance(vertex, StagedVertex) and len(vertex.inputs) > 1 and vertex.table is None and not self.steps:
+            return vertex
+        return None
 
     def _staged(self, id: str, table: OutputTable | None, check: RowCheck | None, renamed_from: str | None) -> "Stream":
         name, before = vertex_id(id), former_id(renamed_from)
@@ -249,7 +269,7 @@ class KeyedStream:
         name, where = vertex_id(id), f"vertex {id}"
         if isinstance(renamed_from, AggregateColumn):
             raise InvalidPipelineError(f"{where}: no column may be called 'renamed_from'; it says the id of before")
-        self._require_append_only(where)
+        require_append_only(where, self.stream.declarations, self.stream.as_input(self.keys))
         stream = self.stream
         for name_of_hash, hashed in hashes(where, stream.schema, columns).items():
             stream = stream.with_column(name_of_hash, hashed, LongType())
@@ -301,17 +321,6 @@ class KeyedStream:
             )
         return ConnectedStreams(self, other)
 
-    def _require_append_only(self, where: str) -> None:
-        """Raise InvalidPipelineError if the rows are updates: each would be added to the one that it replaces."""
-        upstream = self.stream.declarations.updates_of(self.stream.origin)
-        if upstream is not None:
-            raise InvalidPipelineError(
-                f"{where}: its rows are updates of the aggregate {upstream!r}, which emits a key's new row whenever "
-                "the key changes, and every update would be counted. Aggregate the rows that go into "
-                f"{upstream!r} by ({', '.join(self.keys)}) instead, or let a process function between the two emit "
-                "differences"
-            )
-
     def key_types(self) -> list[DataType]:
         """Return the types of the key columns, in order."""
         return [self.stream.schema[key].dataType for key in self.keys]
@@ -344,7 +353,7 @@ class ConnectedStreams:
         require_unique(where, [*self.left.keys, RIGHT, WAITING])
         require_free(where, self.left.keys)
         if latest_by is None:
-            self._require_append_only_right(where)
+            require_append_only_right(where, self.right.stream.declarations, self.right.as_input())
         else:
             require_ordered(where, right, latest_by)
         try:
@@ -354,16 +363,6 @@ class ConnectedStreams:
         inputs = (self.left.as_input(), self.right.as_input())
         vertex = EnrichVertex(name, inputs, schema, columns, latest_by, renamed_from=former_id(renamed_from))
         return _declared(self.left.stream.declarations, vertex)
-
-    def _require_append_only_right(self, where: str) -> None:
-        """Raise InvalidPipelineError if the first right row of a key is an update that later ones replace."""
-        upstream = self.right.stream.declarations.updates_of(self.right.stream.origin)
-        if upstream is not None:
-            raise InvalidPipelineError(
-                f"{where}: its right rows are updates of the aggregate {upstream!r}, and the first one of a key would "
-                "count for ever: a partial result. Name the column that is greatest in the newest update, as in "
-                'enrich(..., latest_by="rows")'
-            )
 
     def process(
         self,
@@ -385,7 +384,7 @@ class ConnectedStreams:
         return _declared(self.left.stream.declarations, vertex)
 
 
-def _declared(declarations: Declarations, vertex: AggregateVertex | EnrichVertex | ProcessVertex) -> Stream:
+def _declared(declarations: Declarations, vertex: StagedVertex | KeyedVertex) -> Stream:
     declarations.add(vertex)
     return Stream(declarations, vertex.id, (), vertex.rows)
 
