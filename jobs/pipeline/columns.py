@@ -10,6 +10,9 @@ from jobs.state.merge import DELETED, KEY_GROUP
 RESERVED = (KEY_GROUP, DELETED)
 """Columns that Tidemark itself adds to a state file."""
 
+ALL = "_all"
+"""The key of an aggregate without keys: true in every row."""
+
 
 def require_keys(where: str, rows: StructType, keys: Sequence[str]) -> None:
     """Raise InvalidPipelineError unless there are keys, each a column, each once."""

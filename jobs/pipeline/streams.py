@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column
-from pyspark.sql.types import DataType, LongType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId, table_name, vertex_id
@@ -19,6 +19,7 @@ from jobs.operators.functions import KeyedFunction
 from jobs.operators.spec import FAILED, Chain
 from jobs.pipeline.aggregates import AggregateColumn, hashes, named_aggregates
 from jobs.pipeline.columns import (
+    ALL,
     require_columns,
     require_free,
     require_keys,
@@ -102,8 +103,8 @@ class Stream:
         """
         if any(other.declarations is not self.declarations for other in others):
             raise InvalidPipelineError(f"vertex {id}: the streams belong to two pipelines")
-        inputs = [stream.as_input() for stream in (self, *others)]
-        return _declared(self.declarations, union_vertex(id, inputs, renamed_from))
+        vertex = union_vertex(id, [each.as_input() for each in (self, *others)], renamed_from)
+        return _declared(self.declarations, vertex)
 
     # -------------------------------------------------------------- tables
 
@@ -220,7 +221,14 @@ class Stream:
         require_keys(f"key_by on {self.origin}", self.schema, keys)
         return KeyedStream(self, keys)
 
-    # -------------------------------------------------------------- leaves
+    def aggregate(self, id: str, /, *, renamed_from: str | None = None, **columns: AggregateColumn) -> "Stream":
+        """Keep aggregates of all rows, as `KeyedStream.aggregate` does by key: one row, whose key `_all` is true.
+
+        One subtask keeps it, whatever the parallelism is. Raises InvalidPipelineError if the rows have a column `_all`.
+        """
+        require_unique(f"vertex {id}", [*self.schema.names, ALL])
+        keyed = self.with_column(ALL, "true", BooleanType()).key_by(ALL)
+        return keyed.aggregate(id, renamed_from=renamed_from, **columns)
 
     def as_input(self, keys: tuple[str, ...] = ()) -> Input:
         """Return the stream as what a vertex reads."""
@@ -269,17 +277,16 @@ class KeyedStream:
         name, where = vertex_id(id), f"vertex {id}"
         if isinstance(renamed_from, AggregateColumn):
             raise InvalidPipelineError(f"{where}: no column may be called 'renamed_from'; it says the id of before")
-        require_append_only(where, self.stream.declarations, self.stream.as_input(self.keys))
+        require_append_only(where, self.stream.declarations, self.as_input())
         stream = self.stream
         for name_of_hash, hashed in hashes(where, stream.schema, columns).items():
             stream = stream.with_column(name_of_hash, hashed, LongType())
-        rows = stream.schema
-        aggregates = named_aggregates(where, self.keys, rows, columns)
+        aggregates = named_aggregates(where, self.keys, stream.schema, columns)
         was = {name: one.renamed_from for name, one in columns.items() if one.renamed_from is not None}
         vertex = AggregateVertex(
             name,
             (stream.as_input(self.keys),),
-            output_schema(self.keys, aggregates, rows),
+            output_schema(self.keys, aggregates, stream.schema),
             aggregates,
             renamed_from=former_id(renamed_from),
             columns_renamed_from=former_columns(where, self.keys, columns, was),

@@ -1,9 +1,10 @@
-"""A union of two sources on real Spark: each row is counted once, after a kill too."""
+"""A union of two sources on real Spark, and aggregates of all its rows: each row counts once, after a kill too."""
 
+import polars as pl
 import pytest
 from pyspark.sql.types import LongType
 
-from tidemark import Pipeline, SequenceSource, count
+from tidemark import Pipeline, SequenceSource, avg_of, count, max_of
 from tidemark.testing import Trial
 
 
@@ -15,6 +16,7 @@ def build(data):
     evens = left.with_column("n", "-n - 1", LongType())
     both = left.union(right, evens, id="both").table("bronze/both")
     both.key_by("key").aggregate("by_key", rows=count()).upsert("gold/by_key")
+    both.aggregate("total", rows=count(), largest=max_of("n"), mean=avg_of("n")).upsert("gold/total")
     return pipeline
 
 
@@ -23,6 +25,8 @@ def judge(cut):
     rows = cut.polars("bronze/both").collect()
     expected = [*range(40), *(-n - 1 for n in range(40)), *range(30), *range(30)]
     assert sorted(expected) == sorted(rows["n"])
+    total = pl.DataFrame({"_all": [True], "rows": [140], "largest": [39], "mean": [sum(expected) / 140]})
+    assert total.rows() == cut.polars("gold/total").select(total.columns).collect().rows()
     counts = rows["key"].value_counts().rows()
     assert sorted(counts) == sorted(cut.polars("gold/by_key").select("key", "rows").collect().rows())
 

@@ -51,6 +51,14 @@ def test_a_name_that_cannot_be_a_path_is_refused_where_it_is_written(write) -> N
         write()
 
 
+def test_rows_of_an_aggregate_without_keys_have_no_column_of_its_name() -> None:
+    """The key `_all` would hide it."""
+    rows = numbers().with_column("_all", "n", LongType())
+    with pytest.raises(InvalidPipelineError) as excinfo:
+        rows.aggregate("total", rows=count())
+    assert "vertex total: columns '_all' and '_all' have one name; rename one" == refused(excinfo)
+
+
 def test_two_vertices_may_not_share_an_id() -> None:
     """A checkpoint finds state by id, so an id names one vertex."""
     pipeline = Pipeline("example")
