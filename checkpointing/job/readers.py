@@ -9,6 +9,7 @@ Some sources read other sources one after the other, their parts (B4). A split i
 parts have ended. It counts neither as idle nor as having rows.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -71,8 +72,8 @@ class SourceReaders:
     ) -> None:
         """Begin at these positions. None is the start of a split. The splits in `ended` have ended before."""
         self._pacing = pacing
-        self._splits = {
-            (subtask.vertex, name): Split(
+        splits = (
+            Split(
                 subtask,
                 name,
                 positions.get(subtask),
@@ -82,7 +83,11 @@ class SourceReaders:
             )
             for source in sources
             for subtask, name in zip(source.subtasks(), source.splits, strict=True)
-        }
+        )
+        self._splits = OrderedDict((_key(split), split) for split in splits)
+        """The splits in the order in which they are asked. A split that gets rows comes last from then on, so no split
+        is passed over more often than there are others, however often all are asked in an epoch.
+        """
         self.cuts = CutGroups(pacing.cut_groups, {key: split.position for key, split in self._splits.items()})
         self._bounded = all(source.bounded for source in sources)
         self._parts = {source.id: self._part_now(source.id) for source in sources if source.parts}
@@ -92,8 +97,6 @@ class SourceReaders:
         """How many rows are being read, by source."""
         self._counted = tuple(source.id for source in sources if self._is_counted(source.id))
         self._before_barrier = 0
-        self._turn = 0
-        """How often the splits were asked what to poll. In each turn another one comes first."""
         self._asked = False
         self.stopped = False
         """True when the tick is about to end. Nothing more is read."""
@@ -223,12 +226,11 @@ class SourceReaders:
 
         A split for which a barrier waits needs no credit: a vertex that waits for that barrier would never give any.
         """
-        self._turn += 1
         if not any(_is_ready(split, now_ms) for split in self._splits.values()):
             return
         ready = [
             split
-            for split in self._in_turn()
+            for split in self._splits.values()
             if self._may_read(split) and _is_ready(split, now_ms)
             if has_credit(split.subtask) or (barrier_waits and self.cuts.is_behind(_key(split)))
         ]
@@ -239,10 +241,6 @@ class SourceReaders:
                 rows = min(self._pacing.slice_rows_max, -(-budget // sharers))
                 self._grant(split, rows)
                 yield PollSource(split.subtask.vertex, split.name, split.position, rows, self.cuts.cut_for(_key(split)))
-
-    def pass_turn(self) -> None:
-        """Let a turn pass in which no split can be asked."""
-        self._turn += 1
 
     def _may_read(self, split: Split) -> bool:
         """Return whether a split reads on. In a tick that is to end, one on its way to a cut still does."""
@@ -295,11 +293,6 @@ class SourceReaders:
     def _counted_rows(self) -> int:
         return sum(self._rows[source] for source in self._counted)
 
-    def _in_turn(self) -> list[Split]:
-        splits = list(self._splits.values())
-        start = (self._turn - 1) % len(splits) if splits else 0
-        return splits[start:] + splits[:start]
-
     def _of(self, source: VertexId) -> Iterator[Split]:
         return (split for split in self._splits.values() if split.subtask.vertex == source)
 
@@ -311,6 +304,8 @@ class SourceReaders:
 
     def _grant(self, split: Split, rows: int) -> None:
         """Let the split read so many rows, or none any more."""
+        if rows:
+            self._splits.move_to_end(_key(split))
         self._granted[split.subtask.vertex] += rows - split.granted
         split.granted = rows
 

@@ -20,7 +20,6 @@ class Waking:
             return False
         job.now_ms = max(job.now_ms, now_ms)
         job.coordinator.pass_time(job.now_ms)
-        job.readers.pass_turn()
         return True
 
     def is_due(self, now_ms: int) -> bool:

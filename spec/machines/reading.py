@@ -1,8 +1,9 @@
 """The machine of the splits' turns: sources with few rows an epoch, and splits that answer, are idle, fail and end.
 
 Its reference knows no order. A split is *ready* if it is not being read, has not ended, has waited long enough, and has
-credit. Every ready split is asked in each turn while its limits leave rows, and no limit is exceeded. A ready split
-that gets no rows comes first soon: after as many turns as there are splits, it has been asked.
+credit. Every ready split is asked in each turn while its limits leave rows, and no limit is exceeded. A split is
+*passed over* in a turn if it is ready, has rows left in all its limits when the turn begins, and gets none, because
+others use them up. A turn in which it has no rows left counts for nothing, however many such turns an epoch has.
 """
 
 from collections import Counter
@@ -18,7 +19,7 @@ from checkpointing.messages import PollSource
 from spec.machines.judging import expect
 
 TAKES_TURNS = "takes-turns"
-"""A ready split that gets no rows, while another one does, is asked within as many turns as there are splits."""
+"""A split is passed over in fewer turns than there are splits before it is asked again, in one epoch or in many."""
 POLLS_ALL = "polls-all"
 """In each turn, every ready split is asked for rows until a limit is used up, and no other split is."""
 LIMITS_HOLD = "limits-hold"
@@ -71,6 +72,7 @@ class ReadersMachine(RuleBasedStateMachine):
         blocked = {SubtaskId(source, int(split)) for source, split in without_credit}
         ready = {split for split in SPLITS if self._is_ready(split) and split not in without_credit}
         asked: set[_Split] = set()
+        spent = [self._used(sources) >= rows for sources, rows in self.limits]
         for poll in self.readers.polls(self.now_ms, lambda subtask: subtask not in blocked):
             split = (poll.source, poll.split)
             expect(split in ready - asked, POLLS_ALL, f"{split} is polled, ready are {ready - asked}")
@@ -78,27 +80,29 @@ class ReadersMachine(RuleBasedStateMachine):
             expect(int(poll.position or 0) == self.at[split], POLLS_ALL, f"{poll}, the split is at {self.at[split]}")
             asked.add(split)
             self.asked[split] = poll
-        self._judge(ready - asked, asked)
+        self._judge(ready - asked, asked, spent)
 
-    @rule(turns=st.integers(1, 6), barriers=st.booleans())
-    def read_on(self, turns: int, barriers: bool) -> None:  # noqa: FBT001
-        """Take turns in which each split brings a row at once. An epoch perhaps ends behind each."""
-        for _ in range(turns):
-            self.take_a_turn([])
-            while self.asked:
-                self.answer(0, 0)
+    @rule(epochs=st.integers(1, 6), turns=st.integers(1, 4), barriers=st.booleans())
+    def read_on(self, epochs: int, turns: int, barriers: bool) -> None:  # noqa: FBT001
+        """Take turns in which each split brings a row at once. An epoch perhaps ends behind so many of them."""
+        for _ in range(epochs):
+            for _ in range(turns):
+                self.take_a_turn([])
+                while self.asked:
+                    self.answer(0, 0)
             if barriers:
                 self.send_barrier()
 
     def _is_ready(self, split: _Split) -> bool:
         return split not in self.asked and split not in self.ended and self.now_ms >= self.waits_until.get(split, 0)
 
-    def _judge(self, passed: set[_Split], asked: set[_Split]) -> None:
+    def _judge(self, passed: set[_Split], asked: set[_Split], spent: list[bool]) -> None:
         for sources, rows in self.limits:
             expect(self._used(sources) <= rows, LIMITS_HOLD, f"{self._used(sources)} rows of {sources}, {rows} may")
-        for split in SPLITS:
-            shares = {other for other in asked if self._limiting(split) & self._limiting(other)}
-            self.passed_over[split] = self.passed_over[split] + 1 if split in passed and shares else 0
+        for split in asked:
+            self.passed_over[split] = 0
+        for split in passed:
+            self.passed_over[split] += not any(spent[limit] for limit in self._limiting(split))
             turns = self.passed_over[split]
             expect(turns < len(SPLITS), TAKES_TURNS, f"{split} was passed over in {turns} turns, {asked} were asked")
         for split in passed:

@@ -1,12 +1,30 @@
 """Plants bugs in the turns of the splits: who comes first, who is left out, and how many rows an epoch may have."""
 
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
 from checkpointing.identifiers import VertexId
 from checkpointing.job import readers
 from checkpointing.job.readers import SourceReaders, Split
+from checkpointing.messages import PollSource
 from spec.mutants.judges import READERS
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ turns
+
+
+def _asked_in(patch: Patch, order: Callable[[SourceReaders, list[Split]], list[Split]]) -> None:
+    """Ask the splits in another order. `order` gets them in the order of their names."""
+    real = SourceReaders.polls
+
+    def polls(self: SourceReaders, *given: Any, **named: Any) -> Iterator[PollSource]:  # noqa: ANN401
+        splits = [self._splits[key] for key in sorted(self._splits)]
+        for split in order(self, splits):
+            self._splits.move_to_end((split.subtask.vertex, split.name))
+        return real(self, *given, **named)
+
+    patch.put(SourceReaders, "polls", polls)
 
 
 @mutant("takes-turns", READERS)
@@ -15,27 +33,36 @@ def each_epoch_begins_with_the_same_split(patch: Patch) -> None:
 
     def barrier_sent(self: SourceReaders, *, last: bool = False) -> None:
         real(self, last=last)
-        self._turn = 0
+        for key in sorted(self._splits):
+            self._splits.move_to_end(key)
 
     patch.put(SourceReaders, "barrier_sent", barrier_sent)
 
 
 @mutant("takes-turns", READERS)
-def the_sources_take_turns_and_not_their_splits(patch: Patch) -> None:
-    def in_turn(self: SourceReaders) -> list[Split]:
-        splits, sources = list(self._splits.values()), len(self._rows)
-        first = (self._turn - 1) % sources * (len(splits) // sources)
+def turns_are_counted_by_call(patch: Patch) -> None:
+    calls: Counter[SourceReaders] = Counter()
+
+    def order(self: SourceReaders, splits: list[Split]) -> list[Split]:
+        first = calls[self] % len(splits)
+        calls[self] += 1
         return splits[first:] + splits[:first]
 
-    patch.put(SourceReaders, "_in_turn", in_turn)
+    _asked_in(patch, order)
+
+
+@mutant("takes-turns", READERS)
+def the_sources_take_turns_and_not_their_splits(patch: Patch) -> None:
+    def order(self: SourceReaders, splits: list[Split]) -> list[Split]:
+        first = next(iter(self._splits))[0]
+        return sorted(splits, key=lambda split: split.subtask.vertex != first)
+
+    _asked_in(patch, order)
 
 
 @mutant("takes-turns", READERS)
 def the_split_that_has_read_least_comes_last(patch: Patch) -> None:
-    def in_turn(self: SourceReaders) -> list[Split]:
-        return sorted(self._splits.values(), key=lambda split: -int(split.position or 0))
-
-    patch.put(SourceReaders, "_in_turn", in_turn)
+    _asked_in(patch, lambda _, splits: sorted(splits, key=lambda split: -int(split.position or 0)))
 
 
 # ------------------------------------------------------------------ who is asked

@@ -89,6 +89,19 @@ def test_splits_take_turns():
     assert {"e", "j", "l", "w"} == met
 
 
+@pytest.mark.parametrize("calls", [1, 2, 3, 4])
+def test_a_quota_of_one_row_goes_round(calls):
+    """However often the splits are asked in an epoch, each of the four has its row after four epochs (A11)."""
+    own, read = readers(every_rows=1), []
+    for _ in range(8):
+        for _ in range(calls):
+            for poll in list(own.polls(0, ALL)):
+                answer(own, poll, 1)
+                read.append(poll.split)
+        own.barrier_sent()
+    assert ["e", "j", "l", "w"] * 2 == read
+
+
 def test_an_idle_source_is_polled_again_after_a_pause():
     """It is not polled before the end of the pause. `next_poll_ms` has the time."""
     own = readers()
