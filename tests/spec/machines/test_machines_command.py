@@ -66,7 +66,7 @@ def test_the_command_shows_the_broken_rule(capsys, monkeypatch):
     """It prints the rule and the shortest story that breaks it. The exit code is 1."""
     from spec.machines.commit_world import CommitWorld
 
-    monkeypatch.setattr(CommitWorld, "record_cut", lambda self, checkpoint, versions: None)
+    monkeypatch.setattr(CommitWorld, "record_cut", lambda self, checkpoint, versions, retained=(): None)
     assert 1 == command.main(["--profile", "dev", "--only", "CommitMachine"])
     said = capsys.readouterr().out
     assert "CommitMachine: BrokenRuleError: " in said
