@@ -81,7 +81,7 @@ EXACT = {
 }
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(st.lists(st.lists(ROW, min_size=1, max_size=8), min_size=2, max_size=4))
 def test_results_do_not_depend_on_the_micro_batches_or_on_the_order_of_rows(batches):
     """One micro-batch of all rows, backwards, gives the same results."""
