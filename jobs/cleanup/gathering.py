@@ -20,6 +20,7 @@ from jobs.cleanup.looks import read_looks
 from jobs.cleanup.table_history import TableHistory, read_history
 from jobs.cleanup.tables import HeldLogs, JobTable, job_tables
 from jobs.storage.port import NotARegularFileError
+from jobs.storage.together import together
 from jobs.stores.cuts import Cut
 from jobs.stores.known_table import active_paths
 from jobs.stores.reservations import ReservationStore
@@ -56,7 +57,9 @@ def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: b
     """
     warehouse = logs.warehouse
     tables = job_tables(logs)
-    staged = {table.name: tuple(_staged(warehouse, table.name)) for table in tables}
+    names = [table.name for table in tables]
+    listed = together(warehouse.storage, lambda name: tuple(_staged(warehouse, name)), names)
+    staged = dict(zip(names, listed, strict=True))
     rows, cuts = logs.rows(), logs.recorded_cuts()
     kept = cuts.keys() if others_hold else readable_cuts(rows, cuts.keys())
     reservations = ReservationStore(warehouse).reservations()  # after the cuts: see jobs/stores/reservations.py

@@ -1,7 +1,7 @@
 """Reads from a table's log which files it showed earlier: from which version to which, and when each was removed.
 
-It reads the log's entries. If somebody else has deleted the oldest ones, a file that they removed counts as removed
-at the latest when the first remaining entry was written.
+It reads the log's entries, and in a store many of them at the same time. If somebody else has deleted the oldest ones,
+a file that they removed counts as removed at the latest when the first remaining entry was written.
 """
 
 import json
@@ -12,12 +12,17 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from checkpointing.commit.cleanup import Shown
+from jobs.storage.folder import Folder
 from jobs.storage.place import StoragePlace
 from jobs.storage.port import Listed
+from jobs.storage.together import in_threads
 from jobs.stores.log_entries import ENTRY, log_of
 
 _HEAD_BYTES: Final = 16
 """So many bytes at the beginning of a line name its action."""
+
+_Actions = tuple[set[str], dict[str, int]]
+"""The files that an entry adds, and those that it removes, with the time of removal that it says."""
 
 
 @dataclass(slots=True)
@@ -56,15 +61,17 @@ def read_history(folder: StoragePlace) -> TableHistory:
         version, first = entries[0]
         history.before = Shown(0, version, first.changed_ms)
     since: dict[str, int] = {}
-    for version, each in entries:
+    threads = 1 if isinstance(folder.storage, Folder) else len(entries)
+    read = in_threads(threads, lambda entry: _actions((log / entry[1].name).read()), entries)
+    for (version, each), actions in zip(entries, read, strict=True):
         begun = history.whole.start if version == history.whole.stop else version
         history.whole = range(begun, version + 1)
-        _take(version, log, each, since, history)
+        _take(version, each, actions, since, history)
     return history
 
 
-def _take(version: int, log: StoragePlace, entry: Listed, since: dict[str, int], history: TableHistory) -> None:
-    adds, removes = _actions((log / entry.name).read())
+def _take(version: int, entry: Listed, actions: _Actions, since: dict[str, int], history: TableHistory) -> None:
+    adds, removes = actions
     for path, removed_ms in removes.items():
         if path not in adds:  # else it only got other properties, such as a deletion vector
             shown = Shown(since.pop(path, 0), version, max(removed_ms, entry.changed_ms))
@@ -73,7 +80,7 @@ def _take(version: int, log: StoragePlace, entry: Listed, since: dict[str, int],
         since.setdefault(path, version)
 
 
-def _actions(entry: bytes) -> tuple[set[str], dict[str, int]]:
+def _actions(entry: bytes) -> _Actions:
     adds: set[str] = set()
     removes: dict[str, int] = {}
     for line in entry.splitlines():

@@ -1,17 +1,22 @@
 """Tests that a log in an object store is opened by few requests, because Delta log checkpoints are written often."""
 
+import json
 import re
 from uuid import uuid4
 
 import pytest
 from deltalake import DeltaTable
 
+from jobs.cleanup.table_history import read_history
 from jobs.storage.address import StoreUrl
+from jobs.storage.together import together
 from jobs.stores.checkpoints import Appended, CheckpointStore
-from jobs.stores.log_entries import entries_after, newest_entries
+from jobs.stores.log_entries import entries_after, entry_place, newest_entries
 from jobs.stores.maintenance import EVERY_VERSIONS_IN_STORE, log_length
 from jobs.stores.warehouse import Warehouse
+from tests.store_proxy import Proxy, longest_chain
 
+ENTRIES = 48
 VERSIONS = 2 * EVERY_VERSIONS_IN_STORE + 3
 
 
@@ -33,6 +38,27 @@ def test_a_log_in_a_store_has_a_checkpoint_every_few_versions_and_keeps_its_entr
     assert length.since_checkpoint < EVERY_VERSIONS_IN_STORE
     assert VERSIONS == len(CheckpointStore(in_store).observe()[1])
     assert 1 == len(store.observe_at(1))
+
+
+def test_a_clean_up_reads_the_entries_of_a_log_at_the_same_time(store_server, monkeypatch, warehouse):
+    """Each entry adds a file and removes the one of the entry before, and the history is in their order."""
+    with Proxy(store_server, latency_ms=20) as proxy:
+        for name, value in proxy.environment.items():
+            monkeypatch.setenv(name, value)
+        folder = Warehouse(StoreUrl(f"s3://lake/{uuid4().hex}"), warehouse.paths, writer=warehouse.writer).place("t")
+        together(folder.storage, lambda version: _write_entry(folder, version), range(ENTRIES))
+        before = len(proxy.seen())
+        history = read_history(folder)
+        chain = longest_chain(proxy.seen()[before:])
+    shown = {path: [(each.first, each.until) for each in times] for path, times in history.removed.items()}
+    assert {f"f{version}": [(version, version + 1)] for version in range(ENTRIES - 1)} == shown
+    assert range(ENTRIES) == history.whole
+    assert chain <= ENTRIES // 4
+
+
+def _write_entry(folder, version):
+    lines = [{"add": {"path": f"f{version}"}}] + [{"remove": {"path": f"f{version - 1}"}}] * (version > 0)
+    entry_place(folder, version).write("\n".join(json.dumps(line) for line in lines).encode())
 
 
 def test_an_entry_names_the_program_that_wrote_it(warehouse, rows):
