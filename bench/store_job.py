@@ -6,6 +6,7 @@ measured. The server (moto) and a proxy before it have processes of their own, s
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql.types import LongType
@@ -14,7 +15,7 @@ from bench.tiny_job import ROWS
 from jobs.planner import JobPlan, plan
 from jobs.quality.expectation import Expectation
 from jobs.sources.sequence import SequenceSource
-from tests.object_store import Server, serving
+from tests.object_store import serving
 from tests.store_proxy import Proxy
 from tidemark import CheckpointConfig, Pipeline, count, sum_of
 
@@ -49,8 +50,12 @@ def job(epochs: int) -> JobPlan:
 
 
 @contextmanager
-def slow_store() -> Iterator[tuple[Server, Proxy]]:
-    """Yield a server with a bucket, and the proxy before it. Both are stopped at the end, by their process ids."""
-    with serving() as server, Proxy(server, latency_ms=LATENCY_MS) as slow:
-        server.make_bucket(BUCKET)
-        yield server, slow
+def slow_store(holding: Path | None = None) -> Iterator[Proxy]:
+    """Yield the proxy before a server with a bucket. Both are stopped at the end, by their process ids.
+
+    The bucket begins with the files of the folder `holding`/BUCKET, or empty.
+    """
+    with serving(holding=holding) as server, Proxy(server, latency_ms=LATENCY_MS) as slow:
+        if holding is None:
+            server.make_bucket(BUCKET)
+        yield slow

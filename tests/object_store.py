@@ -48,14 +48,14 @@ class Server:
 
 
 @contextmanager
-def serving(*, threads=False):
-    """Lend a server; it is stopped by its process id."""
+def serving(*, threads=False, holding=None):
+    """Lend a server; it is stopped by its process id. It has a bucket with the files of each folder in `holding`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     process = subprocess.Popen(
-        [sys.executable, __file__, str(port), str(int(threads))],
+        [sys.executable, __file__, str(port), str(int(threads)), *([str(holding)] if holding else [])],
         env=environment | {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -63,7 +63,7 @@ def serving(*, threads=False):
     )
     try:
         server = Server(f"http://127.0.0.1:{port}", process.pid)
-        until = time.monotonic() + 60
+        until = time.monotonic() + (60 if holding is None else 300)
         while True:
             try:
                 server.requests()
@@ -102,7 +102,19 @@ def _put_slowly():
     S3Backend.put_object = slow
 
 
-def main(port, threads):
+def _take_in(holding):
+    """Put the files into buckets without any request, which takes a tenth of the time."""
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.s3.models import s3_backends
+
+    backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+    for bucket in holding.iterdir():
+        backend.create_bucket(bucket.name, "us-east-1")
+        for path in sorted(path for path in bucket.rglob("*") if path.is_file()):
+            backend.put_object(bucket.name, str(path.relative_to(bucket)), path.read_bytes())
+
+
+def main(port, threads, holding):
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -116,6 +128,8 @@ def main(port, threads):
         seen[kind_of(method, path, query, environ)] += 1
         return moto(environ, start)
 
+    if holding:
+        _take_in(Path(holding))
     if threads:
         _put_slowly()
     WSGIRequestHandler.log_request = lambda *_: None
@@ -123,4 +137,4 @@ def main(port, threads):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2] == "1")
+    main(int(sys.argv[1]), sys.argv[2] == "1", "".join(sys.argv[3:]))

@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=int, default=20)
     parser.add_argument("--scratch", type=Path)
     asked = parser.parse_args()
-    with slow_store() as (_, slow):
+    with slow_store() as slow:
         os.environ.update(slow.environment)
         settings = RuntimeSettings(warehouse=StoreUrl(f"s3://{BUCKET}/commits"), reader_grace_ms=None)
         engine = TinyEngine(lasts_s=_MICRO_BATCH_S)
