@@ -124,7 +124,7 @@ class Carrier:
     def begin(self, effect: TickEffect) -> None:
         """Read what is needed to carry the effect out, before other processes have their turns."""
         if isinstance(effect, RecordCut):
-            self._retained = self._world.retained()
+            self._retained = self._world.retained(effect.checkpoint)
 
     def moment(self) -> Stamp:
         """Return a stamp. Two entries at one version have the same nonce only if the same process appends them."""
@@ -171,7 +171,7 @@ class Carrier:
                 return world.publish(effect.checkpoint, effect.publication)
             case RecordCut():
                 begun_with, self._retained = self._retained, None
-                retained = world.retained() if begun_with is None else begun_with
+                retained = world.retained(effect.checkpoint) if begun_with is None else begun_with
                 world.record_cut(effect.checkpoint, effect.versions, retained)
                 return CutRecorded(effect.checkpoint)
             case DiscardLeftovers():

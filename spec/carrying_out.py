@@ -106,7 +106,7 @@ class Hands:
     def begin(self, effect: Effect, generation: Generation) -> None:
         """Read what is needed to carry the effect out later, before other processes have their turns."""
         if isinstance(effect, RecordCut):
-            self._retained[generation, effect.checkpoint] = self._world.retained()
+            self._retained[generation, effect.checkpoint] = self._world.retained(effect.checkpoint)
 
     def carry_out(self, effect: Effect, generation: Generation, faults: Faults) -> Fact | None:  # noqa: PLR0911, PLR0912
         """Carry out one effect. Return the fact that answers it, or None if it has no answer.
@@ -258,7 +258,8 @@ class Hands:
 
     def _record(self, effect: RecordCut, generation: Generation) -> Fact:
         """Record a cut. No fact says that this failed, so the error ends the tick."""
-        retained = self._retained.pop((generation, effect.checkpoint), None) or self._world.retained()
+        begun_with = self._retained.pop((generation, effect.checkpoint), None)
+        retained = begun_with or self._world.retained(effect.checkpoint)
         harm = self._world.harm()
         if harm is not Harm.WRITE_LOST:
             self._world.record_cut(effect.checkpoint, effect.versions, retained)

@@ -191,7 +191,7 @@ class Replay:
             case CutRecorded():
                 named = tuple(table for table, _ in self._asked.cuts[fact.checkpoint].versions)
                 versions = tuple((table, self._world.table(table).version) for table in named)
-                self._world.record_cut(fact.checkpoint, versions, self._world.retained())
+                self._world.record_cut(fact.checkpoint, versions, self._world.retained(fact.checkpoint))
             case _:
                 pass
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from checkpointing.commit.behind import Cuts
-from checkpointing.commit.cleanup import CleanUpLook, readable_cuts
+from checkpointing.commit.cleanup import CleanUpLook, needed_cuts, readable_cuts
 from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
 from checkpointing.commit.fencing import Lease, newest_checkpoint, newest_claim
@@ -277,10 +277,9 @@ class World:
 
     # -------------------------------------------------------------- cuts
 
-    def retained(self) -> frozenset[CheckpointId]:
-        """Return the checkpoints whose cuts are read: those with an entry, and parents of plain savepoints."""
-        followed = (row.parent for row in self.checkpoints() if not row.commits)
-        return frozenset(row.checkpoint for row in self.checkpoints()).union(followed)
+    def retained(self, recorded: CheckpointId) -> frozenset[CheckpointId]:
+        """Return the checkpoints whose cuts stay when this one is recorded."""
+        return needed_cuts(self.rows(), {*self.cuts, recorded})
 
     def record_cut(
         self, checkpoint: CheckpointId, versions: tuple[tuple[TableName, int], ...], retained: Collection[CheckpointId]

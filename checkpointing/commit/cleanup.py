@@ -204,15 +204,21 @@ def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
     )
 
 
-def readable_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
-    """Return the recorded cuts that stay: those of existing entries, and those that such entries continue from.
+def needed_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
+    """Return the checkpoints whose cuts stay: those of existing entries, and those that such entries continue from.
 
     A plain savepoint's tables are its parent's. A committed entry that is not published yet is rolled forward from its
-    parent's cut. Readers read that cut until then, even if the parent's own entry is subsumed already.
+    parent's cut. Readers read that cut until then, even if the parent's own entry is subsumed already. The same holds
+    for an entry that was abandoned before its cut was recorded.
     """
     records = [row for row in rows if isinstance(row, CheckpointRecord)]
     parents = {row.parent for row in records if not row.commits or row.checkpoint not in recorded}
-    return frozenset(recorded).intersection({row.checkpoint for row in records} | parents)
+    return frozenset({row.checkpoint for row in records} | parents)
+
+
+def readable_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
+    """Return the recorded cuts that stay (`needed_cuts`)."""
+    return needed_cuts(rows, recorded).intersection(recorded)
 
 
 def noted(looks: Iterable[CleanUpLook], now: CleanUpLook, grace_ms: int) -> tuple[CleanUpLook, ...]:

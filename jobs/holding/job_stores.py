@@ -9,7 +9,7 @@ from typing import assert_never
 import pyarrow as pa
 
 from checkpointing.commit.behind import Cuts, Standing
-from checkpointing.commit.cleanup import readable_cuts
+from checkpointing.commit.cleanup import needed_cuts, readable_cuts
 from checkpointing.commit.columns import columns_of
 from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
@@ -222,7 +222,10 @@ class JobStores:
 
         Raises CutsNotRecordedError, also if the disk does not sync.
         """
-        retained, wanted = self._retained(), tuple(versions)
+        wanted = tuple(versions)
+        with self._recorded:
+            recorded = {*self._cuts.known(), checkpoint}
+        retained = self._needed(recorded)
         with self._recorded:
             try:
                 self._durability.sync_entries(entries_to_sync(dict(wanted), self._cuts.known()))
@@ -324,10 +327,8 @@ class JobStores:
     def _lock(self, table: TableName) -> threading.Lock:
         return self._locks.setdefault(table, threading.Lock())
 
-    def _retained(self) -> set[CheckpointId]:
-        """Return the checkpoints whose cuts may still be read."""
+    def _needed(self, recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
+        """Return the checkpoints whose cuts may still be read, if these cuts are recorded."""
         with self._rows:
             rows = self._checkpoints.known()
-        records = [row for row in rows if isinstance(row, CheckpointRecord)]
-        parents = {row.parent for row in records if not row.commits}  # its tables are this cut's
-        return {row.checkpoint for row in records} | parents
+        return needed_cuts(rows, recorded)

@@ -210,7 +210,7 @@ class Coordinators(RuleBasedStateMachine):
                 lost = luck is Luck.REPLY_LOST
                 return PublishFailed(checkpoint, publication.table, "no answer") if lost else published
             case RecordCut(checkpoint, versions):
-                self.world.record_cut(checkpoint, versions, self.world.retained())
+                self.world.record_cut(checkpoint, versions, self.world.retained(checkpoint))
                 return CutRecorded(checkpoint)
 
     def _take(self, life: Life, effects: tuple[CommitEffect, ...]) -> None:

@@ -26,7 +26,7 @@ from spec.machines.repairing import RepairMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.turning import LineMachine
 from spec.mishaps import Mishaps
-from spec.moves import Moves
+from spec.moves import Moves, drawn
 from spec.simulator import simulate
 
 EXAMPLES = 40
@@ -67,6 +67,10 @@ def _by_machine(machine: type[RuleBasedStateMachine]) -> Callable[[int], frozens
         return frozenset()
 
     return broken
+
+
+def _drawn(seed: int) -> frozenset[str]:
+    return frozenset(violation.invariant for violation in simulate(seed, moves=drawn(seed)).violations)
 
 
 SIMULATOR = Judge("simulator", _simulated, 400)
@@ -141,6 +145,7 @@ CODEC = Judge(
 CLOCKS = Judge("simulator with clocks that leap", partial(_simulated, clocks_jump=True, limits=True, hooks=True), 400)
 ARRIVALS = Judge("simulator with rows that come meanwhile", partial(_simulated, savepoints_max=1, arrivals_max=3), 400)
 LEASES = Judge("simulator with leases", partial(_simulated, leases=True, rests=True, clocks_jump=True), 400)
+DRAWN = Judge("simulator with the moves that a seed draws", _drawn, 400)
 LISTS = Judge("simulator with lists that lag", partial(_simulated, lists_lag=True, restarts=True), 400)
 STORES = Judge(
     "simulator with stores that fail",
