@@ -45,6 +45,8 @@ class Table:
     """The columns that the pipeline declares. Without them, nobody follows how they change."""
     renamed_from: TableName | None = None
     """The table's name in older checkpoints. A state table is renamed with its vertex."""
+    outside: bool = False
+    """True if an outside sink gets the rows that each checkpoint adds to this append table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,13 +196,15 @@ class RowUnknown:
 class TablePublished:
     """Answer to PublishTable: the table shows cut n at this Delta version.
 
-    `note` says what was found there, or is ''.
+    `note` says what was found there, or is ''. `outside`: the table's outside sink has the rows, and there is no
+    version.
     """
 
     checkpoint: CheckpointId
     table: TableName
     version: int
     note: str = ""
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +377,8 @@ class Publication:
     leaving: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     no_others: bool = False
+    outside: bool = False
+    """True if the rows of `adds` go to the table's outside sink. Then the table's log shows them already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +404,10 @@ class AppendRow:
 
 @dataclass(frozen=True, slots=True)
 class PublishTable:
-    """Publish into the table's log, with `txn(job + table) = checkpoint`. A repetition changes nothing."""
+    """Publish into the table's log, with `txn(job + table) = checkpoint`, or into its outside sink, under the same id.
+
+    A repetition changes nothing.
+    """
 
     checkpoint: CheckpointId
     publication: Publication

@@ -104,6 +104,8 @@ class Scenario:
     """The sources that end, by their first names."""
     parted: bool = False
     """True if the orders are read in parts."""
+    outside: bool = False
+    """True if outside sinks get the rows of some append tables."""
 
     @property
     def mode(self) -> CheckpointingMode:

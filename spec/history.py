@@ -22,6 +22,7 @@ from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCancelled, JudgementTold
 from spec.mishap_events import CutsSeen, ListsWereStale, PowerLost, TableRestored
 from spec.model import Contents
+from spec.outside_events import OutsideEvent
 from spec.politeness import UnseenLeft
 from spec.rest_events import RestEvent
 from spec.steps import Begun, Step
@@ -320,6 +321,7 @@ Event = (
     | TickStuck
     | DoorBroke
     | AttemptEvent
+    | OutsideEvent
 )
 
 FLOW: Final = (SegmentSent, SegmentsRun, SegmentsTakenBack, WorkMeasured)

@@ -47,6 +47,7 @@ from spec.life import badly_ended, falsely_told, left_uncommitted, left_unsettle
 from spec.names import wrongly_renamed
 from spec.net import wrongly_netted
 from spec.new_tables import not_begun_empty
+from spec.outside import left_inside, wrongly_outside
 from spec.politeness import impolite
 from spec.positions import wrongly_positioned
 from spec.reset import badly_moved
@@ -351,4 +352,6 @@ INVARIANTS |= {
     "ends-settled": left_unsettled,
     "attempts": wrongly_repeated,
     "finished-is-final": wrongly_gone_on,
+    "outside-follows": wrongly_outside,
+    "outside-completely": left_inside,
 }

@@ -68,6 +68,8 @@ class Moves:
     """True if time passes between ticks, so that leases run out."""
     polls_fail: bool = False
     """True if splits often cannot be read."""
+    outside: bool = False
+    """True if outside sinks get the rows of some append tables."""
     cuts: bool = False
     """True if the sources read cuts of another job. Each of these asks for a checkpoint."""
     sources_end: int = 0
@@ -99,6 +101,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     ends = Random(f"ends of {seed}")  # noqa: S311 - as above
     parts = Random(f"parts of {seed}")  # noqa: S311 - as above
     arrivals = Random(f"arrivals of {seed}")  # noqa: S311 - as above
+    outside = Random(f"outside sinks of {seed}")  # noqa: S311 - as above
     troubles = Random(f"stores of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
@@ -132,6 +135,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         transaction_rows=transactions.choice([1, 1, 1, 1, 3, 5]),
         orders_max=random.choice([None, None, None, 6]),
         cuts=upstream.random() < SELDOM,
+        outside=outside.random() < SELDOM,
     )
     moves = replace(moves, **forced)
     is_ending = moves.sources_end or moves.parts

@@ -191,6 +191,18 @@ def graph_of(record: CheckpointRecord) -> JobGraph:
     return graph(1, RENAMING if is_renamed(record) else 0)
 
 
+def with_sinks(bare: JobGraph) -> JobGraph:
+    """Return the graph with outside sinks for two append tables. No release renames these tables."""
+    vertices = (
+        replace(
+            vertex,
+            tables=tuple(replace(each, outside=each.name in (PAYMENTS_TABLE, JOINED_TABLE)) for each in vertex.tables),
+        )
+        for vertex in bare.vertices
+    )
+    return replace(bare, vertices=tuple(vertices))
+
+
 def with_columns(bare: JobGraph, columns: tuple[TableColumn, ...]) -> JobGraph:
     """Return the graph with these columns in every table."""
     vertices = (

@@ -1,5 +1,6 @@
 """Draws the scenario of a seed: its faults, and how the moves of the run change them."""
 
+from dataclasses import replace
 from random import Random
 
 from spec.faults import Scenario, declining, draw, ending, hooked, limited, of_cuts, paced, strict, unreadable
@@ -9,6 +10,7 @@ from spec.moves import Moves
 def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scenario:
     """Return the scenario of a run with these moves. Both generators of random numbers are drawn from."""
     scenario = paced(ending(draw(random), moves.sources_end, parted=moves.parts), moves.pause_ms, moves.orders_max)
+    scenario = replace(scenario, outside=moves.outside)
     scenario = limited(scenario, shapes) if moves.limits else scenario
     scenario = hooked(scenario, seed) if moves.hooks else scenario
     scenario = declining(scenario, seed) if moves.declines else scenario

@@ -7,7 +7,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.tick.messages import Work
 from spec.carrying_out import Hands
 from spec.faults import Scenario, with_state_of_nobody
-from spec.pipeline import JOB, ORDERS, RENAMING, graph, is_renamed, must_audit
+from spec.pipeline import JOB, ORDERS, RENAMING, graph, is_renamed, must_audit, with_sinks
 from spec.renaming import Names, blocked, link, names_of, taken
 from spec.tick_plan import TickPlan
 from spec.world import World
@@ -63,4 +63,5 @@ def _graph(
     known, bounded = (*plan.orders, *missing), scenario.bounded
     audits = (plan.audited and not taken(world, restored)) or must_audit(restored)
     parted = scenario.parted
-    return graph(plan.parallelism, release, scenario.hooks, known, audited=audits, bounded=bounded, parted=parted)
+    built = graph(plan.parallelism, release, scenario.hooks, known, audited=audits, bounded=bounded, parted=parted)
+    return with_sinks(built) if scenario.outside else built

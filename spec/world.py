@@ -40,6 +40,7 @@ from spec.history import (
 )
 from spec.mishap_events import CutsSeen, PowerLost, TableRestored
 from spec.named_files import named_files
+from spec.outside import OutsideTargets
 from spec.pipeline import ROW_BYTES
 from spec.readers import Readers
 from spec.rest_events import CameToRest, ReservedGone
@@ -84,6 +85,7 @@ class World:
         self.looks: tuple[CleanUpLook, ...] = ()
         """What earlier clean-ups saw."""
         self.readers = Readers()
+        self.outside = OutsideTargets()
         self.met: Counter[str] = Counter()
         """Rare moves that no event tells."""
         self.history = new_history(self)
@@ -255,6 +257,9 @@ class World:
 
     def publish(self, checkpoint: CheckpointId, publication: Publication, *, again: bool = False) -> TablePublished:
         """Publish the checkpoint once. Return the version at which the table shows it."""
+        if publication.outside:
+            self.history.add(self.outside.publish(checkpoint, publication))
+            return TablePublished(checkpoint, publication.table, 0, outside=True)
         log = self.table(publication.table)
         if log.shown[-1] >= checkpoint:
             version = next(at for at, shown in enumerate(log.shown) if shown >= checkpoint)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from jobs.pipeline.pipeline import Pipeline
     from jobs.pipeline.ports import CheckpointListener, MasterHook
     from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
+    from jobs.postgres_sink.sink import PostgresSink
     from jobs.quality.expectation import Expectation, InvalidExpectationError
     from jobs.reading.cut import Cut
     from jobs.reading.cuts import Cuts
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         ReadingError,
     )
     from jobs.reading.operator_state import OperatorState
+    from jobs.sinks.port import Sink, SinkError
     from jobs.sources.committed_positions import CommitsToFile
     from jobs.sources.cuts import CutSource
     from jobs.sources.delta import DeltaSource
@@ -141,6 +143,7 @@ __all__ = [
     "Pipeline",
     "PollSource",
     "PostgresChanges",
+    "PostgresSink",
     "Processed",
     "ReadingError",
     "ReadsCuts",
@@ -148,6 +151,8 @@ __all__ = [
     "SeeksPositions",
     "SequenceSource",
     "SequenceSplit",
+    "Sink",
+    "SinkError",
     "Source",
     "SourceDescription",
     "SourceError",
@@ -226,6 +231,8 @@ _MODULES: Final = {
         "OperatorState",
         "ReadingError",
     ),
+    "jobs.sinks.port": ("Sink", "SinkError"),
+    "jobs.postgres_sink.sink": ("PostgresSink",),
     "jobs.sources.committed_positions": ("CommitsToFile",),
     "jobs.sources.cuts": ("CutSource",),
     "jobs.sources.delta": ("DeltaSource",),
@@ -261,6 +268,7 @@ _MODULES: Final = {
 
 _EXTRAS: Final = {
     "jobs.sources.kafka.source": ("confluent_kafka", "kafka"),
+    "jobs.postgres_sink.sink": ("psycopg", "postgres"),
     "jobs.sources.postgres.changes": ("psycopg", "postgres"),
 }
 """The library that a module needs, and the extra that brings it."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from checkpointing.commit.line import Turn, turn_back
 from checkpointing.commit.net import nothing_staged
+from checkpointing.commit.recovery import outside_publications
 from checkpointing.commit.reset import Move, moved
-from checkpointing.identifiers import CheckpointId
+from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import (
     CheckpointRecord,
     Claim,
@@ -73,6 +74,21 @@ class Rollback:
         return _under_a_new_id(self.target, claim, at, **changed, tables=self.tables)
 
 
+def beyond_recall(
+    rows: Iterable[CheckpointRecord], rollback: Rollback, pending: CheckpointRecord | None
+) -> frozenset[TableName]:
+    """Return the tables that would no longer show what their outside sinks have, if this rollback was done.
+
+    A table with a sink shows what the sink has. So rows must neither leave it nor come back. A sink may also have the
+    rows of a `pending` checkpoint that the rollback leaves behind.
+    """
+    outside = {table for row in rows for table in row.outside}
+    changed = {each.table for each in rollback.tables if each.table in outside and (each.adds or each.removes)}
+    left = pending is not None and pending.checkpoint != rollback.target.checkpoint
+    due = {each.table for each in outside_publications(pending)} if pending is not None and left else set()
+    return frozenset(changed | due)
+
+
 @dataclass(frozen=True, slots=True)
 class SourceReset:
     """The newest cut under a new id, with other positions for one source. It publishes nothing (K2)."""
@@ -93,8 +109,11 @@ class Imported:
     record: CheckpointRecord
 
     def row(self, claim: Claim, at: Stamp) -> CheckpointRecord:
-        """Return the entry that a process with this claim appends. Its parent and its statistics stay as they were."""
-        stays = {"parent": self.record.parent, "statistics": self.record.statistics}
+        """Return the entry that a process with this claim appends. Its parent and its statistics stay as they were.
+
+        Outside sinks get nothing of it, since the other warehouse gave them its rows.
+        """
+        stays = {"parent": self.record.parent, "statistics": self.record.statistics, "outside": ()}
         return _under_a_new_id(self.record, claim, at, kind=RowKind.CHECKPOINT, pinned=False, **stays)
 
 
@@ -117,7 +136,8 @@ def copied(
     first = savepoint.checkpoint
     claim = Claim(generation=generation, holder=holder, first_id=first, last_id=last, at_ms=now_ms, nonce=at.nonce)
     next_id, nonce = CheckpointId(last + 1), f"{at.nonce}-end"
-    return claim, savepoint, Release(generation=generation, next_id=next_id, at_ms=now_ms, nonce=nonce)
+    inside = savepoint.model_copy(update={"outside": ()})
+    return claim, inside, Release(generation=generation, next_id=next_id, at_ms=now_ms, nonce=nonce)
 
 
 def _under_a_new_id(record: CheckpointRecord, claim: Claim, at: Stamp, **changed: object) -> CheckpointRecord:

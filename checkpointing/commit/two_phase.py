@@ -15,7 +15,7 @@ from enum import Enum
 
 from checkpointing.commit.columns import columns_at
 from checkpointing.commit.net import NONE_RENAMED, Renamed, net_tables
-from checkpointing.commit.recovery import publications
+from checkpointing.commit.recovery import outside_publications, publications
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
@@ -23,6 +23,7 @@ from checkpointing.messages import (
     AppendRow,
     CheckTables,
     CutRecorded,
+    Publication,
     PublishFailed,
     PublishTable,
     RecordCut,
@@ -195,6 +196,7 @@ class TwoPhaseCommit:
         self._now_ms = 0
         self._record: CheckpointRecord | None = None
         self._unpublished: frozenset[TableName] = frozenset()
+        self._outside: tuple[Publication, ...] = ()
         self._notes: tuple[str, ...] = ()
 
     @property
@@ -247,10 +249,9 @@ class TwoPhaseCommit:
             case RowRefused():
                 return self._end(CheckpointFailureReason.FENCED, f"the job was claimed by {fact.holder}")
             case RowUnknown():
-                return self._end(
-                    CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
-                    f"whether the entry was written is unknown ({fact.error}); start again: the next tick finds out",
-                )
+                unknown = f"whether the entry was written is unknown ({fact.error})"
+                message = f"{unknown}; start again: the next tick finds out"
+                return self._end(CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE, message)
             case TablePublished():
                 return self._published(fact)
             case PublishFailed():
@@ -333,6 +334,7 @@ class TwoPhaseCommit:
             columns=columns,
             renames=declared_renames(self._graph),
             hooks=draft.hooks,
+            outside=tuple(table.name for table in self._graph.tables() if table.outside),
             statistics=self._of_the_epoch(draft.statistics),
         )
 
@@ -351,13 +353,16 @@ class TwoPhaseCommit:
             self._record, self._state = None, CommitState.IDLE
             return (Saved(record), *self._start())
         self._parent, self._parent_rows, self._renamed = record, self._rows, {}
-        self._notes = ()
-        todo = publications(record)
-        self._unpublished = frozenset(each.table for each in todo)
+        self._notes, self._outside = (), outside_publications(record)
+        return self._publish(publications(record))
+
+    def _publish(self, tables: tuple[Publication, ...] = ()) -> tuple[CommitEffect, ...]:
+        """Publish the tables. Outside sinks follow them, so a checkpoint that a table refuses stays inside."""
+        todo, self._outside = (tables, self._outside) if tables else (self._outside, ())
         if not todo:
             return self._record_cut()
-        self._state = CommitState.PUBLISHING
-        return tuple(PublishTable(record.checkpoint, each) for each in todo)
+        self._state, self._unpublished = CommitState.PUBLISHING, frozenset(each.table for each in todo)
+        return tuple(PublishTable(self._committing().checkpoint, each) for each in todo)
 
     def _reserved(self) -> tuple[CommitEffect, ...]:
         claim, self._claim = self._claim, None
@@ -367,11 +372,12 @@ class TwoPhaseCommit:
         return (IdsReserved(claim.first_id, claim.last_id), *self._start())
 
     def _published(self, fact: TablePublished) -> tuple[CommitEffect, ...]:
-        self._versions[fact.table] = fact.version
+        if not fact.outside:
+            self._versions[fact.table] = fact.version
         self._unpublished -= {fact.table}
         if fact.note:
             self._notes = (*self._notes, f"{fact.table}: {fact.note}")
-        return () if self._unpublished else self._record_cut()
+        return () if self._unpublished else self._publish()
 
     def _record_cut(self) -> tuple[CommitEffect, ...]:
         self._state = CommitState.RECORDING

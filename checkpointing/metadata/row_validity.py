@@ -53,7 +53,6 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
 CRC32_MAX: Final = 2**32 - 1
-
 TEXT_MAX: Final = 1_024
 """The most characters of a nonce, or of a channel's name in the statistics."""
 
@@ -126,6 +125,7 @@ class _Judge:
         _unique("columns", [columns.table for columns in row.columns])
         _each("columns", row.columns, self._columns)
         _each("renames", row.renames, self._rename)
+        _each("outside", row.outside, self._table_name)
 
     def _vertex(self, vertex: VertexRecord) -> None:
         _name("vertex", vertex_id, vertex.vertex)

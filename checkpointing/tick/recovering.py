@@ -9,7 +9,7 @@ from checkpointing.commit.behind import Doubt, Versions
 from checkpointing.commit.columns import columns_of
 from checkpointing.commit.cut_correcting import Correction, corrected
 from checkpointing.commit.leftovers import referenced
-from checkpointing.commit.recovery import Observed, publications
+from checkpointing.commit.recovery import Observed, outside_publications, publications
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.messages import (
@@ -98,7 +98,7 @@ def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord, *, whole: bo
 
 
 def rolled_forward(record: CheckpointRecord) -> Steps[None]:
-    """Publish every table of a committed entry, and record its cut.
+    """Publish every table of a committed entry, then to outside sinks, and record its cut.
 
     The cut has all tables whose columns the entry lists: those of the pipeline that wrote it. Tables that the entry
     does not change have the version of its parent's cut. An entry that no tick wrote, or that lists no columns, keeps
@@ -118,10 +118,11 @@ def rolled_forward(record: CheckpointRecord) -> Steps[None]:
         return
     versions, notes = _versions_at(parent, record), []
     untold = _untold(parent, record)
-    for publication in publications(record):
+    for publication in (*publications(record), *outside_publications(record)):
         due = replace(publication, no_others=publication.table in untold)
         published = yield from asked(PublishTable(record.checkpoint, due), TablePublished)
-        versions[publication.table] = published.version
+        if not published.outside:
+            versions[publication.table] = published.version
         if published.note:
             notes.append(f"{publication.table}: {published.note}")
     yield from asked(RecordCut(record.checkpoint, tuple(versions.items())), CutRecorded)

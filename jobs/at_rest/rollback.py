@@ -34,7 +34,7 @@ class RolledBack:
     notes: tuple[str, ...]
 
 
-def preview_rollback(warehouse: Warehouse, checkpoint: int) -> RollbackPlan:
+def preview_rollback(warehouse: Warehouse, checkpoint: int, *, leave_outside: bool = False) -> RollbackPlan:
     """Return what `roll_back` would do; changes nothing. Raises what `roll_back` raises before its claim."""
     must_have_run(warehouse)
     stores = JobStores(warehouse, cross_freely, beyond_damage=True)
@@ -45,7 +45,7 @@ def preview_rollback(warehouse: Warehouse, checkpoint: int) -> RollbackPlan:
             f"table {behind[0]} shows less than the newest cut, and is to be published again before anything else: "
             f"run 'tidemark run {warehouse.paths.job} --warehouse {typed(warehouse.root)}' first; nothing was changed"
         )
-    return plan_rollback(stores, seen, checkpoint, checksums=True)
+    return plan_rollback(stores, seen, checkpoint, checksums=True, leave_outside=leave_outside)
 
 
 def _to_be_repaired(stores: JobStores, seen: Observed) -> tuple[TableName, ...]:
@@ -56,9 +56,12 @@ def _to_be_repaired(stores: JobStores, seen: Observed) -> tuple[TableName, ...]:
         return ()
 
 
-def roll_back(warehouse: Warehouse, checkpoint: int, *, boundary: Boundary = cross_freely) -> RolledBack:
+def roll_back(
+    warehouse: Warehouse, checkpoint: int, *, leave_outside: bool = False, boundary: Boundary = cross_freely
+) -> RolledBack:
     """Take all tables, state and positions of a job at rest back to that checkpoint or savepoint.
 
+    With `leave_outside`, outside sinks keep rows that the tables lose.
     Raises, having appended no entry, NeverRunError, JobHeldError and what `plan_rollback` raises. Raises
     ClaimUnsettledError if it is not known whether the entry is in, and RollForwardError and CutsNotRecordedError if the
     rollback is committed and not yet published. The next tick or command then publishes it.
@@ -69,10 +72,11 @@ def roll_back(warehouse: Warehouse, checkpoint: int, *, boundary: Boundary = cro
 
     def possible(seen: Observed, _: RecoveryPlan) -> None:
         if not _to_be_repaired(stores, seen):  # else lost versions are published again first
-            plan_rollback(stores, seen, checkpoint, checksums=True)
+            plan_rollback(stores, seen, checkpoint, checksums=True, leave_outside=leave_outside)
 
     def chosen(_: Work) -> RowChosen:
-        plan = plan_rollback(stores, stores.observe(), checkpoint, checksums=False)
+        seen = stores.observe()
+        plan = plan_rollback(stores, seen, checkpoint, checksums=False, leave_outside=leave_outside)
         plans.append(plan)
         return RowChosen(Rollback(plan.target, tuple(table.record for table in plan.tables)))
 

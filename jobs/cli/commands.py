@@ -176,6 +176,7 @@ def rollback(
     number: Target = None,
     *,
     follow: Annotated[bool, typer.Option("--follow", help="To where the upstream job was rolled back.")] = False,
+    leave_outside: Annotated[bool, typer.Option("--leave-outside", help="Outside sinks keep later rows.")] = False,
     dry_run: DryRun = False,
     warehouse: Warehouse = None,
     data: Data = None,
@@ -188,7 +189,7 @@ def rollback(
     given = layer({"warehouse": warehouse, "data": data})
     if follow:
         checkpoint = checkpoint_to_follow(name, checkpoint, given)
-    return go_back(name, checkpoint, given, console(), dry_run=dry_run)
+    return go_back(name, checkpoint, given, console(), dry_run=dry_run, leave_outside=leave_outside)
 
 
 def reset(

@@ -18,7 +18,9 @@ from jobs.sources.position_words import PositionWords
 from jobs.sources.upstream_job import newest_that_stands, taken_back
 
 
-def rollback(pipeline: str, checkpoint: int | None, given: Layer, out: Console, *, dry_run: bool) -> ExitCode:
+def rollback(
+    pipeline: str, checkpoint: int | None, given: Layer, out: Console, *, dry_run: bool, leave_outside: bool = False
+) -> ExitCode:
     """Take a job back to a checkpoint or savepoint, or show what that would do."""
     warehouse = warehouse_of(pipeline, given)
     if checkpoint is None:
@@ -28,11 +30,11 @@ def rollback(pipeline: str, checkpoint: int | None, given: Layer, out: Console, 
             ExitCode.USAGE,
         )
     if dry_run:
-        plan = preview_rollback(warehouse, checkpoint)
+        plan = preview_rollback(warehouse, checkpoint, leave_outside=leave_outside)
         out.print(render_rollback(plan, position_words(pipeline, given)), soft_wrap=True)
         return ExitCode.DONE
     with needing_rest("a rollback", pipeline):
-        done = roll_back(warehouse, checkpoint)
+        done = roll_back(warehouse, checkpoint, leave_outside=leave_outside)
     out.print(_done(done, position_words(pipeline, given)), soft_wrap=True)
     for note in done.notes:
         out.print(note, soft_wrap=True)

@@ -57,6 +57,8 @@ CLAIM: Final = "Claim"
 LEASE: Final = "Lease"
 ENSURE_TABLES: Final = "EnsureTables"
 ROLL_FORWARD: Final = "RollForward"
+ROLL_FORWARD_OUTSIDE: Final = "RollForwardOutside"
+PUBLISH_OUTSIDE: Final = "PublishOutside"
 ROLL_FORWARD_CUT: Final = "RollForwardCut"
 PUBLISH_AGAIN: Final = "PublishAgain"
 CORRECT_CUTS: Final = "CorrectCuts"
@@ -82,6 +84,8 @@ def boundary_of(effect: CarriedOut) -> str:
     """Return an effect's name at its boundaries: its kind, then the table of a publication or the name of a hook."""
     kind = type(effect).__name__
     match effect:
+        case PublishTable() if effect.publication.outside:
+            return f"{PUBLISH_OUTSIDE}:{effect.publication.table}"
         case PublishTable():
             return f"{kind}:{effect.publication.table}"
         case AskHook() | RestoreHook() | ResetHook() | CloseHook():
@@ -96,12 +100,14 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
     It leaves out the boundaries of repairing tables (`recovery.tables_behind`) and of renaming (`recovery.renaming`).
     """
     tables = [str(table.name) for table in graph.tables()]
+    outside = [str(table.name) for table in graph.tables() if table.outside]
     hooks = [str(hook.name) for hook in graph.hooks]
     steps = [
         CLAIM,
         LEASE,
         ENSURE_TABLES,
         *(f"{ROLL_FORWARD}:{table}" for table in tables),
+        *(f"{ROLL_FORWARD_OUTSIDE}:{table}" for table in outside),
         ROLL_FORWARD_CUT,
         DISCARD_LEFTOVERS,
         *(f"{kind.__name__}:{hook}" for hook in hooks for kind in (ResetHook, RestoreHook, AskHook)),
@@ -109,6 +115,7 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
         *([JudgeSuites.__name__] if any(table.judged for table in graph.tables()) else []),
         *(kind.__name__ for kind in (CheckTables, AppendRow)),
         *(f"{PublishTable.__name__}:{table}" for table in tables),
+        *(f"{PUBLISH_OUTSIDE}:{table}" for table in outside),
         *(kind.__name__ for kind in (RecordCut, NotifyComplete, NotifyAborted, LookForRival)),
         *(f"{LOG_COMMIT}:{log}" for log in ("checkpoints", "cuts", "tables")),
         *(f"{CloseHook.__name__}:{hook}" for hook in hooks),

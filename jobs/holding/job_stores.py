@@ -22,6 +22,8 @@ from checkpointing.metadata.record import CheckpointRecord, Claim, Row
 from jobs.cleanup.log_keeping import LogKeeping
 from jobs.cleanup.looks import read_looks
 from jobs.holding.boundaries import Boundary, log_hook
+from jobs.holding.outside import NO_SINKS, OutsideSinks
+from jobs.sinks.port import Sink
 from jobs.storage.together import both, together
 from jobs.stores.checkpoints import (
     NO_MARKS,
@@ -48,10 +50,18 @@ from jobs.stores.warehouse import Warehouse
 class JobStores:
     """The stores of one job. Any thread may call them."""
 
-    def __init__(self, warehouse: Warehouse, boundary: Boundary, *, beyond_damage: bool = False) -> None:
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        boundary: Boundary,
+        *,
+        beyond_damage: bool = False,
+        sinks: Mapping[TableName, Sink] = NO_SINKS,
+    ) -> None:
         """Open `checkpoints` and `cuts`, creating them on the job's first tick.
 
-        With `beyond_damage`, entries that cannot be read are passed over; see `CheckpointStore`.
+        With `beyond_damage`, entries that cannot be read are passed over; see `CheckpointStore`. Without its `sinks`,
+        what a checkpoint has for outside sinks cannot be published.
         """
         self.warehouse = warehouse
         self._rows = threading.Lock()
@@ -67,6 +77,7 @@ class JobStores:
         self._outputs = OutputTables(warehouse, self._logs)
         self._publisher = Publisher(warehouse, self._logs)
         self._durability = Durability(warehouse)
+        self.outside = OutsideSinks(warehouse, sinks)
 
     def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
         """Return what a starting tick must know. Call it before another thread uses the stores.
@@ -180,10 +191,12 @@ class JobStores:
         again: bool = False,
         by: Generation | None = None,
     ) -> TablePublished | PublishFailed:
-        """Publish a table; see `Publisher.publish`.
+        """Publish a table, see `Publisher.publish`, or into its outside sink, see `OutsideSinks.publish`.
 
         What is published `again` is durable then: recorded cuts name it, so nobody makes it durable later.
         """
+        if publication.outside:
+            return self.outside.publish(publication, checkpoint)
         with self._lock(publication.table):
             answer = self._publisher.publish(publication, checkpoint, again=again, by=by)
             if isinstance(answer, TablePublished):

@@ -41,19 +41,14 @@ from jobs.pipeline.declarations import (
     former_names_of_columns,
 )
 from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.former_names import (
-    former_columns,
-    former_id,
-    former_table,
-    require_id_of_its_own,
-    require_no_key,
-)
+from jobs.pipeline.former_names import former_columns, former_id, former_table, require_id_of_its_own, require_no_key
 from jobs.pipeline.processing import Rows, process_vertex
 from jobs.pipeline.quality import good_rows, row_rules, suite_of
 from jobs.pipeline.steps import selected, with_column
 from jobs.pipeline.unions import union_vertex
 from jobs.pipeline.updates import require_append_only, require_append_only_right
 from jobs.quality.expectation import Expectation
+from jobs.sinks.port import Sink
 from jobs.state.files import NONE_RENAMED
 
 
@@ -69,10 +64,7 @@ class Stream:
     # -------------------------------------------------------------- stateless steps
 
     def transform(self, chain: Chain, schema: StructType | None = None) -> "Stream":
-        """Apply a function of a DataFrame; `schema` is what it returns (None: it keeps the columns).
-
-        The function must be deterministic and row by row: it sees one micro-batch at a time.
-        """
+        """Apply a function of a DataFrame, deterministic and row by row; `schema` is its result's (None: unchanged)."""
         if schema is not None:
             require_unique(f"a transformation of {self.origin}", schema.names)
         after = self.schema if schema is None else schema
@@ -109,16 +101,22 @@ class Stream:
     # -------------------------------------------------------------- tables
 
     def table(
-        self, name: str, *, id: str | None = None, renamed_from: str | None = None, id_renamed_from: str | None = None
+        self,
+        name: str,
+        *,
+        id: str | None = None,
+        sink: Sink | None = None,
+        renamed_from: str | None = None,
+        id_renamed_from: str | None = None,
     ) -> "Stream":
         """Append the rows to a table and go on with exactly what was written to it.
 
         Right after a keyed vertex or a union, that vertex writes the table. Elsewhere a new vertex with this `id` does.
-        `renamed_from` is the name that the table had before, `id_renamed_from` the id.
-        Raises InvalidNameError, InvalidPipelineError if the id is missing or the name taken.
+        `sink` gets each checkpoint's rows too. `renamed_from` is the table's old name, `id_renamed_from` the old id.
+        Raises InvalidNameError, InvalidPipelineError if the id is missing, the name taken, or `sink` does not fit.
         """
         require_id_of_its_own(f"table {name}", id, id_renamed_from)
-        table = OutputTable(table_name(name), TableMode.APPEND, renamed_from=former_table(renamed_from))
+        table = OutputTable(table_name(name), TableMode.APPEND, renamed_from=former_table(renamed_from), sink=sink)
         vertex = self._unkept_union() or self._unkept_keyed_vertex()
         if id is None and vertex is not None:
             self.declarations.amend(replace(vertex, table=table))

@@ -19,6 +19,7 @@ from jobs.planner.job_plan import JobPlan
 from jobs.planner.staging import stage_shared_sources
 from jobs.planner.vertices import Around, vertex_plan
 from jobs.quality.expectation import Suite
+from jobs.sinks.port import Sink
 from jobs.sources.port import begins_of, is_bounded, source_of_cuts
 from jobs.state.backend import state_file_schema
 from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend, StateBackend
@@ -61,6 +62,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
         sources={source.id: source.source for source in sources},
         table_schemas=dict(_schemas(pipeline.name, plans)),
         suites=suites,
+        sinks=_sinks(vertices),
         rows_per_epoch={source.id: source.rows_per_epoch for source in sources if source.rows_per_epoch is not None},
         listeners=pipeline.listeners,
         reports=pipeline.reports,
@@ -128,6 +130,7 @@ def _graph_vertex(
             judged=table.name in suites,
             columns=delta_columns(arrow_schema(table.schema)),
             renamed_from=called.get(table.name),
+            outside=vertex.table is not None and vertex.table.name == table.name and vertex.table.sink is not None,
         )
         for table in written
     )
@@ -166,6 +169,11 @@ def _schemas(job: JobName, plans: Mapping[VertexId, VertexPlan]) -> Iterator[tup
             yield table.name, arrow_schema(table.schema)
         if isinstance(planned.spec, KeyedSpec):
             yield table_of_state(job, name), state_file_schema(arrow_schema(planned.spec.state), planned.spec.keys)
+
+
+def _sinks(vertices: Sequence[Declared]) -> dict[TableName, Sink]:
+    tables = (vertex.table for vertex in vertices if not isinstance(vertex, SourceVertex))
+    return {table.name: table.sink for table in tables if table is not None and table.sink is not None}
 
 
 def _suites(vertices: Sequence[Declared]) -> dict[TableName, Suite]:

@@ -67,6 +67,7 @@ from jobs.holding.boundaries import (
     RELEASE,
     ROLL_FORWARD,
     ROLL_FORWARD_CUT,
+    ROLL_FORWARD_OUTSIDE,
     Boundary,
     around,
 )
@@ -263,7 +264,8 @@ class Carrier(ABC):
             case ReadCut():
                 return CutRead(self.stores.read_cut(effect.checkpoint) or {})
             case PublishTable():
-                with around(self.boundary, f"{ROLL_FORWARD}:{effect.publication.table}"):
+                step = ROLL_FORWARD_OUTSIDE if effect.publication.outside else ROLL_FORWARD
+                with around(self.boundary, f"{step}:{effect.publication.table}"):
                     return self.stores.publish(effect.publication, effect.checkpoint)
             case RecordCut():
                 with around(self.boundary, ROLL_FORWARD_CUT):

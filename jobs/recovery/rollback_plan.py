@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from checkpointing.commit.at_rest import Rollback, beyond_recall
 from checkpointing.commit.behind import Standing, wanted
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.line import Turn, restorable, turn_back
@@ -70,10 +71,13 @@ def records_of(seen: Observed) -> tuple[CheckpointRecord, ...]:
     return tuple(row for row in seen.rows if isinstance(row, CheckpointRecord))
 
 
-def plan_rollback(stores: JobStores, seen: Observed, checkpoint: int, *, checksums: bool) -> RollbackPlan:
+def plan_rollback(
+    stores: JobStores, seen: Observed, checkpoint: int, *, checksums: bool, leave_outside: bool = False
+) -> RollbackPlan:
     """Return the plan of a rollback; changes nothing. `stores` were opened with `beyond_damage`, and saw `seen` last.
 
     Raises RollbackRefusedError, naming other entries, for one that does not exist, is the present one, or is damaged.
+    Raises RollbackRefusedError too if an outside sink has rows that the rollback takes back, unless `leave_outside`.
     Raises TableNotRolledBackError and TableNotCopyableError for a table that cannot go back.
     """
     rows = records_of(seen)
@@ -87,6 +91,8 @@ def plan_rollback(stores: JobStores, seen: Observed, checkpoint: int, *, checksu
     target = stores.told(target, names)
     tables = with_columns_back(stores.warehouse, tables, target, None if newest is None else stores.told(newest, names))
     _must_be_sound(stores, target, tables, checksums=checksums)
+    if not leave_outside:
+        _must_stay_true_outside(rows, Rollback(target, tuple(table.record for table in tables)), pending)
     return RollbackPlan(
         job=stores.warehouse.paths.job,
         newest=newest,
@@ -97,6 +103,20 @@ def plan_rollback(stores: JobStores, seen: Observed, checkpoint: int, *, checksu
         pending=pending,
         damaged=stores.damaged,
     )
+
+
+def _must_stay_true_outside(
+    rows: tuple[CheckpointRecord, ...], rollback: Rollback, pending: CheckpointRecord | None
+) -> None:
+    """Raise RollbackRefusedError if an outside sink would have other rows than its table. A sink cannot undo."""
+    tables = sorted(beyond_recall(rows, rollback, pending))
+    if tables:
+        job, target = rollback.target.job, rollback.target.checkpoint
+        raise RollbackRefusedError(
+            f"{job} cannot go back to {target}: the sink of table {tables[0]} has rows of later checkpoints, and does "
+            f"not give them back; nothing was changed. 'tidemark rollback {job} {target} --leave-outside' goes back "
+            "without it: the sink keeps these rows, and gets those that the next ticks read again"
+        )
 
 
 def _target(
@@ -162,7 +182,7 @@ def reachable(warehouse: Warehouse, rows: Iterable[Row]) -> CheckpointRecord | N
     seen = stores.observe()
     for row in restorable(row for row in records_of(seen) if row != newest):
         try:
-            return plan_rollback(stores, seen, row.checkpoint, checksums=True).target
+            return plan_rollback(stores, seen, row.checkpoint, checksums=True, leave_outside=True).target
         except (RollbackRefusedError, TableNotRolledBackError, TableNotCopyableError):
             continue
     return None

@@ -34,6 +34,7 @@ from jobs.holding.boundaries import Boundary
 from jobs.holding.failures import TickRefusedError
 from jobs.holding.job_state import must_be_usable
 from jobs.holding.job_stores import JobStores
+from jobs.holding.outside import must_not_be_ahead_outside
 from jobs.pipeline import InvalidPipelineError
 from jobs.planner import JobPlan
 from jobs.recovery.carrier import Carrier, refusal
@@ -156,8 +157,10 @@ class TickCarrier(Carrier):
         """Return what a start must know. Each attempt opens its own stores."""
         if self._begins:
             must_be_usable(self.warehouse)
-            self.stores, self._begins = JobStores(self.warehouse, self.boundary), False
+            self.stores, self._begins = JobStores(self.warehouse, self.boundary, sinks=self.plan.sinks), False
+        held = self.stores.outside.prepare(self.plan.table_schemas)  # before the entries that say what may be there
         seen = self._beginning.observe(self.stores, self._settings.run_ended)
+        must_not_be_ahead_outside(held, seen.rows)
         self._last = newest_generation(seen)
         return seen
 

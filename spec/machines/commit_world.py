@@ -27,7 +27,12 @@ COUNT: Final = TableName("out/count")
 GRAPH: Final = JobGraph(
     (
         Vertex(SOURCE, VertexKind.SOURCE, 1, splits=(SplitId("a"),)),
-        Vertex(SINK, VertexKind.KEYED, 1, (Table(NUMBERS, TableMode.APPEND), Table(COUNT, TableMode.UPSERT, ("key",)))),
+        Vertex(
+            SINK,
+            VertexKind.KEYED,
+            1,
+            (Table(NUMBERS, TableMode.APPEND, outside=True), Table(COUNT, TableMode.UPSERT, ("key",))),
+        ),
     ),
     (EdgeId(SOURCE, SINK),),
 )
@@ -122,6 +127,17 @@ class CommitWorld(World):
             expect(checkpoint in at, "visible-after-commit", f"cut {checkpoint} is recorded, it is not committed")
             for name, version in versions_at.items():
                 self._is_exact(name, version, at[checkpoint], f"cut {checkpoint} of {name}")
+
+        self._judge_outside()
+
+    def _judge_outside(self) -> None:
+        """Judge the outside sink: it has the rows of its newest checkpoint, and no fewer than the newest cut shows."""
+        at, shown = self.positions, self.outside.shown.get(NUMBERS, NO_CHECKPOINT)
+        expect(shown in at, "outside-exact", f"{shown} is outside, and it is not committed")
+        held = self.shown_by(self.outside.paths.get(NUMBERS, ()))
+        expect(held == Counter(range(at[shown])), "outside-exact", f"{dict(held)} is outside, due are {at[shown]} rows")
+        newest = at[max(self.cuts, default=NO_CHECKPOINT)]
+        expect(at[shown] >= newest, "outside-exact", f"{at[shown]} rows are outside, the newest cut shows {newest}")
 
     def _is_exact(self, name: TableName, version: int, rows: int, what: str) -> None:
         held = self.shown_by(self.table(name).versions[version])

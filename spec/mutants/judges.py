@@ -161,6 +161,11 @@ STORES = Judge(
     ),
     400,
 )
+OUTSIDE = Judge(
+    "simulator with outside sinks",
+    partial(_simulated, savepoints_max=1, rollbacks_max=1, stores_fail=True, outside=True),
+    400,
+)
 RELEASES_WITH_MISHAPS = Judge(
     "simulator with releases and mishaps",
     partial(_simulated, releases=True, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),

@@ -141,7 +141,7 @@ def _follow(
             tick.events.append(_sent(line, body, row))
         case RowAppended() | RowRefused() | RowUnknown():
             tick.events.append(_answered(line, body, rows))
-        case TablePublished():
+        case TablePublished() if not body.outside:
             name, table = "published", str(body.table)
             tick.events.append(Event(line=line, name=name, id=body.checkpoint, table=table, version=body.version))
         case PublishFailed():

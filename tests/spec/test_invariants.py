@@ -64,6 +64,7 @@ from tests.spec.entries_falsified import (
     tell_a_split_too_far,
 )
 from tests.spec.names_falsified import tell_no_rename
+from tests.spec.outside_falsified import FALSIFIED_OUTSIDE
 
 
 @cache
@@ -349,6 +350,7 @@ FALSIFIED = FALSIFIED_STORED | {
     "no-deadlock": append(TickStuck(GEN, "it waits for nothing")),
     "doors-hold": append(DoorBroke(GEN, "KeyError")),
     "finished-is-final": append(FoundFinished(None, frozenset(), frozenset())),
+    **FALSIFIED_OUTSIDE,
 }
 
 

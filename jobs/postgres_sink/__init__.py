@@ -1,0 +1,1 @@
+"""The outside sink that appends rows to a PostgreSQL table."""

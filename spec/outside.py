@@ -1,0 +1,82 @@
+"""The invariants of outside sinks, and a simulated target that keeps what it has published over every crash."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
+from checkpointing.messages import Publication
+from checkpointing.metadata.record import CheckpointRecord, RowKind
+from spec.history import CutWritten, History, RowCommitted
+from spec.outside_events import OutsidePassedOver, OutsidePublished
+
+
+@dataclass(slots=True)
+class OutsideTargets:
+    """What the targets of all outside sinks hold: rows, and the newest checkpoint, in one transaction."""
+
+    shown: dict[TableName, CheckpointId] = field(default_factory=dict)
+    paths: dict[TableName, list[str]] = field(default_factory=dict)
+
+    def publish(self, checkpoint: CheckpointId, publication: Publication) -> OutsidePublished | OutsidePassedOver:
+        """Take a checkpoint's files once. A target that has a checkpoint as new as this one takes nothing."""
+        table, paths = publication.table, tuple(file.path for file in publication.adds)
+        if self.shown.get(table, NO_CHECKPOINT) >= checkpoint:
+            return OutsidePassedOver(checkpoint, table)
+        self.shown[table] = checkpoint
+        self.paths.setdefault(table, []).extend(paths)
+        return OutsidePublished(checkpoint, table, paths)
+
+
+def wrongly_outside(history: History) -> Iterator[str]:
+    """Yield every publication of an outside sink before its commit point, of other files, twice, or out of order.
+
+    A publication that a target passes over must be one that it has taken before: else its rows are lost. The rows of an
+    entry that a rollback has left behind may come late, from a process that was taken over.
+    """
+    entries: dict[CheckpointId, CheckpointRecord] = {}
+    taken: dict[TableName, list[CheckpointId]] = {}
+    for event in history.without_flow:
+        match event:
+            case RowCommitted(record):
+                entries[record.checkpoint] = record
+            case OutsidePublished(checkpoint, table, paths):
+                before = taken.setdefault(table, [])
+                if before and before[-1] >= checkpoint:
+                    yield f"{table} gets checkpoint {checkpoint} outside after {before[-1]}"
+                before.append(checkpoint)
+                due = _due(entries[checkpoint]).get(table) if checkpoint in entries else None
+                if due != paths:
+                    yield f"{table} gets {paths} outside for checkpoint {checkpoint}, due is {due}"
+            case OutsidePassedOver(checkpoint, table) if checkpoint not in taken.get(table, []):
+                yield f"{table} never got checkpoint {checkpoint} outside, and is past it"
+            case _:
+                pass
+
+
+def left_inside(history: History) -> Iterator[str]:
+    """Yield every checkpoint whose cut is recorded before its outside sinks have its rows.
+
+    The next checkpoint waits for the cut, so nothing stays unpublished for good.
+    """
+    entries: dict[CheckpointId, CheckpointRecord] = {}
+    taken: set[tuple[CheckpointId, TableName]] = set()
+    for event in history.without_flow:
+        match event:
+            case RowCommitted(record):
+                entries[record.checkpoint] = record
+            case OutsidePublished(checkpoint, table):
+                taken.add((checkpoint, table))
+            case CutWritten(checkpoint) if checkpoint in entries:
+                missing = [table for table in _due(entries[checkpoint]) if (checkpoint, table) not in taken]
+                if missing:
+                    yield f"cut {checkpoint} is recorded, and {missing[0]} has not got its rows outside"
+            case _:
+                pass
+
+
+def _due(record: CheckpointRecord) -> dict[TableName, tuple[str, ...]]:
+    """Return the files that each outside sink gets of an entry."""
+    if record.kind is not RowKind.CHECKPOINT:
+        return {}
+    tables = (table for table in record.tables if table.table in record.outside and table.adds)
+    return {table.table: tuple(file.path for file in table.adds) for table in tables}
