@@ -3,9 +3,18 @@
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import VertexId
 from checkpointing.job import finishing
-from checkpointing.job.ending import Ending, TickPhase
+from checkpointing.job.ending import Ending, Next, TickPhase
 from checkpointing.job.readers import SourceReaders, Split
-from checkpointing.messages import AppendRow, Fact, MicroBatchFailed, PollSource, StopKind, StopRequested, TimeAdvanced
+from checkpointing.messages import (
+    AppendRow,
+    EndTick,
+    Fact,
+    MicroBatchFailed,
+    PollSource,
+    StopKind,
+    StopRequested,
+    TimeAdvanced,
+)
 from spec.explore_job import DrivenJob, SmallJob
 from spec.invariants import violations
 from spec.mutants.judges import directed
@@ -15,8 +24,8 @@ from spec.pipeline import MAX_PARALLELISM, SPLITS, graph
 _INTERVAL_MS = 100
 
 
-def _begins_nothing(ends: Fact) -> bool:
-    """Return whether a tick begins nothing after this fact, which comes while an entry is being appended."""
+def _in_doubt() -> DrivenJob:
+    """Return a job whose entry is being appended."""
     config = CheckpointConfig(interval_ms=_INTERVAL_MS, max_concurrent=9, max_parallelism=MAX_PARALLELISM)
     rows = dict.fromkeys((split for splits in SPLITS.values() for split in splits), 4)
     driven = DrivenJob(SmallJob(graph=graph(1), config=config, rows=rows))
@@ -24,11 +33,29 @@ def _begins_nothing(ends: Fact) -> bool:
     driven.tell(TimeAdvanced(driven.world.now_ms + _INTERVAL_MS))
     while not any(isinstance(effect, AppendRow) for effect in driven.outstanding):
         driven.answer(next(at for at, effect in enumerate(driven.outstanding) if not isinstance(effect, PollSource)))
-    driven.tell(ends)
-    driven.tell(TimeAdvanced(driven.world.now_ms + 2 * _INTERVAL_MS))
+    return driven
+
+
+def _keeps(driven: DrivenJob, invariant: str) -> bool:
+    """Answer all that is outstanding. Return whether the invariant held."""
     while driven.outstanding and driven.end is None:
         driven.answer(0)
-    return not any(broken.invariant == "ends-soon" for broken in violations(driven.world.history))
+    return not any(broken.invariant == invariant for broken in violations(driven.world.history))
+
+
+def _begins_nothing(ends: Fact) -> bool:
+    """Return whether a tick begins nothing after this fact."""
+    driven = _in_doubt()
+    driven.tell(ends)
+    driven.tell(TimeAdvanced(driven.world.now_ms + 2 * _INTERVAL_MS))
+    return _keeps(driven, "ends-soon")
+
+
+def _a_tick_that_must_stop_publishes_first() -> bool:
+    driven = _in_doubt()
+    driven.answer(next(at for at, effect in enumerate(driven.outstanding) if isinstance(effect, AppendRow)))
+    driven.tell(StopRequested(StopKind.NOW))
+    return _keeps(driven, "ends-settled")
 
 
 def _a_tick_that_must_stop_begins_nothing() -> bool:
@@ -40,6 +67,7 @@ def _a_tick_that_cannot_go_on_begins_nothing() -> bool:
 
 
 STOPS = directed(_a_tick_that_must_stop_begins_nothing, "ends-soon")
+SETTLES = directed(_a_tick_that_must_stop_publishes_first, "ends-settled")
 FAILS = directed(_a_tick_that_cannot_go_on_begins_nothing, "ends-soon")
 
 
@@ -72,3 +100,13 @@ def an_idle_split_is_asked_although_the_tick_stops(patch: Patch) -> None:
             self.stopped = stopped
 
     patch.put(SourceReaders, "_may_read", may_read)
+
+
+@mutant("ends-settled", SETTLES)
+def a_tick_that_is_stopped_leaves_its_commit_in_doubt(patch: Patch) -> None:
+    real = Ending.next
+
+    def hasty(self: Ending, now_ms: int, **seen: bool) -> Next | EndTick:
+        return real(self, now_ms, **{**seen, "in_doubt": False})
+
+    patch.put(Ending, "next", hasty)

@@ -73,7 +73,6 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "the savepoint of a stop is subsumed": 3,
     "a request that waits when the tick ends gets no answer": 4,
     "the tick goes on after the savepoint of a stop": 13,
-    "a tick that is stopped leaves its commit in doubt": 126,
     "a tick goes on after a failure": 4,
     "the rows that a rollback leaves behind stay": 3,
     "a rollback drops savepoints too": 3,

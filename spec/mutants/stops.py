@@ -12,14 +12,13 @@ from checkpointing.identifiers import ChannelId
 from checkpointing.job import ending, restoring
 from checkpointing.job.door import JobDoor
 from checkpointing.job.drafts import Drafts
-from checkpointing.job.ending import Cause, Ending, Next, TickPhase
+from checkpointing.job.ending import Cause, TickPhase
 from checkpointing.job.finishing import hand_end_on
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.savepoints import Savepoints
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import (
     Effect,
-    EndTick,
     Fact,
     MicroBatchFinished,
     RecordCut,
@@ -170,16 +169,6 @@ def _move(patch: Patch, phase: TickPhase, cause: Cause, reached: TickPhase) -> N
 
 
 # ------------------------------------------------------------------ the end of a tick
-
-
-@mutant("ends-settled", SAVEPOINTS)
-def a_tick_that_is_stopped_leaves_its_commit_in_doubt(patch: Patch) -> None:
-    real = Ending.next
-
-    def hasty(self: Ending, now_ms: int, **seen: bool) -> Next | EndTick:
-        return real(self, now_ms, **{**seen, "in_doubt": False})
-
-    patch.put(Ending, "next", hasty)
 
 
 @mutant("no-deadlock", SAVEPOINTS)
