@@ -118,6 +118,8 @@ class Carrier:
         self._alive = alive
         self._name = name
         self._retained: frozenset[CheckpointId] | None = None
+        self._lease: Lease | None = None
+        """The lease that it found when it looked last."""
         self._has_written = False
         """True once it has written. Lists show a process at least what it has written itself."""
 
@@ -197,7 +199,7 @@ class Carrier:
         if refused or self._eyes.sees_holders or before is None or release_of(world.rows(), before.generation):
             return
         row, now_ms = effect.row, self._eyes.at(world.now_ms)
-        seen = UnseenLeft(row.generation, row.holder, before.generation, before.holder, world.lease, now_ms)
+        seen = UnseenLeft(row.generation, row.holder, before.generation, before.holder, self._lease, now_ms)
         world.history.add(seen)
 
     def _lags(self) -> bool:
@@ -212,7 +214,7 @@ class Carrier:
         if lags or cuts_lag:
             world.history.add(ListsWereStale())
         version, rows = world.before if lags else (world.version, world.rows())
-        alive = self._alive(newest_claim(rows))
+        alive, self._lease = self._alive(newest_claim(rows)), world.lease
         holder = HolderObserved(alive, None) if self._eyes.sees_holders else HolderObserved(None, world.lease)
         rows = tuple(map(world.as_read, rows))
         cuts = world.cuts_before if cuts_lag else frozenset(world.cuts)

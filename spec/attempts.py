@@ -1,6 +1,6 @@
 """What must be true of a process and its attempts: restarts are counted, limits hold for all of them together (G4)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -53,6 +53,7 @@ def wrongly_repeated(history: History) -> Iterator[str]:  # noqa: PLR0912 - one 
             case AttemptBegan():
                 yield from _of_limits(event, processes[event.process])
             case RestartTold():
+                _broken_off(processes[event.process], unheard, recorded)
                 yield from _of_restart(event, processes[event.process])
             case TickOver(generation, end):
                 for known in processes.values():
@@ -72,6 +73,15 @@ def _claimed(processes: Mapping[int, _Process], claim: Claim) -> None:
             known.ended = None
         elif known.generations:
             known.is_alone = False
+
+
+def _broken_off(
+    known: _Process, unheard: Mapping[Generation, CheckpointId], recorded: Collection[CheckpointId]
+) -> None:
+    """Note that an attempt that failed while it recovered may have recorded a cut, and not heard of that."""
+    entries = (unheard.get(each, NO_CHECKPOINT) for each in known.generations)
+    if known.ended is None and any(entry in recorded for entry in entries):
+        known.is_alone = False
 
 
 def _of_limits(event: AttemptBegan, known: _Process) -> Iterator[str]:

@@ -80,7 +80,8 @@ class InputsEnd(DoorJudge):
 
     def _ran(self, effect: RunMicroBatch) -> None:
         self._ending.discard(effect.vertex)
-        drains = SavepointKind.DRAIN in self.door.requests.values()
+        # A drain that fails behind its barrier fails the tick, which commits nothing more.
+        drains = SavepointKind.DRAIN in self.door.requests.values() or self.door.is_troubled
         if effect.end_of_input:
             self._ending.add(effect.vertex)
             if not drains and not self.door.inputs_ended:

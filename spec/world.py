@@ -295,7 +295,9 @@ class World:
         """
         for each in entries_to_sync(dict(versions), self.cuts):
             self.table(each.table).durable.update(range(each.first, each.last + 1))
-        if not any(known >= checkpoint for known in self.cuts):
+        if any(known > checkpoint for known in self.cuts):
+            return  # another tick has recorded this cut before its own, so it may be gone again
+        if checkpoint not in self.cuts:
             older = self.cuts.keys() - retained
             self.cuts_before = frozenset(self.cuts)
             self.cuts[checkpoint] = dict(versions)

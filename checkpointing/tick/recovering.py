@@ -8,6 +8,7 @@ from dataclasses import replace
 from checkpointing.commit.behind import Doubt, Versions
 from checkpointing.commit.columns import columns_of
 from checkpointing.commit.cut_correcting import Correction, corrected
+from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.leftovers import referenced
 from checkpointing.commit.recovery import Observed, outside_publications, publications
 from checkpointing.graph import TableMode
@@ -44,7 +45,7 @@ from checkpointing.tick.messages import (
 def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
     """Do everything that dead holders left unfinished, in this order."""
     pending = held.plan.roll_forward if errand.rolls_forward else None
-    whole = (yield from repaired(errand, held)) if errand.repairs else True
+    whole = (yield from repaired(errand, terms, held)) if errand.repairs else True
     settled = pending is None or (yield from rolled_forward_or_left(terms, pending, whole=whole))
     leftovers = 0
     if errand.discards and settled:
@@ -52,7 +53,7 @@ def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
     return Recovered(held.plan, leftovers)
 
 
-def repaired(errand: Errand, held: Held) -> Steps[bool]:
+def repaired(errand: Errand, terms: Terms, held: Held) -> Steps[bool]:
     """Repair tables that show less than a recorded cut, and correct the cuts.
 
     Return False if a table cannot be repaired and the process goes on nevertheless. Only a rollback does so.
@@ -67,8 +68,21 @@ def repaired(errand: Errand, held: Held) -> Steps[bool]:
         return doubt is not None
     for again in doubt.repairs.again:
         yield from asked(PublishAgain(again), TablePublished)
+    if terms.leaves_behind is None:
+        yield from given_to_sinks(held, doubt)
     yield from asked(CorrectCuts(doubt, (yield from _correction(doubt))), Done)
     return True
+
+
+def given_to_sinks(held: Held, doubt: Doubt) -> Steps[None]:
+    """Publish the newest entry to outside sinks once more, if its cut was lost. No log says whether they have its rows.
+
+    A rollback leaves it to the sinks, since it may take these rows back.
+    """
+    newest = newest_checkpoint(held.seen.rows)
+    if newest is not None and newest.checkpoint in doubt.rebuilt:
+        for publication in outside_publications(newest):
+            yield from asked(PublishTable(newest.checkpoint, publication), TablePublished)
 
 
 def _correction(doubt: Doubt) -> Steps[Correction]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import polars as pl
 from pyspark.sql.types import (
@@ -48,6 +49,11 @@ _HASH_OF = "_hash_of_"
 
 _PROTOCOL = ("name", "columns", "accumulator", "returns", "init", "add", "merge", "result")
 """What an AggregateFunction has."""
+
+
+_PLAIN: Final = (Count, Sum, Min, Max)
+"""Aggregates that fit every type that they accept. Nothing is computed to declare them, since Polars' threads do not
+survive a fork: a process that another one has forked could otherwise declare no pipeline at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +289,8 @@ def _named(where: str, keys: Sequence[str], rows: StructType, name: str, column:
     require_columns(where.partition(": aggregate ")[0], rows, column.columns)
     try:
         made = Aggregate(name, column.of(rows))
-        _require_computable(made, keys, rows)
+        if not isinstance(made.function, _PLAIN):
+            _require_computable(made, keys, rows)
     except (ValueError, TypeError) as error:
         raise InvalidPipelineError(f"{where}: {error}") from error
     return made

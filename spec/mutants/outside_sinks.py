@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 from checkpointing.commit import recovery, two_phase
+from checkpointing.commit.behind import Doubt
 from checkpointing.commit.two_phase import CommitEffect, TwoPhaseCommit
 from checkpointing.messages import Publication, PublishTable, TablesChecked
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.tick import recovering
-from spec.mutants.judges import COMMIT, OUTSIDE
+from checkpointing.tick.asking import Steps
+from checkpointing.tick.claiming import Held
+from spec.mutants.judges import COMMIT, OUTSIDE, REPAIRS
 from spec.mutants.planting import Patch, mutant
 
 
@@ -85,3 +88,12 @@ def a_sink_gets_the_newest_file_of_a_checkpoint_only(patch: Patch) -> None:
         return tuple(replace(each, adds=each.adds[-1:]) for each in real(record))
 
     patch.function(recovery, "outside_publications", newest)
+
+
+@mutant("repaired", REPAIRS)
+def a_lost_cut_is_rebuilt_although_a_sink_may_lack_its_rows(patch: Patch) -> None:
+    def given_to_sinks(held: Held, doubt: Doubt) -> Steps[None]:
+        del held, doubt
+        yield from ()
+
+    patch.put(recovering, "given_to_sinks", given_to_sinks)

@@ -72,7 +72,7 @@ def test_doors_at_work_move_as_the_table_says_and_every_move_is_met(moves):
 
     They make every move of the table and no other.
     """
-    for seed in (126, *range(60)):  # the first makes the rarest move
+    for seed in (481, *range(60)):  # the first makes the rarest move
         simulate(seed, moves=Moves(savepoints_max=2))
         if DRAWN - STAYS <= moves:
             break
