@@ -72,7 +72,8 @@ def reading(
     reservation = Reservation(versions, world.now_ms, world.now_ms + lease_ms, named)
     readers.reservations[name] = reservation
     yield
-    if world.cuts.get(checkpoint) != versions:
+    is_lost = any(version > world.table(table).version for table, version in versions.items())
+    if is_lost or world.cuts.get(checkpoint) != versions:
         world.met[NOTHING_FOUND] += 1
         readers.leave(name)
         return
