@@ -6,19 +6,24 @@ from dataclasses import replace
 from checkpointing.channel_items import EndOfData
 from checkpointing.commit import recovery, reset
 from checkpointing.commit.reset import Move
+from checkpointing.config import CheckpointConfig
 from checkpointing.graph import Vertex
 from checkpointing.identifiers import SplitId, SubtaskId, VertexId
 from checkpointing.job import finishing, restoring
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.readers import SourceReaders
 from checkpointing.job.wiring import Wiring
+from checkpointing.messages import PollSource, SourceEnded
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from checkpointing.task.messages import SubtaskFinished
 from checkpointing.tick import claiming
 from checkpointing.tick.claiming import Claiming
 from checkpointing.tick.messages import Question
-from spec.mutants.judges import ENDS, ENDS_WITH_MISHAPS, ONE_ENDS
+from spec.explore_job import DrivenJob, SmallJob
+from spec.invariants import violations
+from spec.mutants.judges import ENDS, ENDS_WITH_MISHAPS, ONE_ENDS, directed
 from spec.mutants.planting import Patch, mutant
+from spec.pipeline import MAX_PARALLELISM, ORDERS, PAYMENTS, SPLITS, graph
 
 
 @mutant("inputs-end", ENDS)
@@ -35,7 +40,19 @@ def a_restore_forgets_which_splits_have_ended(patch: Patch) -> None:
     patch.function(restoring, "ended_splits", lambda _graph, _record: frozenset())
 
 
-@mutant("inputs-end", ONE_ENDS)
+def _one_source_may_end_alone() -> bool:
+    """Return whether vertices keep their keys open when one split of several has ended."""
+    config = CheckpointConfig(interval_ms=None, max_parallelism=MAX_PARALLELISM)
+    rows = dict.fromkeys((split for splits in SPLITS.values() for split in splits), 0)
+    driven = DrivenJob(SmallJob(graph=graph(1, bounded=(ORDERS, PAYMENTS)), config=config, rows=rows))
+    driven.start()
+    poll = next(effect for effect in driven.outstanding if isinstance(effect, PollSource))
+    driven.outstanding.remove(poll)
+    driven.tell(SourceEnded(poll.source, poll.split))
+    return not any(broken.invariant == "inputs-end" for broken in violations(driven.world.history))
+
+
+@mutant("inputs-end", directed(_one_source_may_end_alone, "inputs-end"))
 def the_first_source_that_ends_ends_the_job(patch: Patch) -> None:
     patch.put(SourceReaders, "all_ended", property(lambda self: any(split.ended for split in self._splits.values())))
 
