@@ -100,7 +100,7 @@ class LineMachine(RuleBasedStateMachine):
         expect(begins == self.end, WAY_BACK, f"a tick begins from {begins}, and the line ends in {self.end}")
 
     def _judge(self, before: Mapping[CheckpointId, CheckpointRecord], line: set[CheckpointId], *, told: bool) -> None:
-        """Judge a rollback: who is gone, and to whom a user may go back now."""
+        """Judge a rollback by the entries that it drops, and by those to which a user may go back now."""
         on = {each for each, row in before.items() if each in line or (not row.commits and self.built_on[each] in line)}
         gone = before.keys() - self.there.keys()
         due = {each for each in before.keys() - on if not before[each].pinned}

@@ -1,4 +1,4 @@
-"""Tests that what a process remembers of a table is what its log says, whoever commits between any two steps.
+"""Tests that a process remembers of a table what its log says. Others commit between any two of its steps.
 
 The process may be wrong only about commits of others that came after its last look. Then its own commit must fail.
 """
