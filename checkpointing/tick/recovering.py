@@ -68,19 +68,18 @@ def repaired(errand: Errand, terms: Terms, held: Held) -> Steps[bool]:
         return doubt is not None
     for again in doubt.repairs.again:
         yield from asked(PublishAgain(again), TablePublished)
-    if terms.leaves_behind is None:
-        yield from given_to_sinks(held, doubt)
+    yield from given_to_sinks(terms, held, doubt)
     yield from asked(CorrectCuts(doubt, (yield from _correction(doubt))), Done)
     return True
 
 
-def given_to_sinks(held: Held, doubt: Doubt) -> Steps[None]:
+def given_to_sinks(terms: Terms, held: Held, doubt: Doubt) -> Steps[None]:
     """Publish the newest entry to outside sinks once more, if its cut was lost. No log says whether they have its rows.
 
-    A rollback leaves it to the sinks, since it may take these rows back.
+    A rollback that leaves this entry behind does not, since it takes these rows back.
     """
     newest = newest_checkpoint(held.seen.rows)
-    if newest is not None and newest.checkpoint in doubt.rebuilt:
+    if newest is not None and newest.checkpoint in doubt.rebuilt and not _may_leave(terms, newest):
         for publication in outside_publications(newest):
             yield from asked(PublishTable(newest.checkpoint, publication), TablePublished)
 
@@ -99,7 +98,7 @@ def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord, *, whole: bo
     If it cannot be published, a rollback leaves it behind, unless it goes back to this very entry. If tables are lost
     (not `whole`), a rollback does not even try: the entry's cut would hold other rows than the entry says.
     """
-    may_leave = terms.leaves_behind not in (None, pending.checkpoint)
+    may_leave = _may_leave(terms, pending)
     if may_leave and not whole:
         return False
     try:
@@ -109,6 +108,11 @@ def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord, *, whole: bo
             raise
         return False
     return True
+
+
+def _may_leave(terms: Terms, record: CheckpointRecord) -> bool:
+    """Return whether this is a rollback to another entry than this one."""
+    return terms.leaves_behind not in (None, record.checkpoint)
 
 
 def rolled_forward(record: CheckpointRecord) -> Steps[None]:

@@ -10,6 +10,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.tick import recovering
 from checkpointing.tick.asking import Steps
 from checkpointing.tick.claiming import Held
+from checkpointing.tick.errand import Terms
 from spec.mutants.judges import COMMIT, OUTSIDE, REPAIRS
 from spec.mutants.planting import Patch, mutant
 
@@ -92,8 +93,8 @@ def a_sink_gets_the_newest_file_of_a_checkpoint_only(patch: Patch) -> None:
 
 @mutant("repaired", REPAIRS)
 def a_lost_cut_is_rebuilt_although_a_sink_may_lack_its_rows(patch: Patch) -> None:
-    def given_to_sinks(held: Held, doubt: Doubt) -> Steps[None]:
-        del held, doubt
+    def given_to_sinks(terms: Terms, held: Held, doubt: Doubt) -> Steps[None]:
+        del terms, held, doubt
         yield from ()
 
     patch.put(recovering, "given_to_sinks", given_to_sinks)
