@@ -3,10 +3,17 @@
 import pytest
 
 from checkpointing.commit.at_rest import Imported, Rollback, Stamp, beyond_recall
-from checkpointing.commit.recovery import outside_publications
+from checkpointing.commit.behind import Doubt, Repairs, Standing
+from checkpointing.commit.fencing import HolderObserved, MayClaim
+from checkpointing.commit.recovery import Observed, RecoveryPlan, outside_publications
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
+from checkpointing.messages import PublishTable
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKind, Statistics, TableRecord
+from checkpointing.tick.claiming import Held
+from checkpointing.tick.errand import ROLLBACK, Terms
+from checkpointing.tick.messages import CorrectCuts, TablesSeen
+from checkpointing.tick.recovering import repaired
 
 FILE = FileHandle("o/a/_data/1/v-1-a.parquet", 1, 1, 0)
 CLAIM = Claim(generation=2, holder=Holder(host="h", pid=1, started="s"), first_id=9, last_id=99, at_ms=0, nonce="n")
@@ -66,3 +73,15 @@ def test_a_rollback_may_not_leave_behind_what_a_sink_may_get():
     first, pending = row(1), row(2, table("o/a", adds=(FILE,)))
     assert {"o/a"} == beyond_recall((first, pending), Rollback(first, ()), pending)
     assert set() == beyond_recall((first, pending), Rollback(pending, ()), pending)
+
+
+@pytest.mark.parametrize(("back_to", "expected"), [(None, PublishTable), (2, PublishTable), (1, CorrectCuts)])
+def test_a_sink_gets_the_rows_of_a_lost_cut_unless_a_rollback_takes_them_back(back_to, expected):
+    """No log says whether the sink has them. A rollback to the newest entry itself keeps them."""
+    rows = (row(1), row(2, table("o/a", adds=(FILE,))))
+    lost = Doubt(Standing("j", rows, {1: {"o/a": 1}}, {}), Repairs(), rebuilt={2: {"o/a": 2}})
+    plan = RecoveryPlan(MayClaim(2, 9, ""), None, None)
+    seen = Observed(1, rows, frozenset({1}), HolderObserved(None, None), 0)
+    steps = repaired(ROLLBACK, Terms(holder=CLAIM.holder, leaves_behind=back_to), Held(CLAIM, 2, seen, plan))
+    next(steps)
+    assert expected is type(steps.send(TablesSeen(lost)))
