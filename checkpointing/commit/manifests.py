@@ -19,11 +19,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from checkpointing.commit.net import keyed_tables
+from checkpointing.commit.handle_lists import Forms, HandleList, beside, count_files, lists_in, places_in
+from checkpointing.commit.live_files import are_shown
+from checkpointing.commit.net import keyed_lists, keyed_tables
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
@@ -50,18 +52,6 @@ class Sizes:
 
 
 SIZES: Final = Sizes()
-
-
-Unchanged = Mapping[tuple[VertexId, int], SubtaskSnapshot]
-"""The stored form of subtasks that need no other one, by vertex and index."""
-
-
-class HandleList(NamedTuple):
-    """Names one list of files in an entry: a subtask's state (`part` 0), or its n-th range of upserts (`part` n)."""
-
-    vertex: VertexId
-    subtask: int
-    part: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +149,7 @@ def stored(record: CheckpointRecord, before: Stored | None = None, sizes: Sizes 
     `before` is an entry at the version onto which this one is appended. Its manifests may be kept.
     """
     record = record.model_copy(update={"held_in": ()})
-    handles = sum(len(files) for vertex in record.vertices for each in vertex.subtasks for files in _files_of(each))
+    handles = sum(count_files(each) for vertex in record.vertices for each in vertex.subtasks)
     if handles <= sizes.inline:
         return Stored(record, record)
     same = _unchanged(record, before)
@@ -189,48 +179,32 @@ def newest_stored(rows: Iterable[Row]) -> CheckpointRecord | None:
     return next((row for row in rows if isinstance(row, CheckpointRecord) and row.manifests), None)
 
 
-def _files_of(snapshot: SubtaskSnapshot) -> Iterator[tuple[KeyedFile, ...]]:
-    yield snapshot.state
-    for ranges in snapshot.ranges:
-        yield ranges.files
-
-
-def _lists(record: CheckpointRecord, without: Unchanged) -> Iterator[tuple[HandleList, tuple[KeyedFile, ...]]]:
-    """Yield the lists of an entry that are not empty, but those of some subtasks."""
-    for vertex in record.vertices:
-        for subtask, snapshot in enumerate(vertex.subtasks):
-            if (vertex.vertex, subtask) not in without:
-                for part, files in enumerate(_files_of(snapshot)):
-                    if files:
-                        yield HandleList(vertex.vertex, subtask, part), files
-
-
-def _unchanged(record: CheckpointRecord, before: Stored | None) -> Unchanged:
+def _unchanged(record: CheckpointRecord, before: Stored | None) -> Forms:
     """Return the stored form of the subtasks that are as in the entry before, where all their files are in manifests.
 
     So nothing goes through the files of a subtask that did not change.
     """
     if before is None:
         return {}
-    whole_then = {each.vertex: each.subtasks for each in before.record.vertices}
-    stored_then = {each.vertex: each.subtasks for each in before.entry.vertices}
-    found = {}
-    for name, subtasks in ((vertex.vertex, vertex.subtasks) for vertex in record.vertices):
-        each = zip(subtasks, whole_then.get(name, ()), stored_then.get(name, ()), strict=False)
-        for subtask, (now, was, bare) in enumerate(each):
-            if now == was and not any(_files_of(bare)):
-                found[name, subtask] = bare
-    return found
+    were = {each.vertex: each.subtasks for each in before.record.vertices}
+    bare = {each.vertex: each.subtasks for each in before.entry.vertices}
+    return {
+        vertex.vertex: [
+            form if (now is was or now == was) and not count_files(form) else None
+            for (now, was), form in zip(beside(vertex, were), bare.get(vertex.vertex, ()), strict=False)
+        ]
+        for vertex in record.vertices
+    }
 
 
 def _kept(
-    record: CheckpointRecord, before: Stored | None, same: Unchanged
+    record: CheckpointRecord, before: Stored | None, same: Forms
 ) -> tuple[list[Manifest], dict[HandleList, tuple[KeyedFile, ...]]]:
     """Return the manifests of the entry before with the handles that still count, and the files that are in none."""
-    lists = dict(_lists(record, same))
+    lists = dict(lists_in(record, same))
     if before is None:
         return [], lists
-    found = dict.fromkeys([*lists, *(place for place, _ in _lists(before.record, same))], 0)
+    found = dict.fromkeys([*lists, *(place for place, _ in lists_in(before.record, same))], 0)
     kept = []
     for manifest in before.manifests:
         left_out = manifest.left_out
@@ -239,7 +213,8 @@ def _kept(
             for index in manifest.handles.at[place]:
                 if left_out >> index & 1:
                     continue
-                if at < len(files) and files[at] == manifest.handles.files[index].keyed:
+                keyed = manifest.handles.files[index].keyed
+                if at < len(files) and (files[at] is keyed or files[at] == keyed):  # comparing fields takes longer
                     at += 1
                 else:
                     left_out |= 1 << index
@@ -283,13 +258,13 @@ def _bare(
     record: CheckpointRecord,
     recent: Mapping[HandleList, tuple[KeyedFile, ...]],
     manifests: Iterable[Manifest],
-    same: Unchanged,
+    same: Forms,
 ) -> CheckpointRecord:
     """Return the entry with only those handles that are in no manifest."""
-    shown = _shown_by_snapshots(record)
+    shown = {name: lists for name, _, lists in keyed_lists(record, JobName(record.job))}
     tables = tuple(
         table.model_copy(update={"files": (), "of_snapshots": True})
-        if table.mode is not TableMode.APPEND and table.files == shown.get(table.table)
+        if table.mode is not TableMode.APPEND and table.table in shown and are_shown(table.files, shown[table.table])
         else table
         for table in record.tables
     )
@@ -312,13 +287,13 @@ def _reference(manifest: Manifest) -> ManifestReference:
 
 
 def _with_files(
-    record: CheckpointRecord, lists: Mapping[HandleList, tuple[KeyedFile, ...]], same: Unchanged
+    record: CheckpointRecord, lists: Mapping[HandleList, tuple[KeyedFile, ...]], same: Forms
 ) -> CheckpointRecord:
     """Return the entry with these files in its lists, and no others. Some subtasks are given as they are then."""
     vertices = []
     for vertex in record.vertices:
-        name, each = vertex.vertex, enumerate(vertex.subtasks)
-        subtasks = tuple(same.get((name, subtask)) or _snapshot(name, subtask, now, lists) for subtask, now in each)
+        each = enumerate(beside(vertex, same))
+        subtasks = tuple(bare or _snapshot(vertex.vertex, at, now, lists) for at, (now, bare) in each)
         vertices.append(vertex.model_copy(update={"subtasks": subtasks}))
     return record.model_copy(update={"vertices": tuple(vertices)})
 
@@ -369,10 +344,10 @@ def whole(entry: CheckpointRecord, manifests: Sequence[Manifest]) -> CheckpointR
     for manifest in manifests:
         for file in manifest.counted_files:
             lists.setdefault(file.place, []).append(file.keyed)
-    strange = lists.keys() - set(_places(entry))
+    strange = lists.keys() - set(places_in(entry))
     if strange:
         raise unfit(entry, f"a manifest has files of {min(strange)}, which the entry does not have")
-    for place, recent in _lists(entry, {}):
+    for place, recent in lists_in(entry, {}):
         lists.setdefault(place, []).extend(recent)
     record = _with_files(entry, {place: tuple(files) for place, files in lists.items()}, {})
     shown = _shown_by_snapshots(record)
@@ -386,13 +361,6 @@ def whole(entry: CheckpointRecord, manifests: Sequence[Manifest]) -> CheckpointR
     record = record.model_copy(update={"tables": tables, "manifests": (), "held_in": held_in})
     must_be_ours(record, "an unknown version")
     return record
-
-
-def _places(entry: CheckpointRecord) -> Iterator[HandleList]:
-    for vertex in entry.vertices:
-        for subtask, snapshot in enumerate(vertex.subtasks):
-            for part in range(len(snapshot.ranges) + 1):
-                yield HandleList(vertex.vertex, subtask, part)
 
 
 def unfit(entry: CheckpointRecord, why: str) -> UnreadableRowError:

@@ -12,7 +12,7 @@ from typing import Final
 
 from checkpointing.columns import TableColumns
 from checkpointing.commit.columns import columns_of, differ, leaving
-from checkpointing.commit.live_files import changed_files, each_once, live_files
+from checkpointing.commit.live_files import Lists, changed_files, each_once, live_files
 from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, JobName, TableName, VertexId
@@ -116,18 +116,18 @@ def nothing_staged(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
 
 def keyed_tables(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableRecord]]:
     """Yield the upsert and state tables that the snapshots name, each with all its files."""
+    for name, mode, lists in keyed_lists(record, job):
+        yield name, TableRecord(table=name, mode=mode, files=each_once(lists), parent_version=0)
+
+
+def keyed_lists(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableMode, Lists]]:
+    """Yield the upsert and state tables that the snapshots name, each with the lists of its files."""
     for vertex in record.vertices:
         upserts: dict[TableName, list[tuple[KeyedFile, ...]]] = {}
         for snapshot in vertex.subtasks:
             for ranges in snapshot.ranges:
                 upserts.setdefault(ranges.table, []).append(ranges.files)
-        for name, lists in upserts.items():
-            yield name, _keyed_table(name, TableMode.UPSERT, each_once(lists))
-        state = each_once(snapshot.state for snapshot in vertex.subtasks)
-        if state:
-            name = table_of_state(job, vertex.vertex)
-            yield name, _keyed_table(name, TableMode.STATE, state)
-
-
-def _keyed_table(name: TableName, mode: TableMode, files: tuple[FileHandle, ...]) -> TableRecord:
-    return TableRecord(table=name, mode=mode, files=files, parent_version=0)
+        yield from ((name, TableMode.UPSERT, lists) for name, lists in upserts.items())
+        state = [snapshot.state for snapshot in vertex.subtasks]
+        if any(state):
+            yield table_of_state(job, vertex.vertex), TableMode.STATE, state

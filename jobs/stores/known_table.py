@@ -47,6 +47,10 @@ class KnownTable:
         """Return those of the paths inside the table's folder that are not active."""
         return {path for path in paths if f"{self._prefix}{path}" not in self.files}
 
+    def files_besides(self, names: Iterable[str]) -> set[str]:
+        """Return the names of the active files that are not among these. No set of `names` is made."""
+        return self._known_files().difference(names)
+
     def with_deletion_vectors(self) -> frozenset[str]:
         """Return the paths of active files with a deletion vector. Tidemark's commits add none."""
         marked = paths_with_deletion_vectors(self.loaded)

@@ -155,15 +155,15 @@ class Publisher:
     def _plan(self, table: KnownTable, request: _Request) -> tuple[list[Action], str]:
         publication = request.publication
         files = publication.adds if publication.mode is TableMode.APPEND else publication.files
-        named = dict(zip(map(_PATH, files), files, strict=True))  # a large table has many: no loop goes through them
-        adds = self._adds(request, [named[path] for path in sorted(named.keys() - table.files)])
+        there = table.files  # a large table has many, so each of the two loops does little for a file
+        adds = self._adds(request, sorted((file for file in files if file.path not in there), key=_PATH))
         match publication.mode:
             case TableMode.APPEND:
                 return [*self._takes_out(table, request), *adds], ""
             case TableMode.UPSERT | TableMode.STATE:
                 foreign = self._foreign_since_ours(table, request)
                 healed = f"set back to the checkpoint's files after {_named(foreign)}" if foreign else ""
-                return [*self._removes(table, request, table.files - named.keys()), *adds], healed
+                return [*self._removes(table, request, table.files_besides(map(_PATH, files))), *adds], healed
             case _:
                 assert_never(publication.mode)
 

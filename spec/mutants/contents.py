@@ -142,7 +142,7 @@ def a_rescale_loses_files_that_reach_beyond_a_range(patch: Patch) -> None:
 def an_upsert_table_is_published_by_one_subtask_only(patch: Patch) -> None:
     real = live.lists_of
 
-    def lists_of(table: Table, record: VertexRecord) -> list[tuple[KeyedFile, ...]]:
+    def lists_of(table: Table, record: VertexRecord) -> live.Lists:
         return real(table, record.model_copy(update={"subtasks": record.subtasks[:1]}))
 
     patch.function(live, "lists_of", lists_of)

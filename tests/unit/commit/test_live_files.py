@@ -1,0 +1,42 @@
+"""The files of an upsert or state table at a cut: each once, and only if they are others than at the cut before."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.commit.live_files import are_shown, changed_files, each_once
+from checkpointing.graph import Table, TableMode
+from checkpointing.metadata.record import VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
+from tests.unit.commit.large_rows import STATE, SUMS, keyed
+
+_STATE = Table(STATE, TableMode.STATE)
+_FILES = [keyed(number) for number in range(6)]
+_lists = st.lists(st.lists(st.sampled_from(_FILES), max_size=3, unique=True).map(tuple), max_size=3)
+
+
+def _vertex(lists: list[tuple]) -> VertexRecord:
+    subtasks = tuple(SubtaskSnapshot(state=files) for files in lists)
+    return VertexRecord(vertex=SUMS, micro_batch=1, subtasks=subtasks)
+
+
+def _paths(lists: list[tuple]) -> set[str]:
+    return {each.file.path for files in lists for each in files}
+
+
+@given(now=_lists, before=_lists, kept=st.sets(st.integers(0, 2)))
+def test_a_table_has_changed_files_exactly_if_it_has_others_than_before(
+    now: list[tuple], before: list[tuple], kept: set[int]
+) -> None:
+    """Files may move to another subtask, and several subtasks may share one. Some lists stay the same objects."""
+    now = [before[at] if at in kept and at < len(before) else files for at, files in enumerate(now)]
+    changed = changed_files(_STATE, _vertex(now), _vertex(before))
+    assert (changed is None) is (_paths(now) == _paths(before))
+    if changed is not None:
+        assert each_once(now) == changed
+
+
+@given(lists=_lists, others=_lists)
+def test_files_are_shown_if_they_are_those_of_the_lists_each_once(lists: list[tuple], others: list[tuple]) -> None:
+    """Lists that share a file show it once."""
+    assert are_shown(each_once(lists), lists)
+    assert are_shown(each_once(others), lists) is (each_once(others) == each_once(lists))
