@@ -13,7 +13,7 @@ from checkpointing.commit.at_rest import Stamp
 from checkpointing.commit.fencing import HolderObserved, Lease, newest_claim, release_of, rival_of
 from checkpointing.commit.recovery import Observed
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.messages import (
     CutRecorded,
     EndTick,
@@ -271,14 +271,16 @@ def at_rest(
     do_work: DoWork,
     visitor: Visitor = SOMEONE,
     before: Callable[[Work], Iterator[None]] = lambda _: iter(()),
+    *,
     leaves_behind: CheckpointId | None = None,
+    above: tuple[Generation, CheckpointId] = (NOBODY, NO_CHECKPOINT),
 ) -> Iterator[None]:
     """Do something to a job that nobody holds, to its end: `before` step by step, then `do_work`.
 
     It yields wherever other processes may have a turn, and where this one may die.
     """
     carrier = Carrier(world, visitor.alive, visitor.name, ignores_lost=visitor.ignores_lost)
-    door = TickDoor(errand, Terms(holder=SOMEBODY, leaves_behind=leaves_behind))
+    door = TickDoor(errand, Terms(holder=SOMEBODY, leaves_behind=leaves_behind, above=above))
     waiting = deque(door.start(carrier.moment()))
     while waiting:
         effect = waiting.popleft()

@@ -28,6 +28,7 @@ from spec.pipeline import (
     rows_before,
     rows_of,
 )
+from spec.rest_events import ImportBegun
 
 StateRow = tuple[object, ...] | None
 
@@ -84,19 +85,29 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
             else:
                 rows.setdefault(upstream, Counter()).update(_numbers(history.multiset(paths)))
     line = line_of(history, record)
-    drained = {each.checkpoint for each in drains}
+    drained = {each.checkpoint for each in (*drains, *(each for one in imports_of(history) for each in one.drained))}
     before = [read_on(line[: place + 1]) for place, each in enumerate(line) if each.checkpoint in drained]
     return replay(read_on(line), rows, pairs, before)
 
 
 def line_of(history: History, record: CheckpointRecord) -> tuple[CheckpointRecord, ...]:
-    """Return the entry and its ancestors. What a rollback has left behind does not count."""
+    """Return the entry and its ancestors, also those in the warehouse from which the first one was imported.
+
+    What a rollback has left behind does not count.
+    """
     rows = {event.record.checkpoint: event.record for event in history.without_flow if isinstance(event, RowCommitted)}
     found, at = {record.checkpoint: record}, record.parent
     while at in rows and at not in found:
         found[at] = rows[at]
         at = rows[at].parent
-    return tuple(reversed(found.values()))
+    line = tuple(reversed(found.values()))
+    before = (one.line for one in imports_of(history) if one.generation == line[0].generation)
+    return (*next(before, ()), *line)
+
+
+def imports_of(history: History) -> Iterator[ImportBegun]:
+    """Yield the imports that began, most of which nobody repeats."""
+    return (event for event in history.without_flow if isinstance(event, ImportBegun))
 
 
 def read_on(line: Sequence[CheckpointRecord]) -> dict[SplitId, list[tuple[int, int]]]:

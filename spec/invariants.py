@@ -40,6 +40,7 @@ from spec.history import (
     TickStuck,
 )
 from spec.holding import held_wrongly, recovered_out_of_order, repeated_nonces
+from spec.imports import wrongly_imported
 from spec.judgements import wrongly_judged
 from spec.leaks import left_behind, reserved_gone
 from spec.letting_in import overtaken, unchecked, unjudged
@@ -322,6 +323,7 @@ INVARIANTS |= {
     "marks": wrongly_marked,
     "gone-back": not_gone_back,
     "only-positions-move": badly_moved,
+    "imports-are-new": wrongly_imported,
     "triggers-end": badly_ended,
     "told-truly": falsely_told,
     "tables-follow": wrongly_netted,

@@ -5,7 +5,7 @@ world.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +29,7 @@ from spec.mishap_events import PowerLost
 from spec.moves import Moves, drawn
 from spec.pipeline import PARTS
 from spec.readers import NOTHING_FOUND, RAN_OUT
+from spec.rest_events import ImportBegun
 from spec.simulator import Outcome, Simulation, judged
 from spec.store_faults import LATE, STALE, Harm
 
@@ -51,12 +52,20 @@ _KINDS: Final = {
     RowKind.RESET: "a source is reset",
     RowKind.SAVEPOINT: "a plain savepoint is taken",
 }
+IMPORTED: Final = "a job begins with another warehouse's entry"
 IN_FLIGHT: Final = "an entry holds rows in flight"
 EMPTIED: Final = "a table is emptied"
 FINISHED: Final = "a job is finished"
 SOME_ENDED: Final = "a source has ended, another one goes on"
 PART_ENDED: Final = "a part of a source has ended, and the next one is read"
 WHOLE: Final = "an append table loses files and gets others in one publication"
+_EVENTS: Final[Mapping[type[Event], str]] = {
+    JudgementBroke: "a suite cannot be judged",
+    SavepointDisposed: "a savepoint is disposed of",
+    ImportBegun: IMPORTED,
+    PowerLost: "a power cut strikes",
+    CutsCorrected: "lost entries are published again",
+}
 RARE: Final = (
     *_BY_GATES.values(),
     _OBSOLETE,
@@ -74,13 +83,10 @@ RARE: Final = (
     *(harm.value for harm in Harm),
     LATE,
     STALE,
-    "a suite cannot be judged",
+    *_EVENTS.values(),
     "tables cannot be looked at",
     "a savepoint of a stop is taken",
     "a savepoint is refused",
-    "a savepoint is disposed of",
-    "a power cut strikes",
-    "lost entries are published again",
 )
 """Events that occur in at least one of a hundred seeds. `python -m spec.simulate` shows them by these names."""
 
@@ -152,20 +158,12 @@ def _told(event: Event) -> str | None:
     match event:
         case CheckpointEnded(reason=Reason() as reason):
             return _ENDED.get(reason)
-        case JudgementBroke():
-            return "a suite cannot be judged"
         case TablesLookedAt(allow=None):
             return "tables cannot be looked at"
         case SavepointAnswered(checkpoint=None):
             return "a savepoint is refused"
-        case SavepointDisposed():
-            return "a savepoint is disposed of"
-        case PowerLost():
-            return "a power cut strikes"
-        case CutsCorrected():
-            return "lost entries are published again"
         case _:
-            return None
+            return _EVENTS.get(type(event))
 
 
 def _of_entry(record: CheckpointRecord) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Draws what happens to a job besides its ticks: savepoints, rollbacks, resets, releases, mishaps.
+"""Draws what happens to a job besides its ticks: savepoints, rollbacks, resets, imports, releases, mishaps.
 
 Each seed has some of these moves and not the others (swarm testing). They have their own random numbers. A caller may
 replace any of them: `drawn(seed, rollbacks_max=2)`.
@@ -26,6 +26,8 @@ class Moves:
     """After each tick: how often somebody may roll the job back to another entry."""
     resets_max: int = 0
     """After each tick: how often somebody may move the position of a source."""
+    imports: bool = False
+    """True if the job begins with an entry of another warehouse, in which it has run before."""
     savepoints_at_rest_max: int = 0
     """After each tick: how often somebody may take a savepoint or dispose of one."""
     clean_ups_max: int = 0
@@ -102,6 +104,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     parts = Random(f"parts of {seed}")  # noqa: S311 - as above
     arrivals = Random(f"arrivals of {seed}")  # noqa: S311 - as above
     outside = Random(f"outside sinks of {seed}")  # noqa: S311 - as above
+    imports = Random(f"imports of {seed}")  # noqa: S311 - as above
     troubles = Random(f"stores of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
@@ -136,9 +139,12 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         orders_max=random.choice([None, None, None, 6]),
         cuts=upstream.random() < SELDOM,
         outside=outside.random() < SELDOM,
+        imports=imports.choice([True, False, False, False, False]),
     )
     moves = replace(moves, **forced)
     is_ending = moves.sources_end or moves.parts
     moves = replace(moves, arrivals_max=0) if is_ending else moves  # a split that has ended gets no more rows
+    # the sinks and the cuts of other jobs know what the other warehouse gave and read
+    moves = replace(moves, imports=False) if moves.outside or moves.cuts else moves
     # a cut is read whole, by all, and the other job decides when its rows come
     return replace(moves, resets_max=0, orders_max=None, arrivals_max=0, parts=False) if moves.cuts else moves

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import CheckpointRecord
 
 
@@ -82,4 +82,21 @@ class FoundFinished:
     """The tables that show less than a recorded cut."""
 
 
-RestEvent = CameToRest | ReservedGone | EntryStored | EntryRead | EntryTranslated | LieTold | FoundFinished
+@dataclass(frozen=True, slots=True)
+class ImportBegun:
+    """A process that holds an empty warehouse with this generation copies the files of another warehouse's entry.
+
+    `line` is that entry with its ancestors there, oldest first, and `drained` are those of them that drains took. The
+    rest are the highest generation and the highest committed id of the other warehouse.
+    """
+
+    generation: Generation
+    line: tuple[CheckpointRecord, ...]
+    drained: tuple[CheckpointRecord, ...]
+    last_generation: Generation
+    last_id: CheckpointId
+
+
+RestEvent = (
+    CameToRest | ReservedGone | EntryStored | EntryRead | EntryTranslated | LieTold | FoundFinished | ImportBegun
+)

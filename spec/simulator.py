@@ -73,6 +73,7 @@ class Simulation:
     def __init__(self, seed: int, narrate: Narrate | None = None, moves: Moves | None = None) -> None:
         """Draw the scenario. Nothing has happened yet."""
         self.moves = drawn(seed) if moves is None else moves
+        self._seed = seed
         self._chance = Chance(seed, self.moves.mishaps)
         self._random = Random(seed)  # noqa: S311 - a run must be repeatable
         self._shapes = Random(f"shapes of {seed}")  # noqa: S311 - as above
@@ -104,17 +105,9 @@ class Simulation:
 
     def run(self) -> None:
         """Run the ticks with their faults, then one without faults, which must catch up."""
-        for _ in range(self.scenario.ticks):
-            self._more_rows(self._random.random())
-            self._start(self._plans.drawn(self._number()))
-            self._may_lose_power()
-            self._may_be_cleaned()
-            self._may_be_read()
-            self._may_get_rows()
-            self._play()
-            self._may_lose_entries()
-            self._visited()
-            self._rest()
+        if self.moves.imports:
+            self._import()
+        self._run_ticks()
         self._heal()
         self._more_rows(1.0)
         last = self._start(self._plans.healing(self._number()))
@@ -130,6 +123,33 @@ class Simulation:
             self._begin(self._visits.last_clean_up(self._is_held))
             self._play(until_quiet=True)
             self.world.come_to_rest()
+
+    def _import(self) -> None:
+        """Run the job in another warehouse, and import one of its entries, unless the importing process dies."""
+        before = Simulation(self._seed, self._narrate, replace(self.moves, imports=False))
+        before._random.seed(f"another warehouse of {self._seed}")
+        before._run_ticks()
+        self._hands.readable |= before._hands.readable
+        self.world.now_ms = before.world.now_ms
+        visit = self._visits.imported(before.world, self._is_held)
+        if visit is not None:
+            self._begin(visit)
+            self._may_be_cleaned()
+            self._play()
+
+    def _run_ticks(self) -> None:
+        """Run the ticks with their faults, and let visitors come in between."""
+        for _ in range(self.scenario.ticks):
+            self._more_rows(self._random.random())
+            self._start(self._plans.drawn(self._number()))
+            self._may_lose_power()
+            self._may_be_cleaned()
+            self._may_be_read()
+            self._may_get_rows()
+            self._play()
+            self._may_lose_entries()
+            self._visited()
+            self._rest()
 
     def _heal(self) -> None:
         """Let no fault strike from now on."""

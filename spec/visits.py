@@ -11,6 +11,7 @@ from random import Random
 from checkpointing.identifiers import SplitId
 from spec.at_the_door import Alive, Visitor
 from spec.cleaning import cleaning, cleaning_beside
+from spec.importing import importable, importing
 from spec.moves import Moves
 from spec.pipeline import graph
 from spec.readers import reading
@@ -79,6 +80,18 @@ class Visits:
         """Return a clean-up of the job at rest, without grace for readers."""
         visitor = Visitor("last-visit", alive)
         return Visit("last clean-up", cleaning(self._world, 0, visitor), visitor, dies=0)
+
+    def imported(self, origin: World, alive: Alive) -> Visit | None:
+        """Return the import of an entry of another warehouse, or None if it has none whose files are all there."""
+        there = importable(origin)
+        if not there:
+            return None
+        wanted = self._random.choice(there)
+        self._made += 1
+        visitor = Visitor(f"visit-{self._made}", alive)
+        return Visit(
+            f"import of {wanted.checkpoint}", importing(self._world, origin, wanted, visitor), visitor, DIES / 4
+        )
 
     def reader(self) -> Visit | None:
         """Return somebody who reads a cut, None if there is none."""

@@ -166,6 +166,11 @@ OUTSIDE = Judge(
     partial(_simulated, savepoints_max=1, rollbacks_max=1, stores_fail=True, outside=True),
     400,
 )
+IMPORTS = Judge(
+    "simulator with imports",
+    partial(_simulated, savepoints_max=3, rollbacks_max=1, savepoints_at_rest_max=2, clean_ups_max=2, imports=True),
+    400,
+)
 RELEASES_WITH_MISHAPS = Judge(
     "simulator with releases and mishaps",
     partial(_simulated, releases=True, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),

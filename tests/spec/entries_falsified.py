@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation
 from checkpointing.metadata.record import RowKind
 from checkpointing.snapshots import ChannelState
 from spec.history import (
@@ -16,7 +16,7 @@ from spec.history import (
 )
 from spec.judgement_events import JudgementBegun
 from spec.pipeline import ORDERS, position_before, rows_before
-from spec.rest_events import EntryRead, EntryStored, EntryTranslated, LieTold
+from spec.rest_events import EntryRead, EntryStored, EntryTranslated, ImportBegun, LieTold
 
 
 def _first(events, kind, holds=lambda event: True):
@@ -143,6 +143,7 @@ def say_that_orders_are_cuts(events):
 
 _ONE = CheckpointId(1)
 FALSIFIED_STORED = {
+    "imports-are-new": lambda events: [*events, ImportBegun(Generation(1), (), (), Generation(1), _ONE)],
     "manifests-hold": lambda events: [*events, EntryRead(_ONE, (), differs=True)],
     "manifests-first": lambda events: [*events, EntryStored(_ONE, ("a",), ("a",), ("a",), changed=True)],
     "manifests-are-shared": lambda events: [*events, EntryStored(_ONE, ("a",), ("a",), (), changed=False)],
