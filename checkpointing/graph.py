@@ -46,7 +46,7 @@ class Table:
     renamed_from: TableName | None = None
     """The table's name in older checkpoints. A state table is renamed with its vertex."""
     outside: bool = False
-    """True if an outside sink gets the rows that each checkpoint adds to this append table."""
+    """True if it has an outside sink, which gets the rows that each checkpoint adds, or shows an upsert table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -378,7 +378,10 @@ class Publication:
     renamed: tuple[tuple[str, str], ...] = ()
     no_others: bool = False
     outside: bool = False
-    """True if the rows of `adds` go to the table's outside sink. Then the table's log shows them already."""
+    """True if it goes to the table's outside sink. Then the table's log shows it already."""
+    since: CheckpointId | None = None
+    """For the sink of an upsert table: the checkpoint at which the table had the files `before`. None: not known."""
+    before: tuple[FileHandle, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

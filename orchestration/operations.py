@@ -12,6 +12,7 @@ from typing import Any, Final
 import dagster as dg
 from rich.console import RenderableType
 
+from checkpointing.identifiers import TableName
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.at_rest.asking import Taken, Waiting, stop, take_savepoint
@@ -24,6 +25,7 @@ from jobs.settings import InvalidSettingsError, TickSettings, resolve
 from jobs.showing.cleanup import render_cleanup
 from jobs.showing.quantities import plural, size
 from jobs.showing.rollback import render_rollback
+from jobs.sinks.port import TableSink
 from jobs.sources.position_words import PositionWords
 from jobs.storage.address import absolute, parsed
 from jobs.stores.cuts import CutsNotRecordedError
@@ -52,16 +54,18 @@ _REFUSALS: Final = (
 )
 
 DRY_RUN: Final = "dry_run"
+LEAVE_OUTSIDE: Final = "leave_outside"
 _SETTINGS: Final = ("warehouse", "reader_grace_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The job's warehouse and settings, and the words for its positions."""
+    """The job's warehouse and settings, the words for its positions, and its pipeline's outside sinks."""
 
     warehouse: Warehouse
     settings: TickSettings
     words: PositionWords
+    sinks: Mapping[TableName, TableSink]
 
 
 Operation = Callable[[dg.OpExecutionContext, Asked], Mapping[str, Any]]
@@ -103,6 +107,9 @@ def operation_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
             _rollback,
             {
                 "checkpoint": dg.Field(dg.Int, description="The checkpoint or savepoint to go back to."),
+                LEAVE_OUTSIDE: dg.Field(
+                    dg.Bool, is_required=False, default_value=False, description="Outside sinks keep later rows."
+                ),
                 DRY_RUN: _dry_run(),
             },
             f"Take tables, state and positions of {job} back to an older checkpoint, in one commit. No tick may run.",
@@ -139,7 +146,7 @@ def _operation_job(
             settings = resolve({}, deployment.given, given, project=project_of(deployment.reference))
             warehouse = Warehouse(absolute(settings.warehouse), ProtocolPaths(job))
             words = PositionWords(deployment.plan.sources)
-            context.add_output_metadata(operation(context, Asked(warehouse, settings, words)))
+            context.add_output_metadata(operation(context, Asked(warehouse, settings, words, deployment.plan.sinks)))
 
     @dg.job(
         name=f"{name}_{verb}",
@@ -190,9 +197,11 @@ def _stop(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
 
 def _rollback(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]:
     checkpoint, warehouse = context.op_config["checkpoint"], asked.warehouse
+    leaves = bool(context.op_config[LEAVE_OUTSIDE])
     if context.op_config[DRY_RUN]:
-        return {"plan": _shown(context, render_rollback(preview_rollback(warehouse, checkpoint), asked.words))}
-    done = roll_back(warehouse, checkpoint)
+        plan = preview_rollback(warehouse, checkpoint, leave_outside=leaves)
+        return {"plan": _shown(context, render_rollback(plan, asked.words))}
+    done = roll_back(warehouse, checkpoint, sinks=asked.sinks, leave_outside=leaves)
     said = f"{warehouse.paths.job} is back at {done.plan.target.checkpoint}, as {done.record.checkpoint}"
     context.log.info("%s; the next tick reads again what came after it", said)
     for note in done.notes:

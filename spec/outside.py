@@ -1,8 +1,9 @@
-"""The invariants of outside sinks, and a simulated target that keeps what it has published over every crash."""
+"""The invariants of outside sinks, and simulated targets that keep what they have over every crash."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from checkpointing.graph import TableMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord, RowKind
@@ -18,13 +19,24 @@ class OutsideTargets:
     paths: dict[TableName, list[str]] = field(default_factory=dict)
 
     def publish(self, checkpoint: CheckpointId, publication: Publication) -> OutsidePublished | OutsidePassedOver:
-        """Take a checkpoint's files once. A target that has a checkpoint as new as this one takes nothing."""
-        table, paths = publication.table, tuple(file.path for file in publication.adds)
-        if self.shown.get(table, NO_CHECKPOINT) >= checkpoint:
+        """Take a checkpoint's files once. A target that has a checkpoint as new as this one takes nothing.
+
+        The target of an upsert table takes what has changed since the checkpoint that it has, or else the whole table.
+        """
+        table, shown = publication.table, self.shown.get(publication.table, NO_CHECKPOINT)
+        if shown >= checkpoint:
             return OutsidePassedOver(checkpoint, table)
-        self.shown[table] = checkpoint
-        self.paths.setdefault(table, []).extend(paths)
-        return OutsidePublished(checkpoint, table, paths)
+        self.shown[table], before = checkpoint, self.paths.get(table, [])
+        if publication.mode is TableMode.APPEND:
+            new = [file.path for file in publication.adds]
+            self.paths[table] = [*before, *new]
+            return OutsidePublished(checkpoint, table, tuple(new))
+        now = {file.path for file in publication.files}
+        if publication.since == shown:
+            were = {file.path for file in publication.before}
+            now = (set(before) - (were - now)) | (now - were)
+        self.paths[table] = sorted(now)
+        return OutsidePublished(checkpoint, table, tuple(self.paths[table]))
 
 
 def wrongly_outside(history: History) -> Iterator[str]:
@@ -75,8 +87,14 @@ def left_inside(history: History) -> Iterator[str]:
 
 
 def _due(record: CheckpointRecord) -> dict[TableName, tuple[str, ...]]:
-    """Return the files that each outside sink gets of an entry."""
-    if record.kind is not RowKind.CHECKPOINT:
-        return {}
-    tables = (table for table in record.tables if table.table in record.outside and table.adds)
-    return {table.table: tuple(file.path for file in table.adds) for table in tables}
+    """Return the files that each outside sink gets of an entry. That of an upsert table has these alone then."""
+    due: dict[TableName, tuple[str, ...]] = {}
+    if record.kind is RowKind.CHECKPOINT:
+        tables = (table for table in record.tables if table.table in record.outside and table.adds)
+        due = {table.table: tuple(file.path for file in table.adds) for table in tables}
+    if record.kind in (RowKind.CHECKPOINT, RowKind.ROLLBACK):
+        for vertex in record.vertices:
+            for name in (each.table for each in vertex.table_keys if each.table in record.outside):
+                ranges = (own for each in vertex.subtasks for own in each.ranges if own.table == name)
+                due[name] = tuple(sorted({keyed.file.path for own in ranges for keyed in own.files}))
+    return due

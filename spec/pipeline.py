@@ -192,11 +192,15 @@ def graph_of(record: CheckpointRecord) -> JobGraph:
 
 
 def with_sinks(bare: JobGraph) -> JobGraph:
-    """Return the graph with outside sinks for two append tables. No release renames these tables."""
+    """Return the graph with outside sinks for two append tables and an upsert table.
+
+    No release renames these append tables. The upsert table has no sink in a release that gives it another name.
+    """
+    names = (PAYMENTS_TABLE, JOINED_TABLE, TOTALS_TABLE)
     vertices = (
         replace(
             vertex,
-            tables=tuple(replace(each, outside=each.name in (PAYMENTS_TABLE, JOINED_TABLE)) for each in vertex.tables),
+            tables=tuple(replace(each, outside=each.name in names) for each in vertex.tables),
         )
         for vertex in bare.vertices
     )

@@ -6,6 +6,7 @@ stores, the way back of each table is read from its log.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from checkpointing.columns import TableColumn
 from checkpointing.commit.at_rest import Rollback
@@ -13,6 +14,7 @@ from checkpointing.commit.behind import mode_of, wanted
 from checkpointing.commit.columns import columns_of, leaving
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.live_files import live_files
+from checkpointing.commit.outside import sinks_after
 from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
@@ -23,6 +25,9 @@ from spec.behind import standing
 from spec.pipeline import AUDIT, RENAMED_TABLES, RENAMED_VERTICES
 from spec.renaming import handle_of
 from spec.world import World
+
+LEAVES_OUTSIDE_EVERY: Final = 3
+"""A rollback to one checkpoint in this many leaves the sinks of upsert tables as they are."""
 
 
 def others_than_the_newest(world: World) -> tuple[CheckpointId, ...]:
@@ -52,7 +57,9 @@ def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId, visito
             )
             for vertex, table in _tables(world, graph, target)
         )
-        return RowChosen(Rollback(target, tuple(tables)))
+        leaves = checkpoint % LEAVES_OUTSIDE_EVERY == 0
+        sinks = sinks_after(world.checkpoints(), target, leave_outside=leaves)
+        return RowChosen(Rollback(target, tuple(tables), sinks))
 
     yield from at_rest(world, ROLLBACK, chosen, visitor, leaves_behind=checkpoint)
 

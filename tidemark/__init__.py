@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         ReadingError,
     )
     from jobs.reading.operator_state import OperatorState
-    from jobs.sinks.port import Sink, SinkError
+    from jobs.sinks.port import Difference, Sink, SinkError, TableChanges, UpsertSink
     from jobs.sources.committed_positions import CommitsToFile
     from jobs.sources.cuts import CutSource
     from jobs.sources.delta import DeltaSource
@@ -117,6 +117,7 @@ __all__ = [
     "Cuts",
     "DeltaSource",
     "DescribesItself",
+    "Difference",
     "EndsInput",
     "Expectation",
     "FileSource",
@@ -160,6 +161,8 @@ __all__ = [
     "SparkSource",
     "StateBackendKind",
     "Stream",
+    "TableChanges",
+    "UpsertSink",
     "WrappedSource",
     "aggregate_of",
     "approx_count_distinct",
@@ -231,7 +234,7 @@ _MODULES: Final = {
         "OperatorState",
         "ReadingError",
     ),
-    "jobs.sinks.port": ("Sink", "SinkError"),
+    "jobs.sinks.port": ("Difference", "Sink", "SinkError", "TableChanges", "UpsertSink"),
     "jobs.postgres_sink.sink": ("PostgresSink",),
     "jobs.sources.committed_positions": ("CommitsToFile",),
     "jobs.sources.cuts": ("CutSource",),
@@ -257,6 +260,8 @@ _MODULES: Final = {
         "Source",
         "SourceDescription",
         "SourceError",
+        "TableChanges",
+        "UpsertSink",
         "WrappedSource",
         "read_schema",
     ),

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from checkpointing.commit.line import Turn, turn_back
 from checkpointing.commit.net import nothing_staged
-from checkpointing.commit.recovery import outside_publications
 from checkpointing.commit.reset import Move, moved
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import (
@@ -62,31 +61,17 @@ class Rollback:
     """An older cut under a new id (K2).
 
     `tables` take each table from what it shows now to its content at the older cut: which files come and go, and which
-    columns the table loses.
+    columns the table loses. `outside` are the tables that have outside sinks.
     """
 
     target: CheckpointRecord
     tables: tuple[TableRecord, ...]
+    outside: tuple[TableName, ...] = ()
 
     def row(self, claim: Claim, at: Stamp) -> CheckpointRecord:
         """Return the entry that a process with this claim appends."""
         changed = {"kind": RowKind.ROLLBACK, "pinned": False, "vertices": nothing_staged(self.target)}
-        return _under_a_new_id(self.target, claim, at, **changed, tables=self.tables)
-
-
-def beyond_recall(
-    rows: Iterable[CheckpointRecord], rollback: Rollback, pending: CheckpointRecord | None
-) -> frozenset[TableName]:
-    """Return the tables that would no longer show what their outside sinks have, if this rollback was done.
-
-    A table with a sink shows what the sink has. So rows must neither leave it nor come back. A sink may also have the
-    rows of a `pending` checkpoint that the rollback leaves behind.
-    """
-    outside = {table for row in rows for table in row.outside}
-    changed = {each.table for each in rollback.tables if each.table in outside and (each.adds or each.removes)}
-    left = pending is not None and pending.checkpoint != rollback.target.checkpoint
-    due = {each.table for each in outside_publications(pending)} if pending is not None and left else set()
-    return frozenset(changed | due)
+        return _under_a_new_id(self.target, claim, at, **changed, tables=self.tables, outside=self.outside)
 
 
 @dataclass(frozen=True, slots=True)

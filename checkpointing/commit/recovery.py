@@ -6,7 +6,7 @@ crashes in between, the next tick takes the same steps.
 """
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from checkpointing.channel_items import SourceSlice
@@ -16,7 +16,7 @@ from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused, deci
 from checkpointing.graph import Vertex
 from checkpointing.identifiers import CheckpointId, VertexId, split_id
 from checkpointing.messages import NotifyComplete, Publication
-from checkpointing.metadata.record import CheckpointRecord, RenameKind, Row, RowKind, TableRecord
+from checkpointing.metadata.record import CheckpointRecord, RenameKind, Row, TableRecord
 
 _NOWHERE: Final = ""
 """No position. It cannot be a real one, because a source writes its positions as JSON."""
@@ -125,17 +125,6 @@ def _before(position: str | None, starts: dict[str, str]) -> str | None:
 def publications(record: CheckpointRecord) -> tuple[Publication, ...]:
     """Return what publishing a committed entry means, for each table."""
     return tuple(publication_of(record, table) for table in record.tables)
-
-
-def outside_publications(record: CheckpointRecord) -> tuple[Publication, ...]:
-    """Return what outside sinks get of a committed entry, once its tables are published.
-
-    Only a checkpoint of a tick gives them rows. A rollback takes nothing back from them.
-    """
-    if record.kind is not RowKind.CHECKPOINT:
-        return ()
-    due = (table for table in record.tables if table.adds and table.table in record.outside)
-    return tuple(replace(publication_of(record, table), outside=True) for table in due)
 
 
 def publication_of(record: CheckpointRecord, table: TableRecord) -> Publication:

@@ -15,7 +15,8 @@ from enum import Enum
 
 from checkpointing.commit.columns import columns_at
 from checkpointing.commit.net import NONE_RENAMED, Renamed, net_tables
-from checkpointing.commit.recovery import outside_publications, publications
+from checkpointing.commit.outside import outside_publications
+from checkpointing.commit.recovery import publications
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
@@ -352,8 +353,8 @@ class TwoPhaseCommit:
         if record.kind is RowKind.SAVEPOINT:
             self._record, self._state = None, CommitState.IDLE
             return (Saved(record), *self._start())
+        self._notes, self._outside = (), outside_publications(record, self._parent)
         self._parent, self._parent_rows, self._renamed = record, self._rows, {}
-        self._notes, self._outside = (), outside_publications(record)
         return self._publish(publications(record))
 
     def _publish(self, tables: tuple[Publication, ...] = ()) -> tuple[CommitEffect, ...]:
@@ -365,8 +366,7 @@ class TwoPhaseCommit:
         return tuple(PublishTable(self._committing().checkpoint, each) for each in todo)
 
     def _reserved(self) -> tuple[CommitEffect, ...]:
-        claim, self._claim = self._claim, None
-        self._state = CommitState.IDLE
+        claim, self._claim, self._state = self._claim, None, CommitState.IDLE
         if claim is None:
             raise UnexpectedFactError("no claim was being appended")
         return (IdsReserved(claim.first_id, claim.last_id), *self._start())

@@ -292,7 +292,7 @@ class CheckpointRecord(_Persisted):
     hooks: tuple[HookState, ...] = ()
     """The state of every master hook that has some. Entries of format 4 and older have none."""
     outside: tuple[TableName, ...] = ()
-    """The append tables that had an outside sink. Publishing a checkpoint gives the sink the rows that it adds."""
+    """The tables that had an outside sink. It gets the rows that a checkpoint adds, or shows an upsert table."""
     manifests: tuple[ManifestReference, ...] = ()
     """The manifests whose handles come before those of the snapshots, in this order. Format 5 and older have none."""
     held_in: tuple[str, ...] = Field(default=(), exclude=True, max_length=0)

@@ -108,7 +108,7 @@ class Holding:
             raise StepFailedError(Unsettled(taken))
         self._at_version = answer.version
         if self._errand.publishes:
-            yield from rolled_forward(row)
+            yield from rolled_forward(row, self._held.seen.rows)
         return row
 
     # -------------------------------------------------------------- the end

@@ -3,6 +3,7 @@
 Every start takes these steps. If it crashes here, the next one takes them again.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from checkpointing.commit.behind import Doubt, Versions
@@ -10,7 +11,8 @@ from checkpointing.commit.columns import columns_of
 from checkpointing.commit.cut_correcting import Correction, corrected
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.leftovers import referenced
-from checkpointing.commit.recovery import Observed, outside_publications, publications
+from checkpointing.commit.outside import outside_publications
+from checkpointing.commit.recovery import Observed, publications
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.messages import (
@@ -20,7 +22,7 @@ from checkpointing.messages import (
     RecordCut,
     TablePublished,
 )
-from checkpointing.metadata.record import CheckpointRecord, RowKind
+from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from checkpointing.tick.asking import StepFailedError, Steps, asked
 from checkpointing.tick.claiming import Held
 from checkpointing.tick.errand import Errand, Terms
@@ -46,7 +48,7 @@ def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
     """Do everything that dead holders left unfinished, in this order."""
     pending = held.plan.roll_forward if errand.rolls_forward else None
     whole = (yield from repaired(errand, terms, held)) if errand.repairs else True
-    settled = pending is None or (yield from rolled_forward_or_left(terms, pending, whole=whole))
+    settled = pending is None or (yield from rolled_forward_or_left(terms, pending, held.seen.rows, whole=whole))
     leftovers = 0
     if errand.discards and settled:
         leftovers = yield from discarded(held.claim.generation, held.seen)
@@ -80,7 +82,7 @@ def given_to_sinks(terms: Terms, held: Held, doubt: Doubt) -> Steps[None]:
     """
     newest = newest_checkpoint(held.seen.rows)
     if newest is not None and newest.checkpoint in doubt.rebuilt and not _may_leave(terms, newest):
-        for publication in outside_publications(newest):
+        for publication in outside_publications(newest, _parent_of(newest, held.seen.rows)):
             yield from asked(PublishTable(newest.checkpoint, publication), TablePublished)
 
 
@@ -92,7 +94,7 @@ def _correction(doubt: Doubt) -> Steps[Correction]:
     return replace(correction, changed={**doubt.rebuilt, **correction.changed})
 
 
-def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord, *, whole: bool) -> Steps[bool]:
+def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord, rows: Iterable[Row], *, whole: bool) -> Steps[bool]:
     """Roll forward an entry that a dead holder left unpublished. Return whether that was done.
 
     If it cannot be published, a rollback leaves it behind, unless it goes back to this very entry. If tables are lost
@@ -102,7 +104,7 @@ def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord, *, whole: bo
     if may_leave and not whole:
         return False
     try:
-        yield from rolled_forward(pending)
+        yield from rolled_forward(pending, rows)
     except StepFailedError as failed:
         if not isinstance(failed.outcome, EndTick) or not may_leave:
             raise
@@ -115,8 +117,8 @@ def _may_leave(terms: Terms, record: CheckpointRecord) -> bool:
     return terms.leaves_behind not in (None, record.checkpoint)
 
 
-def rolled_forward(record: CheckpointRecord) -> Steps[None]:
-    """Publish every table of a committed entry, then to outside sinks, and record its cut.
+def rolled_forward(record: CheckpointRecord, rows: Iterable[Row]) -> Steps[None]:
+    """Publish every table of a committed entry, then to outside sinks, and record its cut. `rows` are all entries.
 
     The cut has all tables whose columns the entry lists: those of the pipeline that wrote it. Tables that the entry
     does not change have the version of its parent's cut. An entry that no tick wrote, or that lists no columns, keeps
@@ -136,7 +138,7 @@ def rolled_forward(record: CheckpointRecord) -> Steps[None]:
         return
     versions, notes = _versions_at(parent, record), []
     untold = _untold(parent, record)
-    for publication in (*publications(record), *outside_publications(record)):
+    for publication in (*publications(record), *outside_publications(record, _parent_of(record, rows))):
         due = replace(publication, no_others=publication.table in untold)
         published = yield from asked(PublishTable(record.checkpoint, due), TablePublished)
         if not published.outside:
@@ -145,6 +147,11 @@ def rolled_forward(record: CheckpointRecord) -> Steps[None]:
             notes.append(f"{publication.table}: {published.note}")
     yield from asked(RecordCut(record.checkpoint, tuple(versions.items())), CutRecorded)
     yield RolledForward(record, tuple(versions.items()), tuple(notes))
+
+
+def _parent_of(record: CheckpointRecord, rows: Iterable[Row]) -> CheckpointRecord | None:
+    found = (row for row in rows if isinstance(row, CheckpointRecord) and row.checkpoint == record.parent)
+    return next(found, None)
 
 
 def _untold(parent: Versions, record: CheckpointRecord) -> frozenset[TableName]:

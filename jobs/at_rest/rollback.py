@@ -5,9 +5,9 @@ or command rolls the entry forward. Ids go on rising, so no table's `txn` is in 
 rows after the cut.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from checkpointing.commit.at_rest import Rollback
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord
@@ -18,9 +18,11 @@ from jobs.holding.boundaries import Boundary, cross_freely
 from jobs.holding.failures import TablesBehindError
 from jobs.holding.job_state import must_have_run
 from jobs.holding.job_stores import JobStores
+from jobs.holding.outside import NO_SINKS, must_not_be_ahead_outside
 from jobs.recovery.at_rest import Task, done_at_rest
 from jobs.recovery.rollback_plan import RollbackPlan, RollbackRefusedError, plan_rollback
 from jobs.recovery.tables_behind import must_be_repairable, must_have_logs
+from jobs.sinks.port import TableSink
 from jobs.stores.warehouse import Warehouse
 
 
@@ -57,28 +59,34 @@ def _to_be_repaired(stores: JobStores, seen: Observed) -> tuple[TableName, ...]:
 
 
 def roll_back(
-    warehouse: Warehouse, checkpoint: int, *, leave_outside: bool = False, boundary: Boundary = cross_freely
+    warehouse: Warehouse,
+    checkpoint: int,
+    *,
+    sinks: Mapping[TableName, TableSink] = NO_SINKS,
+    leave_outside: bool = False,
+    boundary: Boundary = cross_freely,
 ) -> RolledBack:
     """Take all tables, state and positions of a job at rest back to that checkpoint or savepoint.
 
-    With `leave_outside`, outside sinks keep rows that the tables lose.
+    `sinks` are the pipeline's. Those of upsert tables go back too. With `leave_outside`, all stay as they are.
     Raises, having appended no entry, NeverRunError, JobHeldError and what `plan_rollback` raises. Raises
     ClaimUnsettledError if it is not known whether the entry is in, and RollForwardError and CutsNotRecordedError if the
     rollback is committed and not yet published. The next tick or command then publishes it.
     """
     must_have_run(warehouse)
-    stores = JobStores(warehouse, boundary, beyond_damage=True)
+    stores = JobStores(warehouse, boundary, beyond_damage=True, sinks=sinks)
     plans: list[RollbackPlan] = []
 
     def possible(seen: Observed, _: RecoveryPlan) -> None:
         if not _to_be_repaired(stores, seen):  # else lost versions are published again first
-            plan_rollback(stores, seen, checkpoint, checksums=True, leave_outside=leave_outside)
+            plan = plan_rollback(stores, seen, checkpoint, checksums=True, leave_outside=leave_outside)
+            must_not_be_ahead_outside(stores.outside.prepare(plan.following), seen.rows)
 
     def chosen(_: Work) -> RowChosen:
         seen = stores.observe()
         plan = plan_rollback(stores, seen, checkpoint, checksums=False, leave_outside=leave_outside)
         plans.append(plan)
-        return RowChosen(Rollback(plan.target, tuple(table.record for table in plan.tables)))
+        return RowChosen(plan.rollback)
 
     task = Task(errand=ROLLBACK, do_work=chosen, possible=possible, goes_back_to=CheckpointId(checkpoint))
     done = done_at_rest(stores, task, boundary)

@@ -13,8 +13,9 @@ from jobs.project import OWN, here, known_pipelines, unknown_pipeline
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from checkpointing.identifiers import VertexId
+    from checkpointing.identifiers import TableName, VertexId
     from jobs.settings import Layer
+    from jobs.sinks.port import TableSink
     from jobs.sources.port import Source
     from jobs.sources.position_words import PositionWords
     from jobs.storage.address import Root
@@ -125,6 +126,16 @@ def sources_of(typed: str, given: "Layer") -> "Mapping[VertexId, Source]":
     try:
         return launch(typed, given).plan.sources
     except UnknownPipelineError:
+        return {}
+
+
+def sinks_of(typed: str, given: "Layer") -> "Mapping[TableName, TableSink]":
+    """Return the outside sinks of a pipeline; none if its code cannot be loaded, since a job may outlive its code."""
+    from jobs.launch import launch  # noqa: PLC0415 - imports Spark's types
+
+    try:
+        return launch(typed, given).plan.sinks
+    except Exception:  # noqa: BLE001 - a user's code; a rollback that needs a sink says that it is missing
         return {}
 
 

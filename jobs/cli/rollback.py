@@ -6,7 +6,7 @@ from rich.text import Text
 from checkpointing.commit.fencing import newest_checkpoint
 from jobs.at_rest.rollback import RolledBack, preview_rollback, roll_back
 from jobs.cli.errors import CommandError, ExitCode, needing_rest
-from jobs.cli.naming import position_words, warehouse_of
+from jobs.cli.naming import position_words, sinks_of, warehouse_of
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_state import must_have_run
 from jobs.holding.job_stores import JobStores
@@ -34,7 +34,7 @@ def rollback(
         out.print(render_rollback(plan, position_words(pipeline, given)), soft_wrap=True)
         return ExitCode.DONE
     with needing_rest("a rollback", pipeline):
-        done = roll_back(warehouse, checkpoint, leave_outside=leave_outside)
+        done = roll_back(warehouse, checkpoint, sinks=sinks_of(pipeline, given), leave_outside=leave_outside)
     out.print(_done(done, position_words(pipeline, given)), soft_wrap=True)
     for note in done.notes:
         out.print(note, soft_wrap=True)

@@ -23,7 +23,7 @@ from jobs.cleanup.log_keeping import LogKeeping
 from jobs.cleanup.looks import read_looks
 from jobs.holding.boundaries import Boundary, log_hook
 from jobs.holding.outside import NO_SINKS, OutsideSinks
-from jobs.sinks.port import Sink
+from jobs.sinks.port import TableSink
 from jobs.storage.together import both, together
 from jobs.stores.checkpoints import (
     NO_MARKS,
@@ -56,7 +56,7 @@ class JobStores:
         boundary: Boundary,
         *,
         beyond_damage: bool = False,
-        sinks: Mapping[TableName, Sink] = NO_SINKS,
+        sinks: Mapping[TableName, TableSink] = NO_SINKS,
     ) -> None:
         """Open `checkpoints` and `cuts`, creating them on the job's first tick.
 

@@ -1,79 +1,79 @@
 """Publishes committed checkpoints into the outside sinks of a job's tables (ADR 17)."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.holding.failures import TickRefusedError
-from jobs.sinks.port import Sink, SinkError
-from jobs.storage.parquet import parquet_of
+from jobs.holding.outside_rows import ChangesOfFiles, RowsOfFiles
+from jobs.sinks.port import SinkError, TableSink, UpsertedTable
 from jobs.stores.warehouse import Warehouse
 from jobs.user_code import message_of
 
-NO_SINKS: Final[Mapping[TableName, Sink]] = MappingProxyType({})
+NO_SINKS: Final[Mapping[TableName, TableSink]] = MappingProxyType({})
 
 
 class SinkRefusedError(TickRefusedError):
     """An outside sink cannot take the rows of a table. The message names both, and the way out."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowsOfFiles:
-    """The rows that a checkpoint adds to a table. Each iteration reads its files again, batch by batch."""
-
-    warehouse: Warehouse
-    publication: Publication
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, file by file."""
-        for file in self.publication.adds:
-            with pq.ParquetFile(parquet_of(self.warehouse.place(file.path))) as parquet:
-                yield from parquet.iter_batches()
-
-
 class OutsideSinks:
     """The outside sinks of one job, by table."""
 
-    def __init__(self, warehouse: Warehouse, sinks: Mapping[TableName, Sink]) -> None:
+    def __init__(self, warehouse: Warehouse, sinks: Mapping[TableName, TableSink]) -> None:
         """Publish from the files of that warehouse."""
         self._warehouse = warehouse
         self._sinks = sinks
 
-    def prepare(self, schemas: Mapping[TableName, pa.Schema]) -> dict[TableName, CheckpointId]:
-        """Prepare all targets. Return the newest checkpoint that each has. Raises SinkRefusedError."""
-        return {table: self._prepared(table, sink, schemas[table]) for table, sink in self._sinks.items()}
+    def prepare(self, tables: Iterable[TableName] | None = None) -> dict[TableName, CheckpointId]:
+        """Prepare the targets of these tables, or all. Return the newest checkpoint that each has.
 
-    def _prepared(self, table: TableName, sink: Sink, schema: pa.Schema) -> CheckpointId:
+        Raises SinkRefusedError, also for a table whose sink is not known.
+        """
+        return {table: self._prepared(table) for table in (self._sinks if tables is None else tables)}
+
+    def _prepared(self, table: TableName) -> CheckpointId:
+        job, bound = self._warehouse.paths.job, self._sinks.get(table)
+        if bound is None:
+            raise SinkRefusedError(
+                f"the sink of table {table} goes back too, and no pipeline of {job} was found that has it; nothing was "
+                "changed. Name the pipeline as module:attribute, or leave the sink as it is with --leave-outside"
+            )
         try:
-            return CheckpointId(sink.prepare(self._warehouse.paths.job, table, schema))
+            if isinstance(bound, UpsertedTable):
+                return CheckpointId(bound.sink.prepare_upsert(job, table, bound.schema, bound.keys))
+            return CheckpointId(bound.sink.prepare(job, table, bound.schema))
         except Exception as error:
             raise SinkRefusedError(f"the sink of table {table}: {_told(error)}") from error
 
     def publish(self, publication: Publication, checkpoint: CheckpointId) -> TablePublished | PublishFailed:
         """Give a checkpoint's rows to the table's sink, once, whatever was tried before."""
         table = publication.table
-        sink = self._sinks.get(table)
+        bound = self._sinks.get(table)
         job = self._warehouse.paths.job
         waits = f"the sink of table {table} does not have checkpoint {checkpoint} yet, which is committed"
-        if sink is None:
+        if bound is None:
             return PublishFailed(
                 checkpoint,
                 table,
                 f"{waits}: start 'tidemark run {job}' with the pipeline that has this sink, which publishes it",
             )
         try:
-            sink.publish(job, table, checkpoint, RowsOfFiles(self._warehouse, publication))
+            self._give(bound, publication, checkpoint)
         except Exception as error:  # noqa: BLE001 - a sink is a user's code
             way_out = f"Repair it and start again, or give it up with 'tidemark rollback {job} N --leave-outside'"
             return PublishFailed(checkpoint, table, f"{waits}: {_told(error)}. {way_out}")
         return TablePublished(checkpoint, table, 0, outside=True)
+
+    def _give(self, bound: TableSink, publication: Publication, checkpoint: CheckpointId) -> None:
+        job, table = self._warehouse.paths.job, publication.table
+        if isinstance(bound, UpsertedTable):
+            bound.sink.apply(job, table, checkpoint, ChangesOfFiles(self._warehouse, publication, bound.keys))
+        else:
+            bound.sink.publish(job, table, checkpoint, RowsOfFiles(self._warehouse, publication.adds))
 
 
 def must_not_be_ahead_outside(held: Mapping[TableName, CheckpointId], rows: tuple[Row, ...]) -> None:

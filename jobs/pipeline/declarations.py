@@ -16,7 +16,7 @@ from jobs.operators.functions import KeyedFunction
 from jobs.operators.spec import Chain, RowRule
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.quality.expectation import Suite
-from jobs.sinks.port import Sink
+from jobs.sinks.port import Sink, UpsertSink
 from jobs.sources.port import Source
 
 
@@ -47,16 +47,20 @@ class OutputTable:
     keys: tuple[str, ...] = ()
     suite: Suite | None = None
     renamed_from: TableName | None = None
-    sink: Sink | None = None
-    """The outside sink of an append table."""
+    sink: Sink | UpsertSink | None = None
+    """The outside sink: a `Sink` of an append table, an `UpsertSink` of an upsert table."""
 
     def __post_init__(self) -> None:
         """Raise InvalidPipelineError for something that is no sink, or if the table is renamed too.
 
         The first checkpoint after a rename publishes the whole table, and the sink would get all its rows again.
         """
-        if self.sink is not None and not isinstance(self.sink, Sink):
-            raise InvalidPipelineError(f"table {self.name}: {self.sink!r} is no sink; derive it from tidemark.Sink")
+        wanted = Sink if self.mode is TableMode.APPEND else UpsertSink
+        if self.sink is not None and not isinstance(self.sink, wanted):
+            raise InvalidPipelineError(
+                f"table {self.name}: {self.sink!r} is no sink of {self.mode.value} tables; derive it from "
+                f"tidemark.{wanted.__name__}"
+            )
         if self.sink is not None and self.renamed_from is not None:
             raise InvalidPipelineError(f"table {self.name}: with a sink it must keep its name {self.renamed_from}")
 

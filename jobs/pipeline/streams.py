@@ -48,7 +48,7 @@ from jobs.pipeline.steps import selected, with_column
 from jobs.pipeline.unions import union_vertex
 from jobs.pipeline.updates import require_append_only, require_append_only_right
 from jobs.quality.expectation import Expectation
-from jobs.sinks.port import Sink
+from jobs.sinks.port import Sink, UpsertSink
 from jobs.state.files import NONE_RENAMED
 
 
@@ -127,12 +127,14 @@ class Stream:
             )
         return self._staged(id, table, None, id_renamed_from)
 
-    def upsert(self, name: str, keys: Sequence[str] = (), *, renamed_from: str | None = None) -> "Stream":
+    def upsert(
+        self, name: str, keys: Sequence[str] = (), *, sink: UpsertSink | None = None, renamed_from: str | None = None
+    ) -> "Stream":
         """Keep one row per key in a table: the newest; `keys` default to those of the keyed vertex.
 
         The vertex's own keys must be among them, so that all rows of a table key meet in one subtask.
-        `renamed_from` is the name that the table had before: it keeps its rows.
-        Raises InvalidNameError, InvalidPipelineError if this is not the direct output of a keyed vertex.
+        `sink` shows the table too. `renamed_from` is the name that the table had before: it keeps its rows.
+        Raises InvalidNameError, InvalidPipelineError if a keyed vertex does not put this out, or `sink` does not fit.
         """
         name = table_name(name)
         vertex = self._unkept_keyed_vertex()
@@ -152,7 +154,7 @@ class Stream:
             )
         for new, old in former_names_of_columns(vertex).items():
             require_no_key(f"table {name}: column {new} is renamed from {old!r}", by, new)
-        table = OutputTable(name, TableMode.UPSERT, by, renamed_from=former_table(renamed_from))
+        table = OutputTable(name, TableMode.UPSERT, by, renamed_from=former_table(renamed_from), sink=sink)
         self.declarations.amend(replace(vertex, table=table))
         return self
 

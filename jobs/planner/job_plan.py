@@ -13,7 +13,7 @@ from jobs.operators.spec import VertexPlan
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.ports import CheckpointListener, MasterHook, Report
 from jobs.quality.expectation import Suite
-from jobs.sinks.port import Sink
+from jobs.sinks.port import TableSink
 from jobs.sources.port import Source, in_parts, is_bounded, source_of_cuts
 from jobs.sources.position_words import ended_splits
 
@@ -36,7 +36,7 @@ class JobPlan:
     rows_per_epoch: Mapping[VertexId, int]
     listeners: tuple[CheckpointListener, ...] = ()
     reports: tuple[Report, ...] = ()
-    sinks: Mapping[TableName, Sink] = field(default_factory=dict)
+    sinks: Mapping[TableName, TableSink] = field(default_factory=dict)
     """The outside sinks, by their tables."""
     hooks: Mapping[str, MasterHook] = field(default_factory=dict)
     """The master hooks of the graph, by name."""

@@ -12,14 +12,14 @@ from checkpointing.metadata.paths import table_of_state
 from checkpointing.renames import unclear_rename
 from jobs.operators.schemas import arrow_schema, delta_columns
 from jobs.operators.spec import KeyedSpec, StagedTable, VertexPlan
-from jobs.pipeline.declarations import Declared, SourceVertex, inputs_of, tables_of
+from jobs.pipeline.declarations import Declared, OutputTable, SourceVertex, inputs_of, tables_of
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.pipeline import Pipeline
 from jobs.planner.job_plan import JobPlan
 from jobs.planner.staging import stage_shared_sources
 from jobs.planner.vertices import Around, vertex_plan
 from jobs.quality.expectation import Suite
-from jobs.sinks.port import Sink
+from jobs.sinks.port import AppendedTable, Sink, TableSink, UpsertedTable, UpsertSink
 from jobs.sources.port import begins_of, is_bounded, source_of_cuts
 from jobs.state.backend import state_file_schema
 from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend, StateBackend
@@ -54,15 +54,16 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
     unclear = unclear_rename(graph)
     if unclear is not None:
         raise InvalidPipelineError(f"pipeline {pipeline.name}: {unclear}")
+    schemas = dict(_schemas(pipeline.name, plans))
     return JobPlan(
         job=pipeline.name,
         graph=graph,
         config=used,
         vertices=plans,
         sources={source.id: source.source for source in sources},
-        table_schemas=dict(_schemas(pipeline.name, plans)),
+        table_schemas=schemas,
         suites=suites,
-        sinks=_sinks(vertices),
+        sinks=_sinks(vertices, schemas),
         rows_per_epoch={source.id: source.rows_per_epoch for source in sources if source.rows_per_epoch is not None},
         listeners=pipeline.listeners,
         reports=pipeline.reports,
@@ -171,9 +172,20 @@ def _schemas(job: JobName, plans: Mapping[VertexId, VertexPlan]) -> Iterator[tup
             yield table_of_state(job, name), state_file_schema(arrow_schema(planned.spec.state), planned.spec.keys)
 
 
-def _sinks(vertices: Sequence[Declared]) -> dict[TableName, Sink]:
+def _sinks(vertices: Sequence[Declared], schemas: Mapping[TableName, pa.Schema]) -> dict[TableName, TableSink]:
     tables = (vertex.table for vertex in vertices if not isinstance(vertex, SourceVertex))
-    return {table.name: table.sink for table in tables if table is not None and table.sink is not None}
+    return dict(_bound(table, schemas[table.name]) for table in tables if table is not None and table.sink is not None)
+
+
+def _bound(table: OutputTable, schema: pa.Schema) -> tuple[TableName, TableSink]:
+    """Return a table's sink with what it must know. `OutputTable` has checked that it suits the table's mode."""
+    match table.mode, table.sink:
+        case TableMode.APPEND, Sink() as sink:
+            return table.name, AppendedTable(sink, schema)
+        case TableMode.UPSERT, UpsertSink() as sink:
+            return table.name, UpsertedTable(sink, schema, table.keys)
+        case _:
+            raise TypeError(f"table {table.name} cannot have the sink {table.sink!r}")
 
 
 def _suites(vertices: Sequence[Declared]) -> dict[TableName, Suite]:

@@ -3,14 +3,16 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from checkpointing.commit.at_rest import Rollback, beyond_recall
+from checkpointing.commit.at_rest import Rollback
 from checkpointing.commit.behind import Standing, wanted
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.line import Turn, restorable, turn_back
 from checkpointing.commit.net import keyed_tables
+from checkpointing.commit.outside import beyond_recall, sinks_after
 from checkpointing.commit.recovery import Observed, unpublished
+from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import JobName, SplitId, VertexId
+from checkpointing.identifiers import JobName, SplitId, TableName, VertexId
 from checkpointing.metadata.files import handles_to_restore
 from checkpointing.metadata.record import CheckpointRecord, Row
 from jobs.holding.boundaries import cross_freely
@@ -64,6 +66,19 @@ class RollbackPlan:
     """A checkpoint that is committed and not published yet. It is published first."""
     damaged: tuple[DamagedRow, ...]
     """Entries that cannot be read. The rollback drops them."""
+    sinks: tuple[TableName, ...]
+    """The tables with outside sinks, as the entry will name them."""
+
+    @property
+    def rollback(self) -> Rollback:
+        """The recipe of the entry."""
+        return Rollback(self.target, tuple(table.record for table in self.tables), self.sinks)
+
+    @property
+    def following(self) -> tuple[TableName, ...]:
+        """The upsert tables whose outside sinks go back too."""
+        upserts = (table.record.table for table in self.tables if table.record.mode is TableMode.UPSERT)
+        return tuple(table for table in upserts if table in self.sinks)
 
 
 def records_of(seen: Observed) -> tuple[CheckpointRecord, ...]:
@@ -91,9 +106,7 @@ def plan_rollback(
     target = stores.told(target, names)
     tables = with_columns_back(stores.warehouse, tables, target, None if newest is None else stores.told(newest, names))
     _must_be_sound(stores, target, tables, checksums=checksums)
-    if not leave_outside:
-        _must_stay_true_outside(rows, Rollback(target, tuple(table.record for table in tables)), pending)
-    return RollbackPlan(
+    plan = RollbackPlan(
         job=stores.warehouse.paths.job,
         newest=newest,
         target=target,
@@ -102,13 +115,17 @@ def plan_rollback(
         splits=splits_back(newest, target),
         pending=pending,
         damaged=stores.damaged,
+        sinks=sinks_after(rows, target, leave_outside=leave_outside),
     )
+    if not leave_outside:
+        _must_stay_true_outside(rows, plan.rollback, pending)
+    return plan
 
 
 def _must_stay_true_outside(
     rows: tuple[CheckpointRecord, ...], rollback: Rollback, pending: CheckpointRecord | None
 ) -> None:
-    """Raise RollbackRefusedError if an outside sink would have other rows than its table. A sink cannot undo."""
+    """Raise RollbackRefusedError if the outside sink of an append table would have other rows than the table."""
     tables = sorted(beyond_recall(rows, rollback, pending))
     if tables:
         job, target = rollback.target.job, rollback.target.checkpoint

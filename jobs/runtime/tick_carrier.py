@@ -158,7 +158,7 @@ class TickCarrier(Carrier):
         if self._begins:
             must_be_usable(self.warehouse)
             self.stores, self._begins = JobStores(self.warehouse, self.boundary, sinks=self.plan.sinks), False
-        held = self.stores.outside.prepare(self.plan.table_schemas)  # before the entries that say what may be there
+        held = self.stores.outside.prepare()  # before the entries that say what may be there
         seen = self._beginning.observe(self.stores, self._settings.run_ended)
         must_not_be_ahead_outside(held, seen.rows)
         self._last = newest_generation(seen)

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -34,3 +35,69 @@ class Sink(ABC):
         from files only then. Whatever it raises, the checkpoint stays committed, and the next tick calls it again.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What has changed in an upsert table since a checkpoint: new and changed rows, and the keys that are gone."""
+
+    rows: pa.Table
+    deleted: pa.Table
+
+
+class TableChanges(ABC):
+    """How an upsert table is at a checkpoint. `keys` are its key columns. Files are read when a method is called."""
+
+    keys: tuple[str, ...]
+
+    @abstractmethod
+    def since(self, checkpoint: int) -> Difference | None:
+        """Return what has changed since an older checkpoint, or None if that is not known."""
+        ...
+
+    @abstractmethod
+    def whole(self) -> Iterable[pa.RecordBatch]:
+        """Return all rows. They may be read several times."""
+        ...
+
+
+class UpsertSink(ABC):
+    """A target outside the warehouse that shows an upsert table. It follows a rollback of the table too.
+
+    The target stores the number of the newest checkpoint that it shows, for each job and table, and nobody else changes
+    its rows. `apply` is called for every checkpoint, in their order.
+    """
+
+    @abstractmethod
+    def prepare_upsert(self, job: str, table: str, schema: pa.Schema, keys: tuple[str, ...]) -> int:
+        """Create or check the target, and return the newest checkpoint that it shows, or 0; see `Sink.prepare`."""
+        ...
+
+    @abstractmethod
+    def apply(self, job: str, table: str, checkpoint: int, changes: TableChanges) -> None:
+        """Let the target show this checkpoint, and store its number, in one transaction.
+
+        If the target has this checkpoint or a newer one, do nothing. If `changes` know what has changed since the one
+        that it has, apply that. Else replace all its rows. Errors mean the same as in `Sink.publish`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedTable:
+    """An append table with its columns and its sink."""
+
+    sink: Sink
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertedTable:
+    """An upsert table with its columns, its keys and its sink."""
+
+    sink: UpsertSink
+    schema: pa.Schema
+    keys: tuple[str, ...]
+
+
+TableSink = AppendedTable | UpsertedTable

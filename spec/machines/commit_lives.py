@@ -37,7 +37,7 @@ from checkpointing.messages import (
     TablesChecked,
     TickOutcome,
 )
-from checkpointing.metadata.record import RowKind, Statistics, VertexRecord
+from checkpointing.metadata.record import RowKind, Statistics, TableKeys, VertexRecord
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.errand import TICK, Terms
@@ -55,6 +55,7 @@ from spec.at_the_door import SOMEBODY, Carrier
 from spec.machines.commit_world import COUNT, GRAPH, NUMBERS, SINK, SOURCE, CommitWorld, counted, position
 from spec.machines.judging import expect
 
+_COUNT_KEYS = TableKeys(table=COUNT, columns=("key",))
 _STATISTICS = Statistics(triggered_ms=0, committed_ms=0, rows=0)
 Change = AppendRow | AppendClaim | AppendRelease | PublishTable | RecordCut
 Changed = RowAppended | RowRefused | RowUnknown | TablePublished | PublishFailed | CutRecorded
@@ -174,7 +175,7 @@ class Coordinators(RuleBasedStateMachine):
         source = SubtaskSnapshot(position=str(life.position))
         vertices = (
             VertexRecord(vertex=SOURCE, micro_batch=0, subtasks=(source,), splits=("a",)),
-            VertexRecord(vertex=SINK, micro_batch=life.micro_batch, subtasks=(sink,)),
+            VertexRecord(vertex=SINK, micro_batch=life.micro_batch, subtasks=(sink,), table_keys=(_COUNT_KEYS,)),
         )
         leaving = (
             tuple(row.checkpoint for row in self.world.line()[: -self.retained + 1 or None]) if self.retained else ()

@@ -31,7 +31,10 @@ GRAPH: Final = JobGraph(
             SINK,
             VertexKind.KEYED,
             1,
-            (Table(NUMBERS, TableMode.APPEND, outside=True), Table(COUNT, TableMode.UPSERT, ("key",))),
+            (
+                Table(NUMBERS, TableMode.APPEND, outside=True),
+                Table(COUNT, TableMode.UPSERT, ("key",), outside=True),
+            ),
         ),
     ),
     (EdgeId(SOURCE, SINK),),
@@ -131,13 +134,14 @@ class CommitWorld(World):
         self._judge_outside()
 
     def _judge_outside(self) -> None:
-        """Judge the outside sink: it has the rows of its newest checkpoint, and no fewer than the newest cut shows."""
-        at, shown = self.positions, self.outside.shown.get(NUMBERS, NO_CHECKPOINT)
-        expect(shown in at, "outside-exact", f"{shown} is outside, and it is not committed")
-        held = self.shown_by(self.outside.paths.get(NUMBERS, ()))
-        expect(held == Counter(range(at[shown])), "outside-exact", f"{dict(held)} is outside, due are {at[shown]} rows")
-        newest = at[max(self.cuts, default=NO_CHECKPOINT)]
-        expect(at[shown] >= newest, "outside-exact", f"{at[shown]} rows are outside, the newest cut shows {newest}")
+        """Judge the outside sinks: each shows its newest checkpoint, and the newest cut shows no later one."""
+        at, newest = self.positions, max(self.cuts, default=NO_CHECKPOINT)
+        for table, due in ((NUMBERS, range), (COUNT, counted)):
+            shown = self.outside.shown.get(table, NO_CHECKPOINT)
+            expect(shown in at, "outside-exact", f"{shown} is outside, and it is not committed")
+            held, rows = self.shown_by(self.outside.paths.get(table, ())), due(at[shown])
+            expect(held == Counter(rows), "outside-exact", f"{dict(held)} is outside, due are {rows}")
+            expect(at[shown] >= at[newest], "outside-exact", f"{shown} is outside, the newest cut is {newest}")
 
     def _is_exact(self, name: TableName, version: int, rows: int, what: str) -> None:
         held = self.shown_by(self.table(name).versions[version])

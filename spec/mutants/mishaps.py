@@ -8,7 +8,7 @@ from checkpointing.commit.behind import LogSeen, Standing, Wanted
 from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.durability import Entries
 from checkpointing.identifiers import CheckpointId, TableName
-from checkpointing.metadata.record import CheckpointRecord, TableRecord
+from checkpointing.metadata.record import CheckpointRecord, Row, TableRecord
 from checkpointing.tick import recovering
 from checkpointing.tick.asking import Steps
 from checkpointing.tick.errand import Terms
@@ -133,9 +133,11 @@ def an_entry_is_published_whatever_its_tables_show(patch: Patch) -> None:
 def a_rollback_publishes_what_is_pending_although_tables_are_lost(patch: Patch) -> None:
     real = recovering.rolled_forward_or_left
 
-    def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord, *, whole: bool) -> Steps[bool]:
+    def rolled_forward_or_left(
+        terms: Terms, pending: CheckpointRecord, rows: Iterable[Row], *, whole: bool
+    ) -> Steps[bool]:
         del whole
-        return real(terms, pending, whole=True)
+        return real(terms, pending, rows, whole=True)
 
     patch.function(recovering, "rolled_forward_or_left", rolled_forward_or_left)
 

@@ -1,12 +1,14 @@
 """Plants bugs in what outside sinks get, and when."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from checkpointing.commit import recovery, two_phase
+from checkpointing.commit import outside, two_phase
 from checkpointing.commit.behind import Doubt
 from checkpointing.commit.two_phase import CommitEffect, TwoPhaseCommit
+from checkpointing.graph import TableMode
 from checkpointing.messages import Publication, PublishTable, TablesChecked
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind
 from checkpointing.tick import recovering
 from checkpointing.tick.asking import Steps
 from checkpointing.tick.claiming import Held
@@ -14,9 +16,11 @@ from checkpointing.tick.errand import Terms
 from spec.mutants.judges import COMMIT, OUTSIDE, REPAIRS
 from spec.mutants.planting import Patch, mutant
 
+_Parent = CheckpointRecord | None
 
-def _nothing(record: CheckpointRecord) -> tuple[Publication, ...]:
-    del record
+
+def _nothing(record: CheckpointRecord, parent: _Parent) -> tuple[Publication, ...]:
+    del record, parent
     return ()
 
 
@@ -29,7 +33,7 @@ def rows_go_outside_before_the_commit_point(patch: Patch) -> None:
         record = self._record
         if record is None:
             return effects
-        due = recovery.outside_publications(record)
+        due = outside.outside_publications(record, self._parent)
         return (*(PublishTable(record.checkpoint, each) for each in due), *effects)
 
     patch.put(TwoPhaseCommit, "_checked", checked)
@@ -47,28 +51,28 @@ def roll_forward_forgets_outside_sinks(patch: Patch) -> None:
 
 @mutant("outside-follows", OUTSIDE)
 def outside_sinks_miss_a_file(patch: Patch) -> None:
-    real = recovery.outside_publications
+    real = outside.outside_publications
 
-    def fewer(record: CheckpointRecord) -> tuple[Publication, ...]:
-        return tuple(replace(each, adds=each.adds[1:]) for each in real(record))
+    def fewer(record: CheckpointRecord, parent: _Parent) -> tuple[Publication, ...]:
+        return tuple(replace(each, adds=each.adds[1:]) for each in real(record, parent))
 
-    patch.function(recovery, "outside_publications", fewer)
+    patch.function(outside, "outside_publications", fewer)
 
 
 @mutant("outside-follows", OUTSIDE)
 def a_table_without_a_sink_goes_outside_too(patch: Patch) -> None:
-    real = recovery.outside_publications
+    real = outside.outside_publications
 
-    def all_tables(record: CheckpointRecord) -> tuple[Publication, ...]:
-        return real(record.model_copy(update={"outside": tuple(table.table for table in record.tables)}))
+    def all_tables(record: CheckpointRecord, parent: _Parent) -> tuple[Publication, ...]:
+        return real(record.model_copy(update={"outside": tuple(table.table for table in record.tables)}), parent)
 
-    patch.function(recovery, "outside_publications", all_tables)
+    patch.function(outside, "outside_publications", all_tables)
 
 
 @mutant("outside-completely", OUTSIDE)
 def a_cut_waits_for_the_first_outside_sink_only(patch: Patch) -> None:
-    real = recovery.outside_publications
-    patch.put(two_phase, "outside_publications", lambda record: real(record)[:1])
+    real = outside.outside_publications
+    patch.put(two_phase, "outside_publications", lambda record, parent: real(record, parent)[:1])
 
 
 @mutant("outside-exact", COMMIT)
@@ -83,12 +87,12 @@ def a_commit_leaves_its_rows_inside(patch: Patch) -> None:
 
 @mutant("outside-exact", COMMIT)
 def a_sink_gets_the_newest_file_of_a_checkpoint_only(patch: Patch) -> None:
-    real = recovery.outside_publications
+    real = outside.outside_publications
 
-    def newest(record: CheckpointRecord) -> tuple[Publication, ...]:
-        return tuple(replace(each, adds=each.adds[-1:]) for each in real(record))
+    def newest(record: CheckpointRecord, parent: _Parent) -> tuple[Publication, ...]:
+        return tuple(replace(each, adds=each.adds[-1:]) for each in real(record, parent))
 
-    patch.function(recovery, "outside_publications", newest)
+    patch.function(outside, "outside_publications", newest)
 
 
 @mutant("repaired", REPAIRS)
@@ -98,3 +102,58 @@ def a_lost_cut_is_rebuilt_although_a_sink_may_lack_its_rows(patch: Patch) -> Non
         yield from ()
 
     patch.put(recovering, "given_to_sinks", given_to_sinks)
+
+
+# ------------------------------------------------------------------ sinks of upsert tables
+
+
+def _upserts(patch: Patch, bent: Callable[[Publication], Publication]) -> None:
+    """Bend what the sinks of upsert tables get."""
+    real = outside.outside_publications
+
+    def publications(record: CheckpointRecord, parent: _Parent) -> tuple[Publication, ...]:
+        found = real(record, parent)
+        return tuple(bent(each) if each.mode is TableMode.UPSERT else each for each in found)
+
+    patch.function(outside, "outside_publications", publications)
+
+
+@mutant("outside-follows", OUTSIDE)
+def an_upserting_sink_keeps_what_left_the_table(patch: Patch) -> None:
+    _upserts(patch, lambda each: replace(each, files=tuple(dict.fromkeys((*each.before, *each.files)))))
+
+
+@mutant("outside-follows", OUTSIDE)
+def an_upserting_sink_does_not_hear_what_it_had(patch: Patch) -> None:
+    _upserts(patch, lambda each: replace(each, before=()))
+
+
+@mutant("outside-exact", COMMIT)
+def an_upserting_sink_hears_of_no_change(patch: Patch) -> None:
+    _upserts(patch, lambda each: replace(each, before=each.files))
+
+
+def _without(patch: Patch, left_out: Callable[[Publication, CheckpointRecord], bool]) -> None:
+    """Leave out publications into sinks of upsert tables."""
+    real = outside.outside_publications
+
+    def publications(record: CheckpointRecord, parent: _Parent) -> tuple[Publication, ...]:
+        found = real(record, parent)
+        return tuple(each for each in found if each.mode is TableMode.APPEND or not left_out(each, record))
+
+    patch.function(outside, "outside_publications", publications)
+
+
+@mutant("outside-exact", COMMIT)
+def a_table_that_became_empty_stays_full_outside(patch: Patch) -> None:
+    _without(patch, lambda each, _: not each.files)
+
+
+@mutant("outside-completely", OUTSIDE)
+def an_upserting_sink_misses_what_leaves_its_table_as_it_is(patch: Patch) -> None:
+    _without(patch, lambda each, record: each.table not in {table.table for table in record.tables})
+
+
+@mutant("outside-completely", OUTSIDE)
+def a_rollback_forgets_the_sinks_of_upsert_tables(patch: Patch) -> None:
+    _without(patch, lambda _, record: record.kind is RowKind.ROLLBACK)

@@ -133,7 +133,7 @@ def a_tick_ends_as_it_was_asked() -> bool:
 def a_table_that_no_cut_tells_of_gets_the_columns_of_its_row() -> bool:
     """An upsert table lost entries and was removed from the parent's cut. The next entry is rolled forward."""
     other, table = TableName("out/b"), TableRecord(table=TableName("out/a"), mode=TableMode.UPSERT, parent_version=6)
-    steps = recovering.rolled_forward(_row(2, table))
+    steps = recovering.rolled_forward(_row(2, table), ())
     next(steps)
     steps.send(CutRead({other: 3}))
     asked = steps.send(CutRead({}))
@@ -153,7 +153,7 @@ def a_rollback_is_published_only_onto_what_it_was_planned_on() -> bool:
 def a_rollback_leaves_an_entry_behind_if_tables_are_lost() -> bool:
     """A rollback goes to the first checkpoint, while the newest one is not published yet."""
     terms = Terms(holder=Holder(host="here", pid=1, started=""), leaves_behind=_FIRST)
-    return next(recovering.rolled_forward_or_left(terms, _row(2), whole=False), None) is None
+    return next(recovering.rolled_forward_or_left(terms, _row(2), (), whole=False), None) is None
 
 
 def _row(checkpoint: int, *tables: TableRecord) -> CheckpointRecord:

@@ -1,6 +1,6 @@
 """Plants bugs in what a process does after a lost write, a lost reply, a late answer, or a stale list (G5, H1)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from checkpointing.commit import recovery
@@ -22,7 +22,7 @@ from checkpointing.messages import (
     RowUnknown,
     TablePublished,
 )
-from checkpointing.metadata.record import CheckpointRecord, Release
+from checkpointing.metadata.record import CheckpointRecord, Release, Row
 from checkpointing.tick import asking, recovering
 from checkpointing.tick.asking import Steps
 from checkpointing.tick.messages import AppendClaim, AppendEntry, CutRead, Failed, ReadCut, TickEffect, TickFact
@@ -36,8 +36,8 @@ def _mistaken(patch: Patch, takes_for: Callable[[CheckpointRecord, TickEffect, T
     """Let a process that rolls an entry forward take some answers for others."""
     real = recovering.rolled_forward
 
-    def rolled_forward(record: CheckpointRecord) -> Steps[None]:
-        steps = real(record)
+    def rolled_forward(record: CheckpointRecord, rows: Iterable[Row]) -> Steps[None]:
+        steps = real(record, rows)
         effect = next(steps)
         while True:
             answer = takes_for(record, effect, (yield effect))

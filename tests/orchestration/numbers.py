@@ -7,8 +7,10 @@ from pathlib import Path
 
 from jobs.pipeline import Pipeline, count, sum_of
 from jobs.quality.expectation import Expectation
+from jobs.sinks.port import UpsertSink
 from jobs.sources.sequence import SequenceSource, SequenceSplit
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, LocalEngine
+from tests.scenarios.runtime.sqlite_mirror import SqliteMirror
 
 LARGEST_ALLOWED = 120
 """The judged pipeline's suite rejects what is larger: first met in the third epoch of a hundred rows."""
@@ -17,6 +19,11 @@ LARGEST_ALLOWED = 120
 def build(_data: Path) -> Pipeline:
     """Return numbers to bronze, counted by key in gold: what `LocalEngine` can run."""
     return _pipeline(())
+
+
+def mirrored(_data: Path) -> Pipeline:
+    """Return the same, its gold shown in the SQLite file that an environment variable names."""
+    return _pipeline((), sink=SqliteMirror(Path(os.environ["MIRROR"])))
 
 
 def reported(data: Path) -> Pipeline:
@@ -45,12 +52,14 @@ def nearly_judged(_data: Path) -> Pipeline:
     return _pipeline((Expectation("expect_column_values_to_not_be_null", {"column": "value"}),))
 
 
-def _pipeline(expectations: tuple[Expectation, ...], source: SequenceSource | None = None) -> Pipeline:
+def _pipeline(
+    expectations: tuple[Expectation, ...], source: SequenceSource | None = None, sink: UpsertSink | None = None
+) -> Pipeline:
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
     numbers = pipeline.source("numbers", source or SequenceSource(ROWS, keys=KEYS)).table(BRONZE, id="bronze")
     if expectations:
         numbers = numbers.expect(*expectations, suite="small_numbers")
-    numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD)
+    numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD, sink=sink)
     return pipeline
 
 

@@ -14,8 +14,10 @@ from jobs.settings import Layer
 from orchestration.pipelines import build_definitions
 from tests.orchestration.conftest import NUMBERS
 from tests.orchestration.test_tick import failure
-from tests.scenarios.runtime.sequence_job import BRONZE, JOB, LocalEngine, read_cut
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, read_cut
+from tests.scenarios.runtime.sqlite_mirror import SqliteMirror
 
+MIRRORED = "tests.orchestration.numbers:mirrored"
 ENDLESS = "tests.orchestration.numbers:endless"
 
 
@@ -23,8 +25,8 @@ ENDLESS = "tests.orchestration.numbers:endless"
 def operate(tmp_path, instance):
     """Run the job of that verb in this process, in this test's warehouse."""
 
-    def run(verb: str, **config: object) -> dg.ExecuteInProcessResult:
-        job = build_definitions(NUMBERS).resolve_job_def(f"{JOB}_{verb}")
+    def run(verb: str, reference: str = NUMBERS, **config: object) -> dg.ExecuteInProcessResult:
+        job = build_definitions(reference).resolve_job_def(f"{JOB}_{verb}")
         config = {"warehouse": str(tmp_path / "warehouse")} | config
         return job.execute_in_process(
             run_config={"ops": {f"{verb}_{JOB}": {"config": config}}}, instance=instance, raise_on_error=False
@@ -83,6 +85,22 @@ def test_a_rollback_is_shown_and_then_done(run_job, operate, tmp_path):
     result = run_job()
     assert {True} == {check.passed for check in result.get_asset_check_evaluations()}
     assert before == read_cut(tmp_path / "warehouse")
+
+
+def test_a_rollback_takes_a_sink_back_or_leaves_it(run_job, operate, tmp_path, monkeypatch):
+    """The sink of the upsert table goes back too, unless the launchpad says `leave_outside`."""
+    monkeypatch.setenv("MIRROR", str(tmp_path / "mirror.db"))
+    mirror = SqliteMirror(tmp_path / "mirror.db")
+    run_job(MIRRORED)
+    before, expected = mirror.shown(), read_cut(tmp_path / "warehouse")[GOLD]
+    assert before[1] == expected
+    assert operate("rollback", MIRRORED, checkpoint=2, leave_outside=True).success
+    assert before == mirror.shown()
+    run_job(MIRRORED)
+    assert expected == mirror.shown()[1]
+    older = mirror.shown()[0] - 1
+    assert operate("rollback", MIRRORED, checkpoint=older).success
+    assert read_cut(tmp_path / "warehouse")[GOLD] == mirror.shown()[1] != expected
 
 
 def test_a_clean_up_says_what_it_deletes(run_job, operate):

@@ -1,15 +1,28 @@
 """Decides as pure functions what outside sinks get of an entry, and which rollbacks they forbid."""
 
+from dataclasses import replace
+
 import pytest
 
-from checkpointing.commit.at_rest import Imported, Rollback, Stamp, beyond_recall
+from checkpointing.commit.at_rest import Imported, Rollback, Stamp
 from checkpointing.commit.behind import Doubt, Repairs, Standing
 from checkpointing.commit.fencing import HolderObserved, MayClaim
-from checkpointing.commit.recovery import Observed, RecoveryPlan, outside_publications
+from checkpointing.commit.outside import beyond_recall, outside_publications, sinks_after
+from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.graph import TableMode
-from checkpointing.handles import FileHandle
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.messages import PublishTable
-from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKind, Statistics, TableRecord
+from checkpointing.metadata.record import (
+    CheckpointRecord,
+    Claim,
+    Holder,
+    RowKind,
+    Statistics,
+    TableKeys,
+    TableRecord,
+    VertexRecord,
+)
+from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from checkpointing.tick.claiming import Held
 from checkpointing.tick.errand import ROLLBACK, Terms
 from checkpointing.tick.messages import CorrectCuts, TablesSeen
@@ -24,7 +37,7 @@ def table(name, **changes):
     return TableRecord(table=name, mode=TableMode.APPEND, parent_version=1, **changes)
 
 
-def row(checkpoint, *tables, kind=RowKind.CHECKPOINT, outside=("o/a",)):
+def row(checkpoint, *tables, kind=RowKind.CHECKPOINT, outside=("o/a",), vertices=()):
     """Return an entry with a sink for table o/a."""
     return CheckpointRecord(
         job="j",
@@ -34,7 +47,7 @@ def row(checkpoint, *tables, kind=RowKind.CHECKPOINT, outside=("o/a",)):
         generation=1,
         nonce=f"n/{checkpoint}",
         max_parallelism=128,
-        vertices=(),
+        vertices=vertices,
         tables=tables,
         outside=outside,
         statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
@@ -44,20 +57,63 @@ def row(checkpoint, *tables, kind=RowKind.CHECKPOINT, outside=("o/a",)):
 def test_a_sink_gets_what_a_checkpoint_adds_to_its_table():
     """A table without a sink, and a table that only loses a column, give it nothing."""
     entry = row(1, table("o/a", adds=(FILE,)), table("o/b", adds=(FILE,)))
-    assert [("o/a", (FILE,), True)] == [(each.table, each.adds, each.outside) for each in outside_publications(entry)]
-    assert () == outside_publications(row(1, table("o/a", leaving=("x",))))
+    assert [("o/a", (FILE,), True)] == [
+        (each.table, each.adds, each.outside) for each in outside_publications(entry, None)
+    ]
+    assert () == outside_publications(row(1, table("o/a", leaving=("x",))), None)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in RowKind if kind is not RowKind.CHECKPOINT])
 def test_only_a_checkpoint_gives_a_sink_rows(kind):
     """Neither a savepoint nor a rollback nor a reset does."""
-    assert () == outside_publications(row(1, table("o/a", adds=(FILE,)), kind=kind))
+    assert () == outside_publications(row(1, table("o/a", adds=(FILE,)), kind=kind), None)
 
 
 def test_an_import_gives_a_sink_nothing():
     """The other warehouse has published these rows."""
     imported = Imported(row(1, table("o/a", adds=(FILE,)))).row(CLAIM, Stamp(0, "n"))
-    assert (RowKind.CHECKPOINT, ()) == (imported.kind, outside_publications(imported))
+    assert (RowKind.CHECKPOINT, ()) == (imported.kind, outside_publications(imported, None))
+
+
+def upserting(*paths):
+    """Return a vertex that writes upsert table o/u, which has these files."""
+    keyed = (KeyedFile(replace(FILE, path=path), KeyedFileKind.BASE, 0, 9, Version(1, 0)) for path in paths)
+    snapshot = SubtaskSnapshot(ranges=(RangeFiles("o/u", tuple(keyed)),))
+    keys = (TableKeys(table="o/u", columns=("k",)),)
+    return (VertexRecord(vertex="v", micro_batch=1, subtasks=(snapshot,), table_keys=keys),)
+
+
+def paths_of(record, parent):
+    """Return what the sink of o/u gets: since when, and which files it then has and had."""
+    return [
+        (each.since, [file.path for file in each.before], [file.path for file in each.files])
+        for each in outside_publications(record, parent)
+    ]
+
+
+def test_the_sink_of_an_upsert_table_gets_each_cut_and_what_its_parent_had():
+    """It gets the whole table if the parent is gone, or gave the sink nothing. A rollback takes it back too."""
+    first, bare = (row(1, vertices=upserting("a"), outside=outside) for outside in (("o/u",), ()))
+    for kind in (RowKind.CHECKPOINT, RowKind.ROLLBACK):
+        second = row(2, vertices=upserting("b"), outside=("o/u",), kind=kind)
+        assert [(1, ["a"], ["b"])] == paths_of(second, first)
+        assert [(None, [], ["b"])] == paths_of(second, None) == paths_of(second, bare)
+        assert [(2, ["b"], [])] == paths_of(row(3, vertices=upserting(), outside=("o/u",)), second)
+
+
+def test_a_rollback_empties_the_sink_of_a_table_that_was_not_there():
+    """The target's vertices do not write it, but the rollback's tables name it."""
+    gone = TableRecord(table="o/u", mode=TableMode.UPSERT, parent_version=1)
+    assert [(None, [], [])] == paths_of(row(3, gone, kind=RowKind.ROLLBACK, outside=("o/u",)), None)
+
+
+def test_the_sinks_of_upsert_tables_follow_a_rollback_unless_they_are_left():
+    """The entry of the rollback names the sinks that there are now."""
+    rows = (row(1, outside=()), row(2, vertices=upserting("a"), outside=("o/a", "o/u")))
+    assert ("o/a", "o/u") == sinks_after(rows, rows[0], leave_outside=False)
+    assert ("o/a",) == sinks_after(rows, rows[0], leave_outside=True)
+    back = Rollback(rows[0], (), ("o/a",)).row(CLAIM, Stamp(0, "n"))
+    assert ((), ("o/a",)) == (outside_publications(back, None), back.outside)
 
 
 def test_a_rollback_may_not_change_what_a_sink_has():

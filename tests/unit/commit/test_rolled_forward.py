@@ -23,7 +23,7 @@ RECORD = CheckpointRecord(
 
 def test_a_cut_that_the_earlier_holder_recorded_counts():
     """The earlier holder has recorded it and dropped the parent's cut. The parent's versions would be too old."""
-    steps = rolled_forward(RECORD)
+    steps = rolled_forward(RECORD, ())
     assert ReadCut(1) == next(steps)
     assert ReadCut(2) == steps.send(CutRead({}))
     versions = {"out/a": 7, "out/b": 3}
@@ -33,7 +33,7 @@ def test_a_cut_that_the_earlier_holder_recorded_counts():
 
 def test_a_cut_that_is_not_recorded_follows_from_its_parents():
     """The tables are published. The cut has their new versions, and the other versions of the parent's cut."""
-    steps = rolled_forward(RECORD)
+    steps = rolled_forward(RECORD, ())
     next(steps)
     steps.send(CutRead({"out/a": 6, "out/b": 3}))
     assert 2 == steps.send(CutRead({})).checkpoint
@@ -55,7 +55,7 @@ def test_a_cut_that_is_not_recorded_follows_from_its_parents():
 def test_a_table_that_left_the_parents_cut_keeps_no_other_columns(mode, parent_version, parent, expected):
     """It had lost log entries, so nobody knows its columns. A new table is not in the parent's cut either."""
     table = TableRecord(table="out/a", mode=mode, parent_version=parent_version)
-    steps = rolled_forward(RECORD.model_copy(update={"tables": (table,)}))
+    steps = rolled_forward(RECORD.model_copy(update={"tables": (table,)}), ())
     next(steps)
     steps.send(CutRead(parent))
     assert expected == steps.send(CutRead({})).publication.no_others

@@ -8,6 +8,7 @@ from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DoubleType, Lo
 from checkpointing.identifiers import InvalidNameError
 from jobs.pipeline import InvalidPipelineError, Pipeline, Stream, count, sum_of
 from jobs.quality.expectation import Expectation
+from jobs.sinks.port import Sink
 from jobs.sources.sequence import SequenceSource
 
 NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "value"})
@@ -325,3 +326,20 @@ def test_a_stream_is_not_changed_by_its_branches() -> None:
     rows.select("n")
     assert ["split", "n", "key", "value", "_split", "_position"] == rows.schema.names
     assert () == rows.steps
+
+
+def test_a_sink_must_suit_the_mode_of_its_table() -> None:
+    """An append table cannot have a sink of upsert tables, nor the other way round."""
+
+    class Appends(Sink):
+        def prepare(self, job, table, schema):
+            raise AssertionError("planning calls no sink")
+
+        def publish(self, job, table, checkpoint, rows):
+            raise AssertionError("planning calls no sink")
+
+    stream = numbers()
+    with pytest.raises(InvalidPipelineError, match=r"is no sink of upsert tables; derive it from tidemark.UpsertSink"):
+        stream.key_by("key").aggregate("sums", rows=count()).upsert("gold/sums", sink=Appends())
+    with pytest.raises(InvalidPipelineError, match=r"is no sink of append tables; derive it from tidemark.Sink"):
+        stream.table("bronze/more", id="more", sink=object())

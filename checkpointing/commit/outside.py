@@ -1,0 +1,91 @@
+"""Decides what outside sinks get of an entry, and what a rollback means for them (ADR 17).
+
+The sink of an append table gets the rows that each checkpoint adds. The sink of an upsert table shows the table. So it
+can follow a rollback, and the sink of an append table cannot.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from checkpointing.commit.at_rest import Rollback
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.live_files import each_once
+from checkpointing.commit.recovery import publication_of
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import TableName
+from checkpointing.messages import Publication
+from checkpointing.metadata.record import CheckpointRecord, RowKind
+
+
+def outside_publications(record: CheckpointRecord, parent: CheckpointRecord | None) -> tuple[Publication, ...]:
+    """Return what outside sinks get of a committed entry, once its tables are published.
+
+    The sink of an append table gets what a checkpoint of a tick adds. The sink of an upsert table gets every checkpoint
+    and every rollback that takes it back. It gets the files of the table at this cut, and those of `parent`, from which
+    it sees what has changed since then. If the parent's entry does not exist any more, it gets the whole table.
+    """
+    upserted = _upserted(record, parent) if record.kind in (RowKind.CHECKPOINT, RowKind.ROLLBACK) else ()
+    return (*_appended(record), *upserted)
+
+
+def _appended(record: CheckpointRecord) -> Iterator[Publication]:
+    for table in record.tables if record.kind is RowKind.CHECKPOINT else ():
+        if table.adds and table.table in record.outside:
+            yield replace(publication_of(record, table), outside=True)
+
+
+def _upserted(record: CheckpointRecord, parent: CheckpointRecord | None) -> Iterator[Publication]:
+    for table in upsert_tables(record):
+        if table in record.outside:
+            known = parent is not None and table in parent.outside and table in upsert_tables(parent)
+            yield Publication(
+                table=table,
+                mode=TableMode.UPSERT,
+                files=_files_of(record, table),
+                outside=True,
+                since=parent.checkpoint if parent is not None and known else None,
+                before=_files_of(parent, table) if parent is not None and known else (),
+            )
+
+
+def upsert_tables(record: CheckpointRecord) -> tuple[TableName, ...]:
+    """Return the upsert tables of an entry: those that its vertices write, and those that a rollback empties."""
+    written = (each.table for vertex in record.vertices for each in vertex.table_keys)
+    changed = (table.table for table in record.tables if table.mode is TableMode.UPSERT)
+    return tuple(dict.fromkeys((*written, *changed)))
+
+
+def _files_of(record: CheckpointRecord, table: TableName) -> tuple[FileHandle, ...]:
+    """Return all files of an upsert table at a cut."""
+    snapshots = (snapshot for vertex in record.vertices for snapshot in vertex.subtasks)
+    return each_once([ranges.files for each in snapshots for ranges in each.ranges if ranges.table == table])
+
+
+def beyond_recall(
+    rows: Iterable[CheckpointRecord], rollback: Rollback, pending: CheckpointRecord | None
+) -> frozenset[TableName]:
+    """Return the append tables that would no longer show what their outside sinks have, if this rollback was done.
+
+    Such a table shows what the sink has. So rows must neither leave it nor come back. A sink may also have the rows of
+    a `pending` checkpoint that the rollback leaves behind.
+    """
+    outside = {table for row in rows for table in row.outside}
+    changed = {each.table for each in rollback.tables if each.table in outside and (each.adds or each.removes)}
+    left = pending is not None and pending.checkpoint != rollback.target.checkpoint
+    due = {each.table for each in _appended(pending)} if pending is not None and left else set()
+    return frozenset(changed | due)
+
+
+def sinks_after(
+    rows: Iterable[CheckpointRecord], target: CheckpointRecord, *, leave_outside: bool
+) -> tuple[TableName, ...]:
+    """Return the tables with outside sinks in the entry of a rollback: those that have sinks now.
+
+    The sinks of upsert tables follow the rollback. With `leave_outside` the entry does not name these.
+    """
+    newest = newest_checkpoint(tuple(rows))
+    if newest is None:
+        return ()
+    left = {*upsert_tables(newest), *upsert_tables(target)} if leave_outside else set()
+    return tuple(table for table in newest.outside if table not in left)

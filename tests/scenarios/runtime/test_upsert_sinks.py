@@ -1,0 +1,168 @@
+"""A sink shows an upsert table at each cut, whatever dies, and goes back with it. The target is a SQLite file."""
+
+import sqlite3
+
+import pytest
+
+from jobs.at_rest.rollback import preview_rollback, roll_back
+from jobs.holding.boundaries import cross_freely
+from jobs.holding.outside import SinkRefusedError
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.rollback_job import at_cut, newest, tick
+from tests.scenarios.runtime.savepoint_job import at
+from tests.scenarios.runtime.sequence_job import GOLD, LocalEngine, read_cut
+from tests.scenarios.runtime.sqlite_mirror import SqliteMirror, mirrored
+
+
+@pytest.fixture
+def mirror(tmp_path):
+    """Return a sink into a file that does not exist yet."""
+    return SqliteMirror(tmp_path / "mirror.db")
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Return an empty warehouse."""
+    return tmp_path / "warehouse"
+
+
+def assert_shown(root, mirror, checkpoint=None):
+    """Assert that the target shows the newest cut of the gold table."""
+    rows = read_cut(root)[GOLD]
+    assert (newest(root).checkpoint if checkpoint is None else checkpoint, rows) == mirror.shown()
+
+
+def dies(root, plan, boundary, occurrence=1):
+    """Run a tick, and let its process die at a boundary. Return whether it did."""
+    try:
+        take_over(root, plan, Mortal(boundary, occurrence))
+    except Dead:
+        return True
+    return False
+
+
+def take_over(root, plan, boundary=cross_freely):
+    """Run a tick that takes the job from one that died in this process."""
+    settings = RuntimeSettings(warehouse=root, take_over=True)
+    run_tick(plan, settings, engine=LocalEngine(), boundary=boundary)
+
+
+def test_each_checkpoint_gives_the_sink_its_changes(root, mirror):
+    """Only the first one writes all rows. A tick that goes on knows what the target has, and so does another one."""
+    for _ in range(2):
+        tick(root, 1, plan=mirrored(mirror))
+        assert_shown(root, mirror)
+    assert [False, True] == [only_changes for _, only_changes in mirror.how]
+
+
+@pytest.mark.dear
+def test_a_job_that_retains_one_checkpoint_gives_its_sink_changes_too(root, mirror):
+    """The entry before is gone when a checkpoint is published, but the tick knows it. After a crash nobody does."""
+    plan = mirrored(mirror, retained=1)
+    assert dies(root, plan, f"before:PublishOutside:{GOLD}", 2)
+    assert [False] == [only_changes for _, only_changes in mirror.how]
+    take_over(root, plan)
+    assert_shown(root, mirror)
+    assert [False, False, True] == [only_changes for _, only_changes in mirror.how]
+
+
+@pytest.mark.dear
+def test_a_sink_that_comes_later_gets_the_whole_table(root, mirror):
+    """The job has run without it. If it was away for a while, it gets the whole table too."""
+    tick(root, 1)
+    tick(root, 1, plan=mirrored(mirror))
+    assert_shown(root, mirror)
+    tick(root)
+    behind = mirror.shown()
+    roll_back(at(root), behind[0])
+    tick(root, plan=mirrored(mirror))
+    assert_shown(root, mirror)
+    assert {False} == {only_changes for _, only_changes in mirror.how[:2]}
+
+
+BOUNDARIES = [
+    (f"{side}:{step}", occurrence)
+    for side in ("before", "after")
+    for step in ("AppendRow", f"PublishTable:{GOLD}", f"PublishOutside:{GOLD}", "RecordCut")
+    for occurrence in (1, 2)
+]
+
+
+@pytest.mark.kill
+@pytest.mark.dear
+@pytest.mark.parametrize(("boundary", "occurrence"), BOUNDARIES)
+def test_a_death_at_a_boundary_is_made_up_for(root, mirror, boundary, occurrence):
+    """Another tick dies while it rolls the checkpoint forward, if there is one. Then the target is exact."""
+    plan = mirrored(mirror)
+    assert dies(root, plan, boundary, occurrence)
+    dies(root, plan, f"after:RollForwardOutside:{GOLD}")
+    take_over(root, plan)
+    assert_shown(root, mirror)
+
+
+def test_a_rollback_takes_the_sink_back(root, mirror):
+    """The entry has the target's table. Its keys that came later are gone. The next tick goes on from there."""
+    sink = mirrored(mirror)
+    tick(root, 1, plan=sink)
+    first = newest(root).checkpoint
+    expected = at_cut(root, first)[GOLD]
+    tick(root, plan=sink)
+    with sqlite3.connect(mirror.file) as database:
+        database.execute("INSERT INTO mirror VALUES (99, 1, 1)")  # stands for a key that came later
+    assert expected != mirror.shown()[1]
+    assert (GOLD,) == preview_rollback(at(root), first).following
+    done = roll_back(at(root), first, sinks=sink.sinks)
+    assert (done.record.checkpoint, expected) == mirror.shown()
+    tick(root, plan=sink)
+    assert_shown(root, mirror)
+
+
+@pytest.mark.dear
+def test_a_rollback_without_the_pipeline_is_refused_or_leaves_the_sink(root, mirror):
+    """The message says how to name the pipeline. A sink that was left shows the table with the next checkpoint."""
+    sink = mirrored(mirror)
+    tick(root, 1, plan=sink)
+    first = newest(root).checkpoint
+    tick(root, 1, plan=sink)
+    before, entry = mirror.shown(), newest(root)
+    with pytest.raises(SinkRefusedError, match=f"sink of table {GOLD} goes back too, and no pipeline of numbers"):
+        roll_back(at(root), first)
+    assert entry == newest(root)
+    roll_back(at(root), first, leave_outside=True)
+    assert before == mirror.shown()
+    tick(root, 1, plan=sink)
+    assert_shown(root, mirror)
+    assert not mirror.how[-1][1]
+
+
+@pytest.mark.kill
+@pytest.mark.dear
+@pytest.mark.parametrize("side", ["before", "after"])
+@pytest.mark.parametrize("step", ["AppendRow", f"RollForward:{GOLD}", f"RollForwardOutside:{GOLD}", "RollForwardCut"])
+def test_a_rollback_that_dies_is_finished_by_the_next_tick(root, mirror, side, step):
+    """Or it never happened."""
+    sink = mirrored(mirror)
+    tick(root, 1, plan=sink)
+    first = newest(root).checkpoint
+    tick(root, 1, plan=sink)
+    with pytest.raises(Dead):
+        roll_back(at(root), first, sinks=sink.sinks, boundary=Mortal(f"{side}:{step}"))
+    take_over(root, sink)
+    assert_shown(root, mirror)
+
+
+@pytest.mark.dear
+def test_a_target_that_is_ahead_is_refused_before_a_rollback(root, mirror):
+    """Another warehouse has published into it. The rollback's number would be passed over."""
+    sink = mirrored(mirror)
+    tick(root, 1, plan=sink)
+    first = newest(root).checkpoint
+    tick(root, 1, plan=sink)
+    entry = newest(root)
+    with sqlite3.connect(mirror.file) as database:
+        database.execute("UPDATE shown SET checkpoint = 99999")
+    with pytest.raises(SinkRefusedError, match="another warehouse has published into it"):
+        roll_back(at(root), first, sinks=sink.sinks)
+    assert entry == newest(root)
