@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-import polars as pl
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -21,7 +19,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from jobs.operators.aggregate import Aggregate, KeyedAggregates, needed_columns, output_schema, state_schema
+from jobs.operators.aggregate import Aggregate
 from jobs.operators.aggregate_functions import (
     AggregateFunction,
     Average,
@@ -33,12 +31,11 @@ from jobs.operators.aggregate_functions import (
     Variance,
 )
 from jobs.operators.kept_values import ApproximateDistinct, ApproximatePercentile, Chosen, Collected
-from jobs.operators.schemas import arrow_schema, quoted
+from jobs.operators.schemas import quoted
 from jobs.pipeline.columns import require_columns, require_free, require_unique
+from jobs.pipeline.computable import require_computable
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
-from jobs.state.frames import conform, empty_frame
-from jobs.state.merge import KEY_GROUP
 
 _Ordered = NumericType | DatetimeType | StringType | BooleanType | BinaryType
 """Types whose values have an order, in Spark and in Polars alike."""
@@ -49,11 +46,6 @@ _HASH_OF = "_hash_of_"
 
 _PROTOCOL = ("name", "columns", "accumulator", "returns", "init", "add", "merge", "result")
 """What an AggregateFunction has."""
-
-
-_PLAIN: Final = (Count, Sum, Min, Max)
-"""Aggregates that fit every type that they accept. Nothing is computed to declare them, since Polars' threads do not
-survive a fork: a process that another one has forked could otherwise declare no pipeline at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +236,7 @@ def named_aggregates(
         raise InvalidPipelineError(f"{where}: an aggregate needs a column, such as rows=count()")
     require_unique(where, [*keys, *columns])
     require_free(where, [*keys, *columns])
-    return tuple(_named(f"{where}: aggregate {name}", keys, rows, name, one) for name, one in columns.items())
+    return tuple(_named(f"{where}: aggregate {name}", rows, name, one) for name, one in columns.items())
 
 
 def hashes(where: str, rows: StructType, columns: Mapping[str, AggregateColumn]) -> dict[str, str]:
@@ -274,7 +266,7 @@ def _hash(where: str, name: str, kind: DataType) -> str:
     return f"if({quoted([name])} is null, null, xxhash64({value}))"
 
 
-def _named(where: str, keys: Sequence[str], rows: StructType, name: str, column: object) -> Aggregate:
+def _named(where: str, rows: StructType, name: str, column: object) -> Aggregate:
     if not isinstance(column, AggregateColumn):
         raise InvalidPipelineError(
             f"{where} is {column!r}; name an aggregate such as count() or sum_of('amount'), or your own as "
@@ -289,30 +281,10 @@ def _named(where: str, keys: Sequence[str], rows: StructType, name: str, column:
     require_columns(where.partition(": aggregate ")[0], rows, column.columns)
     try:
         made = Aggregate(name, column.of(rows))
-        if not isinstance(made.function, _PLAIN):
-            _require_computable(made, keys, rows)
+        require_computable(made, rows)
     except (ValueError, TypeError) as error:
         raise InvalidPipelineError(f"{where}: {error}") from error
     return made
-
-
-def _require_computable(one: Aggregate, keys: Sequence[str], rows: StructType) -> None:
-    """Compute the aggregate of one row of nulls, merged with itself; raise ValueError if that fails."""
-    needed = arrow_schema(needed_columns(keys, (one,), rows))
-    state = arrow_schema(state_schema(keys, (one,), rows))
-    function = KeyedAggregates(tuple(keys), (one,))
-    nulls = empty_frame(needed).clear(1).with_columns(pl.lit(0, dtype=pl.Int32).alias(KEY_GROUP))
-    try:
-        partials = function.partials(nulls, empty_frame(state).schema)
-        before = partials.cast(empty_frame(state).schema).select(KEY_GROUP, *state.names)
-        shown = function.results(function.merged(partials, before))
-        conform(shown, arrow_schema(output_schema(keys, (one,), rows)), one.name, "result")
-    except Exception as error:
-        said = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"function {one.function.name} cannot be computed over ({', '.join(one.function.columns)}): {said}; "
-            "correct its expressions or its types"
-        ) from error
 
 
 def _sum_type(column: str, kind: DataType) -> DataType:

@@ -1,7 +1,9 @@
 """Aggregates do not depend on how rows are cut, keep their stated errors, and are refused by name."""
 
 import math
+import os
 import random
+import signal
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import ClassVar
@@ -186,6 +188,24 @@ class NotAggregating(Product):
         return pl.col(self.column)
 
 
+class OfTexts(Product):
+    """Its `add` multiplies what may be texts."""
+
+    def add(self):
+        """Multiply each value."""
+        return (pl.col(self.column) * 2.0).product()
+
+
+class OtherFields(Product):
+    """Its accumulator has other fields than the declared ones."""
+
+    accumulator: ClassVar[DataType] = StructType().add("factor", DoubleType())
+
+    def add(self):
+        """Name the field otherwise."""
+        return pl.struct(factors=pl.col(self.column).product())
+
+
 REFUSED = {
     "a text has no mean": (tidemark.avg_of("s"), "aggregate x: can't take the mean of column s of type string"),
     "a text has no variance": (tidemark.var_of("s"), "can't take the deviation of column s"),
@@ -199,7 +219,11 @@ REFUSED = {
         tidemark.aggregate_of(NotAggregating("v")),
         r"aggregate x: function product cannot be computed over \(v\)",
     ),
-    "of texts": (tidemark.aggregate_of(Product("s")), r"aggregate x: function product cannot be computed over \(s\)"),
+    "of texts": (
+        tidemark.aggregate_of(OfTexts("s")),
+        r"aggregate x: function product cannot be computed over \(s\): arithmetic on dtypes str and",
+    ),
+    "other fields": (tidemark.aggregate_of(OtherFields("v")), r"\(v\): add gives Struct.*factors.* is declared"),
     "no aggregate": (Product("v"), r"aggregate x is .*; name an aggregate such as count\(\)"),
     "no protocol": (
         lambda: tidemark.aggregate_of(object()),
@@ -217,3 +241,41 @@ def test_an_aggregate_that_cannot_be_computed_is_refused_where_it_is_declared(tm
     rows = Pipeline("p").source("rows", FileSource(tmp_path, schema)).drop("_split", "_position")
     with pytest.raises(InvalidPipelineError, match=said):
         rows.key_by("k").aggregate("vertex", x=column() if callable(column) else column)
+
+
+EVERY = {
+    "rows": tidemark.count(),
+    "values": tidemark.count("v"),
+    "total": tidemark.sum_of("v"),
+    "exact": tidemark.sum_of("d"),
+    "least": tidemark.min_of("v"),
+    "most": tidemark.max_of("s"),
+    "mean": tidemark.avg_of("v"),
+    "exact_mean": tidemark.avg_of("d"),
+    "spread": tidemark.var_of("v"),
+    "deviation": tidemark.stddev_of("o", population=True),
+    "cheapest": tidemark.min_by("s", "v"),
+    "dearest": tidemark.max_by("s", "v"),
+    "first": tidemark.first_of("s", order_by=["o"]),
+    "last": tidemark.last_of("s", order_by=["o"], ignore_nulls=True),
+    "listed": tidemark.collect_list("s"),
+    "set": tidemark.collect_set("v"),
+    "distinct": tidemark.count_distinct("d"),
+    "about": tidemark.approx_count_distinct("o"),
+    "median": tidemark.approx_percentile("v", 0.5),
+    "own": tidemark.aggregate_of(Product("v")),
+}
+
+
+def test_a_forked_process_can_declare_every_aggregate():
+    """Polars' threads do not survive a fork, so a declaration that used them would wait for ever."""
+    pl.DataFrame({"k": range(1000)}).lazy().group_by(pl.col("k") % 7).agg(pl.len()).collect()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        schema = StructType([*SCHEMA.fields, StructField("_hash_of_v", LongType())])
+        found = named_aggregates("vertex x", ["k"], schema, EVERY)
+        os._exit(0 if len(found) == len(EVERY) else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
