@@ -490,12 +490,14 @@ class TickOutcome(Enum):
     FINISHED = "finished"
     """All sources are bounded and have ended, and the newest cut shows the effect of every row (B4)."""
     STOPPED = "stopped"
+    HELD = "held"
+    """A cut waits for a person's approval. This tick has held it, or found it and changed nothing."""
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class EndTick:
-    """The tick is over. If it failed, `reason` and `message` say why."""
+    """The tick is over. If it failed, `reason` and `message` say why. If a cut waits, `message` names it."""
 
     outcome: TickOutcome
     reason: CheckpointFailureReason | None = None

@@ -70,4 +70,5 @@ def spark_config(settings: TickSettings) -> SparkConfig:
 def _own(pipeline: Pipeline) -> dict[str, object]:
     """Return what the pipeline itself sets."""
     config = pipeline.config
-    return {name: getattr(config, name) for name in config.model_fields_set} | {"parallelism": pipeline.parallelism}
+    set_ = {name: getattr(config, name) for name in config.model_fields_set}
+    return set_ | {"parallelism": pipeline.parallelism, "hold": pipeline.hold}

@@ -110,6 +110,8 @@ class TickSettings(CheckpointConfig, BaseSettings):
     """The archive that `tidemark package` built. Spark brings it to a cluster's workers, which need only Python then. A
     relative path begins at the project."""
 
+    hold: bool = False
+    """Hold the first checkpoint until somebody approves it, and end. Nothing of it is visible before."""
     until_caught_up: bool = True
     """End when all rows that the sources have were read and committed. False: wait for more."""
     checkpoints: Count | None = Field(default=None, ge=1)
@@ -162,7 +164,10 @@ class TickSettings(CheckpointConfig, BaseSettings):
     def limits(self) -> TickLimits:
         """Return when the tick ends by itself."""
         return TickLimits(
-            until_caught_up=self.until_caught_up, checkpoints=self.checkpoints, duration_ms=self.duration_ms
+            until_caught_up=self.until_caught_up,
+            checkpoints=self.checkpoints,
+            duration_ms=self.duration_ms,
+            hold=self.hold,
         )
 
 

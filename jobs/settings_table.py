@@ -17,6 +17,7 @@ FLAGS: Final = {
     "interval_ms": "--interval",
     "until_caught_up": "--until-caught-up/--keep-waiting",
     "unaligned": "--unaligned/--no-unaligned",
+    "hold": "--hold/--no-hold",
 }
 """Flags with another name than their setting."""
 

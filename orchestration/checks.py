@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Final
 
 import dagster as dg
-from pydantic import TypeAdapter
 
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.messages import JudgementFailed, SuitesJudged
 from checkpointing.trace import decode
 from jobs.planner import JobPlan
 from jobs.quality.expectation import Expectation, Suite
-from jobs.quality.verdict import ExpectationVerdict, Verdict
+from jobs.quality.verdict import VERDICTS, ExpectationVerdict, Verdict
 from jobs.runtime.suite_verdicts import verdicts_of
 from orchestration.naming import Naming, check_names
 from orchestration.observation import Standing
@@ -24,7 +23,6 @@ _EXPECT: Final = re.compile(r"^expect_(column_values_to_|column_pair_values_|col
 _JUDGED: Final = (b'"is":"SuitesJudged"', b'"is":"JudgementFailed"')
 _HEAD: Final = 100
 """The bytes at the beginning of a trace's line that name its kind."""
-_VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
 
 
 def check_specs(plan: JobPlan, naming: Naming) -> tuple[dg.AssetCheckSpec, ...]:
@@ -54,7 +52,7 @@ def rejected_results(plan: JobPlan, naming: Naming, trace: Path) -> Iterator[dg.
     for answer in _objections(trace):
         why = answer.error if isinstance(answer, JudgementFailed) else answer.message
         told = {"rejected_checkpoint": int(answer.checkpoint)}
-        verdicts = {verdict.table: verdict for verdict in _VERDICTS.validate_json(answer.report)}
+        verdicts = {verdict.table: verdict for verdict in VERDICTS.validate_json(answer.report)}
         for table in plan.graph.vertex(answer.vertex).tables:
             suite = plan.suites.get(table.name)
             is_told = table.name in verdicts or not verdicts or isinstance(answer, JudgementFailed)

@@ -19,6 +19,7 @@ from jobs.runtime.discovery import Discovered
 from jobs.showing.quantities import count, moment, seconds
 from jobs.storage.address import Root
 from jobs.stores.tables import TableShown
+from orchestration.approval import approval_result, approval_spec
 from orchestration.cut_line import broken_rules
 from orchestration.deployment import Limits
 from orchestration.naming import Naming
@@ -57,16 +58,20 @@ class Look:
 def health_specs(plan: JobPlan, naming: Naming, limits: Limits) -> tuple[dg.AssetCheckSpec, ...]:
     """Return `one_cut` for each table, `fresh` for each output, `nothing_waiting_too_long` where rows may wait.
 
-    The table of cuts has `checkpoint_lag`, for the whole pipeline.
+    The table of cuts has `checkpoint_lag` and `nothing_waits_for_approval`, for the whole pipeline.
     """
     lag = dg.AssetCheckSpec(LAG, asset=naming.cuts_key(), description=_about(LAG, limits))
-    return lag, *(
-        dg.AssetCheckSpec(
-            _shown_as(naming, name, vertex, table), asset=_asset(naming, table), description=_about(name, limits)
-        )
-        for vertex in plan.graph.operators()
-        for table in vertex.tables
-        for name in _names(plan, vertex, table)
+    return (
+        lag,
+        approval_spec(naming),
+        *(
+            dg.AssetCheckSpec(
+                _shown_as(naming, name, vertex, table), asset=_asset(naming, table), description=_about(name, limits)
+            )
+            for vertex in plan.graph.operators()
+            for table in vertex.tables
+            for name in _names(plan, vertex, table)
+        ),
     )
 
 
@@ -75,6 +80,7 @@ def health_results(look: Look, limits: Limits) -> Iterator[dg.AssetCheckResult]:
     rules = broken_rules(look.stands)
     cuts = dg.AssetCheckKey(look.naming.cuts_key(), LAG)
     yield _never(cuts, look) if look.stands.epoch is None else _lag(cuts, look.stands.epoch.record, look, limits)
+    yield approval_result(look.naming, look.stands.rows)
     for vertex in look.plan.graph.operators():
         for table in vertex.tables:
             for name in _names(look.plan, vertex, table):

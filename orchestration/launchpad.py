@@ -14,7 +14,7 @@ from jobs.settings import Layer, TickSettings, launchpad_layer
 REPORT_EVERY: Final = "report_every"
 REPORT_EVERY_DEFAULT: Final = 5
 
-_FIRST: Final = ("until_caught_up", "checkpoints", "duration_ms", "take_over", "warehouse", "data")
+_FIRST: Final = ("until_caught_up", "checkpoints", "duration_ms", "hold", "take_over", "warehouse", "data")
 """The fields that users set most often come first."""
 
 

@@ -1,4 +1,4 @@
-"""The Dagster jobs besides the tick: savepoint, stop, rollback and clean-up.
+"""The Dagster jobs besides the tick: savepoint, stop, rollback, approval, rejection and clean-up.
 
 They have another tag than ticks, so that a stop does not wait in Dagster's queue for the tick that it stops. A job that
 may not run beside a tick is refused, and the message names the holder.
@@ -34,6 +34,7 @@ from jobs.stores.rollback_tables import TableNotRolledBackError
 from jobs.stores.savepoint_copy import SavepointNotCopiedError, copy_savepoint, must_be_free, named_files
 from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import TableNotCopyableError
+from orchestration.approval import approved, rejected
 from orchestration.deployment import Deployment
 from orchestration.launchpad import given_settings, setting_fields
 from orchestration.pictures import as_text, block
@@ -114,6 +115,7 @@ def operation_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
             },
             f"Take tables, state and positions of {job} back to an older checkpoint, in one commit. No tick may run.",
         ),
+        *_settling_jobs(deployment),
         _operation_job(
             deployment,
             "cleanup",
@@ -121,6 +123,23 @@ def operation_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
             {DRY_RUN: _dry_run(), **setting_fields("reader_grace_ms")},
             f"Delete files that no retained checkpoint, savepoint or reader of {job} needs any more.",
         ),
+    )
+
+
+def _settling_jobs(deployment: Deployment) -> tuple[dg.JobDefinition, ...]:
+    """Return the jobs that settle the cut that waits for approval."""
+    job = deployment.plan.job
+    about = f"the cut of {job} that waits for approval. No tick may run."
+    again = f"Discard {about} The next tick reads its rows again."
+    return (
+        _operation_job(
+            deployment,
+            "approve",
+            lambda run, asked: approved(run, asked.warehouse, asked.sinks),
+            {},
+            f"Publish {about}",
+        ),
+        _operation_job(deployment, "reject", lambda run, asked: rejected(run, asked.warehouse), {}, again),
     )
 
 

@@ -69,7 +69,9 @@ def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> It
         case TickOutcome.STOPPED if inbox.stop_requested:
             reporter.report_held()
             raise dg.DagsterExecutionInterruptedError
-        case TickOutcome.CAUGHT_UP | TickOutcome.FINISHED | TickOutcome.STOPPED:
+        case TickOutcome.CAUGHT_UP | TickOutcome.FINISHED | TickOutcome.STOPPED | TickOutcome.HELD:
+            if report.outcome is TickOutcome.HELD:
+                context.log.warning(report.message)
             yield from _succeeded(deployment, started, report, reporter, context)
         case _ as unreachable:
             assert_never(unreachable)

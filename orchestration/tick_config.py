@@ -23,6 +23,7 @@ class TickConfig(dg.Config):
 
     until_caught_up: bool | None = None
     checkpoints: int | None = None
+    hold: bool | None = None
     duration_ms: Time | None = None
     take_over: bool | None = None
     warehouse: str | Path | None = None

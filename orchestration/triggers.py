@@ -9,10 +9,11 @@ import dagster as dg
 from dagster import SkipReason
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from checkpointing.commit.approval import waits_for_approval
 from checkpointing.commit.recovery import has_finished
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.holding.job_state import newest_restorable
+from jobs.holding.job_state import newest_restorable, waiting_cut
 from jobs.launch import Launch
 from jobs.runtime.discovery import Discovered, discover
 from jobs.showing.quantities import count
@@ -142,6 +143,9 @@ def _busy(deployment: Deployment, launched: Launch, instance: dg.DagsterInstance
     holder = held_by(launched.warehouse)
     if holder is not None:
         return holder
+    held = waiting_cut(launched.warehouse)
+    if held is not None:
+        return waits_for_approval(held)
     newest = newest_restorable(launched.warehouse)
     if newest is not None and has_finished(newest, launched.plan.graph.sources()):
         return f"{launched.plan.job} is finished: checkpoint {newest.checkpoint} holds all rows of its sources"

@@ -48,7 +48,7 @@ class ProcessOver:
     process: int
     restarts: int
     is_finished: bool = False
-    """True if its last attempt found that the job has finished."""
+    """True if its last attempt found that the job has finished, or that a cut waits for approval."""
 
 
 AttemptEvent = ProcessBegan | AttemptBegan | RestartTold | ProcessOver
@@ -68,7 +68,7 @@ def attempts_told(process: int, effect: TickEffect, at_ms: int) -> Iterator[Atte
             yield RestartTold(process, effect.restart, effect.end, effect.delay_ms)
         case Finish():
             outcome = effect.outcome
-            is_finished = isinstance(outcome, EndTick) and outcome.outcome is TickOutcome.FINISHED
+            is_finished = isinstance(outcome, EndTick) and outcome.outcome in (TickOutcome.FINISHED, TickOutcome.HELD)
             yield ProcessOver(process, effect.restarts, is_finished)
         case _:
             pass

@@ -1,5 +1,6 @@
 """Draws the plan of each tick: its limits, requests, release, splits, clock, and which processes it can see."""
 
+from dataclasses import replace
 from random import Random
 
 from checkpointing.coordinator.restart import FixedDelay, NoRestart, RestartStrategy
@@ -32,6 +33,7 @@ class Plans:
         self._visiting = visiting
         self._releases = Random(f"releases of {seed}")  # noqa: S311 - a run must be repeatable
         self._restarts = Random(f"restarts of {seed}")  # noqa: S311 - as above
+        self._holds = Random(f"ticks of {seed} that hold")  # noqa: S311 - as above
 
     def drawn(self, number: int) -> TickPlan:
         """Return the plan of a tick with faults."""
@@ -44,7 +46,7 @@ class Plans:
             number=number,
             faults=faults,
             parallelism=random.choice(self._scenario.parallelisms),
-            limits=limits,
+            limits=replace(limits, hold=self._moves.holds and self._holds.random() < EVENLY),
             patient=False,
             take_over=False,
             stop=stop,

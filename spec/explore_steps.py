@@ -86,6 +86,8 @@ class Chances:
                 return True
             case TickOutcome.STOPPED:
                 return self.stopping
+            case TickOutcome.HELD:
+                return False
             case TickOutcome.FAILED:
                 return self.troubled
 

@@ -1,8 +1,8 @@
 """Splits that cannot be read, on any run: a tick asks them again, and ends by name once they have failed too often.
 
-Before it ends, it commits what it has read of the others, and asks that split no more. Of a tick that has a limit, or
-was asked to stop, less is said. The same holds for a tick that reads another job's cuts: no barrier is sent while one
-of its tables cannot be read up to a cut (A10).
+Before it ends, it commits what it has read of the others, and asks that split no more. Of a tick that has a limit, that
+holds its checkpoint, or that was asked to stop, less is said. The same is true of a tick that reads another job's cuts:
+no barrier is sent while one of its tables cannot be read up to a cut (A10).
 
 `not-too-early` says when they are asked again, `credit` that the others are read meanwhile.
 """
@@ -70,4 +70,4 @@ class FailingSplits(DoorJudge):
     @property
     def _is_limited(self) -> bool:
         limits = self.door.setup.limits
-        return limits.checkpoints is not None or limits.duration_ms is not None or self.door.is_stopping
+        return limits.hold or limits.checkpoints is not None or limits.duration_ms is not None or self.door.is_stopping

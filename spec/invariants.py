@@ -25,6 +25,7 @@ from spec.descriptions import undescribed
 from spec.durability import changed_cuts, dropped_cuts, taken_by_power_cuts
 from spec.entries_say import publishes, publishes_whole
 from spec.finished import wrongly_gone_on
+from spec.held_cuts import left_by_rejected, not_kept, seen_too_early
 from spec.history import (
     CheckpointTriggered,
     CutWritten,
@@ -354,6 +355,9 @@ INVARIANTS |= {
     "ends-settled": left_unsettled,
     "attempts": wrongly_repeated,
     "finished-is-final": wrongly_gone_on,
+    "held-is-invisible": seen_too_early,
+    "held-is-kept": not_kept,
+    "rejected-leaves-nothing": left_by_rejected,
     "outside-follows": wrongly_outside,
     "outside-completely": left_inside,
 }

@@ -51,6 +51,7 @@ _KINDS: Final = {
     RowKind.ROLLBACK: "a job is rolled back",
     RowKind.RESET: "a source is reset",
     RowKind.SAVEPOINT: "a plain savepoint is taken",
+    RowKind.HELD: "a cut is held",
 }
 IMPORTED: Final = "a job begins with another warehouse's entry"
 IN_FLIGHT: Final = "an entry holds rows in flight"

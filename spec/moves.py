@@ -72,6 +72,8 @@ class Moves:
     """True if splits often cannot be read."""
     outside: bool = False
     """True if outside sinks get the rows of some append tables."""
+    holds: bool = False
+    """True if ticks may hold their checkpoint, and people approve or reject it."""
     cuts: bool = False
     """True if the sources read cuts of another job. Each of these asks for a checkpoint."""
     sources_end: int = 0
@@ -105,6 +107,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     arrivals = Random(f"arrivals of {seed}")  # noqa: S311 - as above
     outside = Random(f"outside sinks of {seed}")  # noqa: S311 - as above
     imports = Random(f"imports of {seed}")  # noqa: S311 - as above
+    holds = Random(f"held cuts of {seed}")  # noqa: S311 - as above
     troubles = Random(f"stores of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
@@ -140,6 +143,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         cuts=upstream.random() < SELDOM,
         outside=outside.random() < SELDOM,
         imports=imports.choice([True, False, False, False, False]),
+        holds=holds.random() < SELDOM,
     )
     moves = replace(moves, **forced)
     is_ending = moves.sources_end or moves.parts

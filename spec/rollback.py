@@ -146,12 +146,15 @@ def wrongly_marked(history: History) -> Iterator[str]:
 def wrongly_retained(history: History) -> Iterator[str]:
     """Yield every commit after which other checkpoints are kept than the newest `retained` ones, without savepoints.
 
-    A rollback only drops what it leaves behind, and a reset drops nothing. The next checkpoint drops the rest.
+    A rollback only drops what it leaves behind, an approval only the held cut, and a reset drops nothing. The next
+    checkpoint drops the rest.
     """
     line, retained, savepoints = Line(), list(history.baseline), set(history.pinned)
+    held: set[CheckpointId] = set()
     for event in history.without_flow:
         if isinstance(event, SavepointDisposed):
             line.drop(event.checkpoint)
+            held.discard(event.checkpoint)
         if not isinstance(event, RowCommitted):
             continue
         record, turn = event.record, line.turn(event.record)
@@ -160,10 +163,12 @@ def wrongly_retained(history: History) -> Iterator[str]:
             retained = [*(each for each in retained if each not in turn.dropped), record.checkpoint]
         elif record.is_savepoint:
             savepoints.add(record.checkpoint)
-        elif at_rest(record):
+            held |= {record.checkpoint} if record.kind is RowKind.HELD else set()
+        elif at_rest(record) or not held.issubset(event.kept):
             retained = [*retained, record.checkpoint]
         else:
             retained = [*retained, record.checkpoint][-history.retained :]
+        held &= set(event.kept)
         kept = [checkpoint for checkpoint in event.kept if checkpoint not in savepoints]
         if kept != retained:
             yield f"after row {record.checkpoint} rows {kept} are kept, due are {retained}"

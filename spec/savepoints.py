@@ -100,7 +100,7 @@ def unpinned(history: History) -> Iterator[str]:
     for event in history.without_flow:
         match event:
             case RowCommitted(record, kept):
-                if record.is_savepoint:
+                if record.is_savepoint and record.kind is not RowKind.HELD:
                     pinned[record.checkpoint] = named_files(record)
                 lost = [checkpoint for checkpoint in pinned if checkpoint not in kept]
                 yield from (f"savepoint {checkpoint} is gone after row {record.checkpoint}" for checkpoint in lost)

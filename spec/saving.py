@@ -6,7 +6,7 @@ from checkpointing.commit.at_rest import SavepointAtRest, is_savable
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.paths import ROOT
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind
 from checkpointing.tick.errand import DISPOSAL, SAVEPOINT
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
 from spec.at_the_door import SOMEONE, Visitor, at_rest
@@ -26,7 +26,8 @@ def saving(world: World, visitor: Visitor = SOMEONE) -> Iterator[None]:
 def disposable(world: World) -> tuple[CheckpointId, ...]:
     """Return the savepoints that may go, because the next tick does not begin from them."""
     newest = newest_checkpoint(world.rows())
-    return tuple(row.checkpoint for row in world.checkpoints() if row.is_savepoint and row != newest)
+    savepoints = (row for row in world.checkpoints() if row.is_savepoint and row.kind is not RowKind.HELD)
+    return tuple(row.checkpoint for row in savepoints if row != newest)
 
 
 def disposing(world: World, checkpoint: CheckpointId, visitor: Visitor = SOMEONE) -> Iterator[None]:

@@ -26,12 +26,13 @@ from spec.moves import Moves, drawn
 from spec.neighbours import optimize
 from spec.pipeline import LATER, MAX_PARALLELISM, ending_splits, graph
 from spec.scenarios import scenario_of
+from spec.settling import waits
 from spec.store_faults import StoreBrokeError, StoreFaults
 from spec.storing import store_entries
 from spec.tick import Narrate, Tick
 from spec.tick_plan import TickPlan
 from spec.upstream import drawn_upstreams
-from spec.visits import Visit, Visits
+from spec.visits import DIES, Visit, Visits
 from spec.world import World
 
 RACES_VISIT = 0.3
@@ -96,7 +97,8 @@ class Simulation:
         self._plans = Plans(
             seed, self.moves, self.scenario, random=self._random, shapes=self._shapes, visiting=self._visiting
         )
-        self._visits = Visits(self.world, self.moves, self._visiting, self._hands.readable)
+        self._settling = Random(f"settling of {seed}")  # noqa: S311 - as above
+        self._visits = Visits(self.world, self.moves, self._visiting, self._hands.readable, self._settling)
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._noted = 0
         self._alive: dict[int, Tick | Visit] = {}
@@ -110,8 +112,7 @@ class Simulation:
         self._run_ticks()
         self._heal()
         self._more_rows(1.0)
-        last = self._start(self._plans.healing(self._number()))
-        self._play()
+        last = self._last()
         if last.end is None or last.end.outcome not in (TickOutcome.CAUGHT_UP, TickOutcome.FINISHED):
             self.world.history.add(DoorBroke(last.generation, f"a tick without faults did not catch up: {last.end}"))
         if self.moves.clean_ups_max:
@@ -150,6 +151,14 @@ class Simulation:
             self._may_lose_entries()
             self._visited()
             self._rest()
+
+    def _last(self) -> Tick:
+        """Run a tick without faults, and return it. It finds no held cut, unless a dead tick's entry comes late."""
+        self._settle(dies=0)
+        self._play()
+        last = self._start(self._plans.healing(self._number()))
+        self._play()
+        return last if last.end is not None or not waits(self.world) else self._last()
 
     def _heal(self) -> None:
         """Let no fault strike from now on."""
@@ -248,9 +257,17 @@ class Simulation:
         """Let visitors do something to the job, one after the other. Ticks may begin meanwhile."""
         for visit in self._visits.drawn(self._is_held):
             self._begin(visit)
+            if self.moves.holds and self._settling.random() < RACES_VISIT:
+                self._note(self._settling.randint(0, 2 * VISIT_STEP_MS), self._settle)
             if self._visiting.random() < RACES_VISIT:
                 self._note(self._visiting.randint(0, 2 * VISIT_STEP_MS), self._start_rival)
             self._play()
+
+    def _settle(self, dies: float = DIES) -> None:
+        """Let a person settle the cut that waits, if there is one."""
+        visit = self._visits.settling(self._is_held, dies=dies)
+        if visit is not None:
+            self._begin(visit)
 
     def _may_be_cleaned(self) -> None:
         """Let somebody clean up while a tick runs."""

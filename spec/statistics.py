@@ -63,7 +63,8 @@ def wrongly_measured(history: History) -> Iterator[str]:
 
 def _of_door(record: CheckpointRecord) -> bool:
     """Return whether a tick's door wrote the entry. At rest, nothing is measured."""
-    return record.kind in (RowKind.CHECKPOINT, RowKind.SAVEPOINT) and record.statistics.counts is not None
+    kinds = (RowKind.CHECKPOINT, RowKind.SAVEPOINT, RowKind.HELD)
+    return record.kind in kinds and record.statistics.counts is not None
 
 
 def _of_counts(record: CheckpointRecord, known: _Generation) -> Iterator[str]:

@@ -5,7 +5,7 @@ job. Only a clean-up then works beside the tick.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from checkpointing.identifiers import SplitId
@@ -18,6 +18,7 @@ from spec.readers import reading
 from spec.resetting import drawn_move, resetting
 from spec.rolling_back import others_than_the_newest, rolling_back
 from spec.saving import disposable, disposing, saving
+from spec.settling import approving, rejecting, waits
 from spec.world import World
 
 DIES_ROLLING_BACK = 0.05
@@ -26,6 +27,9 @@ DIES_READING = 0.05
 """For each step."""
 READS_MAX = 20
 RENEWS = 0.5
+SETTLES = 0.6
+"""For each tick: a person settles the cut that waits, before or after the other visits."""
+APPROVES = 0.6
 DIES = 0.2
 """For each step of a visit with few steps."""
 
@@ -48,28 +52,50 @@ class Visit:
 class Visits:
     """Draws the visits of a run."""
 
-    def __init__(self, world: World, moves: Moves, random: Random, readable: dict[SplitId, int]) -> None:
-        """Draw for this world. `readable` says how far each split can be read now."""
+    def __init__(
+        self, world: World, moves: Moves, random: Random, readable: dict[SplitId, int], settling: Random
+    ) -> None:
+        """Draw for this world. `readable` says how far each split can be read now. `settling` draws for held cuts."""
         self._world = world
         self._moves = moves
         self._random = random
         self._readable = readable
+        self._settling = settling
         self._made = 0
 
     def drawn(self, alive: Alive) -> Iterator[Visit]:
         """Yield the visits after a tick. Each is drawn when the one before is over."""
+        settles = int(self._moves.holds and self._settling.random() < SETTLES)
+        first = settles and self._settling.random() < SETTLES
         made: list[tuple[int, Callable[[Visitor], Visit | None]]] = [
+            (first, self._settle),
             (self._moves.rollbacks_max, self._rollback),
             (self._moves.resets_max, self._reset),
             (self._moves.savepoints_at_rest_max, self._savepoint),
             (self._moves.clean_ups_max, self._clean_up),
+            (settles - first, self._settle),
         ]
         for most, make in made:
-            for _ in range(self._random.randint(0, most) if most else 0):
+            for _ in range(most if make == self._settle else self._random.randint(0, most) if most else 0):
                 self._made += 1
                 visit = make(Visitor(f"visit-{self._made}", alive))
                 if visit is not None:
                     yield visit
+
+    def settling(self, alive: Alive, *, dies: float = DIES) -> Visit | None:
+        """Return a person who settles the cut that waits, None if none does. Two of them may race."""
+        if not waits(self._world):
+            return None
+        self._made += 1
+        visit = self._settle(Visitor(f"visit-{self._made}", alive))
+        return None if visit is None else replace(visit, dies=dies)
+
+    def _settle(self, visitor: Visitor) -> Visit | None:
+        if not waits(self._world):
+            return None
+        if self._settling.random() < APPROVES:
+            return Visit("approval", approving(self._world, visitor), visitor)
+        return Visit("rejection", rejecting(self._world, visitor), visitor)
 
     def beside(self, alive: Alive) -> Visit:
         """Return a clean-up that begins while a tick runs, or after one has died."""

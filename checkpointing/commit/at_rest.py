@@ -1,4 +1,4 @@
-"""Builds the entries that no tick writes: savepoints at rest and their copies, rollbacks, resets, imports (A9, K2).
+"""Builds the entries that no tick writes: savepoints at rest, their copies, rollbacks, resets, imports, approvals.
 
 A recipe takes an existing entry and appends it again under a new id, with the changes that its kind makes. Only a copy
 keeps the id. The claim of the process that holds the job gives the id and the generation. The stamp gives the time and
@@ -7,6 +7,7 @@ a nonce.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import assert_never
 
 from checkpointing.commit.line import Turn, turn_back
 from checkpointing.commit.net import nothing_staged
@@ -102,12 +103,36 @@ class Imported:
         return _under_a_new_id(self.record, claim, at, kind=RowKind.CHECKPOINT, pinned=False, **stays)
 
 
-Recipe = SavepointAtRest | Rollback | SourceReset | Imported
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """A held cut that a person approved. It becomes a checkpoint, which continues from the held cut's parent.
+
+    It keeps everything that was measured, except the counts: they are those of the generation that held the cut.
+    """
+
+    held: CheckpointRecord
+
+    def row(self, claim: Claim, at: Stamp) -> CheckpointRecord:
+        """Return the entry that a process with this claim appends."""
+        statistics = self.held.statistics.model_copy(update={"committed_ms": at.now_ms, "counts": None})
+        stays = {"parent": self.held.parent, "statistics": statistics}
+        return _under_a_new_id(self.held, claim, at, kind=RowKind.CHECKPOINT, pinned=False, **stays)
+
+
+Recipe = SavepointAtRest | Rollback | SourceReset | Imported | Approved
 
 
 def turn_of(recipe: Recipe, rows: Iterable[CheckpointRecord]) -> Turn:
-    """Return what the new entry does to the existing ones. Only a rollback changes any."""
-    return turn_back(rows, recipe.target) if isinstance(recipe, Rollback) else NO_TURN
+    """Return what the new entry does to the existing ones: a rollback leaves some behind, an approval replaces one."""
+    match recipe:
+        case Rollback():
+            return turn_back(rows, recipe.target)
+        case Approved():
+            return Turn((recipe.held.checkpoint,), (), ())
+        case SavepointAtRest() | SourceReset() | Imported():
+            return NO_TURN
+        case _ as unreachable:
+            assert_never(unreachable)
 
 
 def copied(

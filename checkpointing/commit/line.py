@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from checkpointing.identifiers import CheckpointId
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +67,6 @@ def _stands_on(row: CheckpointRecord) -> CheckpointId:
 
 
 def restorable(rows: Iterable[CheckpointRecord]) -> tuple[CheckpointRecord, ...]:
-    """Return the entries to which a user may go back, newest first: those that are not abandoned."""
-    return tuple(sorted((row for row in rows if not row.abandoned), key=lambda row: -row.checkpoint))
+    """Return the entries to which a user may go back, newest first: those that are not abandoned, and no held cut."""
+    there = (row for row in rows if not row.abandoned and row.kind is not RowKind.HELD)
+    return tuple(sorted(there, key=lambda row: -row.checkpoint))

@@ -4,8 +4,9 @@ After a crash before `RowAppended`, the epoch is read again. After a crash behin
 next tick rolls it forward. A checkpoint that waits here is FINALISING for its coordinator. From sending the entry until
 its outcome is known, the checkpoint cannot expire, be declined or be subsumed. At most one checkpoint is committed and
 unpublished: the next one waits until the cut of the one before is recorded. A plain savepoint is only an entry. It
-publishes nothing, so no table is checked for it, no cut is recorded, and the next entry does not continue from it.
-`TRANSITIONS` has every transition. The method that a fact calls does everything else.
+publishes nothing, so no table is checked for it, no cut is recorded, and the next entry does not continue from it. A
+held cut is only an entry too, but its tables are checked, and this tick commits nothing after it. `TRANSITIONS` has
+every transition. The method that a fact calls does everything else.
 """
 
 from collections import deque
@@ -50,7 +51,7 @@ class CommitState(Enum):
     PUBLISHING = "publishing"
     RECORDING = "recording"
     ENDED = "ended"
-    """This tick can commit nothing more: it is fenced out, in doubt, or cannot publish. Only a new claim goes on."""
+    """This tick can commit nothing more: it is fenced out, in doubt, cannot publish, or holds a cut for approval."""
 
 
 _S = CommitState
@@ -60,7 +61,7 @@ TRANSITIONS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
     (_S.RESERVING, RowAppended): (_S.IDLE,),
     (_S.RESERVING, RowRefused): (_S.ENDED,),
     (_S.RESERVING, RowUnknown): (_S.ENDED,),
-    (_S.FINALISING, RowAppended): (_S.PUBLISHING, _S.RECORDING, _S.IDLE),
+    (_S.FINALISING, RowAppended): (_S.PUBLISHING, _S.RECORDING, _S.IDLE, _S.ENDED),
     (_S.FINALISING, RowRefused): (_S.ENDED,),
     (_S.FINALISING, RowUnknown): (_S.ENDED,),
     (_S.PUBLISHING, TablePublished): (_S.PUBLISHING, _S.RECORDING),
@@ -105,7 +106,7 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Plain savepoint n is committed and needs nothing more. The tables go on showing its parent."""
+    """Plain savepoint or held cut n is in and needs nothing more. The tables go on showing its parent."""
 
     record: CheckpointRecord
 
@@ -350,8 +351,8 @@ class TwoPhaseCommit:
         if self._state is CommitState.RESERVING:
             return self._reserved()
         record = self._committing()
-        if record.kind is RowKind.SAVEPOINT:
-            self._record, self._state = None, CommitState.IDLE
+        if not record.commits:
+            self._record, self._state = None, CommitState.ENDED if record.kind is RowKind.HELD else CommitState.IDLE
             return (Saved(record), *self._start())
         self._notes, self._outside = (), outside_publications(record, self._parent)
         self._parent, self._parent_rows, self._renamed = record, self._rows, {}
@@ -386,8 +387,7 @@ class TwoPhaseCommit:
 
     def _recorded(self) -> tuple[CommitEffect, ...]:
         done = CheckpointCommitted(self._committing(), self._notes)
-        self._record = None
-        self._state = CommitState.IDLE
+        self._record, self._state = None, CommitState.IDLE
         return (done, *self._start())
 
     def _end(self, reason: CheckpointFailureReason, message: str) -> tuple[CommitEffect, ...]:

@@ -60,7 +60,7 @@ class FailurePolicy:
         task_level = by_task and not reason.pre_flight
         if task_level and properties.is_synchronous:
             return FailJob(reason, f"the savepoint of the stop failed: {message or reason.message}")
-        if properties.is_savepoint and not task_level:
+        if properties.is_of_user and not task_level:
             return None
         return self._count(reason, checkpoint, message)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 
 class SnapshotKind(Enum):
@@ -11,6 +12,9 @@ class SnapshotKind(Enum):
     SAVEPOINT = "savepoint"
     SYNCHRONOUS_SAVEPOINT = "synchronous_savepoint"
     """The job stops after it. It is the only savepoint that is notified as complete, so that sinks commit."""
+    HELD = "held"
+    """A checkpoint that a person must approve. It publishes nothing, and the job stops after it. Flink has no such
+    kind. It is treated like a plain savepoint, except that its failures count like those of a checkpoint."""
 
 
 class CheckpointType(Enum):
@@ -61,13 +65,18 @@ class CheckpointProperties:
 
     @property
     def is_savepoint(self) -> bool:
-        """True if it belongs to the user. It is never subsumed, and never in the store."""
+        """True if a person disposes of it. It is never subsumed, and never in the store."""
         return self.kind is not SnapshotKind.CHECKPOINT
 
     @property
     def is_synchronous(self) -> bool:
         """True if the job stops after it."""
         return self.kind is SnapshotKind.SYNCHRONOUS_SAVEPOINT
+
+    @property
+    def is_of_user(self) -> bool:
+        """True if a user asked for it. Only a task's decline of it counts as a failure of the job."""
+        return self.is_savepoint and self.kind is not SnapshotKind.HELD
 
     @property
     def commits(self) -> bool:
@@ -90,6 +99,8 @@ class CheckpointProperties:
 
 CHECKPOINT = CheckpointProperties()
 """A plain checkpoint as configured."""
+HELD: Final = CheckpointProperties(kind=SnapshotKind.HELD)
+"""A checkpoint that is held until a person approves it."""
 
 
 def savepoint(*, unaligned: bool) -> CheckpointProperties:

@@ -5,6 +5,7 @@ from typing import Self
 
 from checkpointing.config import CheckpointConfig
 from checkpointing.coordinator.completed import DISCARD_ALWAYS, DISCARD_UNLESS_STOPPED, DiscardCause
+from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,8 @@ class CoordinatorSettings:
 
     job: str
     interval_ms: int | None = None
+    periodic: CheckpointProperties = CHECKPOINT
+    """What the scheduler asks for."""
     min_pause_ms: int = 0
     timeout_ms: int | None = None
     max_concurrent: int | None = 1
@@ -32,11 +35,18 @@ class CoordinatorSettings:
     hooks: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, job: str, config: CheckpointConfig, hooks: tuple[str, ...] = ()) -> Self:
+    def of(
+        cls,
+        job: str,
+        config: CheckpointConfig,
+        hooks: tuple[str, ...] = (),
+        periodic: CheckpointProperties = CHECKPOINT,
+    ) -> Self:
         """Return the settings that a job's validated configuration says."""
         return cls(
             job=job,
             hooks=hooks,
+            periodic=periodic,
             interval_ms=config.effective_interval_ms,
             min_pause_ms=config.min_pause_ms,
             timeout_ms=config.timeout_ms,

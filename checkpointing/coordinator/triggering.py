@@ -23,7 +23,7 @@ from checkpointing.coordinator.messages import (
 )
 from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
 from checkpointing.coordinator.plan import CheckpointPlan, PlanRefusedError, compute_plan
-from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties
+from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.request_decider import CheckpointRequest, DeciderView, Decision, RequestDecider
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
@@ -66,7 +66,7 @@ class Triggering:
         """Queue a plain checkpoint for the periodic timer, if there is one."""
         if self._books.scheduler.fire(self._books.now_ms):
             self._books.timers_touched = True
-            self._submit(None, CHECKPOINT, periodic=True)
+            self._submit(None, self._books.settings.periodic, periodic=True)
 
     def drop_queued(self, reason: CheckpointFailureReason) -> None:
         """Fail every request in the queue."""

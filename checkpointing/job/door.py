@@ -10,7 +10,6 @@ from typing import assert_never
 from checkpointing.channel_items import SourceSlice, StagedSegment
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.messages import HookAnswered, HookFailed
-from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.task import SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
@@ -22,7 +21,7 @@ from checkpointing.job.judgements import Judged, objection
 from checkpointing.job.lingering import ask_again, is_time
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.restoring import channel_now, check_fits, in_flight
-from checkpointing.job.savepoints import refused
+from checkpointing.job.savepoints import HOLDS, refused
 from checkpointing.job.setup import JobSetup
 from checkpointing.job.waking import Waking
 from checkpointing.job.wiring import Wiring
@@ -43,6 +42,7 @@ from checkpointing.messages import (
     RowAppended,
     RowRefused,
     RowUnknown,
+    SavepointFailed,
     SavepointKind,
     SavepointRequested,
     SliceOffered,
@@ -216,6 +216,9 @@ class JobDoor:
         if job.ending.stopping:
             job.effects.append(refused(fact, over=False))
             return
+        if self._setup.limits.hold and fact.kind is not SavepointKind.PLAIN:
+            job.effects.append(SavepointFailed(fact.request, CheckpointFailureReason.CHECKPOINT_DECLINED, HOLDS))
+            return
         if fact.kind is not SavepointKind.PLAIN:
             job.ending.told(Cause.SAVEPOINT_ASKED)
             job.tell(told.SchedulerStopped())
@@ -308,7 +311,7 @@ class JobDoor:
         if self._job.ending.takes_checkpoints:
             self._waking.moved = True
             self._job.ending.requested += 1
-            self._job.tell(told.CheckpointRequested(OWN_REQUEST, CHECKPOINT))
+            self._job.tell(told.CheckpointRequested(OWN_REQUEST, self._setup.limits.checkpoint))
             self._job.settle()
 
     def _barrier_wanted(self) -> bool:

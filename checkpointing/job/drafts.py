@@ -2,6 +2,7 @@
 
 from checkpointing.commit.two_phase import Draft
 from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.properties import CheckpointProperties, SnapshotKind
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, TableMode
@@ -74,9 +75,9 @@ class Drafts:
             )
             for vertex in self._graph.vertices
         )
-        kind = RowKind.CHECKPOINT if effect.properties.commits else RowKind.SAVEPOINT
         pinned = effect.properties.is_savepoint
         hooks = tuple(HookState(hook=hook, state=state) for hook, state in sorted(effect.master_states.items()))
+        kind = _kind_of(effect.properties)
         return Draft(effect.checkpoint, vertices, statistics, effect.subsumed, kind, pinned, hooks)
 
     def forget(self, checkpoint: CheckpointId) -> None:
@@ -84,6 +85,12 @@ class Drafts:
         self._counters.pop(checkpoint, None)
         self._sent.pop(checkpoint, None)
         self._failures.pop(checkpoint, None)
+
+
+def _kind_of(properties: CheckpointProperties) -> RowKind:
+    if properties.kind is SnapshotKind.HELD:
+        return RowKind.HELD
+    return RowKind.CHECKPOINT if properties.commits else RowKind.SAVEPOINT
 
 
 def _snapshot_of(effect: told.CommitCheckpoint, subtask: SubtaskId) -> SubtaskSnapshot:

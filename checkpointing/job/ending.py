@@ -3,10 +3,12 @@
 from enum import Enum
 from typing import Final
 
+from checkpointing.commit.approval import waits_for_approval
 from checkpointing.coordinator.messages import RequestFailed, RequestSucceeded
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, SavepointKind, StopKind, TickOutcome
+from checkpointing.metadata.record import CheckpointRecord, RowKind
 
 OWN_REQUEST: Final = "tick"
 """The request name of the tick's own checkpoints: by rows, by quota, at its end."""
@@ -41,6 +43,8 @@ class Cause(Enum):
     SAVEPOINT_FAILED = "savepoint failed"
     CHECKPOINTS_TAKEN = "all checkpoints taken"
     """The tick has taken as many checkpoints as its limits allow."""
+    HELD = "cut held"
+    """A cut waits for a person's approval, so this tick can do nothing more."""
     DURATION_OVER = "duration over"
     FINISHED = "finished"
     """Every split has ended, and the newest cut shows the effect of every row (B4)."""
@@ -58,6 +62,7 @@ _PHASES: Final[dict[TickPhase, dict[Cause, TickPhase]]] = {
     TickPhase.RUNNING: {
         **_STOPS,
         Cause.CHECKPOINTS_TAKEN: TickPhase.STOPPING,
+        Cause.HELD: TickPhase.STOPPING,
         Cause.STOP_AFTER_CHECKPOINT: TickPhase.FINISHING,
         Cause.DURATION_OVER: TickPhase.FINISHING,
         Cause.SPLIT_FAILED: TickPhase.FINISHING,
@@ -68,6 +73,7 @@ _PHASES: Final[dict[TickPhase, dict[Cause, TickPhase]]] = {
     TickPhase.FINISHING: {
         **_STOPS,
         Cause.CHECKPOINTS_TAKEN: TickPhase.STOPPING,
+        Cause.HELD: TickPhase.STOPPING,
         Cause.SHOWN: TickPhase.ENDED,
         Cause.FINISHED: TickPhase.ENDED,
     },
@@ -162,6 +168,13 @@ class Ending:
         """A split has failed too often: commit what was read, and end as failed; or end `at_once`."""
         if self.told(Cause.FAILURE if at_once else Cause.SPLIT_FAILED):
             self._end = EndTick(TickOutcome.FAILED, Reason.TASK_FAILURE, message)
+
+    def saved(self, record: CheckpointRecord) -> None:
+        """Note that an entry is in. A held cut ends the tick, which says so unless it ends as failed."""
+        if record.kind is RowKind.HELD:
+            self.told(Cause.HELD)
+            if self.phase is TickPhase.STOPPING and self._end.outcome is not TickOutcome.FAILED:
+                self._end = EndTick(TickOutcome.HELD, message=waits_for_approval(record))
 
     def completed(self, *, uncommitted: bool) -> None:
         """Count a completed checkpoint. `uncommitted`: rows were sent that its cut does not show."""

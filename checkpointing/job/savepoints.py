@@ -24,6 +24,11 @@ _ENDINGS: Final = {
     Reason.CHECKPOINT_COORDINATOR_SUSPEND: "the tick is about to end: ask again when it has",
 }
 """What a user is told whose savepoint fails only because the tick ends."""
+HOLDS: Final = (
+    "the tick holds its next checkpoint for approval and ends then, and a stop would publish one: wait for its end, or "
+    "end it now with 'tidemark cancel'"
+)
+"""What a user is told who wants to stop a tick that publishes nothing."""
 
 
 class Savepoints:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from checkpointing.commit.net import Renamed
 from checkpointing.config import CheckpointConfig
+from checkpointing.coordinator.properties import CHECKPOINT, HELD, CheckpointProperties
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import JobName, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Claim
@@ -20,6 +21,13 @@ class TickLimits:
     """End after this many completed checkpoints."""
     duration_ms: int | None = None
     """End this long after the start."""
+    hold: bool = False
+    """Hold the first checkpoint until a person approves it, and end. Nothing of it is visible before."""
+
+    @property
+    def checkpoint(self) -> CheckpointProperties:
+        """What the tick's own checkpoints are, and those of its interval."""
+        return HELD if self.hold else CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,13 +57,14 @@ class Wiring:
     def __init__(self, setup: JobSetup) -> None:
         """Build every part at the restored cut."""
         config, graph, restored, claim = setup.config, setup.graph, setup.restored, setup.claim
+        hooks = tuple(hook.name for hook in graph.hooks)
         last = restored.checkpoint if restored else NO_CHECKPOINT
         self.setup = setup
         self.now_ms = 0
         self.effects: list[Effect] = []
         self._inbox: deque[told.CoordinatorFact] = deque()
         self.coordinator = CheckpointCoordinator(
-            CoordinatorSettings.of(setup.job, config, tuple(hook.name for hook in graph.hooks)),
+            CoordinatorSettings.of(setup.job, config, hooks, setup.limits.checkpoint),
             Topology.of(graph, config.max_parallelism),
             completed_store(setup.retained, config.retained),
         )
@@ -272,6 +273,7 @@ class Wiring:
                     self.effects.append(effect)
 
     def _stored(self, record: CheckpointRecord) -> None:
+        self.ending.saved(record)
         self._forget(record.checkpoint)
         self.savepoints.pin(record)
         self.tell(told.CommitSucceeded(record.checkpoint))

@@ -36,6 +36,7 @@ _MODELS: dict[str, type[Row]] = {
     RowKind.SAVEPOINT.value: CheckpointRecord,
     RowKind.ROLLBACK.value: CheckpointRecord,
     RowKind.RESET.value: CheckpointRecord,
+    RowKind.HELD.value: CheckpointRecord,
 }
 
 _ENVELOPE: dict[str, type] = {"kind": str, "format": int, "writer": str, "row": dict}

@@ -1,8 +1,8 @@
 """The entries of the table `checkpoints`, as they are persisted: pydantic models with a format number, JSON, no pickle.
 
 An entry of kind CHECKPOINT is one consistent cut. ROLLBACK is an older cut under a new id, and RESET is the newest cut
-with other positions (K2). SAVEPOINT is a cut from which no tick begins unless a user says so. CLAIM and RELEASE entries
-carry the fence (`commit.fencing`).
+with other positions (K2). SAVEPOINT is a cut from which no tick begins unless a user says so. HELD is a cut that waits
+for a person's approval (`commit.approval`). CLAIM and RELEASE entries carry the fence (`commit.fencing`).
 """
 
 from enum import Enum
@@ -30,6 +30,7 @@ class RowKind(Enum):
     SAVEPOINT = "savepoint"
     ROLLBACK = "rollback"
     RESET = "reset"
+    HELD = "held"
 
 
 class _Persisted(BaseModel):
@@ -274,7 +275,8 @@ class CheckpointRecord(_Persisted):
     job: str
     kind: RowKind = RowKind.CHECKPOINT
     pinned: bool = False
-    """True for every savepoint. The entry and all its files stay until its owner disposes of it (A9, F4)."""
+    """True for every savepoint and every held cut. The entry and all its files stay until somebody disposes of the
+    savepoint, or settles the held cut (A9, F4)."""
     abandoned: bool = False
     """True if the job was rolled back to before this entry. It stays off the line, only because it is pinned (K2)."""
     checkpoint: CheckpointId
@@ -301,8 +303,11 @@ class CheckpointRecord(_Persisted):
 
     @property
     def is_savepoint(self) -> bool:
-        """True if only its owner disposes of it. It is never subsumed, and does not count as retained (A9, E4)."""
-        return self.pinned or self.kind is RowKind.SAVEPOINT
+        """True if only a person disposes of it. It is never subsumed, and does not count as retained (A9, E4).
+
+        So a held cut is treated like a savepoint here.
+        """
+        return self.pinned or not self.commits
 
     @property
     def is_whole(self) -> bool:
@@ -325,8 +330,8 @@ class CheckpointRecord(_Persisted):
 
     @property
     def commits(self) -> bool:
-        """True if tables show it and ticks begin from it. This holds for every cut except a plain savepoint."""
-        return self.kind is not RowKind.SAVEPOINT
+        """True if tables show it and ticks begin from it: all cuts but plain savepoints and held cuts."""
+        return self.kind not in (RowKind.SAVEPOINT, RowKind.HELD)
 
 
 Row = CheckpointRecord | Claim | Release

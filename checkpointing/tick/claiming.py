@@ -6,6 +6,7 @@ If another process was first, repeat.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from checkpointing.commit.approval import held_cut, waits_for_approval
 from checkpointing.commit.at_rest import Stamp
 from checkpointing.commit.fencing import MayClaim, Refused, newest_claim, release_of
 from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, has_finished
@@ -41,14 +42,19 @@ class Claiming:
     def claimed(self) -> Steps[Held]:
         """Claim the job.
 
-        Raise StepFailedError: another process holds it, a question was answered no, the outcome is open, or the job has
-        finished.
+        Raise StepFailedError: another process holds it, a question was answered no, the outcome is open, the job has
+        finished, or a cut waits for approval.
         """
         seen: Observed | None = None
         for _ in range(TRIES):
             if seen is None:
                 seen = yield from asked(Observe(), Observed)
             plan = yield from self._decided(seen)
+            held = held_cut(seen.rows) if self._errand.moves_on else None
+            if held is not None:
+                waits = StepFailedError(EndTick(TickOutcome.HELD, message=waits_for_approval(held)))
+                seen = yield from seen_again(seen, waits)
+                continue
             if self._may_be_over(seen, plan) and (yield from examined((Question.WHOLE,), seen, plan)) is None:
                 raise StepFailedError(EndTick(TickOutcome.FINISHED))
             objection = yield from examined(self._errand.questions, seen, plan)

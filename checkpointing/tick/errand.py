@@ -28,6 +28,8 @@ class Errand:
     """Delete staged files of dead holders that nothing references."""
     publishes: bool = False
     """Publish the entry that the work appends at once. Otherwise the next tick does that."""
+    moves_on: bool = False
+    """It would take the job away from the cut that it stands at. It is refused while a held cut waits for approval."""
     runs: bool = False
     """The work is a running job. If it fails, find out whether another process has claimed the job meanwhile."""
 
@@ -36,14 +38,21 @@ TICK: Final = Errand(
     questions=(Question.SOUND, Question.FITS, Question.REPAIRABLE, Question.NOT_AHEAD),
     ensures=True,
     discards=True,
+    moves_on=True,
     runs=True,
 )
 SAVEPOINT: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE))
-ROLLBACK: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE), discards=True, publishes=True)
-RESET: Final = Errand(questions=(Question.SOUND, Question.POSSIBLE, Question.REPAIRABLE), discards=True, publishes=True)
+ROLLBACK: Final = Errand(
+    questions=(Question.POSSIBLE, Question.REPAIRABLE), discards=True, publishes=True, moves_on=True
+)
+RESET: Final = Errand(
+    questions=(Question.SOUND, Question.POSSIBLE, Question.REPAIRABLE), discards=True, publishes=True, moves_on=True
+)
+APPROVAL: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE), discards=True, publishes=True)
+REJECTION: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE))
 IMPORT: Final = Errand(questions=(Question.POSSIBLE,), repairs=False, rolls_forward=False)
 DISPOSAL: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE))
-CANCELLATION: Final = Errand(ensures=True)
+CANCELLATION: Final = Errand(ensures=True, moves_on=True)
 CLEANUP: Final = Errand(rolls_forward=False)
 
 

@@ -6,10 +6,11 @@ It changes nothing.
 from dataclasses import dataclass
 from typing import Final
 
+from checkpointing.commit.approval import waits_for_approval
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId, Generation, JobName
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
+from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row, RowKind
 from checkpointing.metadata.row_validity import NUMBER_MAX
 from jobs.holding.failures import NoSuchSavepointError, SavepointRefusedError
 from jobs.holding.job_state import has_run
@@ -128,4 +129,6 @@ def _chosen(
         there = ", ".join(f"{each} ({records[each].kind.value})" for each in sorted(records)) or "none yet"
         what = "no checkpoint" if number is None else f"no checkpoint or savepoint {number}"
         raise NoSuchSavepointError(f"--from {text}: there is {what} in {root}; there are: {there}")
+    if found.kind is RowKind.HELD:
+        raise SavepointRefusedError(f"--from {text}: nobody may begin from it yet: {waits_for_approval(found)}")
     return found

@@ -1,11 +1,12 @@
 """Takes a savepoint of the newest cut, and disposes of savepoints, while no tick runs. No Spark."""
 
+from checkpointing.commit.approval import waits_for_approval
 from checkpointing.commit.at_rest import SavepointAtRest, is_savable
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import CheckpointId, JobName
 from checkpointing.metadata.paths import ROOT
-from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from checkpointing.tick.errand import DISPOSAL, SAVEPOINT
 from checkpointing.tick.messages import RowChosen, Work, Worked
 from jobs.holding.boundaries import cross_freely
@@ -95,12 +96,18 @@ def dispose(warehouse: Warehouse, checkpoint: int) -> int:
     return sum(warehouse.delete(path) for path in deletable(warehouse, unused))
 
 
+def _is_users(row: CheckpointRecord) -> bool:
+    return row.is_savepoint and row.kind is not RowKind.HELD
+
+
 def _disposable(rows: tuple[Row, ...], checkpoint: int, job: JobName) -> CheckpointRecord:
     found = {row.checkpoint: row for row in rows if isinstance(row, CheckpointRecord)}
     row = found.get(CheckpointId(checkpoint))
-    savepoints = ", ".join(str(each) for each in sorted(found) if found[each].is_savepoint) or "none"
+    savepoints = ", ".join(str(each) for each in sorted(found) if _is_users(found[each])) or "none"
     if row is None:
         raise NoSuchSavepointError(f"{job} has no savepoint {checkpoint}: its savepoints are {savepoints}")
+    if row.kind is RowKind.HELD:
+        raise SavepointRefusedError(f"{checkpoint} of {job} is no savepoint: {waits_for_approval(row)}")
     if row == newest_checkpoint(rows):
         raise SavepointRefusedError(
             f"savepoint {checkpoint} is what the next tick of {job} begins from, so it stays: dispose of it once a "

@@ -52,6 +52,9 @@ def run(  # noqa: PLR0913 - an option each
     checkpoints: Annotated[int | None, typer.Option(help="End after this many checkpoints.")] = None,
     duration: Annotated[str | None, typer.Option("--for", help="End after this time: 30s, 5m, 2h.")] = None,
     until_caught_up: UntilCaughtUp = None,
+    hold: Annotated[
+        bool | None, typer.Option("--hold/--no-hold", help="Hold the checkpoint until somebody approves it.")
+    ] = None,
     every_rows: Annotated[int | None, typer.Option(help="A checkpoint every so many rows.")] = None,
     interval: Annotated[str | None, typer.Option(help="A checkpoint every so often: 10s.")] = None,
     mode: Annotated[str | None, typer.Option(help="exactly_once or at_least_once.")] = None,
@@ -79,6 +82,7 @@ def run(  # noqa: PLR0913 - an option each
         "checkpoints": checkpoints,
         "duration_ms": duration,
         "until_caught_up": until_caught_up,
+        "hold": hold,
         "every_rows": every_rows,
         "interval_ms": interval,
         "mode": mode,
@@ -209,6 +213,20 @@ def reset(
 
     given = layer({"warehouse": warehouse, "data": data})
     return reset_source(name, Reset(which, to, split), given, console(), dry_run=dry_run)
+
+
+def approve(pipeline: Pipeline = None, *, warehouse: Warehouse = None) -> ExitCode:
+    """Publish the cut that waits for approval."""
+    from jobs.cli.approval import approve_cut  # noqa: PLC0415 - imports delta-rs
+
+    return approve_cut(chosen(pipeline), layer({"warehouse": warehouse}), console())
+
+
+def reject(pipeline: Pipeline = None, *, warehouse: Warehouse = None) -> ExitCode:
+    """Discard the cut that waits for approval; the next tick reads its rows again."""
+    from jobs.cli.approval import reject_cut  # noqa: PLC0415 - imports delta-rs
+
+    return reject_cut(chosen(pipeline), layer({"warehouse": warehouse}), console())
 
 
 def cleanup(

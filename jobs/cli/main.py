@@ -24,6 +24,8 @@ _COMMANDS: Final[tuple[Callable[..., ExitCode | None], ...]] = (
     commands.savepoint,
     commands.stop,
     commands.cancel,
+    commands.approve,
+    commands.reject,
     commands.cleanup,
     commands.doctor,
     commands.rollback,

@@ -69,7 +69,7 @@ def pipeline_and_operator(first: str | None, second: str | None, given: "Layer")
 
 
 def pipeline_and_moment(first: str | None, second: str | None) -> tuple[str, str]:
-    """Parse `[PIPELINE] [N|latest|TIMESTAMP]`. A single word that can only name a cut names a cut."""
+    """Parse `[PIPELINE] [N|latest|pending|TIMESTAMP]`. A single word that can only name a cut names a cut."""
     from jobs.reading.moments import LATEST, is_moment  # noqa: PLC0415 - imports delta-rs
 
     if second is None and first is not None and is_moment(first):

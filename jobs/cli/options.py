@@ -34,7 +34,9 @@ def named_place(text: str) -> str:
 
 
 Pipeline = Annotated[str | None, typer.Argument(metavar="PIPELINE", help=_PIPELINE, autocompletion=completed)]
-Moment = Annotated[str | None, typer.Argument(metavar="N|latest|TIMESTAMP", help="Which cut; default: the newest.")]
+Moment = Annotated[
+    str | None, typer.Argument(metavar="N|latest|pending|TIMESTAMP", help="Which cut; default: the newest.")
+]
 Number = Annotated[str | None, typer.Argument(metavar="N", help="A checkpoint id; without it the newest.")]
 Warehouse = Annotated[
     str | None,

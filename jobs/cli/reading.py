@@ -9,18 +9,26 @@ from rich.console import Console
 
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import warehouse_of
-from jobs.reading import Cuts, OperatorState
+from jobs.reading import Cuts, NoSuchCutError, OperatorState
+from jobs.reading.moments import PENDING
 from jobs.reading.state_sql import DIALECTS, Dialect
 from jobs.settings import Layer
 from jobs.showing.cut import render_cut
+from jobs.showing.pending import render_pending
 from jobs.showing.state import render_operators, render_state
 
 
 def show_cut(pipeline: str, moment: str, given: Layer, out: Console) -> None:
     """Show how to read all tables at a cut; raise what `Cuts.find` raises."""
     warehouse = warehouse_of(pipeline, given)
-    cut = Cuts(warehouse.root, warehouse.paths.job).find(moment)
-    out.print(render_cut(cut, warehouse.root), soft_wrap=True)
+    cuts = Cuts(warehouse.root, warehouse.paths.job)
+    if moment != PENDING:
+        out.print(render_cut(cuts.find(moment), warehouse.root), soft_wrap=True)
+        return
+    pending = cuts.pending()
+    if pending is None:
+        raise NoSuchCutError(f"no cut of {pipeline} waits for approval: 'tidemark run {pipeline} --hold' makes one")
+    out.print(render_pending(pending), soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,9 @@ def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) ->
     failed = report.outcome is TickOutcome.FAILED
     if tally.lines:
         out.print(render_lines(tally.lines))
+    if report.outcome is TickOutcome.HELD:
+        out.print(report.message, soft_wrap=True)
+        return
     if not failed:
         if report.outcome is TickOutcome.FINISHED and not tally.lines:
             out.print(render_finished(job, newest_restorable(started.warehouse)), soft_wrap=True)
@@ -74,6 +77,8 @@ def _said(outcome: TickOutcome) -> str:
             return "is finished"
         case TickOutcome.STOPPED:
             return "was stopped"
+        case TickOutcome.HELD:
+            return "holds a cut"
         case TickOutcome.FAILED:
             return "failed; what is committed stays"
         case _ as unreachable:

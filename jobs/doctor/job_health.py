@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, assert_never
 
+from checkpointing.commit.approval import held_cut
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.record import CheckpointRecord, Row
@@ -40,6 +41,7 @@ def job_section(
     )
     findings = (
         *_of_holder(warehouse, state),
+        *_of_held(warehouse, held_cut(rows)),
         *_of_newest(warehouse, newest, cuts, running=state.activity is Activity.RUNNING),
         *_of_requests(warehouse, running=state.activity is Activity.RUNNING),
     )
@@ -82,6 +84,13 @@ def _of_holder(warehouse: Warehouse, state: JobState) -> Iterator[Finding]:
             return
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def _of_held(warehouse: Warehouse, held: CheckpointRecord | None) -> Iterator[Finding]:
+    if held is not None:
+        when = age(warehouse.now_ms() - held.statistics.committed_ms)
+        what = f"cut {held.checkpoint} waits for approval, held {when}: no tick begins before it is settled"
+        yield Finding(what, f"{command('approve', warehouse)}, or {command('reject', warehouse)}")
 
 
 def _of_newest(

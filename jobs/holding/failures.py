@@ -35,6 +35,10 @@ class UnusableWarehouseError(TickRefusedError):
     """A tick cannot read or write the warehouse. The message names the place."""
 
 
+class CutAwaitsApprovalError(TickRefusedError):
+    """A cut waits for a person's approval, so the job may not be moved. The message names it, and how to settle it."""
+
+
 class RollForwardError(Exception):
     """A committed checkpoint cannot be published. The message names the table. Nothing is discarded."""
 

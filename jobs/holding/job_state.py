@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from checkpointing.commit.approval import held_cut
 from checkpointing.commit.fencing import newest_checkpoint, newest_claim, release_of
 from checkpointing.identifiers import Generation
 from checkpointing.metadata.record import CheckpointRecord, Holder, Row
@@ -65,6 +66,11 @@ def newest_restorable(warehouse: Warehouse) -> CheckpointRecord | None:
     if not has_run(warehouse):
         return None
     return newest_checkpoint(CheckpointStore(warehouse).observe()[1])
+
+
+def waiting_cut(warehouse: Warehouse) -> CheckpointRecord | None:
+    """Return the cut that waits for approval; None if there is none, or if the job never ran there."""
+    return held_cut(CheckpointStore(warehouse).observe()[1]) if has_run(warehouse) else None
 
 
 def observe_state(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobState:

@@ -15,18 +15,22 @@ from jobs.sources.port import Source, read_schema, source_of_cuts
 class Pipeline:
     """What is computed from which sources into which tables.
 
-    `config` and `parallelism` (subtasks of every keyed vertex) are the pipeline's own defaults; a run
-    may override them. As long as old checkpoints must be restorable, ids of vertices and names of tables stay what
-    they are, or say with `renamed_from=` what they were before (G2).
+    `config`, `parallelism` (subtasks of every keyed vertex) and `hold` are the pipeline's own defaults; a run may
+    override them. With `hold`, each checkpoint waits until somebody approves it. As long as old checkpoints must be
+    restorable, ids of vertices and names of tables stay what they are, or say with `renamed_from=` what they were
+    before (G2).
     """
 
-    def __init__(self, name: str, *, config: CheckpointConfig | None = None, parallelism: int = 1) -> None:
+    def __init__(
+        self, name: str, *, config: CheckpointConfig | None = None, parallelism: int = 1, hold: bool = False
+    ) -> None:
         """Raise InvalidNameError if the name cannot be a folder, InvalidPipelineError if the parallelism is below 1."""
         self.name = job_name(name)
         if parallelism < 1:
             raise InvalidPipelineError(f"pipeline {name}: parallelism is {parallelism}, it must be at least 1")
         self.config = config or CheckpointConfig()
         self.parallelism = parallelism
+        self.hold = hold
         self.listeners: tuple[CheckpointListener, ...] = ()
         self.reports: tuple[Report, ...] = ()
         self.hooks: tuple[DeclaredHook, ...] = ()

@@ -1,8 +1,9 @@
 """What a judge found, as it is kept with the checkpoint and shown to people: pydantic, JSON, no pickle."""
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 
 class _Kept(BaseModel):
@@ -91,3 +92,11 @@ _WAYS_OUT = (
     "turn the expectation into a row rule, so that such rows go to quarantine; change the suite; or skip the rows with "
     "'tidemark reset'"
 )
+
+VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
+"""The verdicts of one vertex, as a judge's report has them."""
+
+
+def verdicts_in(reports: Iterable[str]) -> tuple[Verdict, ...]:
+    """Return the verdicts that a checkpoint's entry keeps."""
+    return tuple(verdict for report in reports for verdict in VERDICTS.validate_json(report))

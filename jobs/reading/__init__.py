@@ -30,6 +30,7 @@ from jobs.reading.failures import (
     ReadingError,
 )
 from jobs.reading.operator_state import OperatorState
+from jobs.reading.pending import PendingCut
 
 __all__ = [
     "Cut",
@@ -42,5 +43,6 @@ __all__ = [
     "NoSuchTableError",
     "NotReservedError",
     "OperatorState",
+    "PendingCut",
     "ReadingError",
 ]

@@ -8,13 +8,15 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, assert_never
 
-from checkpointing.identifiers import CheckpointId, job_name
+from checkpointing.commit.approval import held_cut, waits_for_approval
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, job_name
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from jobs.holding.job_state import must_have_run
 from jobs.reading.cut import Cut
 from jobs.reading.failures import NoSuchCutError
 from jobs.reading.moments import AsOf, Moment, Newest, Numbered, at_ms_of, moment_of, shown
+from jobs.reading.pending import PendingCut
 from jobs.reading.reserving import LEASE_MS, Found, reserved
 from jobs.storage.address import StoreUrl, absolute, parsed
 from jobs.stores.checkpoints import CheckpointStore
@@ -72,6 +74,16 @@ class Cuts:
         Raises NoSuchCutError naming the oldest and the newest cut, InvalidMomentError, NeverRunError.
         """
         return self._found(AsOf(at_ms_of(moment)))
+
+    def pending(self) -> PendingCut | None:
+        """Return the cut that waits for approval, or None; raise NeverRunError."""
+        with self._lock:
+            rows = self._opened().checkpoints.observe()[1]
+        held = held_cut(rows)
+        if held is None:
+            return None
+        parent = None if held.parent == NO_CHECKPOINT else self._found(Numbered(held.parent))
+        return PendingCut(self._warehouse, held, parent)
 
     def find(self, words: str) -> Cut:
         """Return the cut of a checkpoint id, `latest` or a time; raises what `at`, `latest` and `as_of` raise."""
@@ -149,6 +161,8 @@ class Cuts:
         found = next((r for r in rows if isinstance(r, CheckpointRecord) and r.checkpoint == checkpoint), None)
         if found is None:
             return f"checkpoint {checkpoint} of {job} is not retained: {there}; 'retained' says how many are kept"
+        if found.kind is RowKind.HELD:
+            return f"cut {checkpoint} of {job} is not published: {waits_for_approval(found)}"
         if found.kind is RowKind.SAVEPOINT:
             return (
                 f"savepoint {checkpoint} of {job} publishes nothing, so it has no cut to read: copy it with "
@@ -199,7 +213,7 @@ class Cuts:
 
 def _row_of(rows: tuple[Row, ...], checkpoint: CheckpointId) -> CheckpointRecord | None:
     """Return the entry that committed a cut; None for a plain savepoint, which commits none."""
-    records = (row for row in rows if isinstance(row, CheckpointRecord) and row.kind is not RowKind.SAVEPOINT)
+    records = (row for row in rows if isinstance(row, CheckpointRecord) and row.commits)
     return next((record for record in records if record.checkpoint == checkpoint), None)
 
 

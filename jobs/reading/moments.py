@@ -7,6 +7,8 @@ from checkpointing.identifiers import CheckpointId
 from jobs.reading.failures import InvalidMomentError
 
 LATEST = "latest"
+PENDING = "pending"
+"""Names the cut that waits for approval, where a command shows one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ Moment = Newest | Numbered | AsOf
 
 
 def is_moment(word: str) -> bool:
-    """Return whether a word names a cut. No pipeline's name begins with a digit or is `latest`."""
-    return word == LATEST or word[:1].isdigit()
+    """Return whether a word can only name a cut: no pipeline's name begins with a digit, or is one of these words."""
+    return word in (LATEST, PENDING) or word[:1].isdigit()
 
 
 def moment_of(text: str) -> Moment:

@@ -7,13 +7,13 @@ from checkpointing.commit.behind import Doubt
 from checkpointing.commit.fencing import Refused, newest_checkpoint
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import CheckpointId, Generation, TableName
-from checkpointing.messages import AppendRow, EndTick
+from checkpointing.messages import AppendRow, EndTick, TickOutcome
 from checkpointing.metadata.record import CheckpointRecord, Row
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.errand import Errand, Terms
 from checkpointing.tick.messages import Question, RestartDue, RolledForward, TickFact, Unsettled, Work
 from jobs.holding.boundaries import Boundary, cross_freely
-from jobs.holding.failures import RollForwardError, TablesBehindError
+from jobs.holding.failures import CutAwaitsApprovalError, RollForwardError, TablesBehindError
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.carrier import LEASE_MS, Carrier, refusal
 from jobs.recovery.restore_damage import must_be_sound
@@ -71,9 +71,9 @@ class DoneAtRest:
 def done_at_rest(stores: JobStores, task: Task, boundary: Boundary = cross_freely) -> DoneAtRest:
     """Hold the job, do the task, and release the job.
 
-    Raises JobHeldError, TablesBehindError before the claim, ClaimUnsettledError, and what the task's functions raise.
-    Raises RollForwardError and CutsNotRecordedError if an entry is committed and could not be published. The next tick
-    or command then publishes it.
+    Raises JobHeldError, TablesBehindError and CutAwaitsApprovalError before the claim, ClaimUnsettledError, and what
+    the task's functions raise. Raises RollForwardError and CutsNotRecordedError if an entry is committed and could not
+    be published. The next tick or command then publishes it.
     """
     carrier = _AtRest(stores, task, boundary)
     terms = Terms(holder=this_process(), leaves_behind=task.goes_back_to, above=task.above)
@@ -81,6 +81,8 @@ def done_at_rest(stores: JobStores, task: Task, boundary: Boundary = cross_freel
     match outcome:
         case CheckpointRecord() | None:
             return DoneAtRest(outcome, carrier.published)
+        case EndTick(TickOutcome.HELD):
+            raise CutAwaitsApprovalError(f"{outcome.message}; nothing was changed")
         case EndTick():
             raise RollForwardError(outcome.message)
         case Refused() | Unsettled():

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from checkpointing.commit.approval import held_cut, waits_for_approval
 from checkpointing.commit.at_rest import Rollback
 from checkpointing.commit.behind import Standing, wanted
 from checkpointing.commit.fencing import newest_checkpoint
@@ -96,7 +97,9 @@ def plan_rollback(
     Raises TableNotRolledBackError and TableNotCopyableError for a table that cannot go back.
     """
     rows = records_of(seen)
-    newest = newest_checkpoint(rows)
+    newest, held = newest_checkpoint(rows), held_cut(rows)
+    if held is not None:
+        raise RollbackRefusedError(f"{waits_for_approval(held)}; nothing was changed")
     target = _target(stores, rows, newest, checkpoint)
     pending = unpublished(rows, seen.cuts)
     history = _history(stores, rows, pending)

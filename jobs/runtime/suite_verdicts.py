@@ -1,9 +1,6 @@
 """Judges all suites of a vertex's tables, and says which could not be judged."""
 
 from collections.abc import Callable, Mapping
-from typing import Final
-
-from pydantic import TypeAdapter
 
 from checkpointing.identifiers import TableName
 from checkpointing.messages import JudgementFailed, JudgeSuites, SuitesJudged
@@ -11,9 +8,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.accidents import explained
 from jobs.quality.expectation import Suite
 from jobs.quality.judge import Judge, JudgementCancelledError
-from jobs.quality.verdict import Verdict, not_judged
-
-_VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])
+from jobs.quality.verdict import VERDICTS, Verdict, not_judged, verdicts_in
 
 
 def judge_suites(
@@ -35,7 +30,7 @@ def judge_suites(
             except Exception as error:  # noqa: BLE001 - an unreadable file, or Great Expectations itself
                 cause = explained(f"{type(error).__name__}: {error}")
                 failures.append(not_judged(suites[table].name, table, cause))
-    report = _VERDICTS.dump_json(tuple(verdicts)).decode()
+    report = VERDICTS.dump_json(tuple(verdicts)).decode()
     rejections = [verdict.report() for verdict in verdicts if verdict.rejects]
     if rejections:
         return SuitesJudged(
@@ -49,4 +44,4 @@ def judge_suites(
 
 def verdicts_of(record: CheckpointRecord) -> tuple[Verdict, ...]:
     """Return the verdicts that a checkpoint holds. Raises ValidationError for a report of another format."""
-    return tuple(verdict for report in record.statistics.verdicts for verdict in _VERDICTS.validate_json(report))
+    return verdicts_in(record.statistics.verdicts)

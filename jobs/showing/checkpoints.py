@@ -23,15 +23,21 @@ def render_checkpoints(
     grid.columns[2].no_wrap = True
     for record in shown:
         grid.add_row(*_cells(record), _cut(record, cuts))
-    savepoints = sum(record.is_savepoint for record in shown)
-    retained = f": {plural(len(shown) - savepoints, 'checkpoint')} retained"
-    heading = Text.assemble((job, "bold"), retained, f", {plural(savepoints, 'savepoint')}" if savepoints else "")
+    held = [record.checkpoint for record in shown if record.kind is RowKind.HELD]
+    savepoints = sum(record.is_savepoint for record in shown) - len(held)
+    retained = f": {plural(len(shown) - savepoints - len(held), 'checkpoint')} retained"
+    heading = Text.assemble(
+        (job, "bold"),
+        retained,
+        f", {plural(savepoints, 'savepoint')}" if savepoints else "",
+        f", cut {held[0]} waits for approval" if held else "",
+    )
     return Group(heading, grid, *_gaps(shown), *_measured(shown), Text(holder, style="dim"))
 
 
 def _measured(shown: list[CheckpointRecord]) -> Iterator[RenderableType]:
     """What the newest entry counts, and how the numbers of the completed checkpoints are spread."""
-    ticks = [record for record in shown if record.kind in (RowKind.CHECKPOINT, RowKind.SAVEPOINT)]
+    ticks = [record for record in shown if record.kind in (RowKind.CHECKPOINT, RowKind.SAVEPOINT, RowKind.HELD)]
     if len(ticks) > 1:
         yield history_grid(ticks)
     if ticks:
@@ -53,6 +59,8 @@ def _gaps(shown: Iterable[CheckpointRecord]) -> Iterator[Text]:
 
 
 def _cut(record: CheckpointRecord, published: frozenset[CheckpointId]) -> str:
+    if record.kind is RowKind.HELD:
+        return "waits for approval"
     if record.kind is RowKind.SAVEPOINT:
         return f"none; after {record.parent}"
     return "published" if record.checkpoint in published else "not yet"

@@ -137,6 +137,8 @@ def _heading(record: CheckpointRecord, published_ms: int | None) -> Text:
 def _published(record: CheckpointRecord, published_ms: int | None) -> str:
     if record.kind is RowKind.SAVEPOINT:
         return "publishes nothing"
+    if record.kind is RowKind.HELD:
+        return "publishes nothing until somebody approves it"
     if published_ms is None:
         return "not published yet"
     return f"published after {seconds(published_ms - record.statistics.triggered_ms)}"

@@ -161,6 +161,11 @@ STORES = Judge(
     ),
     400,
 )
+HELD_CUTS = Judge(
+    "simulator with held cuts",
+    partial(_simulated, savepoints_max=1, rollbacks_max=1, resets_max=1, clean_ups_max=1, holds=True),
+    400,
+)
 OUTSIDE = Judge(
     "simulator with outside sinks",
     partial(_simulated, savepoints_max=1, rollbacks_max=1, stores_fail=True, outside=True),

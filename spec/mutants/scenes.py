@@ -48,6 +48,24 @@ def a_newer_coordinator_keeps_its_files() -> bool:
     return not leftovers.is_leftover(name, newer, current=Generation(4), newest=None)
 
 
+def files_of_a_rejected_cut_are_leftovers() -> bool:
+    """Generation 5 held a cut after checkpoint 1 of generation 3. It was rejected: the next tick deletes its files."""
+    nothing = Statistics(triggered_ms=0, committed_ms=0, rows=0)
+    newest = CheckpointRecord(
+        job="job",
+        checkpoint=_FIRST,
+        parent=CheckpointId(0),
+        generation=Generation(3),
+        nonce="1",
+        max_parallelism=1,
+        vertices=(),
+        tables=(),
+        statistics=nothing,
+    )
+    name, by = StagedName(VertexId("joined"), 3, "0" * 32), leftovers.referenced([newest])
+    return leftovers.is_unreferenced("joined", name, Generation(5), current=Generation(6), by=by)
+
+
 def triggering_outlives_an_abort() -> bool:
     """Everything pending is aborted, as after the failure of a region. Then the next interval must trigger again."""
     coordinator = _coordinator()

@@ -15,7 +15,7 @@ from jobs.cli.main import execute
         ("rnu", "no such command 'rnu': did you mean 'run'?"),
         (
             "xyzzy",
-            "there are init, run, package, savepoint, stop, cancel, cleanup, doctor, rollback, reset, explain, cut",
+            "there are init, run, package, savepoint, stop, cancel, approve, reject, cleanup, doctor, rollback, reset",
         ),
         (
             "stop flights",

@@ -18,6 +18,8 @@ COMMANDS = (
     "savepoint",
     "stop --drain",
     "cancel",
+    "approve",
+    "reject",
     "cleanup",
     "doctor",
     "explain",
