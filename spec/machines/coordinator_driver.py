@@ -231,6 +231,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
                     self._nobody_builds_on(effect)
                 case _:
                     pass
+        self.queue.rested(len(self.coordinator.pending), is_asking=bool(self.fetching or self.questions))
 
     def _tell_twin(self, fact: flink.FlinkFact, effects: tuple[flink.FlinkEffect, ...]) -> None:
         if isinstance(fact, flink.TaskMeasured):

@@ -27,6 +27,8 @@ class QueueModel:
     asked: int = 0
     is_over: bool = False
     """True after the shutdown. A second one changes nothing."""
+    deleting: int = 0
+    """How many deletions were asked for and are not done."""
 
     def take(
         self, fact: flink.FlinkFact, effects: Sequence[flink.FlinkEffect], pending: Iterable[PendingCheckpoint]
@@ -37,6 +39,7 @@ class QueueModel:
             self.waiting[fact.request] = _urgency(fact.properties, periodic=fact.periodic, place=self.asked)
         if isinstance(fact, told.CheckpointIdFetched | flink.CheckpointIdFailed):
             self.is_fetching = False
+        self.deleting -= isinstance(fact, told.StateDiscarded) and self.deleting > 0
         begun = {each.request for each in pending}
         for effect in effects:
             match effect:
@@ -45,6 +48,12 @@ class QueueModel:
                 case told.CreateLocation():
                     right = self.chosen is None or self.chosen in begun
                     expect(right, "queue", f"{effect.checkpoint} is of {begun}, {self.chosen} is more urgent")
+                case told.DiscardState():
+                    self.deleting += 1
+                case told.FetchCheckpointId():
+                    expect(
+                        not self._deletes_too_much, "queue-held", f"a request begins beside {self.deleting} deletions"
+                    )
                 case _:
                     pass
             if isinstance(effect, told.RequestFailed | told.RequestSucceeded):
@@ -53,6 +62,27 @@ class QueueModel:
         if any(isinstance(effect, told.FetchCheckpointId) for effect in effects):
             self._chooses()
         self._bounded(fact)
+
+    @property
+    def _deletes_too_much(self) -> bool:
+        """Whether more deletions are outstanding than checkpoints may be in progress. One more than needed may be."""
+        most = self.settings.max_concurrent
+        return most is not None and self.deleting > most
+
+    def rested(self, pending: int, *, is_asking: bool) -> None:
+        """Judge a coordinator that has nothing more to do: a request waits only if something holds it (A3).
+
+        Either a trigger is under way (`is_asking`), or too many checkpoints are `pending`, or too many deletions are
+        outstanding. A forced request does not wait for pending checkpoints. If the first request is periodic, it may
+        also wait for the end of the minimum pause.
+        """
+        most = self.settings.max_concurrent
+        first = min(self.waiting.values(), default=None)
+        if first is None or first[2] or is_asking or self._deletes_too_much:
+            return
+        is_forced = not first[1]
+        held = most is not None and pending >= most and not is_forced
+        expect(held, "queue-held", f"{[*self.waiting]} wait for {pending} pending ones and {self.deleting} deletions")
 
     def _chooses(self) -> None:
         self.is_fetching = True

@@ -1,11 +1,12 @@
 """Plants bugs in the coordinator's minimum pause, its timer, its queue, its commits, and its reports."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from checkpointing.coordinator import scheduler
 from checkpointing.coordinator.completion import Completion
 from checkpointing.coordinator.coordinator import CheckpointCoordinator
-from checkpointing.coordinator.messages import CheckpointRequested, CommitSucceeded
+from checkpointing.coordinator.messages import CheckpointRequested, CommitSucceeded, CoordinatorFact, StateDiscarded
 from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
 from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.request_decider import CheckpointRequest, DeciderView, Decision, RequestDecider
@@ -216,6 +217,70 @@ def a_full_queue_takes_one_more(patch: Patch) -> None:
         real(self, max_concurrent=max_concurrent, queue_max=None if queue_max is None else queue_max + 1)
 
     patch.put(RequestDecider, "__init__", init)
+
+
+# ------------------------------------------------------------------ deletions that hold requests back
+
+
+def _see_deletions(patch: Patch, seen: Callable[[int], int]) -> None:
+    real = Triggering._view
+
+    def view(self: Triggering) -> DeciderView:
+        true = real(self)
+        return replace(true, deleting=seen(true.deleting))
+
+    patch.put(Triggering, "_view", view)
+
+
+@mutant("queue-held", COORDINATOR)
+def a_request_waits_for_one_deletion_more(patch: Patch) -> None:
+    _see_deletions(patch, lambda deleting: deleting + 1)
+
+
+@mutant("queue-held", COORDINATOR)
+def a_request_waits_for_one_deletion_fewer(patch: Patch) -> None:
+    _see_deletions(patch, lambda deleting: max(0, deleting - 1))
+
+
+@mutant("queue-held", COORDINATOR)
+def no_request_waits_for_deletions(patch: Patch) -> None:
+    _see_deletions(patch, lambda deleting: 0)
+
+
+@mutant("queue-held", COORDINATOR)
+def nobody_looks_at_the_queue_when_a_deletion_is_done(patch: Patch) -> None:
+    real = CheckpointCoordinator._take
+
+    def take(self: CheckpointCoordinator, fact: CoordinatorFact) -> None:
+        stirred = self._books.queue_stirred
+        real(self, fact)
+        if isinstance(fact, StateDiscarded):
+            self._books.queue_stirred = stirred
+
+    patch.put(CheckpointCoordinator, "_take", take)
+
+
+@mutant("queue-held", COORDINATOR)
+def a_savepoint_does_not_wait_for_deletions(patch: Patch) -> None:
+    real = RequestDecider.choose
+
+    def choose(self: RequestDecider, view: DeciderView) -> Decision:
+        is_savepoint = bool(self._queue) and self._queue[0].properties.is_savepoint
+        return real(self, replace(view, deleting=0) if is_savepoint else view)
+
+    patch.put(RequestDecider, "choose", choose)
+
+
+@mutant("no-deadlock")
+def a_deletion_that_is_done_still_counts(patch: Patch) -> None:
+    """In a job, every deletion is done at once. If it counted on, no further checkpoint would begin."""
+    real = CheckpointCoordinator._take
+
+    def take(self: CheckpointCoordinator, fact: CoordinatorFact) -> None:
+        if not isinstance(fact, StateDiscarded):
+            real(self, fact)
+
+    patch.put(CheckpointCoordinator, "_take", take)
 
 
 # ------------------------------------------------------------------ reports on each checkpoint

@@ -114,7 +114,7 @@ def a_completion_ends_younger_checkpoints_too(patch: Patch) -> None:
 # ------------------------------------------------------------------ triggering
 
 
-@mutant("no-deadlock", COORDINATOR, ("FLINK-26394",))
+@mutant("queue-held", COORDINATOR, ("FLINK-26394",))
 def an_abort_leaves_its_trigger_procedure_under_way(patch: Patch) -> None:
     def settle(self: Triggering) -> None:
         while self._books.queue_stirred:
