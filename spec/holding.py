@@ -50,8 +50,8 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
     Also yield leftovers that a process deleted although its claim is not in.
 
     If nobody was seen to delete leftovers, as in a trace, the second part is not judged. If a rollback leaves an entry
-    behind that it could not publish, it deletes none. A zombie knows only entries of
-    older generations.
+    behind that it could not publish, it deletes none. The same holds if it has recorded that entry's cut and has not
+    heard of it. A zombie knows only entries of older generations.
     """
     watched = any(isinstance(event, LeftoversGone) for event in history.without_flow)
     recorded = {NO_CHECKPOINT, *history.baseline}
@@ -59,11 +59,11 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
     gone = set[Generation]()
     started = set[Generation]()
     claimed = set[Generation]()
+    found_unsettled = set[Generation]()
     for event in history.without_flow:
         match event:
             case RowCommitted(record):
-                unsettled = bool(committed) and committed[-1][1] not in recorded
-                leaves_behind = goes_back(record) and unsettled
+                leaves_behind = goes_back(record) and record.generation in found_unsettled
                 works = record.generation in started or (at_rest(record) and not leaves_behind)
                 if watched and works and record.generation not in gone:
                     yield f"row {record.checkpoint} came before generation {record.generation} had deleted leftovers"
@@ -72,6 +72,8 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
                 started.add(generation)
             case JobClaimed(claim):
                 claimed.add(claim.generation)
+                if committed and committed[-1][1] not in recorded:
+                    found_unsettled.add(claim.generation)
             case CutWritten(checkpoint):
                 recorded.add(checkpoint)
             case LeftoversGone(generation):

@@ -9,6 +9,7 @@ from checkpointing.commit.at_rest import Rollback, Stamp
 from checkpointing.identifiers import CheckpointId, Generation, SplitId
 from checkpointing.messages import EndTick, TickOutcome
 from spec.history import CutWritten, DoorStarted, JobClaimed, RowCommitted, TickOver
+from spec.holding import recovered_out_of_order
 from spec.invariants import INVARIANTS
 from spec.life import left_uncommitted
 from spec.moves import NO_MOVES
@@ -54,6 +55,22 @@ def test_a_rollback_is_in_order():
     """Its entry goes back, the entries after the target leave, and its cut is its parent's."""
     history, _ = rolled_back()
     assert [] == [*off_the_line(history), *not_gone_back(history)]
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_rollback_deletes_leftovers_unless_it_leaves_an_entry_behind(hears):
+    """It cannot know of a cut that it has recorded if the store's reply was lost.
+
+    If it found every cut recorded when it claimed the job, it must delete the leftovers before its entry.
+    """
+    history, row = rolled_back(generation=Generation(99))
+    claim = next(event.claim for event in history.events if isinstance(event, JobClaimed))
+    claimed = JobClaimed(claim.model_copy(update={"generation": row.generation}))
+    *before, entry, cut = history.events
+    place = max(at for at, event in enumerate(before) if isinstance(event, CutWritten))
+    told = [*before[: place + hears], claimed, *before[place + hears :]]
+    history = replace(history, events=[*told, entry, cut])
+    assert hears == any("99 had deleted leftovers" in what for what in recovered_out_of_order(history))
 
 
 def test_a_tick_from_the_old_line_is_found():
