@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from deltalake import CommitProperties
 
-from checkpointing.commit import leftovers, recovery
+from checkpointing.commit import leftovers, manifests, recovery
 from checkpointing.tick import recovering
-from jobs.stores import checkpoints, cuts, delta_log, publisher, tables
+from jobs.stores import checkpoints, cuts, delta_log, manifest_files, publisher, tables
 from jobs.stores import leftovers as deleting
 
 Plant = Callable[..., None]
@@ -90,6 +90,21 @@ def _leave_in_what_a_rollback_takes_out(monkeypatch):
     monkeypatch.setattr(recovering, "publications", publications)
 
 
+def _append_before_the_manifests_are_there(monkeypatch):
+    monkeypatch.setattr(manifest_files.ManifestFiles, "_write", lambda self, path, content: None)
+
+
+def _count_what_an_entry_leaves_out(monkeypatch):
+    real = manifests.stored
+
+    def stored(record, before=None, sizes=manifests.SIZES):
+        form = real(record, before, sizes)
+        named = tuple(each.model_copy(update={"left_out": ""}) for each in form.entry.manifests)
+        return replace(form, entry=form.entry.model_copy(update={"manifests": named}))
+
+    monkeypatch.setattr(checkpoints, "stored", stored)
+
+
 LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT = Bug(
     frozenset({"gone-back", "cut-is-exact", "visible-after-commit"}), _leave_in_what_a_rollback_takes_out
 )
@@ -112,3 +127,11 @@ BUGS = {
         frozenset({"visible-after-commit"}), _take_a_lost_row_for_one_that_is_in, soon=True
     ),
 }
+
+BUGS_OF_MANIFESTS = {
+    "append before the manifests are there": Bug(
+        frozenset({"no-file-is-missed"}), _append_before_the_manifests_are_there
+    ),
+    "count what an entry leaves out": Bug(frozenset({"cut-is-exact"}), _count_what_an_entry_leaves_out),
+}
+"""Bugs that only entries with manifests can show."""

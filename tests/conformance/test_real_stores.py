@@ -4,19 +4,24 @@ from shutil import rmtree
 
 import pytest
 
+from checkpointing.gate import GatePolicy
 from checkpointing.messages import EndTick
 from checkpointing.metadata.record import RowKind
+from jobs.stores import checkpoints
 from spec.cut_contents import line_of, positions, read_on
 from spec.history import CutWritten, JobClaimed, RowCommitted, TableChanged
 from spec.invariants import violations
 from spec.machines.job import LONGEST_MS, SPLITS
 from spec.machines.judging import BrokenRuleError
 from spec.rollback import goes_back
+from spec.storing import LOW
 from tests.conformance.machine import MACHINES, RealStoresMachine, run
 from tests.conformance.numbered import numbered_names
-from tests.conformance.planted import BUGS, FORGET_WHAT_IS_PINNED, LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT
+from tests.conformance.planted import BUGS, BUGS_OF_MANIFESTS, FORGET_WHAT_IS_PINNED, LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT
 
 NEVER = 999
+MANY = 10
+"""So many manifests are named in some warehouse, at least."""
 ITS_ROW_IS_IN = 4
 """Of what a reset does: it dies between its row and its cut."""
 ONE_TABLE_SHOWS_IT = 5
@@ -33,6 +38,32 @@ def test_real_stores_keep_every_rule():
 def test_real_stores_keep_every_rule_in_every_mode(policy):
     """The same over more warehouses, at least once and with rows in flight too."""
     run(MACHINES[policy], examples=12, steps=25)
+
+
+@pytest.mark.dear
+@pytest.mark.parametrize("policy", [RealStoresMachine.policy, GatePolicy.UNALIGNED])
+def test_real_stores_keep_every_rule_with_manifests(policy, monkeypatch):
+    """The same where even a small entry has several manifests."""
+    monkeypatch.setattr(checkpoints, "SIZES", LOW)
+    seen = []
+
+    class CountingManifests(MACHINES[policy]):
+        def teardown(self):
+            try:
+                super().teardown()
+            finally:
+                seen.append(self.driven.world.witness.manifests)
+
+    run(CountingManifests, examples=8, steps=20)
+    assert max(seen) > MANY
+
+
+@pytest.mark.dear
+@pytest.mark.parametrize("name", BUGS_OF_MANIFESTS)
+def test_a_bug_planted_in_manifests_breaks_its_rule(name, monkeypatch):
+    """What the machine finds is named, also where entries have manifests."""
+    monkeypatch.setattr(checkpoints, "SIZES", LOW)
+    hunt(BUGS_OF_MANIFESTS[name], monkeypatch)
 
 
 @pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if bug.soon])

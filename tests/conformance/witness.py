@@ -16,16 +16,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from checkpointing.commit.manifests import path_of, whole
 from checkpointing.commit.recovery import publications
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.messages import Publication
-from checkpointing.metadata.codec import decode
+from checkpointing.metadata.codec import decode_stored
 from checkpointing.metadata.files import files_of
+from checkpointing.metadata.paths import is_data_file, is_manifest_name
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
 from jobs.stores.log_entries import METADATA_KEY
+from jobs.stores.manifest_files import ManifestFiles
+from jobs.stores.warehouse import Warehouse
 from spec.history import (
     CutWritten,
     FileMissed,
@@ -80,6 +84,8 @@ class Witness:
         """Every checkpoint and savepoint that was ever in."""
         self.rows: tuple[Row, ...] = ()
         """What `checkpoints` holds, oldest first."""
+        self.manifests = 0
+        """How many manifests the entries named that were seen so far."""
         self.cuts: dict[CheckpointId, dict[TableName, int]] = {}
         """What `cuts` holds."""
 
@@ -121,9 +127,14 @@ class Witness:
             self.miss(path, wanted_by)
 
     def _read(self, path: str) -> list[dict[str, Any]]:
-        """Return a file's rows; files never change, so each is read once."""
+        """Return a file's rows; files never change, so each is read once. A manifest has none, but it must exist."""
         if path not in self._contents:
-            self._contents[path] = pq.read_table(f"{self._root}/{path}").to_pylist()
+            place = self._root / path
+            if is_manifest_name(place.name):
+                place.stat()
+                self._contents[path] = []
+            else:
+                self._contents[path] = pq.read_table(place).to_pylist()
         return self._contents[path]
 
     def miss(self, path: str, wanted_by: str) -> None:
@@ -187,10 +198,26 @@ class Witness:
         before = {row.nonce: row for row in self.rows}
         entries = [entry for path in sorted(self._rows_seen.versions[version]) for entry in self._read(path)]
         entries.sort(key=lambda entry: entry["version"])
-        self.rows = tuple(before.get(entry["nonce"]) or decode(entry["payload"]) for entry in entries)
+        self.rows = tuple(
+            before.get(entry["nonce"]) or self._whole(decode_stored(entry["payload"])) for entry in entries
+        )
         for row in self.rows:
             if row.nonce not in before:
                 self._see_row(row)
+
+    def _whole(self, row: Row) -> Row:
+        """Return an entry with the handles in its manifests, as they are on the disk now. A lost manifest is missed."""
+        if not isinstance(row, CheckpointRecord) or row.is_whole:
+            return row
+        named = tuple(path_of(row, each) for each in row.manifests)
+        for path in named:
+            self.keep(path, f"row {row.checkpoint}")
+        if not self._missed.isdisjoint(named):
+            return row
+        files = ManifestFiles(Warehouse(self._root, PATHS))
+        files.read([row])
+        self.manifests += len(named)
+        return whole(row, files.of(row))
 
     def _see_row(self, row: Row) -> None:
         if isinstance(row, Claim):
@@ -245,9 +272,9 @@ class Witness:
     # -------------------------------------------------------------- the disk
 
     def _staged(self) -> Iterator[str]:
-        for name in self._tables:
-            for file in (self._root / PATHS.staged_root(name)).rglob("*.parquet"):
-                if not file.name.startswith("."):
+        for name in (*self._tables, PATHS.manifests):
+            for file in (self._root / PATHS.staged_root(name)).rglob("*"):
+                if is_data_file(file.name) or is_manifest_name(file.name):
                     yield str(file.relative_to(self._root))
 
     def _needed(self) -> set[str]:
