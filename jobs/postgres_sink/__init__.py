@@ -1,1 +1,1 @@
-"""The outside sink that appends rows to a PostgreSQL table."""
+"""The outside sink that writes a table to a PostgreSQL table."""

@@ -1,10 +1,10 @@
-"""The sink that appends the rows of each checkpoint to a PostgreSQL table, in one transaction.
+"""The sink that writes each checkpoint into a PostgreSQL table, in one transaction.
 
 The same transaction raises the checkpoint's number in `tidemark_published`, a table in the schema of the target. It
 locks this number first, so two processes with the same checkpoint wait for each other, and the second one finds it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from itertools import groupby
 from typing import Final
@@ -14,7 +14,8 @@ import pyarrow as pa
 from psycopg import sql
 
 from jobs.postgres_sink.types import is_fit, postgres_type
-from jobs.sinks.port import Sink, SinkError
+from jobs.postgres_sink.upserting import KEYS, Upserting
+from jobs.sinks.port import Sink, SinkError, TableChanges, UpsertSink
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.connection import Connection, Server
 
@@ -29,8 +30,8 @@ FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisd
 """
 
 
-class PostgresSink(Sink):
-    """Appends the rows of a table to a PostgreSQL table, each checkpoint once.
+class PostgresSink(Sink, UpsertSink):
+    """Writes a table to a PostgreSQL table, each checkpoint once: an append table's rows, or an upsert table's changes.
 
     `url` is a URL, libpq's `key=value` pairs, or `env:NAME` of an environment variable. `table` is the target, such as
     `sales` or `reports.sales`. The sink creates it if it does not exist. Only the login's rights limit what it may do.
@@ -45,7 +46,8 @@ class PostgresSink(Sink):
         self._server = Server(url)
         self._name = table
         self._target = sql.Identifier(*parts)
-        self._published = sql.Identifier(*parts[:-1], "tidemark_published")
+        self._schema = parts[:-1]
+        self._published = sql.Identifier(*self._schema, "tidemark_published")
 
     def __repr__(self) -> str:
         """Return the target without user and password."""
@@ -53,28 +55,33 @@ class PostgresSink(Sink):
 
     def prepare(self, job: str, table: str, schema: pa.Schema) -> int:
         """Create or check the table, and return the newest checkpoint that it has."""
-        wanted = {field.name: postgres_type(field.name, field.type) for field in schema}
-        try:
-            with closing(self._connected()) as connection, connection.transaction():
-                # two ticks may create the tables at the same time
-                connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemark_published', 0))")
-                self._create(connection, wanted)
-                self._must_fit(connection, wanted)
-                found = connection.execute(
-                    sql.SQL("SELECT checkpoint FROM {} WHERE job = %s AND sink = %s").format(self._published),
-                    [job, table],
-                ).fetchone()
-        except psycopg.Error as error:
-            raise SinkError(f"{self!r}: {self._told(error)}") from None
-        return found[0] if found else 0
+        return self._prepared(job, table, schema, ())
+
+    def prepare_upsert(self, job: str, table: str, schema: pa.Schema, keys: tuple[str, ...]) -> int:
+        """Create the table with this primary key, or check it. Return the newest checkpoint that it shows."""
+        return self._prepared(job, table, schema, keys)
 
     def publish(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch]) -> None:
         """Copy the rows and store the checkpoint's number, in one transaction."""
+        self._once(job, table, checkpoint, lambda connection, _: self._copy(connection, self._target, rows))
+
+    def apply(self, job: str, table: str, checkpoint: int, changes: TableChanges) -> None:
+        """Let the table show this checkpoint and store its number, in one transaction."""
+
+        def write(connection: Connection, newest: int) -> None:
+            Upserting(connection, self._target, self._schema, changes, self._copy).write(newest)
+
+        self._once(job, table, checkpoint, write)
+
+    def _once(self, job: str, table: str, checkpoint: int, write: Callable[[Connection, int], None]) -> None:
+        """Write and store the checkpoint's number, unless the target has it. `write` gets the number that it has."""
         for left in reversed(range(TRIES)):
             try:
                 with closing(self._connected()) as connection, connection.transaction():
-                    if self._is_due(connection, job, table, checkpoint):
-                        self._copy(connection, rows)
+                    newest = self._locked(connection, job, table)
+                    if newest < checkpoint:
+                        write(connection, newest)
+                        self._store(connection, job, table, checkpoint)
             except psycopg.OperationalError as error:
                 if not left:
                     raise SinkError(f"{self!r}: {self._told(error)}") from None
@@ -83,13 +90,33 @@ class PostgresSink(Sink):
             else:
                 return
 
+    def _prepared(self, job: str, table: str, schema: pa.Schema, keys: tuple[str, ...]) -> int:
+        wanted = {field.name: postgres_type(field.name, field.type) for field in schema}
+        try:
+            with closing(self._connected()) as connection, connection.transaction():
+                # two ticks may create the tables at the same time
+                connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemark_published', 0))")
+                self._create(connection, wanted, keys)
+                self._must_fit(connection, wanted)
+                found = connection.execute(
+                    sql.SQL("SELECT checkpoint FROM {} WHERE job = %s AND sink = %s").format(self._published),
+                    [job, table],
+                ).fetchone()
+                if keys:
+                    self._must_have_keys(connection, keys)
+                if keys and not found:
+                    self._must_be_empty(connection)
+        except psycopg.Error as error:
+            raise SinkError(f"{self!r}: {self._told(error)}") from None
+        return found[0] if found else 0
+
     def _connected(self) -> Connection:
         try:
             return self._server.connect()
         except SourceError as error:
             raise SinkError(str(error)) from None
 
-    def _create(self, connection: Connection, wanted: dict[str, str]) -> None:
+    def _create(self, connection: Connection, wanted: dict[str, str], keys: tuple[str, ...]) -> None:
         columns = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(each)) for name, each in wanted.items()]
         connection.execute(
             sql.SQL(
@@ -97,6 +124,8 @@ class PostgresSink(Sink):
                 "published_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (job, sink))"
             ).format(self._published)
         )
+        if keys:
+            columns.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, keys))))
         create = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
         connection.execute(create.format(self._target, sql.SQL(", ").join(columns)))
 
@@ -115,25 +144,44 @@ class PostgresSink(Sink):
                 f"{self!r} needs a value for column {missing[0]}, which the stream does not have: give it a default"
             )
 
-    def _is_due(self, connection: Connection, job: str, table: str, checkpoint: int) -> bool:
-        """Raise the number to this checkpoint. Return False if it is as high already. The number stays locked."""
+    def _must_have_keys(self, connection: Connection, keys: tuple[str, ...]) -> None:
+        """Raise SinkError unless the keys are those of a unique index, so that the server finds each row by its key."""
+        wanted, named = set(keys), ", ".join(keys)
+        found = connection.execute(KEYS, [self._target.as_string(connection)]).fetchall()
+        if not any(set(columns) == wanted for columns, _ in found):
+            raise SinkError(f"{self!r} needs a primary key or a unique index on ({named}): add it")
+        if not any(set(columns) == wanted and never_null for columns, never_null in found):
+            raise SinkError(f"{self!r} may have nulls in its key ({named}): set these columns NOT NULL")
+
+    def _must_be_empty(self, connection: Connection) -> None:
+        """Raise SinkError if a table that shows no checkpoint yet has rows. Nobody knows whose they are."""
+        if connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(self._target)).rowcount:
+            raise SinkError(
+                f"{self!r} has rows, and this job has written none of them: empty it, or name another table"
+            )
+
+    def _locked(self, connection: Connection, job: str, table: str) -> int:
+        """Lock the number of the newest checkpoint until the transaction ends, and return it."""
         if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
             connection.execute("SET LOCAL synchronous_commit = on")  # the cut is recorded after this commit
-        raised = sql.SQL(
-            "INSERT INTO {0} AS known (job, sink, checkpoint) VALUES (%s, %s, %s) ON CONFLICT (job, sink) "
-            "DO UPDATE SET checkpoint = excluded.checkpoint, published_at = now() "
-            "WHERE known.checkpoint < excluded.checkpoint"
-        ).format(self._published)
-        return connection.execute(raised, [job, table, checkpoint]).rowcount == 1
+        first = "INSERT INTO {} (job, sink, checkpoint) VALUES (%s, %s, 0) ON CONFLICT (job, sink) DO NOTHING"
+        connection.execute(sql.SQL(first).format(self._published), [job, table])
+        lock = sql.SQL("SELECT checkpoint FROM {} WHERE job = %s AND sink = %s FOR UPDATE").format(self._published)
+        found = connection.execute(lock, [job, table]).fetchone()
+        return found[0] if found else 0
 
-    def _copy(self, connection: Connection, rows: Iterable[pa.RecordBatch]) -> None:
-        types = {name: oid for name, oid, *_ in connection.execute(_COLUMNS, [self._target.as_string(connection)])}
+    def _store(self, connection: Connection, job: str, table: str, checkpoint: int) -> None:
+        raised = "UPDATE {} SET checkpoint = %s, published_at = now() WHERE job = %s AND sink = %s"
+        connection.execute(sql.SQL(raised).format(self._published), [checkpoint, job, table])
+
+    def _copy(self, connection: Connection, into: sql.Identifier, rows: Iterable[pa.RecordBatch]) -> None:
+        types = {name: oid for name, oid, *_ in connection.execute(_COLUMNS, [into.as_string(connection)])}
         for names, batches in groupby(rows, lambda batch: tuple(batch.schema.names)):
             unknown = [name for name in names if name not in types]
             if unknown:
                 raise SinkError(f"{self!r} has no column {unknown[0]}: add it")
             columns = sql.SQL(", ").join(map(sql.Identifier, names))
-            statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(self._target, columns)
+            statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(into, columns)
             with connection.cursor() as cursor, cursor.copy(statement) as copy:
                 copy.set_types([types[name] for name in names])
                 for batch in batches:

@@ -1,0 +1,62 @@
+"""The pipeline of numbers with PostgreSQL sinks for both its tables, run without Spark; also a program that is killed.
+
+`python both_sinks.py WAREHOUSE BOUNDARY OCCURRENCE` runs a tick that dies at that boundary by SIGKILL. An environment
+variable has the database's URL.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from jobs.holding.boundaries import KillAt, cross_freely
+from jobs.pipeline import Pipeline, count, sum_of
+from jobs.planner import plan
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
+from jobs.sources.sequence import SequenceSource
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, LocalEngine, read_cut
+from tidemark import PostgresSink
+
+URL = "TARGET_URL"
+TARGETS = {BRONZE: "numbers", GOLD: "sums"}
+
+
+def both(*, retained=2, appends=True):
+    """Return the planned pipeline, or without the sink of the append table."""
+    pipeline = Pipeline(JOB, config=CONFIG.model_copy(update={"retained": retained}), parallelism=2)
+    numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS))
+    sink = PostgresSink(f"env:{URL}", TARGETS[BRONZE]) if appends else None
+    numbers = numbers.table(BRONZE, id="bronze", sink=sink)
+    sums = numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value"))
+    sums.upsert(GOLD, sink=PostgresSink(f"env:{URL}", TARGETS[GOLD]))
+    return plan(pipeline)
+
+
+def tick(root, boundary=cross_freely, *, planned=None):
+    """Run a tick that takes the job from one that died in this process."""
+    settings = RuntimeSettings(warehouse=root, take_over=True)
+    return run_tick(planned or both(), settings, engine=LocalEngine(), boundary=boundary)
+
+
+def killed(root, boundary, occurrence=1):
+    """Run a tick in a process of its own. Return whether it was killed there."""
+    words = [sys.executable, __file__, str(root), boundary, str(occurrence)]
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode != 0
+
+
+def shown(root, bank, *tables):
+    """Return what the newest cut shows, and what the targets of these tables have, each as sorted rows by table."""
+    named = {str(table): TARGETS[table] for table in tables or TARGETS}
+    cut = {table: rows for table, rows in read_cut(root).items() if table in named}
+    columns = {BRONZE: "split, n, key, value, _split, _position", GOLD: "key, rows, total"}
+    there = {table: sorted(bank.sql(f"SELECT {columns[table]} FROM {target}")) for table, target in named.items()}
+    return cut, there
+
+
+if __name__ == "__main__":
+    tick(Path(sys.argv[1]), KillAt(sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,186 @@
+"""Tests upserts into a real PostgreSQL server: the target shows the table, whatever it had before."""
+
+from decimal import Decimal
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from tidemark import Difference, PostgresSink, SinkError, TableChanges
+
+CANARY = "s3cret-canary"
+SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "paid": pa.decimal128(10, 2), "tags": pa.list_(pa.string())})
+
+
+def rows(*made):
+    """Return rows of the table, each of an id, a name, an amount and tags."""
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in made], SCHEMA)
+
+
+FIRST = rows((1, "a", Decimal("1.25"), ["x"]), (2, None, None, None), (3, "c", Decimal(3), []))
+
+
+class Known(TableChanges):
+    """Changes that are known since one checkpoint."""
+
+    keys = ("id",)
+
+    def __init__(self, table, since=None, changed=None, deleted=()):
+        """Take the whole table, and what has changed since then."""
+        self._table, self._since = table, since
+        self._difference = Difference(changed or pa.table({}), pa.table({"id": pa.array(deleted, pa.int64())}))
+
+    def since(self, checkpoint):
+        """Return the changes if they are known."""
+        return self._difference if checkpoint == self._since else None
+
+    def whole(self):
+        """Return all rows."""
+        return self._table.to_batches(max_chunksize=2)
+
+
+@pytest.fixture
+def sink(bank):
+    """Return a sink into a table that does not exist yet."""
+    return PostgresSink(bank.server.url(bank.name, f"postgres:{CANARY}"), "sales")
+
+
+def prepared(sink, keys=("id",)):
+    """Prepare the target. Return the checkpoint that it shows."""
+    return sink.prepare_upsert("job", "gold/sales", SCHEMA, keys)
+
+
+def apply(sink, checkpoint, changes):
+    """Apply the changes of a checkpoint."""
+    sink.apply("job", "gold/sales", checkpoint, changes)
+
+
+def there(bank):
+    """Return the target's rows, and with them the server's number of the transaction that has written each."""
+    found = bank.sql("SELECT *, xmin::text FROM sales ORDER BY id")
+    return [row[:-1] for row in found], [row[-1] for row in found]
+
+
+def as_rows(table):
+    """Return a table's rows as the server returns them."""
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+def left_over(bank):
+    """Return the staging tables that exist."""
+    return bank.sql("SELECT relname FROM pg_class WHERE relname LIKE 'tidemark_rows%'")
+
+
+def test_changes_and_deletes_are_applied_once(bank, sink):
+    """The first checkpoint writes all rows, the next one what has changed. A repetition does nothing."""
+    assert 0 == prepared(sink)
+    apply(sink, 3, Known(FIRST))
+    assert as_rows(FIRST) == there(bank)[0]
+    changed = rows((1, "b", Decimal(2), ["y", None]), (4, "d", None, None))
+    changes = Known(None, since=3, changed=changed, deleted=[2])
+    for checkpoint, given in ((4, changes), (4, changes), (2, Known(rows()))):
+        apply(sink, checkpoint, given)
+        assert [*as_rows(changed)[:1], *as_rows(FIRST)[2:], *as_rows(changed)[1:]] == there(bank)[0]
+    assert (4, []) == (prepared(sink), left_over(bank))
+
+
+def test_a_target_with_another_checkpoint_gets_the_whole_table(bank, sink):
+    """Other keys are deleted. A row that is there just so is not written again. An empty table empties the target."""
+    prepared(sink)
+    apply(sink, 3, Known(FIRST))
+    before = there(bank)[1]
+    whole = rows(as_rows(FIRST)[0], (5, "e", None, None))
+    apply(sink, 7, Known(whole, since=6))
+    assert as_rows(whole) == there(bank)[0]
+    assert before[0] == there(bank)[1][0] != there(bank)[1][1]
+    apply(sink, 8, Known(rows()))
+    assert ([], 8) == (there(bank)[0], prepared(sink))
+
+
+def test_a_table_of_keys_alone(bank, sink):
+    """There is nothing to update then."""
+    schema = pa.schema({"id": pa.int64()})
+    sink.prepare_upsert("job", "gold/sales", schema, ("id",))
+    for checkpoint in (1, 2):
+        apply(sink, checkpoint, Known(pa.table({"id": [1, 2]})))
+    assert [(1,), (2,)] == there(bank)[0]
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("id bigint, {}", r"needs a primary key or a unique index on \(id\)"),
+        ("id bigint UNIQUE DEFERRABLE, {}", r"needs a primary key or a unique index on \(id\)"),
+        ("id bigint, {}, PRIMARY KEY (id, name)", r"needs a primary key or a unique index on \(id\)"),
+        ("id bigint UNIQUE, {}", r"may have nulls in its key \(id\): set these columns NOT NULL"),
+    ],
+)
+def test_a_table_without_the_key_is_refused(bank, sink, table, said):
+    """The server could not find a row by its key. Nothing was created."""
+    bank.sql(f"CREATE TABLE sales ({table.format('name text, paid numeric(10,2), tags text[]')})")
+    with pytest.raises(SinkError, match=said):
+        prepared(sink)
+    assert [(None,)] == bank.sql("SELECT to_regclass('tidemark_published')::text")
+
+
+def test_a_unique_index_is_a_key_and_further_columns_keep_their_values(bank, sink):
+    """The index may include other columns. A column of the target alone is not touched by an update."""
+    bank.sql(
+        "CREATE TABLE sales (id bigint NOT NULL, name text, paid numeric, tags text[], note text DEFAULT 'new');"
+        "CREATE UNIQUE INDEX ON sales (id) INCLUDE (name)"
+    )
+    prepared(sink)
+    apply(sink, 1, Known(FIRST))
+    bank.sql("UPDATE sales SET note = 'mine' WHERE id = 1")
+    apply(sink, 2, Known(None, since=1, changed=rows((1, "z", None, None))))
+    assert [(1, "z", "mine"), (2, None, "new")] == bank.sql("SELECT id, name, note FROM sales ORDER BY id LIMIT 2")
+
+
+def test_a_table_with_rows_of_others_is_refused(bank, sink):
+    """The sink would delete them. Its own rows are no obstacle."""
+    prepared(sink)
+    bank.sql("INSERT INTO sales VALUES (1)")
+    with pytest.raises(SinkError, match="has rows, and this job has written none of them: empty it"):
+        prepared(sink)
+    bank.sql("DELETE FROM sales")
+    apply(sink, 1, Known(FIRST))
+    assert 1 == prepared(sink)
+
+
+def test_a_violated_constraint_names_the_row_and_leaves_nothing(bank, sink):
+    """A check, a null key, and a key of another table. The target is as it was before."""
+    bank.sql("CREATE TABLE names (name text PRIMARY KEY); INSERT INTO names VALUES ('a'), ('c')")
+    prepared(sink)
+    bank.sql("ALTER TABLE sales ADD CHECK (paid < 100), ADD FOREIGN KEY (name) REFERENCES names")
+    apply(sink, 1, Known(FIRST))
+    for row, said in (
+        ((7, "a", Decimal(500), None), r"Failing row contains \(7, a, 500.00"),
+        ((None, "a", None, None), r"null value in column .id.*Failing row contains \(null, a"),
+        ((8, "zz", None, None), r"Key \(name\)=\(zz\) is not present in table .names."),
+    ):
+        with pytest.raises(SinkError, match=said) as failed:
+            apply(sink, 2, Known(None, since=1, changed=rows(row), deleted=[1]))
+        assert CANARY not in str(failed.value)
+    assert (as_rows(FIRST), 1, []) == (there(bank)[0], prepared(sink), left_over(bank))
+
+
+def test_a_server_that_dies_meanwhile_has_the_changes_once(bank, sink, monkeypatch):
+    """The connection is cut while rows are copied. The next try's reply to the commit is lost. The third finds it."""
+    prepared(sink)
+    real, lost, cut = psycopg.Transaction._commit_gen, [], []
+
+    class Cut(Known):
+        def whole(self):
+            yield FIRST.to_batches()[0]
+            if not cut:
+                cut[:] = bank.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'COPY%'")
+
+    def commit(self):
+        yield from real(self)
+        if not lost:
+            lost.append(1)
+            raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr(psycopg.Transaction, "_commit_gen", commit)
+    apply(sink, 1, Cut(FIRST))
+    assert ([(True,)], [1], as_rows(FIRST), []) == (cut, lost, there(bank)[0], left_over(bank))
