@@ -39,10 +39,11 @@ def job_section(
         ("generation", f"{state.generation}: {state.why}"),
         *_readers(warehouse),
     )
+    held = held_cut(rows)
     findings = (
         *_of_holder(warehouse, state),
-        *_of_held(warehouse, held_cut(rows)),
-        *_of_newest(warehouse, newest, cuts, running=state.activity is Activity.RUNNING),
+        *(_of_newest(warehouse, newest, cuts, running=state.activity is Activity.RUNNING) if held is None else ()),
+        *_of_held(warehouse, held),
         *_of_requests(warehouse, running=state.activity is Activity.RUNNING),
     )
     return Section("job", seen, findings)

@@ -129,11 +129,11 @@ class Cuts:
         with self._lock:
             stores = self._opened()
             recorded = stores.cuts.entries()
-            if not recorded:
-                raise NoSuchCutError(
-                    f"{self._job} has published no cut yet: run 'tidemark run {self._job}' until it has"
-                )
             rows = stores.checkpoints.observe()[1]
+        if not recorded:
+            held = held_cut(rows)
+            way_out = f"run 'tidemark run {self._job}' until it has" if held is None else waits_for_approval(held)
+            raise NoSuchCutError(f"{self._job} has published no cut yet: {way_out}")
         number = self._number(moment, recorded, rows)
         return recorded[number], _row_of(rows, number)
 

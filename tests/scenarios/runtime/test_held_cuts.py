@@ -283,6 +283,9 @@ def test_run_hold_says_what_to_do(tmp_path, typed):
     for more in (("--hold",), ()):
         code, said, _ = typed(*words, *more)
         assert (0, True) == (code, "waits for approval: 'tidemark approve numbers' publishes it" in said)
+    code, _, said = typed("cut", JOB, "--warehouse", tmp_path)
+    assert (4, True) == (code, "has published no cut yet: cut 1 of numbers waits for approval" in said)
+    assert "no checkpoint has completed yet" not in typed("doctor", JOB, "--warehouse", tmp_path)[1]
 
 
 if __name__ == "__main__":
