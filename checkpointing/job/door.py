@@ -279,7 +279,8 @@ class JobDoor:
         If the last pass has changed nothing, and no timer is due, time alone changes nothing either.
         """
         if not self._job.hooks.restoring:
-            if self._job.readers.barrier_due:
+            holds_one = self._setup.limits.hold and self._job.ending.requested  # with it the tick ends
+            if self._job.readers.barrier_due and not holds_one:
                 self._job.readers.barrier_asked()
                 self._request_checkpoint()
             self._poll_sources()

@@ -15,6 +15,7 @@ from checkpointing.messages import (
     CheckTables,
     EndTick,
     NotifyComplete,
+    PollSource,
     PublishTable,
     RecordCut,
     SavepointFailed,
@@ -105,3 +106,12 @@ def test_an_append_of_unknown_outcome_holds_or_fails(held):
     """The entry is the only effect of the tick that others see."""
     story, row = held
     assert [row] == [told.row for told in story.told if isinstance(told, AppendRow)]
+
+
+def test_a_tick_that_holds_takes_one_checkpoint_at_a_time(job):
+    """More rows than `every_rows` come before the cut is held. A second checkpoint could only be aborted."""
+    config = {"every_rows": 3, "slice_rows_max": 3, "max_concurrent": 2}
+    story = job.story(job.two_sources(), config, linger_ms=0, limits=HOLD)
+    while story.all(PollSource):
+        story.offers(story.all(PollSource)[0].source, 3)
+    assert 1 == len(story.door.pending)
