@@ -42,6 +42,8 @@ def _fields(legend: Legend, case: Mapping[str, Any]) -> Iterator[str]:
 def _form(legend: Legend) -> tuple[dict[str, type], Callable[[Legend, Mapping[str, Any]], Iterator[str]]]:
     if "modes" in legend and "events" in legend:
         return {"channels": int, "mode": str, "events": list, "expect": list, "asserted": dict}, _barrier_form
+    if "events" in legend and "kinds" in legend:
+        return {"kind": str, "given": dict, "events": list, "expect": list}, _events_form
     if "steps" in legend:
         return {"given": dict, "steps": list, "expect": list}, _steps_form
     return {"kind": str, "given": dict, "expect": dict}, _kind_form
@@ -108,6 +110,18 @@ def _kind_form(legend: Legend, case: Mapping[str, Any]) -> Iterator[str]:
     kinds = legend.get("kinds", {})
     if case["kind"] not in kinds:
         yield f"step 0: unknown kind {case['kind']!r}; known: {', '.join(kinds)}"
+
+
+def _events_form(legend: Legend, case: Mapping[str, Any]) -> Iterator[str]:
+    yield from _kind_form(legend, case)
+    for index, event in enumerate(case["events"]):
+        problem = _word_problem(legend["events"], event)
+        if problem is not None:
+            yield f"step {index}: {problem}"
+    for entry in case["expect"]:
+        after = entry.get("after") if isinstance(entry, dict) else None
+        if not isinstance(after, int) or not -1 <= after < len(case["events"]):
+            yield f"expect: 'after' must be -1, or the index of one of {len(case['events'])} events, in {_short(entry)}"
 
 
 # ---------------------------------------------------------------------- words

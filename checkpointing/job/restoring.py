@@ -48,6 +48,8 @@ def check_fits(
     for was in record.vertices:
         if was.vertex in known:
             _check_splits(known[was.vertex], was, record)
+    for vertex in graph.vertices:
+        _check_changes(vertex, record)
 
 
 def _must_leave_nothing(graph: JobGraph, record: CheckpointRecord) -> None:
@@ -103,6 +105,35 @@ def _check_splits(vertex: Vertex, was: VertexRecord, record: CheckpointRecord) -
             f"several sources one after the other now. Their splits begin with {begins}. Put the source back as it "
             "was, or give it another id: then all of them are read from their start, and its old positions are left "
             "behind with --allow-non-restored-state"
+        )
+
+
+def _check_changes(vertex: Vertex, record: CheckpointRecord) -> None:
+    """Raise CutDoesNotFitError if a vertex would miss earlier changes of its upstream one, or keep rows of another one.
+
+    Its state must come from all rows that the upstream vertex has added and not taken back: else it would take back
+    rows that it never got. So both begin together, and no column of its state begins later.
+    """
+    if vertex.changes_of is None:
+        return
+    was, upstream = _vertex(record, vertex.id), _vertex(record, vertex.changes_of)
+    if was is None and upstream is None:
+        return
+    begins = f"give {vertex.id!r} and {vertex.changes_of!r} new ids: then both begin without state, together"
+    if was is None or upstream is None:
+        new, old = (vertex.id, vertex.changes_of) if was is None else (vertex.changes_of, vertex.id)
+        raise CutDoesNotFitError(
+            f"checkpoint {record.checkpoint} holds state of {old!r} and none of {new!r}; {vertex.id!r} takes the "
+            f"changes of {vertex.changes_of!r}, and would take back rows that it never got. To go on, {begins}"
+        )
+    recorded = {meaning.column for meaning in was.meanings or ()}
+    columns = {meaning.column: vertex.columns_renamed_from.get(meaning.column) for meaning in vertex.meanings}
+    lacking = [name for name, old in columns.items() if name not in recorded and old not in recorded]
+    if lacking:
+        raise CutDoesNotFitError(
+            f"checkpoint {record.checkpoint} holds state of {vertex.id!r} without {lacking[0]!r}; the vertex takes the "
+            f"changes of {vertex.changes_of!r}, and for this column it would take back rows that it never got. Leave "
+            f"the column out, or {begins}"
         )
 
 

@@ -5,11 +5,12 @@ The aggregates themselves are in `jobs.operators.aggregate_functions` and `jobs.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import polars as pl
 from pyspark.sql.types import StructField, StructType
 
-from jobs.operators.aggregate_functions import AggregateFunction, Sum
+from jobs.operators.aggregate_functions import AggregateFunction, AggregateMeaning, Sum
 from jobs.operators.functions import Processed
 from jobs.operators.sums import fitting, may_overflow, require_totals_fit, sum_of_rows
 from jobs.state.merge import KEY_GROUP
@@ -24,6 +25,20 @@ class Aggregate:
 
     name: str
     function: AggregateFunction
+
+
+class Named(Protocol):
+    """An aggregate as its schemas and its meaning need it."""
+
+    @property
+    def name(self) -> str:
+        """Its column."""
+        ...
+
+    @property
+    def function(self) -> AggregateMeaning:
+        """What it says of itself."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +89,20 @@ class KeyedAggregates:
                 yield one.name, one.function.column
 
 
-def output_schema(keys: Sequence[str], aggregates: Sequence[Aggregate], rows: StructType) -> StructType:
+def output_schema(keys: Sequence[str], aggregates: Sequence[Named], rows: StructType) -> StructType:
     """Return the columns of the results by key over rows of this schema."""
     return StructType(
         [*[rows[key] for key in keys], *[StructField(one.name, one.function.returns) for one in aggregates]]
     )
 
 
-def state_schema(keys: Sequence[str], aggregates: Sequence[Aggregate], rows: StructType) -> StructType:
+def state_schema(keys: Sequence[str], aggregates: Sequence[Named], rows: StructType) -> StructType:
     """Return the columns of the accumulators by key over rows of this schema."""
     held = [StructField(one.name, one.function.accumulator) for one in aggregates]
     return StructType([*[rows[key] for key in keys], *held])
 
 
-def needed_columns(keys: Sequence[str], aggregates: Sequence[Aggregate], rows: StructType) -> StructType:
+def needed_columns(keys: Sequence[str], aggregates: Sequence[Named], rows: StructType) -> StructType:
     """Return the columns of the rows' schema that these aggregates read."""
     names = dict.fromkeys([*keys, *(column for one in aggregates for column in one.function.columns)])
     return StructType([rows[name] for name in names])

@@ -50,6 +50,10 @@ class AggregateFunction(AggregateMeaning, Protocol):
 
     An accumulator is a value that stands for rows of one key. It lies in the state, in the column of the aggregate. The
     result must depend on the rows only: not on their order, and not on how they were split into micro-batches.
+
+    It may have `retract(one, other)`, which returns the accumulator of the rows of `one` without those of `other`. Over
+    changes, an aggregate without it keeps the rows of each key. If equal rows count once, it may then say so with an
+    attribute `ignores_duplicates`, which is true.
     """
 
     def init(self) -> pl.Expr | None:
@@ -111,6 +115,10 @@ class Count(_ShowsAccumulator):
         """Add up."""
         return pl.coalesce(one + other, one, other)
 
+    def retract(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
+        """Subtract."""
+        return one - other
+
 
 @dataclass(frozen=True, slots=True)
 class Sum(_ShowsAccumulator):
@@ -146,6 +154,7 @@ class Min(_ShowsAccumulator):
     column: str
     kind: DataType
     name: ClassVar[str] = "min"
+    ignores_duplicates: ClassVar[bool] = True
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -168,6 +177,7 @@ class Max(_ShowsAccumulator):
     column: str
     kind: DataType
     name: ClassVar[str] = "max"
+    ignores_duplicates: ClassVar[bool] = True
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -253,6 +263,11 @@ class DecimalAverage:
     def merge(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
         """Add up both."""
         return _added(one, other)
+
+    def retract(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
+        """Subtract both."""
+        (total, count), (less, fewer) = _fields(one, "sum", "count"), _fields(other, "sum", "count")
+        return pl.struct(sum=total - less, count=count - fewer)
 
     def result(self, accumulator: pl.Expr) -> pl.Expr:
         """Divide as whole numbers of 128 bits, first the digits that the sum has, then the further ones.

@@ -9,14 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
+from pyspark.sql.types import StringType, StructField, StructType
 
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
 from checkpointing.columns import columns_then
 from checkpointing.handles import FileHandle
 from jobs.engine_paths import spark_path
+from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
 from jobs.operators.schemas import nullable_schema
-from jobs.operators.spec import InputPlan, InvalidSpecError
+from jobs.operators.spec import Chain, InputPlan, InvalidSpecError
 from jobs.state.files import schema_of
 from jobs.storage.address import Root
 
@@ -30,7 +32,29 @@ def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment]
     if not parts:
         return None
     rows = reduce(DataFrame.unionByName, parts)
-    return rows if plan.chain is None else plan.chain(rows)
+    chain = plan.chain or _unchanged
+    if not plan.of_changes:
+        return chain(rows)
+    return _changed(rows, chain) if plan.takes_changes else chain(_added(rows))
+
+
+def _unchanged(rows: DataFrame) -> DataFrame:
+    return rows
+
+
+def _added(rows: DataFrame) -> DataFrame:
+    """Return the rows that are added, without their kinds. A file without kinds has such rows only."""
+    return rows.filter(F.coalesce(F.col(KIND), F.lit(UPDATE_AFTER)).isin(*ADDING)).drop(KIND)
+
+
+def _changed(rows: DataFrame, chain: Chain) -> DataFrame:
+    """Return the changes after the chain, which sees rows only: those that are added, then those that are taken back.
+
+    An update that one of its two rows leaves or enters the stream by is thus a delete or an insert.
+    """
+    taken = rows.filter(~F.col(KIND).isin(*ADDING)).drop(KIND)
+    sides = ((_added(rows), INSERT), (taken, DELETE))
+    return reduce(DataFrame.unionByName, [chain(side).withColumn(KIND, F.lit(kind)) for side, kind in sides])
 
 
 def in_schema(rows: DataFrame, schema: StructType) -> DataFrame:
@@ -83,4 +107,5 @@ def _parts(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], wa
             raise InvalidSpecError(f"source {slices[0].source} has slices to read, but the plan names no reader for it")
         yield in_schema(plan.reader.read(spark, slices), plan.schema)
     if paths:
-        yield staged_rows(spark, plan.schema, paths, warehouse)
+        schema = StructType([*plan.schema.fields, StructField(KIND, StringType())]) if plan.of_changes else plan.schema
+        yield staged_rows(spark, schema, paths, warehouse)

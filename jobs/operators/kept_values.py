@@ -28,6 +28,7 @@ class Chosen:
     skips: tuple[str, ...]
     kind: DataType
     order_kinds: tuple[DataType, ...]
+    ignores_duplicates: ClassVar[bool] = True
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -105,6 +106,11 @@ class Collected:
         return (self.column,)
 
     @property
+    def ignores_duplicates(self) -> bool:
+        """Whether each value counts once."""
+        return self.once
+
+    @property
     def accumulator(self) -> DataType:
         """The sorted values."""
         return ArrayType(self.kind)
@@ -143,6 +149,7 @@ class ApproximateDistinct:
 
     column: str
     size: int = 1024
+    ignores_duplicates: ClassVar[bool] = True
     accumulator: ClassVar[DataType] = ArrayType(LongType())
     returns: ClassVar[DataType] = LongType()
 
@@ -214,6 +221,12 @@ class ApproximatePercentile:
         value, count = _counted_value()
         counted = pl.struct(value, count.sum().over(value)).unique()
         return one.list.concat(other).list.eval(counted).list.sort()
+
+    def retract(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
+        """Subtract the counts of equal values."""
+        value, count = _counted_value()
+        rest = self.merge(one, other.list.eval(pl.struct(value, -count)))
+        return rest.list.eval(pl.element().filter(count > 0))
 
     def result(self, accumulator: pl.Expr) -> pl.Expr:
         """Return the least value such that at least this share of all values is not greater."""

@@ -17,6 +17,8 @@ from checkpointing.key_groups import KeyGroupRange, range_of
 from checkpointing.snapshots import RangeFiles
 from jobs.operators.aggregate import KeyedAggregates
 from jobs.operators.arrived import Arrived, take_apart
+from jobs.operators.changes import changes_of, with_kind
+from jobs.operators.changing import ChangingAggregates
 from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
 from jobs.operators.own_keys import require_own_keys
 from jobs.operators.reports import TaskReport, report_batch
@@ -58,10 +60,21 @@ class UpsertTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What a function has made of a micro-batch: output, state files, changes of the output, keys that are gone."""
+
+    output: pl.DataFrame
+    state: tuple[KeyedFile, ...]
+    changes: pl.DataFrame | None = None
+    gone: pl.DataFrame | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTask:
     """All that the tasks of one micro-batch need. `state[i]` are subtask i's live state files, oldest first.
 
-    `channel` takes output for downstream vertices that goes to no append table; None if there is none. `only` is the
+    `channel` takes output for downstream vertices that goes to no append table; None if there is none. With
+    `emits_changes` it takes the changes of the output instead, whatever the table is. `only` is the
     single input that has rows, which then arrive flat; None if several inputs may have rows. With `end_of_input` the
     function's `end_of_input`, if it has one, is called after the rows. Subtasks that are `outdated` rewrite their
     range of the state with the declared columns, even without rows. Those of `outdated_ranges` rewrite their range of
@@ -84,6 +97,7 @@ class KeyedTask:
     target: AppendTarget | UpsertTarget | None
     channel: TableName | None
     emits: bool
+    emits_changes: bool = False
     only: int | None = None
     end_of_input: bool = False
     outdated: frozenset[int] = frozenset()
@@ -117,42 +131,53 @@ class KeyedTask:
         rows = arrived.frames[: len(self.inputs)]
         range_state = self._range_state(subtask, own)
         if isinstance(self.function, MergesPartials):
-            output, state = self._aggregate(self.function, range_state, rows[0])
+            made = self._aggregate(self.function, range_state, rows[0])
         else:
-            output, state = self._process(range_state, rows, self._touched(rows))
-        written = self._write_output(output)
+            made = self._process(range_state, rows, self._touched(rows))
+        written = self._write_output(made.output)
+        emitted = self._write_changes(made.changes) if self.emits_changes else written
         return TaskReport(
             subtask=subtask,
-            emitted=written if self.emits else (),
+            emitted=emitted if self.emits else (),
             staged=self._staged(written),
-            state=state,
-            ranges=self._ranges(subtask, own, arrived, output),
+            state=made.state,
+            ranges=self._ranges(subtask, own, arrived, made),
             copies=COPIES.take_uses(),
             work=self.writer.watch.work(sum(frame.height for frame in rows)),
         )
 
-    def _aggregate(
-        self, function: MergesPartials, state: RangeState, rows: pl.DataFrame
-    ) -> tuple[pl.DataFrame, tuple[KeyedFile, ...]]:
+    def _aggregate(self, function: MergesPartials, state: RangeState, rows: pl.DataFrame) -> Computed:
         """Return the new rows of the touched keys, which are output and state. It never scans the whole state."""
         if rows.is_empty() and not state.outdated:
-            return empty_frame(self.output_schema), ()
+            return Computed(output=empty_frame(self.output_schema), state=())
         loaded = state.load()
         partials = function.partials(rows, loaded.schema)
-        new = function.merged(partials, of_keys(loaded, partials, self.keys))
-        shown = function.results(new) if isinstance(function, KeyedAggregates) else new
-        output = self._conformed(Processed(state=new, output=shown)).output
-        if not isinstance(function, KeyedAggregates):  # which emits the keys that it groups the rows by
+        before = of_keys(loaded, partials, self.keys)
+        new = function.merged(partials, before)
+        output = self._shown(function, new)
+        if not isinstance(function, KeyedAggregates | ChangingAggregates):  # which emit the keys of the rows
             self._require_own(output, rows)
-        delta = new.select(loaded.columns).with_columns(pl.lit(value=False).alias(DELETED))
-        return output, (state.write(loaded, delta),)
+        changes = None
+        if self.emits_changes:
+            changes = changes_of(self._shown(function, before), output, self.keys)
+        if not isinstance(function, ChangingAggregates):
+            delta = new.select(loaded.columns).with_columns(pl.lit(value=False).alias(DELETED))
+            return Computed(output=output, state=(state.write(loaded, delta),), changes=changes)
+        held = new.select(before.columns).cast(before.schema)
+        delta = change_of(before, held.drop(KEY_GROUP), partials.select(KEY_GROUP, *self.keys), self.keys)
+        gone = delta.filter(DELETED).select(self.keys)
+        written = (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
+        return Computed(output=output, state=written, changes=changes, gone=gone)
 
-    def _process(
-        self, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
-    ) -> tuple[pl.DataFrame, tuple[KeyedFile, ...]]:
+    def _shown(self, function: MergesPartials, state: pl.DataFrame) -> pl.DataFrame:
+        """Return the output rows of these state rows."""
+        shown = function.results(state) if isinstance(function, KeyedAggregates | ChangingAggregates) else state
+        return conform(shown, self.output_schema, self.operator, "output")
+
+    def _process(self, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame) -> Computed:
         ends = self.function if self.end_of_input and isinstance(self.function, EndsInput) else None
         if touched.is_empty() and ends is None and not state.outdated:
-            return empty_frame(self.output_schema), ()
+            return Computed(output=empty_frame(self.output_schema), state=())
         loaded = state.load()
         output, delta = self._of_rows(loaded, rows, touched)
         if ends is not None:
@@ -160,7 +185,8 @@ class KeyedTask:
                 ends, apply_change(loaded, StateChange(KeyedFileKind.DELTA, state.range, delta), self.keys)
             )
             output, delta = pl.concat([output, last]), superseded(delta, ended, self.keys)
-        return output, (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
+        written = (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
+        return Computed(output=output, state=written)
 
     def _of_rows(
         self, loaded: pl.DataFrame, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
@@ -204,25 +230,32 @@ class KeyedTask:
         return pl.concat(named).unique(subset=list(self.keys))
 
     def _write_output(self, output: pl.DataFrame) -> tuple[FileHandle, ...]:
-        place = self.target.table if isinstance(self.target, AppendTarget) else self.channel
+        elsewhere = None if self.emits_changes else self.channel
+        place = self.target.table if isinstance(self.target, AppendTarget) else elsewhere
         if place is None or output.is_empty():
             return ()
         return (self.writer.write(place, arrow_of(output, self.output_schema)),)
+
+    def _write_changes(self, changes: pl.DataFrame | None) -> tuple[FileHandle, ...]:
+        if self.channel is None or changes is None or changes.is_empty():
+            return ()
+        return (self.writer.write(self.channel, arrow_of(changes, with_kind(self.output_schema))),)
 
     def _staged(self, written: tuple[FileHandle, ...]) -> tuple[tuple[TableName, FileHandle], ...]:
         if not isinstance(self.target, AppendTarget):
             return ()
         return tuple((self.target.table, file) for file in written)
 
-    def _ranges(
-        self, subtask: int, own: KeyGroupRange, arrived: Arrived, output: pl.DataFrame
-    ) -> tuple[RangeFiles, ...]:
-        if not isinstance(self.target, UpsertTarget) or (output.is_empty() and not self._is_replaced(subtask)):
+    def _ranges(self, subtask: int, own: KeyGroupRange, arrived: Arrived, made: Computed) -> tuple[RangeFiles, ...]:
+        if not isinstance(self.target, UpsertTarget):
+            return ()
+        gone = made.output.clear() if made.gone is None else made.gone
+        if made.output.is_empty() and gone.is_empty() and not self._is_replaced(subtask):
             return ()
         files = self.target.files[subtask]
         upsert = self._upsert_range(self.target, own, files or ())
         current = arrived.frames[-1].drop(KEY_GROUP) if files is None else upsert.load()
-        return (RangeFiles(self.target.table, upsert.write(current, output)),)
+        return (RangeFiles(self.target.table, upsert.write(current, made.output, gone)),)
 
     def _must_run(self, subtask: int) -> bool:
         """Return whether a subtask without rows has work."""

@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, Unpack
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from checkpointing.identifiers import VertexId
+from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.aggregate import Aggregate, KeyedAggregates, needed_columns, output_schema, state_schema
+from jobs.operators.changes import KIND
+from jobs.operators.changing import ROWS, ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.enrich import EnrichFunction, enrich_schema, enrich_state_schema, gained_names
 from jobs.operators.meanings import aggregate_meanings, enrich_meanings
 from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
@@ -21,6 +24,7 @@ class KeyedPlace(TypedDict, total=False):
     max_parallelism: Required[int]
     table: StagedTable | None
     emits: bool
+    emits_changes: bool
     backend: StateBackend
     columns_renamed_from: Mapping[str, str]
 
@@ -35,6 +39,22 @@ def aggregate_spec(
         state=state_schema(keys, aggregates, rows),
         output=output_schema(keys, aggregates, rows),
         meanings=aggregate_meanings(aggregates, rows),
+        **place,
+    )
+
+
+def changing_aggregate_spec(
+    *, rows: StructType, keys: tuple[str, ...], aggregates: tuple[Aggregate, ...], **place: Unpack[KeyedPlace]
+) -> KeyedSpec:
+    """Return the vertex of these aggregates over changes of rows of schema `rows`. A key without rows has no row."""
+    changing = changing_aggregates(aggregates, rows)
+    needed = needed_columns(keys, changing, rows)
+    return KeyedSpec(
+        inputs=(KeyedInput(keys=keys, schema=StructType([*needed.fields, StructField(KIND, StringType())])),),
+        function=ChangingAggregates(keys, changing),
+        state=changing_state_schema(keys, changing, rows),
+        output=output_schema(keys, changing, rows),
+        meanings=(*aggregate_meanings(changing, rows), ColumnMeaning(column=ROWS, function="rows")),
         **place,
     )
 

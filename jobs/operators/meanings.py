@@ -6,7 +6,7 @@ from pyspark.sql.types import StructType
 
 from checkpointing.metadata.row_validity import NUMBER_MAX
 from checkpointing.state_meaning import PROCESS, Argument, ColumnMeaning
-from jobs.operators.aggregate import Aggregate
+from jobs.operators.aggregate import Named
 from jobs.operators.enrich import RIGHT, WAITING
 from jobs.operators.functions import KeyedFunction
 
@@ -15,7 +15,7 @@ class InvalidStateVersionError(ValueError):
     """A `state_version` is not a whole number from 1; the message names the declared value."""
 
 
-def aggregate_meanings(aggregates: Sequence[Aggregate], rows: StructType) -> tuple[ColumnMeaning, ...]:
+def aggregate_meanings(aggregates: Sequence[Named], rows: StructType) -> tuple[ColumnMeaning, ...]:
     """Return the meaning of each aggregate over rows of this schema."""
     return tuple(
         ColumnMeaning(

@@ -44,11 +44,15 @@ class InputPlan:
 
     `schema` is the schema of the rows on the channel. `reader` reads source slices; None if the
     upstream vertex is not a source. `chain` holds the transformations and the filter of row rules, applied lazily.
+    A channel `of_changes` may hold the kinds of changes. An operator that `takes_changes` gets each change with its
+    kind, and other operators get the rows that are added.
     """
 
     schema: StructType
     reader: SliceReader | None = None
     chain: Chain | None = None
+    of_changes: bool = False
+    takes_changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +110,9 @@ class KeyedSpec:
 
     `state` is the schema of a state row: the key columns (named as in the first input), then the
     function's own. `output` is the schema of the rows that the function emits. They go to `table` if there is one, and
-    to the downstream channels if `emits`. An upsert table's keys must include the vertex's keys, under the same names,
-    so that all rows of a table key meet in one subtask. `outdated` are the paths of restored state and upsert files
+    to the downstream channels if `emits`; with `emits_changes` the channels get the changes of these rows. An upsert
+    table's keys must include the vertex's keys, under the same names, so that all rows of a table key meet in one
+    subtask. `outdated` are the paths of restored state and upsert files
     that have other columns; a subtask that holds one rewrites its range. `meanings` say how the function's own state
     columns are computed. `columns_renamed_from` are old names of columns of state and output, by the new ones.
     """
@@ -121,6 +126,7 @@ class KeyedSpec:
     output: StructType
     table: StagedTable | None = None
     emits: bool = True
+    emits_changes: bool = False
     backend: StateBackend = field(default_factory=IncrementalBackend)
     outdated: frozenset[str] = frozenset()
     meanings: tuple[ColumnMeaning, ...] = ()

@@ -79,6 +79,17 @@ def require_totals_fit(
     _require_none(beside.filter(outside), keys, column, name, kind)
 
 
+def require_fit(
+    rows: pl.DataFrame, keys: Sequence[str], column: str, name: str, sums: pl.Expr, kind: pl.DataType
+) -> None:
+    """Raise SumOverflowError for an exact sum, held in 38 digits, that does not fit the type."""
+    largest, least = _largest(kind), _least(kind)
+    wide = pl.Decimal(_DIGITS_MAX, kind.scale if isinstance(kind, pl.Decimal) else 0)
+    _require_none(
+        rows.filter((sums > pl.lit(largest, dtype=wide)) | (sums < pl.lit(least, dtype=wide))), keys, column, name, kind
+    )
+
+
 def _require_none(rows: pl.DataFrame, keys: Sequence[str], column: str, name: str, kind: pl.DataType) -> None:
     if not rows.is_empty():
         raise SumOverflowError(name, column, rows.select(keys).row(0), kind)

@@ -100,7 +100,10 @@ class StagedVertex:
 
 @dataclass(frozen=True, slots=True)
 class AggregateVertex:
-    """Aggregates by key. `columns_renamed_from` are old names of its columns, by the new ones."""
+    """Aggregates by key. `columns_renamed_from` are old names of its columns, by the new ones.
+
+    If its input is another aggregate, it takes the changes of that one's rows.
+    """
 
     id: VertexId
     inputs: tuple[Input, ...]
@@ -109,6 +112,8 @@ class AggregateVertex:
     table: OutputTable | None = None
     renamed_from: VertexId | None = None
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
+    changes_of: VertexId | None = None
+    """The aggregate whose changes it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +170,11 @@ def tables_of(vertex: Declared) -> Iterator[tuple[TableName, TableName | None]]:
         yield vertex.check.quarantine, vertex.check.renamed_from
 
 
+def deletes_rows(vertex: Declared) -> bool:
+    """Return whether a row of this vertex may go without a new one in its place."""
+    return isinstance(vertex, AggregateVertex) and vertex.changes_of is not None
+
+
 class Declarations:
     """The vertices of one pipeline, by id."""
 
@@ -190,6 +200,10 @@ class Declarations:
     def amend(self, vertex: Declared) -> None:
         """Replace a declared vertex by one that does more; raise InvalidPipelineError if a table of it is taken."""
         self._put(vertex)
+
+    def is_aggregate(self, name: VertexId) -> bool:
+        """Return whether a vertex keeps aggregates by key, so that others may take its changes."""
+        return isinstance(self._vertices[name], AggregateVertex)
 
     def updates_of(self, name: VertexId) -> VertexId | None:
         """Return the aggregate whose updates the output of a vertex is, None if it is append-only.
@@ -222,4 +236,28 @@ class Declarations:
                     f"vertex {vertex.id}: table {table} is written by vertex {writer} already; "
                     "give each stream a table of its own"
                 )
+        self._require_deletes_taken(vertex)
         self._vertices[vertex.id] = vertex
+
+    def _require_deletes_taken(self, vertex: Declared) -> None:
+        """Raise InvalidPipelineError if rows can be deleted, and this vertex or its table cannot take them back."""
+        for reads in () if isinstance(vertex, AggregateVertex) else inputs_of(vertex):
+            if deletes_rows(self._vertices[reads.origin]):
+                raise InvalidPipelineError(
+                    f"vertex {vertex.id}: its rows are those of aggregate {reads.origin!r}, which takes changes and so "
+                    "deletes rows, and this step cannot take a row back. Only upsert and aggregate can: write the "
+                    f"stream of {reads.origin!r} with upsert, or aggregate it again"
+                )
+        if not isinstance(vertex, AggregateVertex) or vertex.table is None or not deletes_rows(vertex):
+            return
+        table, own = vertex.table, vertex.inputs[0].keys
+        if table.mode is TableMode.APPEND:
+            raise InvalidPipelineError(
+                f"table {table.name}: aggregate {vertex.id!r} takes changes and so deletes rows, which an append table "
+                "cannot do; write it with upsert"
+            )
+        if set(table.keys) != set(own):
+            raise InvalidPipelineError(
+                f"table {table.name}: aggregate {vertex.id!r} takes changes and so deletes rows, and finds them by its "
+                f"keys {list(own)} only; leave out keys={list(table.keys)}"
+            )

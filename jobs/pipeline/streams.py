@@ -46,7 +46,7 @@ from jobs.pipeline.processing import Rows, process_vertex
 from jobs.pipeline.quality import good_rows, row_rules, suite_of
 from jobs.pipeline.steps import selected, with_column
 from jobs.pipeline.unions import union_vertex
-from jobs.pipeline.updates import require_append_only, require_append_only_right
+from jobs.pipeline.updates import changes_taken, require_append_only_right
 from jobs.quality.expectation import Expectation
 from jobs.sinks.port import Sink, UpsertSink
 from jobs.state.files import NONE_RENAMED
@@ -269,16 +269,15 @@ class KeyedStream:
 
         The stream after it has updates: the new row of each key that a micro-batch touched. So `upsert` shows each
         key once. `table` holds a row for each key and each micro-batch that touched it; their number depends on how the
-        rows were split into micro-batches. `process` gets every update as a row. `renamed_from` is the id that the
-        vertex had before: it keeps its state. A column's old name is given where it is named: `count(renamed_from=)`.
-        Raises InvalidNameError, InvalidPipelineError for a missing column, a
-        column that cannot be added up, and an aggregate of updates, which would count every update.
+        rows were split into micro-batches. `process` gets every update as a row. Another `aggregate` takes back what an
+        update replaces. `renamed_from` is the vertex's old id: it keeps its state; `count(renamed_from=)` is a column's
+        Raises InvalidNameError, InvalidPipelineError for a column that it cannot take, or updates that lost their kind.
         """
         name, where = vertex_id(id), f"vertex {id}"
         if isinstance(renamed_from, AggregateColumn):
             raise InvalidPipelineError(f"{where}: no column may be called 'renamed_from'; it says the id of before")
-        require_append_only(where, self.stream.declarations, self.as_input())
         stream = self.stream
+        changes_of = changes_taken(where, stream.declarations, self.as_input(), columns)
         for name_of_hash, hashed in hashes(where, stream.schema, columns).items():
             stream = stream.with_column(name_of_hash, hashed, LongType())
         aggregates = named_aggregates(where, self.keys, stream.schema, columns)
@@ -290,6 +289,7 @@ class KeyedStream:
             aggregates,
             renamed_from=former_id(renamed_from),
             columns_renamed_from=former_columns(where, self.keys, columns, was),
+            changes_of=changes_of,
         )
         return _declared(self.stream.declarations, vertex)
 

@@ -1,19 +1,35 @@
 """Refuses the updates of an aggregate where a vertex would take each of them for a row of its own."""
 
+from collections.abc import Iterable
+
+from checkpointing.identifiers import VertexId
+from jobs.operators.changes import KIND
+from jobs.operators.changing import ROWS
+from jobs.pipeline.columns import require_unique
 from jobs.pipeline.declarations import Declarations, Input
 from jobs.pipeline.failures import InvalidPipelineError
 
 
-def require_append_only(where: str, declarations: Declarations, reads: Input) -> None:
-    """Raise InvalidPipelineError if the rows are updates: each would be added to the one that it replaces."""
+def changes_taken(where: str, declarations: Declarations, reads: Input, columns: Iterable[str]) -> VertexId | None:
+    """Return the aggregate whose changes an aggregate takes, or None if its rows are append-only.
+
+    `columns` are those of its results. Raise InvalidPipelineError for updates that came through another vertex: that
+    one passes on new rows only, so each would be added to the one that it replaces. Raise it too for a column that
+    has the name of one of ours.
+    """
+    if declarations.is_aggregate(reads.origin):
+        require_unique(where, [*reads.keys, *columns, ROWS])
+        for names in (declarations.vertex(reads.origin).rows.names, reads.schema.names):
+            require_unique(where, [*names, KIND])
+        return reads.origin
     upstream = declarations.updates_of(reads.origin)
     if upstream is not None:
         raise InvalidPipelineError(
-            f"{where}: its rows are updates of the aggregate {upstream!r}, which emits a key's new row whenever "
-            "the key changes, and every update would be counted. Aggregate the rows that go into "
-            f"{upstream!r} by ({', '.join(reads.keys)}) instead, or let a process function between the two emit "
-            "differences"
+            f"{where}: its rows are updates of the aggregate {upstream!r}, and vertex {reads.origin!r} between the two "
+            f"passes on new rows only, not those that they replace. Aggregate the stream of {upstream!r} itself: "
+            f"call key_by on it, or after transform, select, drop and with_column, which pass changes on"
         )
+    return None
 
 
 def require_append_only_right(where: str, declarations: Declarations, right: Input) -> None:

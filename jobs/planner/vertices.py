@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId
-from jobs.operators.keyed_vertices import KeyedPlace, aggregate_spec, enrich_spec
+from jobs.operators.keyed_vertices import KeyedPlace, aggregate_spec, changing_aggregate_spec, enrich_spec
 from jobs.operators.meanings import process_meanings
 from jobs.operators.spec import (
     InputPlan,
@@ -39,10 +39,14 @@ from jobs.state.backends import StateBackend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """The rest of a pipeline, as a vertex's plan needs it: all vertices, those that are read, how keyed ones run."""
+    """The rest of a pipeline, as a vertex's plan needs it: all vertices, those that are read, how keyed ones run.
+
+    `changelogs` are the vertices whose changes another one takes.
+    """
 
     vertices: Mapping[VertexId, Declared]
     read: frozenset[VertexId]
+    changelogs: frozenset[VertexId]
     parallelism: int
     max_parallelism: int
     backend: StateBackend
@@ -50,13 +54,20 @@ class Around:
 
 def vertex_plan(vertex: StagedVertex | KeyedVertex, around: Around) -> VertexPlan:
     """Return the vertex's plan; raise InvalidSpecError, naming the vertex, if no job can run it."""
-    return VertexPlan(_spec(vertex, around), tuple(_input_plan(reads, around) for reads in inputs_of(vertex)))
+    takes = isinstance(vertex, AggregateVertex) and vertex.changes_of is not None
+    inputs = tuple(_input_plan(reads, around, takes_changes=takes) for reads in inputs_of(vertex))
+    return VertexPlan(_spec(vertex, around), inputs)
 
 
-def _input_plan(reads: Input, around: Around) -> InputPlan:
+def _input_plan(reads: Input, around: Around, *, takes_changes: bool) -> InputPlan:
+    """Return how the input is read. Any aggregate's files may have kinds, since an older pipeline may have needed them.
+
+    Rows in flight, which an unaligned cut holds, come from the pipeline of that time.
+    """
     origin = around.vertices[reads.origin]
     reader = origin.source if isinstance(origin, SourceVertex) else None
-    return InputPlan(origin.rows, reader, in_turn([step.chain for step in reads.steps]))
+    chain = in_turn([step.chain for step in reads.steps])
+    return InputPlan(origin.rows, reader, chain, isinstance(origin, AggregateVertex), takes_changes)
 
 
 def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
@@ -68,13 +79,15 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
         "max_parallelism": around.max_parallelism,
         "table": _staged_table(vertex.table, vertex.rows),
         "emits": vertex.id in around.read,
+        "emits_changes": vertex.id in around.changelogs,
         "backend": around.backend,
         "columns_renamed_from": former_names_of_columns(vertex),
     }
     match vertex:
         case AggregateVertex():
             (reads,) = vertex.inputs
-            return aggregate_spec(rows=reads.schema, keys=reads.keys, aggregates=vertex.aggregates, **place)
+            spec = aggregate_spec if vertex.changes_of is None else changing_aggregate_spec
+            return spec(rows=reads.schema, keys=reads.keys, aggregates=vertex.aggregates, **place)
         case EnrichVertex():
             left, right = vertex.inputs
             return enrich_spec(

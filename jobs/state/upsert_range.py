@@ -42,13 +42,17 @@ class UpsertRange:
         parts = (frame_of(self._read(file)) for file in self.files)
         return pl.concat([empty_frame(self.schema), *parts])
 
-    def write(self, current: pl.DataFrame, output: pl.DataFrame) -> tuple[KeyedFile, ...]:
-        """Write the range with `output` in place of the rows of its keys; the last row of a key wins.
+    def write(self, current: pl.DataFrame, output: pl.DataFrame, gone: pl.DataFrame) -> tuple[KeyedFile, ...]:
+        """Write the range with `output` in place of the rows of its keys, and without the keys that are `gone`.
 
-        Return the range's files, complete: one, or none if the range has no rows.
+        The last row of a key wins. Return the range's files, complete: one, or none if the range has no rows.
         """
-        newest = output.unique(subset=list(self.keys), keep="last", maintain_order=True)
-        rows = pl.concat([current.join(newest, on=list(self.keys), how="anti", nulls_equal=True), newest])
+        on = list(self.keys)
+        newest = output.unique(subset=on, keep="last", maintain_order=True)
+        kept = current.join(newest, on=on, how="anti", nulls_equal=True)
+        if not gone.is_empty():
+            kept = kept.join(gone, on=on, how="anti", nulls_equal=True)
+        rows = pl.concat([kept, newest])
         if rows.is_empty():
             return ()
         handle = self.writer.write(self.table, arrow_of(rows, self.schema))

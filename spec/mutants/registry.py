@@ -5,6 +5,7 @@ from typing import Final
 from spec.mutants import (
     attempting,
     barriers,
+    changing,
     cleaning,
     columns,
     committing,
@@ -56,6 +57,7 @@ from spec.mutants import (
 from spec.mutants.planting import Mutant
 
 _ROOMS = (
+    changing,
     contents,
     descriptions,
     barriers,

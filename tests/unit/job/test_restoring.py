@@ -1,5 +1,7 @@
 """Builds the doors' first state from an entry: positions, overlapping ranges, and refusals (D3, G1, G2)."""
 
+from dataclasses import replace
+
 import pytest
 
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
@@ -16,6 +18,7 @@ from checkpointing.job.restoring import (
     positions,
 )
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
+from checkpointing.state_meaning import ColumnMeaning
 
 
 def one_source(*splits):
@@ -136,3 +139,61 @@ def test_the_store_knows_every_retained_state_file(job):
     assert 2 == store.latest_id
     assert (("old", "old"),) == acknowledged(SubtaskSnapshot(state=(old,))).shared
     assert () == acknowledged(SubtaskSnapshot(ranges=(RangeFiles("out/t", (new,)),))).shared
+
+
+COUNTED = ColumnMeaning(column="n", function="count")
+ROWS = ColumnMeaning(column="_rows", function="rows")
+
+
+def changes(*meanings, first="first", second="second"):
+    """Return a graph in which an aggregate takes the changes of another one."""
+    return JobGraph(
+        (
+            Vertex(first, VertexKind.KEYED, 1, meanings=(COUNTED,)),
+            Vertex(second, VertexKind.KEYED, 1, meanings=meanings, changes_of=first),
+        ),
+        (EdgeId(first, second),),
+    )
+
+
+def recorded(job, *vertices):
+    """Return a cut with these vertices, each with the columns of its state."""
+    graph = JobGraph(tuple(Vertex(name, VertexKind.KEYED, 1, meanings=meanings) for name, meanings in vertices), ())
+    cut = job.record(graph, 3, {})
+    meant = dict(vertices)
+    known = tuple(was.model_copy(update={"meanings": meant[was.vertex]}) for was in cut.vertices)
+    return cut.model_copy(update={"vertices": known})
+
+
+def test_a_vertex_that_takes_changes_goes_on_with_the_state_of_both(job):
+    """Both are in the cut, or neither is, and the state has all columns."""
+    both = recorded(job, ("first", (COUNTED,)), ("second", (COUNTED, ROWS)))
+    check_fits(changes(COUNTED, ROWS), both, 128)
+    check_fits(changes(COUNTED, ROWS), recorded(job), 128)
+
+
+@pytest.mark.parametrize(
+    ("vertices", "said"),
+    [
+        (
+            [("first", (COUNTED,))],
+            r"holds state of 'first' and none of 'second'; 'second' takes the changes of 'first'",
+        ),
+        ([("second", (COUNTED, ROWS))], r"holds state of 'second' and none of 'first'; 'second' takes"),
+        ([("first", (COUNTED,)), ("second", (COUNTED,))], r"holds state of 'second' without '_rows'"),
+        ([("first", (COUNTED,)), ("second", (ROWS,))], r"holds state of 'second' without 'n'.* Leave the column out"),
+        ([("first", (COUNTED,)), ("second", None)], r"holds state of 'second' without 'n'"),
+    ],
+)
+def test_a_vertex_may_not_take_back_rows_that_it_never_got(job, vertices, said):
+    """One of the two began later, or a column of the state did. The message says what to do."""
+    with pytest.raises(CutDoesNotFitError, match=said + r".*give 'second' and 'first' new ids"):
+        check_fits(changes(COUNTED, ROWS), recorded(job, *vertices), 128, allow_non_restored_state=True)
+
+
+def test_a_renamed_column_of_a_vertex_that_takes_changes_is_known(job):
+    """Its values are in the state under the old name."""
+    graph = changes(replace(COUNTED, column="many"), ROWS)
+    second = replace(graph.vertices[1], columns_renamed_from={"many": "n"})
+    cut = recorded(job, ("first", (COUNTED,)), ("second", (COUNTED, ROWS)))
+    check_fits(replace(graph, vertices=(graph.vertices[0], second)), cut, 128)

@@ -1,10 +1,11 @@
-"""The output of an aggregate is updates. A pipeline that would add them up is refused at that line (M1)."""
+"""The output of an aggregate is a changelog. A step that would count updates as rows is refused at that line (M1)."""
 
 from dataclasses import dataclass
 
 import pytest
 from pyspark.sql.types import LongType, StructType
 
+from checkpointing.config import CheckpointConfig, CheckpointingMode
 from jobs.pipeline import InvalidPipelineError, Pipeline, count, max_of, sum_of
 from jobs.planner import plan
 from jobs.quality.expectation import Expectation
@@ -24,14 +25,10 @@ class Differences:
         raise AssertionError("planning calls no function")
 
 
-def numbers():
-    """Return a source of split, n, key, value."""
-    return Pipeline("example").source("numbers", SequenceSource({"a": 10}))
-
-
-def per_key():
+def per_key(pipeline=None):
     """Return the updates of a count by key and split."""
-    return numbers().key_by("key", "split").aggregate("per_key", n=count(), top=max_of("value"))
+    rows = (pipeline or Pipeline("example")).source("numbers", SequenceSource({"a": 10}))
+    return rows.key_by("key", "split").aggregate("per_key", n=count(), top=max_of("value"))
 
 
 def again(rows):
@@ -39,28 +36,94 @@ def again(rows):
     return rows.key_by("split").aggregate("per_split", total=sum_of("n"))
 
 
+PASSES_CHANGES = {
+    "directly": lambda rows: rows,
+    "after its upsert table": lambda rows: rows.upsert("gold/per_key"),
+    "after its append table": lambda rows: rows.table("silver/per_key"),
+    "select": lambda rows: rows.select("split", "n"),
+    "drop": lambda rows: rows.drop("top"),
+    "with_column": lambda rows: rows.with_column("n", "n * 2", LongType()),
+    "transform": lambda rows: rows.transform(lambda each: each.filter("n > 1")),
+}
+
+
+@pytest.mark.parametrize("updates", PASSES_CHANGES.values(), ids=list(PASSES_CHANGES))
+def test_an_aggregate_of_updates_takes_back_what_they_replace(updates):
+    """The planner knows that the stream is a changelog: one vertex puts out changes, and the other takes them."""
+    pipeline = Pipeline("example")
+    again(updates(per_key(pipeline))).upsert("gold/per_split")
+    planned = plan(pipeline)
+    assert planned.vertices["per_key"].spec.emits_changes
+    (reads,) = planned.vertices["per_split"].inputs
+    assert (reads.of_changes, reads.takes_changes) == (True, True)
+    assert planned.vertices["per_split"].spec.inputs[0].schema.names == ["split", "n", "_change_kind"]
+    assert [meaning.column for meaning in planned.graph.vertex("per_split").meanings] == ["total", "_rows"]
+    assert planned.graph.vertex("per_split").changes_of == "per_key"
+
+
+def test_without_a_reader_of_changes_nobody_puts_them_out():
+    """A process function gets the new rows only."""
+    pipeline = Pipeline("example")
+    per_key(pipeline).key_by("key").process("differences", Differences(), state=STATE, output=OUTPUT)
+    planned = plan(pipeline)
+    assert not planned.vertices["per_key"].spec.emits_changes
+    assert not planned.vertices["differences"].inputs[0].takes_changes
+
+
 @pytest.mark.parametrize(
     "updates",
     [
-        pytest.param(per_key, id="directly"),
-        pytest.param(lambda: per_key().upsert("gold/per_key"), id="after its upsert table"),
-        pytest.param(lambda: per_key().table("silver/per_key"), id="after its append table"),
-        pytest.param(lambda: per_key().select("split", "n"), id="select"),
-        pytest.param(lambda: per_key().drop("top"), id="drop"),
-        pytest.param(lambda: per_key().with_column("n", "n * 2", LongType()), id="with_column"),
-        pytest.param(lambda: per_key().transform(lambda rows: rows.filter("n > 1")), id="transform"),
         pytest.param(lambda: per_key().drop("top").table("silver/n", id="kept"), id="a table of its own vertex"),
-        pytest.param(lambda: per_key().check_rows(NOT_NULL, quarantine="q/n", id="checked"), id="check_rows"),
+        pytest.param(lambda: per_key().check_rows(NOT_NULL, quarantine="q/n", id="kept"), id="check_rows"),
+        pytest.param(lambda: (rows := per_key()).union(rows, id="kept"), id="union"),
     ],
 )
-def test_an_aggregate_of_updates_is_refused_when_it_is_written(updates):
-    """Each update would count, and their number depends on the micro-batches."""
+def test_updates_that_lost_their_kind_are_refused(updates):
+    """A vertex between the two passes on new rows only. The message names it, and what to write instead."""
     with pytest.raises(InvalidPipelineError) as refused:
         again(updates())
     said = str(refused.value)
-    assert said.startswith("vertex per_split: its rows are updates of the aggregate 'per_key'")
-    assert "Aggregate the rows that go into 'per_key' by (split) instead" in said
-    assert "process function" in said
+    assert said.startswith("vertex per_split: its rows are updates of the aggregate 'per_key', and vertex 'kept'")
+    assert "Aggregate the stream of 'per_key' itself" in said
+
+
+def test_columns_of_ours_are_refused():
+    """The state has the number of rows in `_rows`, and changes have their kind in `_change_kind`."""
+    rows = per_key()
+    with pytest.raises(InvalidPipelineError, match="columns '_rows' and '_rows' have one name"):
+        rows.key_by("split").aggregate("other", _rows=count())
+    with pytest.raises(InvalidPipelineError, match="columns '_change_kind' and '_change_kind' have one name"):
+        rows.with_column("_change_kind", "1", LongType()).key_by("split").aggregate("other", n=count())
+
+
+DELETES = {
+    "append table": lambda rows: rows.table("silver/n"),
+    "append table of its own vertex": lambda rows: rows.table("silver/n", id="kept"),
+    "union": lambda rows: rows.union(rows, id="both"),
+    "check_rows": lambda rows: rows.check_rows(
+        Expectation("expect_column_values_to_not_be_null", {"column": "total"}), quarantine="q/n", id="checked"
+    ),
+    "process": lambda rows: rows.key_by("split").process("p", Differences(), state=STATE, output=OUTPUT),
+    "enrich": lambda rows: (
+        rows.select("split").key_by("split").connect(rows.key_by("split")).enrich("e", "total", latest_by="total")
+    ),
+    "other keys": lambda rows: rows.upsert("gold/n", keys=["split", "total"]),
+}
+
+
+@pytest.mark.parametrize("step", DELETES.values(), ids=list(DELETES))
+def test_a_step_that_takes_no_row_back_is_refused_by_name(step):
+    """It would keep rows that were deleted. The message names the aggregate and the steps that could."""
+    with pytest.raises(InvalidPipelineError, match=r"aggregate 'per_split'.* takes changes and so deletes rows"):
+        step(again(per_key()))
+
+
+def test_a_crash_may_not_take_a_row_back_twice():
+    """At least once, the rows after a barrier may come again after a crash, and so may what they take back."""
+    pipeline = Pipeline("example")
+    again(per_key(pipeline)).upsert("gold/per_split")
+    with pytest.raises(InvalidPipelineError, match=r"vertex per_split: it takes changes, and with mode at_least_once"):
+        plan(pipeline, config=CheckpointConfig(mode=CheckpointingMode.AT_LEAST_ONCE))
 
 
 def enriched(left, right):

@@ -1,0 +1,52 @@
+"""Changes of rows: the kind that each one has, and the changes that lead from one table to the next.
+
+A stream is append-only, or it is a changelog. A row of a changelog has a kind in the column `_change_kind` (Flink:
+`RowKind`). Inserts and updates-after add a row. Updates-before and deletes take one back, which an earlier row of the
+changelog has added. So all rows up to any cut, added and taken back, are the table at that cut.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import polars as pl
+import pyarrow as pa
+
+KIND: Final = "_change_kind"
+"""The column of a changelog that holds the kind of a row."""
+
+INSERT: Final = "+I"
+UPDATE_BEFORE: Final = "-U"
+UPDATE_AFTER: Final = "+U"
+DELETE: Final = "-D"
+
+ADDING: Final = (INSERT, UPDATE_AFTER)
+"""The kinds that add their row. The other two take it back."""
+
+_BEFORE: Final = "\0"
+"""Prefix of the old columns beside the new ones: no column of a user begins with it."""
+
+
+def with_kind(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a changelog of rows of this schema."""
+    return schema.append(pa.field(KIND, pa.string()))
+
+
+def changes_of(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return the changes from some rows to others. Both have at most one row for each key.
+
+    A row that stays as it is makes no change. What is taken back comes before what is added.
+    """
+    on, names = list(keys), before.columns
+    others = [name for name in names if name not in keys]
+    old = before.select(*on, *(pl.col(name).alias(_BEFORE + name) for name in others))
+    both = after.join(old, on=on, how="inner", nulls_equal=True)
+    differs = [pl.col(name).ne_missing(pl.col(_BEFORE + name)) for name in others]
+    changed = both.filter(pl.any_horizontal(differs)) if others else both.clear()
+    was = changed.select(*on, *(pl.col(_BEFORE + name).alias(name) for name in others)).select(names)
+    parts = (
+        (before.join(after, on=on, how="anti", nulls_equal=True), DELETE),
+        (was, UPDATE_BEFORE),
+        (after.join(before, on=on, how="anti", nulls_equal=True), INSERT),
+        (changed, UPDATE_AFTER),
+    )
+    return pl.concat([rows.select(*names, pl.lit(kind).alias(KIND)) for rows, kind in parts])

@@ -1,0 +1,16 @@
+"""The model of changes holds for the functions of the product, and a cut without earlier changes is not restored."""
+
+import pytest
+
+from spec.changing import changes_add_up, cuts_hold_all_changes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_changes_add_up_to_the_batch_at_each_cut(seed):
+    """Two aggregates with a filter between them, over random micro-batches (rule `changes-add-up`)."""
+    assert changes_add_up(seed)
+
+
+def test_a_vertex_that_takes_changes_begins_with_its_upstream():
+    """Cuts with the state of one of both, or without a column, are refused (rule `changes-begin-together`)."""
+    assert cuts_hold_all_changes()
