@@ -7,7 +7,7 @@ from rich.console import Console
 
 from checkpointing.evolution import Change, first_refused
 from checkpointing.job.renaming import rename_changes
-from checkpointing.job.restoring import CutDoesNotFitError, check_fits
+from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from jobs.at_rest.importing import Import, import_row, restorable
@@ -19,6 +19,7 @@ from jobs.engine_paths import typed
 from jobs.holding.job_state import newest_restorable
 from jobs.launch import Launch
 from jobs.planner import JobPlan
+from jobs.recovery.fitting import fitting
 from jobs.recovery.renaming import renaming_in
 from jobs.recovery.state_migration import all_changes, find_migrations, migrated
 from jobs.showing.quantities import plural
@@ -139,8 +140,7 @@ def _fitting(started: Launch, record: CheckpointRecord, root: Root, out: Console
     try:
         renaming = renaming_in(Warehouse(root, ProtocolPaths(started.plan.job)), started.plan.graph, record)
         record = renaming.record or record
-        plan = started.plan.with_discovered_splits(record)
-        check_fits(plan.graph, record, plan.config.max_parallelism, allow_non_restored_state=allowed)
+        plan = fitting(started.plan, renaming, allow_non_restored_state=allowed)
         migrations = find_migrations(plan, record, root)
         changes = (*rename_changes(renaming.due), *all_changes(plan, record, migrations))
         if first_refused(changes) is not None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from checkpointing.commit.net import Renamed
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import Generation, JobName, TableName
+from checkpointing.identifiers import Generation, JobName, TableName, VertexId
+from checkpointing.job.first_part import in_first_part, parts_of, read_alone
 from checkpointing.job.renaming import (
     due_renames,
     new_append_tables,
@@ -40,6 +41,8 @@ class Renaming:
     was: CheckpointRecord | None = None
     record: CheckpointRecord | None = None
     due: tuple[Rename, ...] = ()
+    read_alone: tuple[VertexId, ...] = ()
+    """The sources whose positions went to the first of their parts (`checkpointing.job.first_part`)."""
 
     @property
     def tables(self) -> Mapping[TableName, TableName]:
@@ -57,7 +60,8 @@ def find_renaming(graph: JobGraph, restored: CheckpointRecord | None) -> Renamin
     if restored is None:
         return Renaming()
     due = due_renames(graph, restored)
-    return Renaming(restored, under_new_names(graph, restored, due) if due else restored, due)
+    record, parts = under_new_names(graph, restored, due) if due else restored, parts_of(graph)
+    return Renaming(restored, in_first_part(record, parts), due, read_alone(record, parts))
 
 
 def renaming_in(warehouse: Warehouse, graph: JobGraph, record: CheckpointRecord) -> Renaming:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import TableName
-from checkpointing.job.restoring import check_fits
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.tick.messages import Question
 from jobs.engine_paths import typed
 from jobs.holding.job_stores import JobStores
 from jobs.planner import JobPlan
+from jobs.recovery.fitting import fitting
 from jobs.recovery.renaming import Renaming, find_renaming, names_before
 from jobs.recovery.restore_damage import must_be_sound, observe_sound
 from jobs.recovery.state_migration import plan_with_migrations
@@ -55,7 +55,7 @@ class Beginning:
             case Question.FITS:
                 if self.plan.cut_groups and self.renaming.record is not None:
                     _must_stand(self.renaming.record, seen, stores.warehouse)
-                self.plan = self._fitting(self.renaming.record, stores)
+                self.plan = self._fitting(stores)
             case Question.REPAIRABLE:
                 must_be_repairable(stores, seen.rows, self.tables())
             case Question.WHOLE:
@@ -65,14 +65,11 @@ class Beginning:
             case Question.POSSIBLE:
                 raise TypeError("nobody asks this of a tick")
 
-    def _fitting(self, restored: CheckpointRecord | None, stores: JobStores) -> JobPlan:
+    def _fitting(self, stores: JobStores) -> JobPlan:
         """Return the plan with its sources' splits; raise CutDoesNotFitError unless the cut can be restored into it."""
-        plan = self.plan.with_discovered_splits(restored)
-        if restored is None:
-            return plan
-        allowed = self.allow_non_restored_state
-        check_fits(plan.graph, restored, plan.config.max_parallelism, allow_non_restored_state=allowed)
-        return plan_with_migrations(plan, restored, stores.warehouse.root)
+        plan = fitting(self.plan, self.renaming, allow_non_restored_state=self.allow_non_restored_state)
+        restored = self.renaming.record
+        return plan if restored is None else plan_with_migrations(plan, restored, stores.warehouse.root)
 
 
 def _must_stand(restored: CheckpointRecord, seen: Observed, warehouse: Warehouse) -> None:

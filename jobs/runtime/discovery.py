@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.job.first_part import in_first_part
 from checkpointing.messages import PollSource
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.sources.closing import closing
-from jobs.sources.port import KnowsLag, Lag, Source, SourceError, in_parts, is_bounded, layers
+from jobs.sources.port import KnowsLag, Lag, Source, SourceError, begins_of, in_parts, is_bounded, layers
 from jobs.sources.position_words import ended_splits, positions_of
 
 ENDLESS: Final = 1_000_000_000_000
@@ -76,6 +77,7 @@ def discover(sources: Mapping[VertexId, Source], restored: CheckpointRecord | No
 
 def _discovered(name: VertexId, source: Source, restored: CheckpointRecord | None) -> Discovered:
     """Return what one source offers. Splits that have ended are not looked at, nor new ones of a part that has."""
+    restored = None if restored is None else in_first_part(restored, {name: begins_of(source)})
     positions = {split: at for (vertex, split), at in positions_of(restored).items() if at and vertex == name}
     ended = ended_splits(restored, name)
     found: dict[SplitId, Offer] = {}

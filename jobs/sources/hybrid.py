@@ -26,6 +26,7 @@ from jobs.sources.port import (
     DescribesItself,
     KnowsLag,
     Lag,
+    NamesPositions,
     NoSuchPositionError,
     ReadsParts,
     Source,
@@ -92,6 +93,14 @@ class Part:
     def named(self, split: SplitId, position: str) -> str:
         """Return the part, and the position in the words of its source; see `port.NamesPositions`."""
         return f"part {self.number}, {self._words.named(_ASKED, self._inner(split), position)}"
+
+    def knows(self, split: SplitId, position: str) -> bool:
+        """Return whether the part's source can read the position. A source without words cannot tell, and may."""
+        names = next((each for each in layers(self.source) if isinstance(each, NamesPositions)), None)
+        try:
+            return names is None or bool(names.named(self._inner(split), position))
+        except Exception:  # noqa: BLE001 - a user's code; each source refuses the positions of others in its own way
+            return False
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
         """Return the rows between two positions; see `port.CountsRows`."""

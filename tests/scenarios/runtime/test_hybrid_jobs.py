@@ -13,11 +13,15 @@ import pytest
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.messages import TickOutcome
 from jobs.at_rest.resetting import Reset, reset
+from jobs.at_rest.rollback import roll_back
 from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.holding.job_state import newest_restorable
 from jobs.planner import plan
+from jobs.runtime.discovery import discover
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
+from jobs.sources.hybrid import HybridSource
+from jobs.sources.port import SourceError
 from jobs.sources.sequence import SequenceSource
 from jobs.stores.cuts import CutStore
 from tests.scenarios.runtime.savepoint_job import at
@@ -51,6 +55,23 @@ KILLS = (
 
 def tick(root: Path, planned=None):
     return run_tick(planned or hybrid(), RuntimeSettings(warehouse=root), engine=LocalEngine())
+
+
+class Elsewhere(SequenceSource):
+    """A source whose positions are written in another way."""
+
+    def __init__(self, rows):
+        super().__init__(rows, keys=KEYS, bounded=True)
+
+    def named(self, split, position):
+        """Refuse the position of any other source."""
+        raise SourceError(f"{position} is no position of {split}")
+
+
+def discovered(root: Path, planned):
+    """Return what the source of the pipeline offers after the newest entry."""
+    (found,) = discover(planned.sources, newest_restorable(at(root))).values()
+    return found
 
 
 def rows(root: Path) -> Counter[str]:
@@ -114,11 +135,68 @@ def test_a_reset_of_history_reads_it_again_and_then_goes_on_with_live_rows(tmp_p
     assert {**DUE, "1.a": 160, "2.live": 95} == Counter(row[-2] for row in read_cut(tmp_path)["bronze/numbers"])
 
 
-def test_a_job_that_read_one_source_alone_is_refused_by_name(tmp_path):
-    """Nobody can tell to which part its positions belong. The old pipeline can go on."""
+def numbers(root: Path) -> Counter[tuple[str, int]]:
+    """Return how often the newest cut shows each number of each split, whatever part it was read in."""
+    return Counter((row[0].removeprefix("1."), row[1]) for row in read_cut(root)[BRONZE])
+
+
+WHOLE = {(split, n) for split, rows in {**HISTORY, "2.live": 90}.items() for n in range(rows)}
+PART_OF_HISTORY = {"a": 60, "b": 40}
+
+
+@pytest.mark.parametrize(
+    "boundary", [each if each == IN_MAKE_TEST else pytest.param(each, marks=pytest.mark.dear) for each in KILLS]
+)
+def test_a_job_that_read_one_source_alone_goes_on_with_it_as_the_first_part(tmp_path, boundary):
+    """The rest of history is read under its new names, then the live rows. A kill loses nothing and doubles nothing."""
+    tick(tmp_path, build(PART_OF_HISTORY))
+    command = [sys.executable, str(PROGRAM), str(tmp_path), "--hybrid"]
+    killed = subprocess.run(command, env=os.environ | {KILL_VARIABLE: boundary}, capture_output=True, check=False)
+    assert -signal.SIGKILL == killed.returncode, killed.stderr
+    assert TickOutcome.CAUGHT_UP is tick(tmp_path).outcome
+    assert numbers(tmp_path) == Counter(WHOLE)
+    assert {**PART_OF_HISTORY, "1.a": 90, "1.b": 70, "2.live": 90} == rows(tmp_path)
+    assert len(WHOLE) == sum(count for _, count, _ in read_cut(tmp_path)["gold/by_key"])
+    (source, *_) = newest_restorable(at(tmp_path)).vertices
+    assert ("1.a", "1.b", "2.live") == source.splits
+
+
+def test_a_finished_job_goes_on_with_a_new_part_behind_its_source(tmp_path):
+    """All of history was read by a source without parts. Only live rows are left."""
+    assert TickOutcome.FINISHED is tick(tmp_path, build(HISTORY, bounded=True)).outcome
+    assert [0, 0, 90] == [offer.lag.rows for offer in discovered(tmp_path, hybrid()).splits.values()]
+    tick(tmp_path)
+    assert {**HISTORY, "2.live": 90} == rows(tmp_path)
+
+
+@pytest.mark.dear
+def test_a_rollback_to_the_time_before_the_parts_reads_the_same_rows_again(tmp_path):
+    """The entry of before still has the names of before. The next tick gives the first part its names once more."""
+    tick(tmp_path, build(PART_OF_HISTORY, config=CONFIG.model_copy(update={"retained": 10})))
+    before = newest_restorable(at(tmp_path)).checkpoint
+    tick(tmp_path)
+    row = roll_back(at(tmp_path), before)
+    assert ("a", "b") == newest_restorable(at(tmp_path)).vertices[0].splits, row
+    tick(tmp_path)
+    assert numbers(tmp_path) == Counter(WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (SequenceSource({"x": 5}, bounded=True), "has no split '1.a'"),
+        (Elsewhere({"a": 150, "b": 150}), "does not know the position of split '1.a'"),
+    ],
+)
+def test_a_first_part_that_is_not_the_source_of_before_is_refused_by_name(tmp_path, first, why):
+    """A later part would repeat the rows. Nothing is claimed, and the old pipeline can go on."""
     tick(tmp_path, build())
     entry = newest_restorable(at(tmp_path))
-    with pytest.raises(CutDoesNotFitError, match="stands in split 'a' of source 'numbers', which reads several"):
-        tick(tmp_path)
+    turned = plan(over(HybridSource(first, SequenceSource({"a": 150, "b": 150}, keys=KEYS)), CONFIG))
+    told = f"checkpoint {entry.checkpoint} holds positions of source 'numbers', which has several parts now. "
+    with pytest.raises(CutDoesNotFitError) as refused:
+        tick(tmp_path, turned)
+    assert str(refused.value).startswith(told)
+    assert why in str(refused.value)
     assert entry == newest_restorable(at(tmp_path))
     assert TickOutcome.CAUGHT_UP is tick(tmp_path, build()).outcome
