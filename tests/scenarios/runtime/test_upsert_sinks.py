@@ -166,3 +166,22 @@ def test_a_target_that_is_ahead_is_refused_before_a_rollback(root, mirror):
     with pytest.raises(SinkRefusedError, match="another warehouse has published into it"):
         roll_back(at(root), first, sinks=sink.sinks)
     assert entry == newest(root)
+
+
+@pytest.mark.dear
+def test_the_command_takes_the_sink_back(typed, root, mirror, monkeypatch):
+    """It finds the sink in the pipeline that is named as module:attribute. The job's name alone finds no pipeline."""
+    monkeypatch.setenv("MIRROR", str(mirror.file))
+    pipeline = "tests.orchestration.numbers:mirrored"
+    for _ in range(2):
+        code, _, said = typed("run", pipeline, "--warehouse", root, "--checkpoints", 1)
+        assert 0 == code, said
+    before, first = mirror.shown(), newest(root).parent
+    expected = at_cut(root, first)[GOLD]
+    code, _, said = typed("rollback", "numbers", first, "--warehouse", root)
+    assert (1, before) == (code, mirror.shown())
+    assert "Name the pipeline as module:attribute, or leave the sink as it is with --leave-outside" in " ".join(
+        said.split()
+    )
+    code, _, said = typed("rollback", pipeline, first, "--warehouse", root)
+    assert (0, expected) == (code, mirror.shown()[1]), said
