@@ -82,6 +82,18 @@ def test_a_sink_that_comes_later_gets_the_whole_table(root, mirror):
     assert {False} == {only_changes for _, only_changes in mirror.how[:2]}
 
 
+@pytest.mark.dear
+def test_a_target_that_comes_from_a_backup_gets_the_whole_table(root, mirror):
+    """It has an older checkpoint than the one before. What has changed since then is not known."""
+    tick(root, 1, plan=mirrored(mirror))
+    backup = mirror.file.read_bytes()
+    tick(root, 1, plan=mirrored(mirror))
+    mirror.file.write_bytes(backup)
+    tick(root, 1, plan=mirrored(mirror))
+    assert_shown(root, mirror)
+    assert [False, True, False] == [only_changes for _, only_changes in mirror.how]
+
+
 BOUNDARIES = [
     (f"{side}:{step}", occurrence)
     for side in ("before", "after")
