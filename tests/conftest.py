@@ -71,16 +71,19 @@ def _shared_as(item: pytest.Item) -> str | None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator["SparkSession"]:
+def spark(request: pytest.FixtureRequest) -> Iterator["SparkSession"]:
     """Return the one Spark session of this process of a test run, with every set of jars that is here.
 
-    A test that needs a set which is missing fails, and says so.
+    The sets that marks name are fetched first, since a session takes no jars once it runs. A test that needs another
+    set which is missing fails, and says so.
     """
     # Imported late: the pure tests must not pay for Spark.
     from jobs.spark.jar_sets import JAR_SETS
-    from jobs.spark.jars import not_fetched
+    from jobs.spark.jars import fetch, jar_set, jars_folder, not_fetched
     from jobs.spark.session import SparkConfig, open_session
 
+    for name in {name for item in request.session.items for mark in item.iter_markers("jars") for name in mark.args}:
+        fetch(jars_folder(), jar_set(name))
     missing = [jars.name for jars in not_fetched(JAR_SETS)]
     session = open_session(SparkConfig(jar_sets=tuple(name for name in JAR_SETS if name not in missing)))
     yield session

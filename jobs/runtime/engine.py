@@ -17,7 +17,7 @@ from jobs.operators.failures import MicroBatchError
 from jobs.operators.spec import VertexPlan
 from jobs.runtime.listener import JarsFetching, SparkStarted, SparkStarting, StateLoaded, TickListener
 from jobs.spark.jars import fetch, jars_folder, not_fetched
-from jobs.spark.session import SparkConfig, abandon, is_alive, is_local, open_session
+from jobs.spark.session import SparkConfig, abandon, finds_open, is_alive, is_local, open_session
 from jobs.spark.workers import UnfitWorkerError, must_agree, must_suit
 from jobs.state.worker_copy import NO_USES, CopyUses
 from jobs.storage.address import Root
@@ -85,7 +85,10 @@ class SparkEngine:
         return done.finished
 
     def close(self) -> None:
-        """Stop the session if it was opened here. A later micro-batch opens another one."""
+        """Stop the session if this engine opened it. A later micro-batch opens another one.
+
+        A session that it found open in this process goes on.
+        """
         uses, self.copies = self.copies, NO_USES
         if not is_local(self._config) and uses != NO_USES:
             self._listener.progress(StateLoaded(uses))
@@ -138,6 +141,7 @@ class SparkEngine:
             if self._session is None:
                 self._listener.progress(SparkStarting())
                 started = time.monotonic()
+                self._own = self._own and not finds_open(self._config)
                 self._session = open_session(self._config)
                 self._listener.progress(SparkStarted(round((time.monotonic() - started) * 1000)))
             return self._session

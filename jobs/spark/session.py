@@ -82,7 +82,9 @@ class SparkConfig:
 
 
 def open_session(config: SparkConfig) -> SparkSession:
-    """Return a session of this configuration, which the caller stops. A running classic session is used again.
+    """Return a session of this configuration. A classic session that is open in this process is used again.
+
+    The caller stops the session, unless somebody else has opened it (`finds_open`).
 
     Raises JarsError if a set of jars was not fetched. It switches off PySpark's own log of errors, which prints each
     error with its Java stack, even a caught one.
@@ -107,6 +109,11 @@ def open_session(config: SparkConfig) -> SparkSession:
         opened = builder.getOrCreate()
     _quiet_accumulators(opened)
     return opened
+
+
+def finds_open(config: SparkConfig) -> bool:
+    """Return True if `open_session` returns a session that somebody else has opened in this process."""
+    return config.connect_url is None and SparkContext._active_spark_context is not None  # noqa: SLF001 - no other way
 
 
 def _quiet_accumulators(session: SparkSession) -> None:

@@ -9,21 +9,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.sources.cuts import CutSource
 from jobs.sources.delta import DeltaSource
-from jobs.spark.jars import fetch, jar_set, jars_folder
 from jobs.storage.address import StoreUrl
 from tests.object_store import KEY, SECRET
 from tests.scenarios.runtime import cut_jobs
 from tidemark.testing import SourceContract, SurvivesKills
 
 
-@pytest.fixture(scope="module")
-def s3a_jars():
-    """Fetch what Spark needs to read S3, if it is missing, before Spark starts."""
-    fetch(jars_folder(), jar_set("s3a"))
-
-
 @pytest.fixture(autouse=True)
-def store(s3a_jars, spark, store_server, monkeypatch):
+def store(spark, store_server, monkeypatch):
     """Let this process, the ticks that it starts, and Spark reach the server."""
     for name, value in store_server.environment.items():
         monkeypatch.setenv(name, value)
@@ -42,7 +35,7 @@ def store(s3a_jars, spark, store_server, monkeypatch):
         spark.conf.unset(f"fs.s3a.{name}")
 
 
-pytestmark = [pytest.mark.spark, pytest.mark.dear]
+pytestmark = [pytest.mark.spark, pytest.mark.dear, pytest.mark.jars("s3a")]
 
 
 def url_of(folder: Path) -> StoreUrl:
