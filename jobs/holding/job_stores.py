@@ -285,14 +285,15 @@ class JobStores:
             return CheckpointId(self._logs.shown(log.looked_at(), table) if there else NO_CHECKPOINT)
 
     def look_again(self, tables: Iterable[TableName]) -> None:
-        """Read what was committed meanwhile, at a time when no checkpoint waits.
+        """Read what the next checkpoint needs and this process does not know, at a time when no checkpoint waits.
 
-        The next checkpoint then need not read it between its barrier and its cut.
+        The next checkpoint then need not read it between its barrier and its cut. A table's newest version is mostly a
+        commit of this process. Then nothing is asked: the checkpoint looks for commits of others itself.
         """
 
         def look_at(table: TableName) -> None:
             with self._lock(table):
-                self._outputs.check([table])
+                self._outputs.examine(table)
                 self._logs.shown(self._logs.log(table).known(), table)
 
         looks: list[Callable[[], object]] = [self.rows, self.recorded_cuts]

@@ -149,6 +149,13 @@ class OutputTables:
         """
         return tuple(problem for table in tables for problem in self._checked(table, leaving))
 
+    def examine(self, table: TableName) -> None:
+        """Examine the table at the version that this process knows. The next `check` looks for newer versions only.
+
+        Raises what delta-rs raises if the table cannot be read.
+        """
+        self._problems(table, self._tables.log(table).known())
+
     def _expect(self, table: TableName, expected: _Expected) -> None:
         self._expected[table] = expected
         self._sound_at.pop(table, None)

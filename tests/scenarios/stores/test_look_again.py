@@ -55,7 +55,10 @@ def test_between_two_looks_a_commit_reads_no_log(stores, rows, tables, silver, r
 
 
 def test_a_look_reads_no_log_if_only_we_have_committed(stores, rows, tables, silver, reads):
-    """The process knows what it has committed itself, in the table as in `checkpoints` and `cuts`."""
+    """The process knows what it has committed itself, in the table as in `checkpoints` and `cuts`.
+
+    The check before the next commit finds the commits of others.
+    """
     _checkpoint(stores, rows, tables, silver, 1)
     stores.look_again([silver])
     reads.clear()
@@ -65,11 +68,26 @@ def test_a_look_reads_no_log_if_only_we_have_committed(stores, rows, tables, sil
     assert [] == reads
     DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
     stores.look_again([silver])
+    assert [] == reads
+    stores.check([silver])
     assert ["update_incremental"] == reads[:1]
 
 
+def test_a_look_asks_nothing_about_tables_that_only_we_have_committed_to(stores, rows, tables, silver, monkeypatch):
+    """In an object store, each question is a request. The check before the next commit asks it anyway."""
+    _checkpoint(stores, rows, tables, silver, 1)
+    stores.look_again([silver])
+    _checkpoint(stores, rows, tables, silver, 2)
+    asked, plain = [], DeltaLog.ends_at
+    monkeypatch.setattr(DeltaLog, "ends_at", lambda log, version: asked.append(log.folder) or plain(log, version))
+    stores.look_again([silver])
+    assert tables.warehouse.place(silver) not in asked
+    stores.check([silver])
+    assert tables.warehouse.place(silver) in asked
+
+
 def test_commits_of_others_after_the_look_are_noticed(stores, rows, tables, another, silver):
-    """Each look reads the log, so the next one sees newer commits."""
+    """The check before a commit sees them, whenever they came."""
     _checkpoint(stores, rows, tables, silver, 1)
     stores.look_again([silver])
     DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
