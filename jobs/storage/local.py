@@ -1,16 +1,15 @@
-"""Places files that a process writes bit by bit, such as a trace.
-
-An object store cannot write an object in this way.
-"""
+"""Places files of an object store's warehouse on this machine: a trace, which is written bit by bit, and copies."""
 
 import atexit
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
 from jobs.storage.folder import Folder
-from jobs.storage.place import StoragePlace
+from jobs.storage.place import StoragePlace, local
 
 
 def local_path(place: StoragePlace) -> Path:
@@ -33,3 +32,10 @@ def _working_copies() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="tidemark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+@contextmanager
+def scratch_folder() -> Iterator[StoragePlace]:
+    """Lend an empty folder of this machine, and delete it at the end."""
+    with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
+        yield local(Path(folder))

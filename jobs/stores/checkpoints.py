@@ -106,7 +106,7 @@ class CheckpointStore:
         them. The entries that the fence needs must be readable.
         """
         self._warehouse = warehouse
-        self._log = DeltaLog(warehouse.place(warehouse.paths.checkpoints), hook=hook)
+        self._log = DeltaLog(warehouse.place(warehouse.paths.checkpoints), hook=hook, small=True)
         self._files = RowFiles(self._log.folder, SCHEMA, nullable=frozenset({"checkpoint"}))  # a claim has none
         self._beyond_damage = beyond_damage
         self._manifests = ManifestFiles(warehouse)

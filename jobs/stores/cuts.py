@@ -64,7 +64,7 @@ class CutStore:
     def __init__(self, warehouse: Warehouse, *, hook: FaultHook = no_fault) -> None:
         """Open the table. The job's first tick creates it."""
         self._warehouse = warehouse
-        self._log = DeltaLog(warehouse.place(warehouse.paths.cuts), hook=hook)
+        self._log = DeltaLog(warehouse.place(warehouse.paths.cuts), hook=hook, small=True)
         self._files = RowFiles(self._log.folder, SCHEMA)
         self._log.create(SCHEMA, dict(SMALL_TABLE))
 

@@ -13,6 +13,7 @@ is not synced then, so a power cut may lose it. `DeltaLog.sync` makes a log entr
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -24,6 +25,7 @@ from jobs.storage.folder import Folder
 from jobs.storage.place import StoragePlace, delete_folder
 from jobs.storage.synced import new_folders, sync_files, sync_folders
 from jobs.storage.together import together
+from jobs.stores.copied_log import copied
 from jobs.stores.known_table import Action, KnownTable
 from jobs.stores.log_entries import METADATA_KEY, entry_place, log_of
 from jobs.stores.log_entry import write_entry
@@ -50,9 +52,12 @@ def no_fault(moment: CommitMoment) -> None:
 class DeltaLog:
     """The log of one table, held open. Each look reads only the versions that came after the last look."""
 
-    def __init__(self, folder: StoragePlace, *, hook: FaultHook = no_fault) -> None:
-        """Name the table. Nothing is read yet."""
+    def __init__(self, folder: StoragePlace, *, hook: FaultHook = no_fault, small: bool = False) -> None:
+        """Name the table. Nothing is read yet. `small` says that its log is short, so that it is opened as a copy."""
         self.folder = folder
+        self._small = small and not isinstance(folder.storage, Folder)
+        self._is_copy = False
+        """Whether delta-rs has the table from a copy of its log, which it cannot update."""
         self._hook = hook
         self._table: KnownTable | None = None
         self._committed = -1
@@ -169,11 +174,15 @@ class DeltaLog:
         Raises what delta-rs raises if the table cannot be read.
         """
         known = self.known()
+        if self._is_copy:
+            return self._opened(DeltaTable(str(self.folder))).loaded
         is_behind = known.loaded.version() < known.version()
         return (self._updated(known, known.version()) if is_behind else known).loaded
 
     def _updated(self, table: KnownTable, least: int) -> KnownTable:
         """Let delta-rs read what was committed since it read the log. If it is not at version `least` then, reopen."""
+        if self._is_copy:
+            return self.reopen()
         try:
             table.loaded.update_incremental()
         except Exception:  # noqa: BLE001 - the log may have been shortened since the last look, so read it anew
@@ -186,8 +195,14 @@ class DeltaLog:
     def reopen(self) -> KnownTable:
         """Read the log anew. Return the table."""
         self._table, self._committed = None, -1
-        self._table = KnownTable(DeltaTable(str(self.folder)), self.folder.name)
-        self._looked = True
+        if self._small:
+            with suppress(Exception):  # whatever it is, delta-rs may succeed, or says what is wrong with the log
+                table, self.checkpoint_at = copied(self.folder)
+                return self._opened(table, is_copy=True)
+        return self._opened(DeltaTable(str(self.folder)))
+
+    def _opened(self, table: DeltaTable, *, is_copy: bool = False) -> KnownTable:
+        self._table, self._is_copy, self._looked = KnownTable(table, self.folder.name), is_copy, True
         return self._table
 
     def commit(
