@@ -208,6 +208,7 @@ def _store_commits(results: Results, extent: Extent) -> Figures:
         "sequential": middle(result["sequential"][WARM_UP:]),
         "ours_s": middle(result["commits_ms"][WARM_UP:]) / 1000,
         "requests": result["requests"],
+        "server": result["server"],
     } | parts
 
 
@@ -218,6 +219,7 @@ def _store_starts(results: Results, extent: Extent) -> Figures:
         "sequential": middle(result["sequential"]),
         "ours_s": middle(result["start_s"]),
         "requests": result["requests"],
+        "server": result["server"],
     }
 
 

@@ -1,9 +1,18 @@
 """A job with the tables and states of the flights, and an S3 server that takes 30 ms for each request.
 
 The job's micro-batches run in this process without Spark (`tiny_job`), because only its checkpoints and stores are
-measured. The server (moto) and a proxy before it have processes of their own, so neither uses this process's time.
+measured. The server and a proxy before it have processes of their own, so neither uses this process's time.
+
+The server is versitygw, which stores objects as files, if that program is installed. It answers requests at the same
+time, as every store does that people run. Otherwise it is moto, which answers one after the other.
 """
 
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +24,15 @@ from bench.tiny_job import ROWS
 from jobs.planner import JobPlan, plan
 from jobs.quality.expectation import Expectation
 from jobs.sources.sequence import SequenceSource
-from tests.object_store import serving
+from tests.object_store import KEY, SECRET, Server, serving
 from tests.store_proxy import Proxy
 from tidemark import CheckpointConfig, Pipeline, count, sum_of
 
 LATENCY_MS: Final = 30
 BUCKET: Final = "lake"
+_VERSITYGW: Final = "versitygw"
+_START_S: Final = 30
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
 
 
 def job(epochs: int) -> JobPlan:
@@ -49,13 +61,57 @@ def job(epochs: int) -> JobPlan:
     return plan(pipeline)
 
 
+def server_name() -> str:
+    """Return the name of the server that `slow_store` starts."""
+    return "moto" if shutil.which(_VERSITYGW) is None else _VERSITYGW
+
+
+def scratch_folder() -> Path | None:
+    """Return a folder that lies in memory, where syncing a file costs nothing; None for the usual place."""
+    return _MEMORY if os.access(_MEMORY, os.W_OK) else None
+
+
 @contextmanager
 def slow_store(holding: Path | None = None) -> Iterator[Proxy]:
     """Yield the proxy before a server with a bucket. Both are stopped at the end, by their process ids.
 
     The bucket begins with the files of the folder `holding`/BUCKET, or empty.
     """
-    with serving(holding=holding) as server, Proxy(server, latency_ms=LATENCY_MS) as slow:
-        if holding is None:
-            server.make_bucket(BUCKET)
-        yield slow
+    start = serving if server_name() == "moto" else _versitygw
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as empty:
+        Path(empty, BUCKET).mkdir()
+        with start(holding=holding or Path(empty)) as server, Proxy(server, latency_ms=LATENCY_MS) as slow:
+            yield slow
+
+
+@contextmanager
+def _versitygw(*, holding: Path) -> Iterator[Server]:
+    """Run versitygw on a folder, which holds the objects."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(  # noqa: S603 - a program that somebody has installed
+        [_VERSITYGW, "--port", f"127.0.0.1:{port}", "posix", str(holding)],
+        env=os.environ | {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait_for(port, process)
+        yield Server(f"http://127.0.0.1:{port}", process.pid)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + _START_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            if process.poll() is not None or time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+        else:
+            return

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.measures import Laps, caught_up, print_result
-from bench.store_job import BUCKET, job, slow_store
+from bench.store_job import BUCKET, job, server_name, slow_store
 from bench.tick_trace import commits
 from bench.tiny_job import TinyEngine
 from jobs.runtime.settings import RuntimeSettings
@@ -45,6 +45,7 @@ def main() -> None:
     print_result(
         {
             "program": "tidemark-store-commits",
+            "server": server_name(),
             "commits_ms": [one.whole_ms for one in times],
             "check_ms": [one.sent_ms - one.checked_ms for one in times],
             "append_ms": [one.appended_ms - one.sent_ms for one in times],

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.measures import FailedTickError, Laps, print_result
-from bench.store_job import BUCKET, job, slow_store
+from bench.store_job import BUCKET, job, scratch_folder, server_name, slow_store
 from bench.tick_trace import first_micro_batch_ms
 from bench.tiny_job import TinyEngine
 from checkpointing.job.setup import TickLimits
@@ -31,7 +31,6 @@ _TICKS: Final = 3
 _PER_TICK: Final = 250
 _PREFIX: Final = "starts"
 _URL: Final = StoreUrl(f"s3://{BUCKET}/{_PREFIX}")
-_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
 
 
 def main() -> None:
@@ -41,7 +40,7 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path)
     asked = parser.parse_args()
     planned = job(asked.checkpoints + _TICKS + 1)
-    with tempfile.TemporaryDirectory(dir=asked.scratch or _in_memory()) as scratch:
+    with tempfile.TemporaryDirectory(dir=asked.scratch or scratch_folder()) as scratch:
         _lay_out(planned, Path(scratch, BUCKET, _PREFIX), asked.checkpoints)
         with slow_store(Path(scratch)) as slow:
             os.environ.update(slow.environment)
@@ -49,6 +48,7 @@ def main() -> None:
     print_result(
         {
             "program": "tidemark-store-starts",
+            "server": server_name(),
             "start_s": [took for took, _, _ in result],
             "sequential": [chain for _, chain, _ in result],
             "requests": result[-1][2],
@@ -61,11 +61,6 @@ def _lay_out(planned: JobPlan, root: Path, checkpoints: int) -> None:
     done = 0
     while done < checkpoints:
         done += len(_tick(planned, root, min(_PER_TICK, checkpoints - done)).completed)
-
-
-def _in_memory() -> Path | None:
-    """Return a folder that lies in memory, where syncing a file costs nothing; None for the usual place."""
-    return _MEMORY if os.access(_MEMORY, os.W_OK) else None
 
 
 def _start(planned: JobPlan, slow: Proxy) -> tuple[float, int, dict[str, int]]:
