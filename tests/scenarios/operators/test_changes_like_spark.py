@@ -6,6 +6,7 @@ import random
 import pytest
 from pyspark.sql.types import LongType
 
+from checkpointing.job.restoring import CutDoesNotFitError
 from jobs.reading import Cuts
 from tidemark import (
     Pipeline,
@@ -153,3 +154,40 @@ def test_a_kill_changes_nothing(tmp_path, spark):
     trial.kill("after:AppendRow#2", spark_cores=1, every_rows=20, slice_rows_max=10, retained=9)
     trial.run(every_rows=20, slice_rows_max=10, retained=9)
     judge(spark, trial.warehouse, FIXED)
+
+
+@pytest.mark.dear
+def test_an_aggregate_may_not_begin_after_the_one_that_it_reads(tmp_path, spark):
+    """The job has counted rows already. An aggregate over it, added later, is refused before the claim.
+
+    Another vertex that reads the updates gets the new rows only, with and without that aggregate.
+    """
+
+    def begin(data):
+        pipeline = Pipeline("changes")
+        rows = pipeline.source("rows", SequenceSource({"a": 30}, keys=3))
+        return pipeline, rows.key_by("key").aggregate("first", n=count())
+
+    def alone(data):
+        pipeline, first = begin(data)
+        first.table("silver/first").table("silver/kept", id="kept")
+        return pipeline
+
+    def followed(data):
+        pipeline, first = begin(data)
+        first.table("silver/first").table("silver/kept", id="kept")
+        first.key_by("n").aggregate("sizes", keys=count()).upsert("gold/sizes")
+        return pipeline
+
+    cut = Trial(alone, tmp_path).run(every_rows=10, checkpoints=1)
+    assert new_rows(cut, "silver/kept") == new_rows(cut, "silver/first")
+    with pytest.raises(CutDoesNotFitError, match=r"holds state of 'first' and none of 'sizes'.* new ids"):
+        Trial(followed, tmp_path).run()
+    cut = Trial(followed, tmp_path / "anew").run(every_rows=10)
+    assert new_rows(cut, "silver/kept") == new_rows(cut, "silver/first")
+    assert cut.polars("gold/sizes").collect().rows() == [(10, 3)]
+
+
+def new_rows(cut, table):
+    """Return the rows of an append table of updates, sorted."""
+    return sorted(cut.polars(table).collect().rows())
