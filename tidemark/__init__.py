@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from checkpointing.config import CheckpointConfig, CheckpointingMode, RestartStrategyKind, StateBackendKind
     from checkpointing.identifiers import InvalidNameError
     from checkpointing.messages import PollSource
+    from jobs.kafka_sink.sink import KafkaSink
     from jobs.operators.aggregate_functions import AggregateFunction
     from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
     from jobs.pipeline.aggregates import (
@@ -127,6 +128,7 @@ __all__ = [
     "InvalidMomentError",
     "InvalidNameError",
     "InvalidPipelineError",
+    "KafkaSink",
     "KafkaSource",
     "KeyedFunction",
     "KeyedStream",
@@ -237,6 +239,7 @@ _MODULES: Final = {
         "ReadingError",
     ),
     "jobs.sinks.port": ("Difference", "Sink", "SinkError", "TableChanges", "UpsertSink"),
+    "jobs.kafka_sink.sink": ("KafkaSink",),
     "jobs.postgres_sink.sink": ("PostgresSink",),
     "jobs.sources.committed_positions": ("CommitsToFile",),
     "jobs.sources.cuts": ("CutSource",),
@@ -274,6 +277,7 @@ _MODULES: Final = {
 """Where each name comes from."""
 
 _EXTRAS: Final = {
+    "jobs.kafka_sink.sink": ("confluent_kafka", "kafka"),
     "jobs.sources.kafka.source": ("confluent_kafka", "kafka"),
     "jobs.postgres_sink.sink": ("psycopg", "postgres"),
     "jobs.sources.postgres.changes": ("psycopg", "postgres"),

@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each of the 23 machines. Some 130 to 170 of them are
+The nightly profile takes 2,000 runs of up to 200 steps of each of the 24 machines. Some 130 to 170 of them are
 taken, so four machines together take more than a million.
 """
 
@@ -25,6 +25,7 @@ from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.keeping import KeepingMachine
+from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.subtask import SubtaskMachine
@@ -39,6 +40,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     SubtaskMachine,
     AttemptsMachine,
     LostAnswersMachine,
+    OutsideTransactionMachine,
     ReadersMachine,
     RepairMachine,
     LineMachine,

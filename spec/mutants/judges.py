@@ -21,6 +21,7 @@ from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.judging import BrokenRuleError
 from spec.machines.keeping import KeepingMachine
+from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.subtask import SubtaskMachine
@@ -190,6 +191,7 @@ COMMIT = Judge("commit machine", _by_machine(CommitMachine), 60)
 CLEANUP = Judge("clean-up machine", _by_machine(CleanupMachine), 60)
 KEEPING = Judge("machine of what a clean-up keeps", _by_machine(KeepingMachine), 60)
 SUBTASK = Judge("subtask machine", _by_machine(SubtaskMachine), 60)
+OUTSIDE_TRANSACTIONS = Judge("machine of outside transactions", _by_machine(OutsideTransactionMachine), 60)
 READERS = Judge("machine of the splits' turns", _by_machine(ReadersMachine), 60)
 REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
 LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)

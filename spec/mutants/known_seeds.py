@@ -245,4 +245,8 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "the import of an abandoned savepoint is abandoned": 39,
     "an import leaves the rows in flight behind": 147,
     "a clean up beside an import deletes what no entry names yet": 346,
+    "the number is read while a commit is on its way": 2,
+    "the target is taken over after the number is read": 5,
+    "a lost reply means that nothing was written": 5,
+    "only the same number is passed over": 39,
 }

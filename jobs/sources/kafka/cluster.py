@@ -40,7 +40,7 @@ _REFUSED_S: Final = 5.0
 """For so long it stays known that no broker answered."""
 _RECORD_S: Final = 5.0
 
-_QUICK: Final = {"reconnect.backoff.max.ms": "1000", "socket.connection.setup.timeout.ms": "5000"}
+QUICK: Final = {"reconnect.backoff.max.ms": "1000", "socket.connection.setup.timeout.ms": "5000"}
 """A returning broker is found soon. librdkafka itself would wait up to ten seconds."""
 
 _LOOKING: Final = {
@@ -50,9 +50,10 @@ _LOOKING: Final = {
     "isolation.level": "read_committed",
 }
 
-_silent = logging.getLogger("tidemark.kafka")
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
+SILENT: Final = logging.getLogger("tidemark.kafka")
+"""Takes what librdkafka logs. Its errors come as exceptions, too."""
+SILENT.addHandler(logging.NullHandler())
+SILENT.propagate = False
 
 _Answer = TypeVar("_Answer")
 
@@ -143,9 +144,30 @@ class Cluster:
         asked = [ConsumerGroupTopicPartitions(group, listed)]
         self._asked(f"group {group}", lambda client, s: _committed(client, asked, s), FIRST_ANSWER_S)
 
+    def note(self, group: str, place: TopicPartition, *, settled: bool) -> str | None:
+        """Return the note with which a group's offset was committed, or None if it has no offset.
+
+        With `settled`, an answer waits until no transaction is about to change the offset. A consumer asks, since
+        librdkafka's admin client ends the process if a broker goes away while it looks for a group's coordinator.
+        """
+        asking = {"group.id": group, "isolation.level": "read_committed" if settled else "read_uncommitted"}
+        consumer = Consumer({**QUICK, **self._settings.for_librdkafka(), **_LOOKING, **asking}, logger=SILENT)
+        try:
+            (found,) = self._asked(f"group {group}", lambda _, s: consumer.committed([Asked(*place)], timeout=s))
+        finally:
+            consumer.close()
+        if found.error is not None:
+            raise self._failure(KafkaException(found.error), f"group {group}")
+        return None if found.offset < 0 else found.metadata or ""
+
+    def rights(self, topic: str) -> frozenset[str]:
+        """Return the names of all that the user may do with a topic. Raise NoSuchTopicError if it does not exist."""
+        described = self._asked(f"topic {topic}", partial(_described, topic, rights=True))
+        return frozenset(each.name for each in described.authorized_operations or ())
+
     def timestamp_at(self, place: TopicPartition, offset: int) -> int | None:
         """Return the time of the next record from this offset on, in ms, or None if there is no record."""
-        consumer = Consumer({**self._settings.for_librdkafka(), **_LOOKING}, logger=_silent)
+        consumer = Consumer({**self._settings.for_librdkafka(), **_LOOKING}, logger=SILENT)
         try:
             consumer.assign([Asked(*place, offset)])
             message = consumer.poll(_RECORD_S)
@@ -187,7 +209,8 @@ class Cluster:
         if self._client is not None and said.name() in {"_TIMED_OUT", "_TRANSPORT"}:
             self._client.poll(0)  # only `_hear` gets the reason
             said = self._last or said
-        return failure(said, self._settings.servers, what, self._settings.without_secrets(said.str()))
+        text = self._settings.without_secrets(said.str())
+        return failure(said, self._settings.servers, what, text, self._settings.asker)
 
     def _hear(self, error: KafkaError) -> None:
         """Record an error of the connection.
@@ -200,13 +223,14 @@ class Cluster:
     def _opened(self) -> AdminClient:
         if self._client is None:
             heard = {"error_cb": self._hear}
-            self._client = AdminClient({**_QUICK, **self._settings.for_librdkafka(), **heard}, logger=_silent)
+            self._client = AdminClient({**QUICK, **self._settings.for_librdkafka(), **heard}, logger=SILENT)
         self._last = None
         return self._client
 
 
-def _described(topic: str, client: AdminClient, seconds: float) -> Any:  # noqa: ANN401 - a TopicDescription
-    return client.describe_topics(TopicCollection([topic]), request_timeout=seconds)[topic].result()
+def _described(topic: str, client: AdminClient, seconds: float, *, rights: bool = False) -> Any:  # noqa: ANN401 - a TopicDescription
+    asked = {"request_timeout": seconds, "include_authorized_operations": rights}
+    return client.describe_topics(TopicCollection([topic]), **asked)[topic].result()
 
 
 def _offsets(client: AdminClient, asked: Mapping[Any, OffsetSpec], seconds: float) -> dict[Any, int]:

@@ -9,23 +9,39 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from jobs.sources.kafka.failures import SOURCE, Asker
 from jobs.sources.port import SourceError
 from jobs.sources.withheld import Secrets, WithheldSettings, looked_up, refuse_open_secrets, without
 
 _OURS: Final = ("bootstrap.servers", "group.id", "isolation.level", "enable.auto.commit", "auto.offset.reset")
+_OURS_OF_SINKS: Final = (
+    *_OURS,
+    "transactional.id",
+    "enable.idempotence",
+    "acks",
+    "request.required.acks",
+    "delivery.report.only.error",
+)
 _FOR_SPARK: Final = "kafka."
 
 
 class ClientSettings:
     """The settings of both Kafka clients."""
 
-    def __init__(self, servers: str, options: Mapping[str, str], secrets: Secrets | None) -> None:
-        """Raise SourceError for a setting that the source itself makes, and for a secret in plain text."""
+    def __init__(
+        self, servers: str, options: Mapping[str, str], secrets: Secrets | None, asker: Asker = SOURCE
+    ) -> None:
+        """Raise SourceError for a setting that the source or sink makes itself, and for a secret in plain text."""
+        is_source = asker is SOURCE
         for name in options:
-            if name.removeprefix(_FOR_SPARK) in _OURS:
-                raise SourceError(f"options of a KafkaSource cannot set {name!r}: the source sets it itself")
-        refuse_open_secrets(options, "KafkaSource")
+            if name.removeprefix(_FOR_SPARK) in (_OURS if is_source else _OURS_OF_SINKS):
+                what = "source" if is_source else "sink"
+                raise SourceError(f"options of a {asker.name} cannot set {name!r}: the {what} sets it itself")
+            if not is_source and name.startswith(_FOR_SPARK):
+                raise SourceError(f"options of a {asker.name} cannot set {name!r}: Spark does not write the records")
+        refuse_open_secrets(options, asker.name)
         self.servers = servers
+        self.asker = asker
         self._options = dict(options)
         self._secrets = secrets
 

@@ -1,0 +1,182 @@
+"""Turns rows into Kafka's records, as a KafkaSource reads them back: a JSON object, an Avro record, or bytes.
+
+| in the table            | in JSON                                                              |
+|-------------------------|----------------------------------------------------------------------|
+| a date, a moment        | text as in `2026-01-31`, `2026-01-31T12:00:00.000001+00:00`          |
+| a decimal               | text with its digits                                                 |
+| bytes                   | text in base64                                                       |
+| NaN, infinity           | the texts `NaN`, `Infinity`, `-Infinity`                             |
+| a struct, an array      | an object, an array                                                  |
+| null                    | null                                                                 |
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal
+
+import polars as pl
+import pyarrow as pa
+from polars.datatypes import DataTypeClass
+from pyarrow import types
+
+from jobs.kafka_sink.avro_writing import AvroWriting
+from jobs.sinks.port import SinkError
+from jobs.sources.avro.types import Avro
+
+RecordFormat = Literal["json", "avro", "raw"]
+RECORDS_MAX: Final = 10_000
+"""How many records are made at a time."""
+VALUE: Final = "value"
+"""The column that `raw` writes."""
+Value = str | bytes | None
+_TEXTS: Final = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+
+
+class Records:
+    """Says what a record's value and key are made of."""
+
+    def __init__(self, form: RecordFormat, key: str | None, schema: Avro = None, number: int | None = None) -> None:
+        """Raise SinkError for a format that does not exist, and for a schema that is missing or has no use."""
+        if form not in ("json", "avro", "raw"):
+            raise SinkError(f"a KafkaSink has no format {form!r}: write 'json', 'avro' or 'raw'")
+        if form != "avro" and (schema is not None or number is not None):
+            raise SinkError(f"a KafkaSink with format={form!r} has no schema and no number: they are for format='avro'")
+        self._form = form
+        self._key = key
+        self._avro = AvroWriting(schema, number) if form == "avro" else None
+
+    def must_hold(self, schema: pa.Schema) -> None:
+        """Raise SinkError, naming the column, if records cannot be made of rows with this schema."""
+        if self._key is not None:
+            _must_be(
+                schema, self._key, "the key of a KafkaSink", "text, bytes or an integer", *_TEXTS, types.is_integer
+            )
+        if self._form == "raw":
+            _must_be(schema, VALUE, "the value of a KafkaSink with format='raw'", "text or bytes", *_TEXTS)
+        elif self._avro is not None:
+            self._avro.must_hold(schema)
+        else:
+            for field in schema:
+                _must_be_json(field.name, field.type)
+
+    def of(self, batch: pa.RecordBatch) -> Iterator[list[dict[str, Value]]]:
+        """Yield the records of a batch, as lists that `Producer.produce_batch` takes."""
+        self.must_hold(batch.schema)
+        for start in range(0, batch.num_rows, RECORDS_MAX):
+            part = batch.slice(start, RECORDS_MAX)
+            values = self._values(part)
+            if self._key is None:
+                yield [{"value": value} for value in values]
+                continue
+            keys = part.column(self._key)
+            texts = (keys.cast(pa.string()) if types.is_integer(keys.type) else keys).to_pylist()
+            yield [{"value": value, "key": key} for value, key in zip(values, texts, strict=True)]
+
+    def _values(self, batch: pa.RecordBatch) -> Sequence[Value]:
+        if self._form == "raw":
+            return batch.column(VALUE).to_pylist()  # type: ignore[no-any-return]  # pyarrow has no types
+        if self._avro is not None:
+            return self._avro.of(batch)
+        return as_json(pl.DataFrame(pl.from_arrow(batch)))
+
+
+def as_json(frame: pl.DataFrame) -> list[Value]:
+    """Return each row as one JSON object."""
+    ready = pl.DataFrame([_without_bytes(column) for column in frame])
+    texts: list[Value] = ready.to_struct("row").struct.json_encode().to_list()
+    for index in _with_odd_numbers(frame):  # JSON has no such number, and Polars writes null
+        row = frame.row(index, named=True)
+        texts[index] = json.dumps(
+            _with_names(row, json.loads(str(texts[index]))), ensure_ascii=False, separators=(",", ":")
+        )
+    return texts
+
+
+def _must_be(schema: pa.Schema, name: str, use: str, kind: str, *fits: Callable[[pa.DataType], bool]) -> None:
+    if name not in schema.names:
+        raise SinkError(f"the table has no column {name!r}, {use}: name one of {', '.join(schema.names)}")
+    found = schema.field(name).type
+    if not any(fit(found) for fit in fits):
+        raise SinkError(f"column {name} is {found}, and {use} must be {kind}: cast it")
+
+
+def _must_be_json(name: str, of: pa.DataType) -> None:
+    if types.is_struct(of):
+        for field in of:
+            _must_be_json(f"{name}.{field.name}", field.type)
+    elif types.is_list(of) or types.is_large_list(of):
+        _must_be_json(name, of.value_type)
+    elif types.is_map(of) or types.is_nested(of) or types.is_time(of) or types.is_duration(of) or types.is_interval(of):
+        raise SinkError(
+            f"column {name} has type {of}, which a KafkaSink cannot write as JSON: leave it out, or cast it"
+        )
+
+
+def _leaves(dtype: pl.DataType) -> Iterator[pl.DataType]:
+    """Yield the types of the values inside a type."""
+    if isinstance(dtype, pl.List):
+        yield from _leaves(_instance(dtype.inner))
+    elif isinstance(dtype, pl.Struct):
+        for field in dtype.fields:
+            yield from _leaves(_instance(field.dtype))
+    else:
+        yield dtype
+
+
+def _instance(dtype: DataTypeClass | pl.DataType) -> pl.DataType:
+    return dtype if isinstance(dtype, pl.DataType) else dtype()
+
+
+def _of(column: pl.Series, made: Callable[[pl.Expr, pl.DataType], pl.Expr]) -> pl.Series:
+    """Return what an expression makes of a column, whatever its name is."""
+    return column.rename("c").to_frame().select(made(pl.col("c"), column.dtype)).to_series().rename(column.name)
+
+
+def _without_bytes(column: pl.Series) -> pl.Series:
+    """Return the column with base64 instead of bytes."""
+    return _of(column, _encoded) if any(leaf == pl.Binary for leaf in _leaves(column.dtype)) else column
+
+
+def _encoded(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    if isinstance(dtype, pl.List):
+        return value.list.eval(_encoded(pl.element(), _instance(dtype.inner)))
+    if isinstance(dtype, pl.Struct):
+        fields = [
+            _encoded(value.struct.field(each.name), _instance(each.dtype)).alias(each.name) for each in dtype.fields
+        ]
+        return pl.when(value.is_not_null()).then(pl.struct(fields))
+    return value.bin.encode("base64") if dtype == pl.Binary else value
+
+
+def _with_odd_numbers(frame: pl.DataFrame) -> list[int]:
+    """Return the rows in which some number is NaN or infinite."""
+    odd = [_of(column, _is_odd) for column in frame if _has_floats(column.dtype)]
+    return sorted({index for each in odd for index in each.fill_null(value=False).arg_true()})
+
+
+def _has_floats(dtype: pl.DataType) -> bool:
+    return any(leaf.is_float() for leaf in _leaves(dtype))
+
+
+def _is_odd(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """Return whether a value of a type that has floats has one that JSON has not."""
+    if isinstance(dtype, pl.List):
+        return value.list.eval(_is_odd(pl.element(), _instance(dtype.inner))).list.any()
+    if isinstance(dtype, pl.Struct):
+        fields = ((each.name, _instance(each.dtype)) for each in dtype.fields)
+        return pl.any_horizontal(_is_odd(value.struct.field(name), of) for name, of in fields if _has_floats(of))
+    return ~value.is_finite()
+
+
+def _with_names(value: object, parsed: object) -> object:
+    """Return what JSON has for a value, with the names of the numbers that JSON does not have."""
+    match value, parsed:
+        case dict(), dict():
+            return {name: _with_names(value[name], each) for name, each in parsed.items()}
+        case list(), list():
+            return [_with_names(one, each) for one, each in zip(value, parsed, strict=True)]
+        case float(), None:
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case _:
+            return parsed

@@ -1,0 +1,101 @@
+"""The sink that writes the rows of each checkpoint to a Kafka topic, in one transaction.
+
+The same transaction commits the checkpoint's number (`target`). The core decides when a process may write, so that a
+tick that was taken over, a lost reply and a crash leave each row once (`checkpointing.commit.outside_transaction`).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from checkpointing.commit.outside_transaction import published_once
+from checkpointing.identifiers import CheckpointId
+from jobs.kafka_sink.records import RecordFormat, Records
+from jobs.kafka_sink.target import TIMEOUT, KafkaTarget
+from jobs.kafka_sink.transaction import KafkaTransaction
+from jobs.sinks.port import Sink, SinkError
+from jobs.sources.kafka.cluster import Cluster
+from jobs.sources.kafka.failures import SINK
+from jobs.sources.kafka.records import AvroSchema
+from jobs.sources.kafka.settings import ClientSettings
+from jobs.sources.port import SourceError
+from jobs.sources.withheld import Secrets
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+class KafkaSink(Sink):
+    """Writes the rows of a table to a Kafka topic, each checkpoint once.
+
+    | parameter       | is                                                                                        |
+    |-----------------|-------------------------------------------------------------------------------------------|
+    | `servers`       | the brokers, as in "kafka1:9092,kafka2:9092"                                              |
+    | `topic`         | the topic, which must exist                                                               |
+    | `key`           | the column that becomes the record's key: text, bytes or an integer. None: no key     |
+    | `format`        | "json", "avro", or "raw": the column `value`, text or bytes, is the record's value        |
+    | `schema`        | for Avro, the text of its schema or a dict. Its fields are the table's columns            |
+    | `schema_number` | for Avro of Confluent's wire format: the number of the schema, in front of each record    |
+    | `options`       | settings of Kafka's clients, by librdkafka's names                                        |
+    | `secrets`       | for each secret setting the environment variable that has it; or a function of the values |
+
+    A consumer that reads `read_committed` sees each row once. Others also see rows of aborted transactions.
+    """
+
+    def __init__(  # noqa: PLR0913 - one for each thing that a user may say
+        self,
+        servers: str,
+        topic: str,
+        key: str | None = None,
+        format: RecordFormat = "json",  # noqa: A002 - as a KafkaSource calls it
+        *,
+        schema: AvroSchema | None = None,
+        schema_number: int | None = None,
+        options: Mapping[str, str] | None = None,
+        secrets: Secrets | None = None,
+    ) -> None:
+        """Connect to nothing yet. Raises SinkError for a topic, format or option that does not exist."""
+        if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+            raise SinkError(f"{topic!r} is no name of a Kafka topic: write letters, digits, '.', '_' and '-'")
+        timeout = (options or {}).get(TIMEOUT, "1")
+        if not timeout.isdecimal() or not int(timeout):
+            raise SinkError(f"options of a KafkaSink have {TIMEOUT!r}={timeout!r}: write milliseconds")
+        try:
+            self._settings = ClientSettings(servers, options or {}, secrets, SINK)
+        except SourceError as error:
+            raise SinkError(str(error)) from None
+        self._records = Records(format, key, schema, schema_number)
+        self._topic = topic
+        self._cluster = Cluster(self._settings)
+
+    def __repr__(self) -> str:
+        """Return the target without user and password."""
+        return f"KafkaSink({self._topic} at {self._settings.servers})"
+
+    def prepare(self, job: str, table: str, schema: pa.Schema) -> int:
+        """Check columns, topic and rights, and return the newest checkpoint that the topic has."""
+        self._records.must_hold(schema)
+        target = self._target(job, table)
+        try:
+            target.must_be_writable()
+            return target.newest(settled=False)
+        except SourceError as error:
+            raise SinkError(str(error)) from None
+
+    def publish(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch]) -> None:
+        """Write the rows and the checkpoint's number, in one transaction."""
+        transaction = KafkaTransaction(self._target(job, table), self._records, CheckpointId(checkpoint), rows)
+        steps = published_once(CheckpointId(checkpoint))
+        step = next(steps)
+        while True:
+            answer = transaction.done(step)
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                if end.value is not None:
+                    raise SinkError(f"{self!r}: {end.value.why}") from None
+                return
+
+    def _target(self, job: str, table: str) -> KafkaTarget:
+        return KafkaTarget(self._settings, self._cluster, self._topic, job, table)

@@ -1,0 +1,108 @@
+"""The topic of a sink, and the place where Kafka keeps the number of the newest checkpoint.
+
+The number is the note of an offset that a consumer group of the sink's own has committed in the topic. No consumer is
+in this group, and the offset itself means nothing. Kafka commits offset and rows in one transaction.
+"""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, job_name, table_name
+from jobs.sinks.port import SinkError
+from jobs.sources.kafka.cluster import QUICK, Cluster
+from jobs.sources.kafka.failures import SINK, failure
+from jobs.sources.kafka.position import TopicPartition
+from jobs.sources.kafka.settings import ClientSettings
+from jobs.sources.withheld import WithheldSettings
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+TIMEOUT: Final = "transaction.timeout.ms"
+_TIMEOUT_MS: Final = 900_000
+"""How long a transaction may take. A broker allows no more, unless somebody has changed its settings."""
+_UNDELIVERED_MS: Final = 60_000
+"""How long the producer tries to send a record."""
+_NOTE: Final = re.compile(r"checkpoint (\d+)")
+
+
+class KafkaTarget:
+    """A topic as one job and one of its tables write to it."""
+
+    def __init__(self, settings: ClientSettings, cluster: Cluster, topic: str, job: str, table: str) -> None:
+        """Connect to nothing yet. Raises InvalidNameError for a job or a table that cannot have this name."""
+        self.topic = topic
+        self.place = TopicPartition(topic, 0)
+        self.name = f"tidemark/{job_name(job)}/{table_name(table)}/{topic}"
+        """The transactional id, and the name of the group. None of its parts has more slashes than it shows here."""
+        self._settings = settings
+        self._cluster = cluster
+
+    def must_be_writable(self) -> None:
+        """Raise SourceError if no broker answers or the topic does not exist, and SinkError if a right is missing."""
+        rights = self._cluster.rights(self.topic)
+        missing = [right for right in ("READ", "WRITE") if rights and right not in rights]
+        if missing:
+            raise SinkError(
+                f"Kafka at {self._settings.servers} does not let this user {SINK.does} topic {self.topic}: give it "
+                f"{SINK.rights} on the topic"
+            )
+
+    def newest(self, *, settled: bool) -> CheckpointId:
+        """Return the newest checkpoint that the topic has; `settled`: after all transactions that are being committed.
+
+        Raises SinkError if another program has changed the group's offset.
+        """
+        note = self._cluster.note(self.name, self.place, settled=settled)
+        if note is None:
+            return NO_CHECKPOINT
+        found = _NOTE.fullmatch(note)
+        if found is None:
+            raise SinkError(
+                f"another program has changed the offset of group {self.name}, and its note {note!r} names no "
+                "checkpoint: write to another topic, or delete the group if the topic is to get all rows once more"
+            )
+        return CheckpointId(int(found[1]))
+
+    @staticmethod
+    def note_of(checkpoint: CheckpointId) -> str:
+        """Return the note that says that the topic has a checkpoint."""
+        return f"checkpoint {checkpoint}"
+
+    def for_producer(self) -> WithheldSettings:
+        """Return the settings of a producer. Those that a user gave win, as far as they may be given."""
+        given = self._settings.for_librdkafka()
+        undelivered_ms = min(_UNDELIVERED_MS, _timeout_ms(given))
+        own = {
+            **QUICK,
+            TIMEOUT: str(_TIMEOUT_MS),
+            "message.timeout.ms": str(undelivered_ms),
+            "queue.buffering.max.kbytes": "65536",
+            "linger.ms": "20",
+            "partitioner": "murmur2_random",  # as Kafka's Java clients choose it
+        }
+        return WithheldSettings(own, given, {"transactional.id": self.name})
+
+    def for_group(self) -> WithheldSettings:
+        """Return the settings of a consumer that stands for the group."""
+        known = ("bootstrap.servers", "client.id")
+        given = {
+            name: value
+            for name, value in self._settings.for_librdkafka().items()
+            if name in known or name.startswith(("security.", "sasl.", "ssl.", "enable.ssl."))
+        }
+        return WithheldSettings(QUICK, given, {"group.id": self.name, "enable.auto.commit": "false"})
+
+    def told(self, error: "KafkaError") -> str:
+        """Return the client's error as a sentence with the way out, without secrets."""
+        said = self._settings.without_secrets(error.str())
+        return str(failure(error, self._settings.servers, f"topic {self.topic}", said, SINK))
+
+    @property
+    def transaction_timeout_s(self) -> float:
+        """How long a transaction may take."""
+        return _timeout_ms(self._settings.for_librdkafka()) / 1000
+
+
+def _timeout_ms(given: WithheldSettings) -> int:
+    return int(given.get(TIMEOUT, _TIMEOUT_MS))

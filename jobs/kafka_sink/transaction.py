@@ -1,0 +1,206 @@
+"""Carries out the publication of one checkpoint on Kafka's producer; `published_once` decides the order of the steps.
+
+A new producer takes the sink over: Kafka then refuses every older producer of the same `transactional.id`, aborts the
+transaction that one has left open, and completes one whose commit was decided.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as Asked
+
+from checkpointing.commit.outside_transaction import (
+    ReadNewest,
+    TakeOverTarget,
+    TargetAnswer,
+    TargetDone,
+    TargetHas,
+    TargetLost,
+    TargetRefused,
+    TargetStep,
+    WriteInTransaction,
+)
+from checkpointing.identifiers import CheckpointId
+from jobs.kafka_sink.records import Records
+from jobs.kafka_sink.target import TIMEOUT, KafkaTarget
+from jobs.sinks.port import SinkError
+from jobs.sources.kafka.cluster import PATIENCE_S, SILENT
+from jobs.sources.kafka.failures import BrokerAwayError
+from jobs.sources.port import SourceError
+
+_ABORT_S: Final = 5.0
+_POLL_S: Final = 0.1
+_FULL: Final = "_QUEUE_FULL"
+_PURGED: Final = "_PURGE_"
+"""Begins the errors of records that an abort has thrown away."""
+_TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
+_FINAL: Final = frozenset(
+    {
+        "INVALID_RECORD",
+        "POLICY_VIOLATION",
+        "UNKNOWN_TOPIC_OR_PART",
+        "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        "_INVALID_ARG",
+        "_UNKNOWN_TOPIC",
+    }
+)
+"""Answers that stay the same however often the producer tries. So do those that say that a right is missing."""
+
+_Message = dict[str, Any]
+
+
+class KafkaTransaction:
+    """Publishes the rows of one checkpoint, step by step."""
+
+    def __init__(
+        self, target: KafkaTarget, records: Records, checkpoint: CheckpointId, rows: Iterable[pa.RecordBatch]
+    ) -> None:
+        """Connect to nothing yet."""
+        self._target = target
+        self._records = records
+        self._checkpoint = checkpoint
+        self._rows = rows
+        self._producer: Producer | None = None
+        self._began_s: float | None = None
+        self._undelivered: KafkaError | None = None
+        self._too_large: str | None = None
+        self._largest = 0
+
+    def done(self, step: TargetStep) -> TargetAnswer:
+        """Do a step, and return the answer. Raises what reading the rows raises."""
+        try:
+            match step:
+                case ReadNewest(settled):
+                    return TargetHas(self._target.newest(settled=settled))
+                case TakeOverTarget():
+                    self._take_over()
+                case WriteInTransaction():
+                    self._write()
+        except KafkaException as error:
+            return self._failed(error.args[0])
+        except BrokerAwayError as error:
+            return TargetLost(str(error))
+        except (SinkError, SourceError) as error:
+            return TargetRefused(str(error))
+        return TargetDone()
+
+    def _take_over(self) -> None:
+        self._began_s = self._undelivered = None
+        heard = {"on_delivery": self._hear_delivery, "delivery.report.only.error": True, "error_cb": _pass_over}
+        self._producer = Producer({**self._target.for_producer(), **heard}, logger=SILENT)
+        self._producer.init_transactions(PATIENCE_S)
+
+    def _write(self) -> None:
+        """Send the rows and the checkpoint's number, and commit."""
+        assert self._producer is not None, "the target is taken over first"  # noqa: S101 - the core's order
+        producer, self._began_s = self._producer, time.monotonic()
+        with self._ending(producer):
+            producer.begin_transaction()
+            for batch in self._rows:
+                for messages in self._records.of(batch):
+                    self._send(producer, messages)
+            self._note(producer)
+            self._commit(producer)
+
+    def _send(self, producer: Producer, messages: list[_Message]) -> None:
+        """Put records into the producer's queue. Wait while it is full."""
+        while messages:
+            producer.produce_batch(self._target.topic, messages)
+            producer.poll(0)
+            messages = [message for message in messages if "_error" in message]
+            for message in messages:
+                error = message.pop("_error")
+                if error.name() in _TOO_LARGE:
+                    raise SinkError(_too_large(message.get("key"), _bytes(message["value"])))
+                if error.name() != _FULL:
+                    raise KafkaException(error)
+            if messages:
+                producer.poll(_POLL_S)
+
+    def _note(self, producer: Producer) -> None:
+        """Add the checkpoint's number to the transaction, as the note of an offset."""
+        consumer = Consumer({**self._target.for_group()}, logger=SILENT)
+        try:
+            noted = Asked(*self._target.place, 0, self._target.note_of(self._checkpoint))
+            producer.send_offsets_to_transaction([noted], consumer.consumer_group_metadata(), PATIENCE_S)
+        finally:
+            consumer.close()
+
+    @staticmethod
+    def _commit(producer: Producer) -> None:
+        """Commit, after all records are sent. Each is sent, or fails after `message.timeout.ms`."""
+        while True:
+            try:
+                producer.commit_transaction(PATIENCE_S)
+            except KafkaException as error:
+                if not (error.args[0].retriable() and len(producer)):
+                    raise
+            else:
+                return
+
+    @contextmanager
+    def _ending(self, producer: Producer) -> Iterator[None]:
+        """Abort the transaction if it fails, so that readers do not wait until Kafka does it."""
+        try:
+            yield
+        except BaseException:
+            with suppress(KafkaException):
+                producer.abort_transaction(_ABORT_S)
+            raise
+
+    def _hear_delivery(self, error: KafkaError | None, message: Any) -> None:  # noqa: ANN401 - the client's message
+        """Keep why the first record was not delivered. The error of the transaction does not say it.
+
+        A record that is too large takes others with it, which were sent together with it. So the largest one counts.
+        """
+        if error is None or error.name().startswith(_PURGED):
+            return
+        self._undelivered = self._undelivered or error
+        if error.name() in _TOO_LARGE and len(message) > self._largest:
+            self._largest = len(message)
+            self._too_large = _too_large(message.key(), len(message))
+
+    def _failed(self, error: KafkaError) -> TargetLost | TargetRefused:
+        """Return whether another try may help. By default it may, since nobody knows what the target has."""
+        target = self._target
+        if self._too_large is not None:
+            return TargetRefused(self._too_large)
+        if self._began_s is not None and time.monotonic() - self._began_s >= target.transaction_timeout_s:
+            return TargetRefused(
+                f"the transaction took longer than it may, which is {target.transaction_timeout_s:.0f} s: take smaller "
+                f"checkpoints, or raise {TIMEOUT!r} in the sink's options, up to the broker's "
+                "transaction.max.timeout.ms"
+            )
+        if error.name() == "INVALID_TRANSACTION_TIMEOUT":
+            return TargetRefused(
+                f"the broker allows no transaction of {target.transaction_timeout_s:.0f} s: set {TIMEOUT!r} in the "
+                "sink's options to its transaction.max.timeout.ms at most"
+            )
+        cause = self._undelivered or error
+        told = target.told(cause)
+        if cause.name() in _FINAL or cause.name().endswith("AUTHORIZATION_FAILED"):
+            return TargetRefused(told)
+        return TargetLost(told)
+
+
+def _pass_over(error: KafkaError) -> None:
+    """Do nothing. The call that fails raises the error, and without this function others would raise it too."""
+    del error
+
+
+def _bytes(value: bytes | str) -> int:
+    return len(value) if isinstance(value, bytes) else len(value.encode())
+
+
+def _too_large(key: bytes | str | None, size: int) -> str:
+    """Return the message for a record that Kafka does not take."""
+    shown = key.decode(errors="replace") if isinstance(key, bytes) else key
+    named = "a row" if shown is None else f"the row with the key {shown[:100]!r}"
+    return (
+        f"{named} becomes a record of {size:,} bytes, more than Kafka takes: raise 'message.max.bytes' in the sink's "
+        "options, and max.message.bytes of the topic"
+    )

@@ -1,0 +1,221 @@
+"""The machine of publications into a target with transactions: ticks die, wake up late, and lose replies.
+
+The target is as Kafka is. It knows which process took it over last, and refuses the others. A commit makes the rows
+visible at once. The number beside them follows later, unless somebody waits for it. A transaction that stays open too
+long is aborted, and its process is shut out.
+
+The job publishes one checkpoint after the other. While one is due, several processes may publish it. A process that
+goes on after the checkpoint is published is a zombie.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from checkpointing.commit.outside_transaction import (
+    Publishing,
+    ReadNewest,
+    TakeOverTarget,
+    TargetAnswer,
+    TargetDone,
+    TargetHas,
+    TargetLost,
+    TargetRefused,
+    TargetStep,
+    WriteInTransaction,
+    published_once,
+)
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
+from spec.machines.judging import expect
+
+OUTSIDE_ONCE: Final = "outside-once"
+"""A target with transactions shows each checkpoint once and in order, and each one that a process has published."""
+UNDISTURBED: Final = "outside-undisturbed"
+"""A process whose checkpoint is in the target already, as it has read, shuts nobody out."""
+PROCESSES_MAX: Final = 3
+
+
+class ShutOutError(Exception):
+    """Another process has taken the target over, or the transaction took too long."""
+
+
+@dataclass(slots=True)
+class Target:
+    """A topic and a number: readers see only what is committed."""
+
+    shown: list[CheckpointId] = field(default_factory=list)
+    """The checkpoints whose rows readers see, in order."""
+    number: CheckpointId = NO_CHECKPOINT
+    coming: CheckpointId = NO_CHECKPOINT
+    """The number of the last commit. It replaces `number` when the commit has reached it."""
+    owner: int = 0
+    sent: CheckpointId | None = None
+    """The rows in the open transaction."""
+
+    def read(self, *, settled: bool) -> CheckpointId:
+        """Return the number, perhaps after the commits that are on their way."""
+        if settled:
+            self.settle()
+        return self.number
+
+    def settle(self) -> None:
+        """Let the last commit reach the number."""
+        self.number = self.coming
+
+    def take_over(self) -> int:
+        """Abort the open transaction, and return the name that the target accepts from now on."""
+        self.owner, self.sent = self.owner + 1, None
+        return self.owner
+
+    def send(self, owner: int, checkpoint: CheckpointId) -> None:
+        """Put rows and number into a transaction."""
+        self._must_be(owner)
+        self.sent = checkpoint
+
+    def commit(self, owner: int) -> None:
+        """Show the rows. The number follows."""
+        self._must_be(owner)
+        if self.sent is None:
+            raise ShutOutError
+        self.settle()
+        self.shown.append(self.sent)
+        self.coming, self.sent = self.sent, None
+
+    def _must_be(self, owner: int) -> None:
+        if owner != self.owner:
+            raise ShutOutError
+
+
+class Process:
+    """A process that publishes one checkpoint. `at` is the step that it does next."""
+
+    def __init__(self, checkpoint: CheckpointId) -> None:
+        """Begin before the first step."""
+        self.checkpoint = checkpoint
+        self.steps: Publishing = published_once(checkpoint)
+        self.at: TargetStep | None = next(self.steps)
+        self.failed: TargetLost | TargetRefused | None = None
+        self.owner = 0
+        self.has_sent = False
+        self.has_read: CheckpointId | None = None
+
+    def hear(self, answer: TargetAnswer) -> None:
+        """Go on to the next step, or end."""
+        self.has_sent = False
+        if isinstance(answer, TargetHas):
+            self.has_read = answer.checkpoint
+        try:
+            self.at = self.steps.send(answer)
+        except StopIteration as end:
+            self.at, self.failed = None, end.value
+
+
+class OutsideTransactionMachine(RuleBasedStateMachine):
+    """One target, the checkpoint that is due, and the processes that publish."""
+
+    def __init__(self) -> None:
+        """Begin with the first checkpoint."""
+        super().__init__()
+        self.target = Target()
+        self.due = CheckpointId(1)
+        self.processes: list[Process] = []
+
+    @precondition(lambda self: len(self.processes) < PROCESSES_MAX)
+    @rule()
+    def start(self) -> None:
+        """A process begins to publish the checkpoint that is due."""
+        self.processes.append(Process(self.due))
+
+    @precondition(lambda self: self.processes)
+    @rule(pick=st.integers(0, 9), steps=st.integers(1, 5))
+    def go_on(self, pick: int, steps: int) -> None:
+        """A process does some steps, and nothing is lost."""
+        process = self._picked(pick)
+        for _ in range(steps):
+            if process.at is not None:
+                self._step(process, process.hear)
+
+    @precondition(lambda self: self.processes)
+    @rule(pick=st.integers(0, 9), arrives=st.booleans())
+    def lose(self, pick: int, arrives: bool) -> None:  # noqa: FBT001 - drawn
+        """A request or its reply is lost."""
+        process = self._picked(pick)
+        if arrives:
+            self._step(process, lambda _: process.hear(TargetLost("no reply")))
+        else:
+            process.hear(TargetLost("no reply"))
+        self._bury()
+
+    @precondition(lambda self: self.processes)
+    @rule(pick=st.integers(0, 9))
+    def refuse(self, pick: int) -> None:
+        """The target refuses a step for good, such as a row that is too large."""
+        self._picked(pick).hear(TargetRefused("too large"))
+        self._bury()
+
+    @precondition(lambda self: self.processes)
+    @rule(pick=st.integers(0, 9))
+    def die(self, pick: int) -> None:
+        """A process dies, perhaps in the middle of its transaction."""
+        self.processes.remove(self._picked(pick))
+
+    @rule()
+    def settle(self) -> None:
+        """The last commit reaches the number."""
+        self.target.settle()
+
+    @precondition(lambda self: self.target.sent is not None)
+    @rule()
+    def time_out(self) -> None:
+        """The target ends a transaction that was open for too long."""
+        self.target.take_over()
+
+    @invariant()
+    def judge(self) -> None:
+        """Each checkpoint is shown once, in order."""
+        due = [CheckpointId(each + 1) for each in range(len(self.target.shown))]
+        expect(self.target.shown == due, OUTSIDE_ONCE, f"{self.target.shown} are shown")
+
+    def _picked(self, pick: int) -> Process:
+        return self.processes[pick % len(self.processes)]
+
+    def _step(self, process: Process, hear: Callable[[TargetAnswer], None]) -> None:
+        try:
+            answer = self._done(process)
+        except ShutOutError:
+            answer = TargetLost("another process took over")
+        if answer is not None:
+            hear(answer)
+        self._bury()
+
+    def _done(self, process: Process) -> TargetAnswer | None:
+        """Do a step, or the first half of it. Return the answer, if there is one."""
+        match process.at:
+            case ReadNewest(settled):
+                return TargetHas(self.target.read(settled=settled))
+            case TakeOverTarget():
+                has = process.has_read
+                expect(has is not None and has < process.checkpoint, UNDISTURBED, f"{has} of {process.checkpoint}")
+                process.owner = self.target.take_over()
+                return TargetDone()
+            case WriteInTransaction() if process.has_sent:
+                self.target.commit(process.owner)
+                return TargetDone()
+            case WriteInTransaction():
+                self.target.send(process.owner, process.checkpoint)
+                process.has_sent = True
+            case None:
+                pass
+        return None
+
+    def _bury(self) -> None:
+        """Forget the processes that have ended. A success makes the next checkpoint due."""
+        for process in [each for each in self.processes if each.at is None]:
+            self.processes.remove(process)
+            if process.failed is None:
+                shown = self.target.shown
+                expect(process.checkpoint in shown, OUTSIDE_ONCE, f"{process.checkpoint} is published: {shown}")
+                self.due = max(self.due, CheckpointId(process.checkpoint + 1))

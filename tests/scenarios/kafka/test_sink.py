@@ -1,0 +1,259 @@
+"""Tests the Kafka sink on a real broker: readers of committed records see each row once, whatever dies."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import confluent_kafka
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+
+from jobs.kafka_sink import transaction
+from tests.kafka_broker import PASSWORD, Broker
+from tests.scenarios.kafka.dying_publisher import METHODS, batches
+from tests.scenarios.kafka.topics import TopicMaker, done
+from tidemark import KafkaSink, SinkError
+
+OUT = "out/numbers"
+LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "reader"}
+SCHEMA = pa.schema({"n": pa.string()})
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def sink_of(topic, **more):
+    return KafkaSink(topic.servers, topic.name, "n", **more)
+
+
+def publish(sink, checkpoint, rows=None):
+    """Publish a checkpoint of ten rows, or other rows."""
+    sink.publish("job", OUT, checkpoint, batches(checkpoint, 10) if rows is None else rows)
+
+
+def shown(topic, level="read_committed"):
+    """Return what a reader of committed records sees up to the end: keys and values of all Kafka partitions."""
+    settings = {"bootstrap.servers": topic.servers, "group.id": "reader", "isolation.level": level}
+    consumer = confluent_kafka.Consumer(settings | {"enable.partition.eof": True, "auto.offset.reset": "earliest"})
+    try:
+        places = consumer.list_topics(topic.name, timeout=10).topics[topic.name].partitions
+        consumer.assign([confluent_kafka.TopicPartition(topic.name, place, 0) for place in places])
+        found, ended = [], set()
+        while len(ended) < len(places):
+            message = consumer.poll(10)
+            assert message is not None, "a reader waits for an open transaction"
+            if message.error() is None:
+                found.append((message.key().decode(), message.value()))
+            else:
+                ended.add(message.partition())
+        return found
+    finally:
+        consumer.close()
+
+
+def assert_exact(topic, checkpoints, rows=10):
+    """Assert that a reader sees each row of these checkpoints once, and that the number is the newest one."""
+    expected = [f"{checkpoint}/{n}" for checkpoint in range(1, checkpoints + 1) for n in range(rows)]
+    assert Counter(expected) == Counter(key for key, _ in shown(topic))
+    assert checkpoints == sink_of(topic).prepare("job", OUT, SCHEMA)
+
+
+def test_a_checkpoint_is_published_once(make_topic):
+    """A repetition and an older checkpoint change nothing, and read no rows. Another job has its own number."""
+    topic = make_topic(2)
+    sink = sink_of(topic)
+    assert 0 == sink.prepare("job", OUT, SCHEMA)
+    publish(sink, 3)
+
+    def unread():
+        raise AssertionError("the rows are read")
+        yield
+
+    for checkpoint in (3, 2):
+        publish(sink, checkpoint, unread())
+    assert (3, 0) == (sink.prepare("job", OUT, SCHEMA), sink.prepare("other", OUT, SCHEMA))
+    found = shown(topic)
+    assert [f"3/{n}" for n in range(10)] == sorted(key for key, _ in found)
+    assert all({"n": key} == json.loads(value) for key, value in found)
+
+
+def test_a_zombie_that_goes_on_after_its_successor_writes_nothing(make_topic):
+    """It is in the middle of its transaction when another process publishes this checkpoint and the next one."""
+    topic = make_topic(1)
+    zombie, successor = sink_of(topic), sink_of(topic)
+
+    def overtaken():
+        first, second = batches(1, 10)
+        yield first
+        if not shown(topic):
+            publish(successor, 1)
+            publish(successor, 2)
+        yield second
+
+    publish(zombie, 1, overtaken())
+    assert_exact(topic, 2)
+
+
+def test_a_lost_reply_of_the_commit_changes_nothing(make_topic, monkeypatch):
+    """The commit is in, and the client does not hear of it. The number says so. A commit that is not in is repeated."""
+    topic, lost = make_topic(1), []
+
+    class Losing(confluent_kafka.Producer):
+        def commit_transaction(self, *arguments):
+            lost.append(len(lost))
+            if lost[-1] % 2:
+                super().commit_transaction(*arguments)
+            if lost[-1] < 2:
+                raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT))
+
+    monkeypatch.setattr(transaction, "Producer", Losing)
+    publish(sink_of(topic), 1)
+    monkeypatch.undo()
+    assert [0, 1] == lost
+    assert_exact(topic, 1)
+
+
+@pytest.mark.dear
+def test_what_the_broker_refuses_is_one_sentence(make_topic, broker):
+    """A missing topic and a missing right are found before the job is claimed, a row that is too large is not."""
+    topic = make_topic(1, max_message_bytes="2000")
+    with pytest.raises(SinkError, match=f"Kafka at {topic.servers} has no topic nowhere: create the topic"):
+        KafkaSink(topic.servers, "nowhere").prepare("job", OUT, SCHEMA)
+    rule = (topic.name, ResourcePatternType.LITERAL, "User:reader", "*", AclOperation.WRITE, AclPermissionType.DENY)
+    done(topic.admin(), lambda admin: admin.create_acls([AclBinding(ResourceType.TOPIC, *rule)]))
+    reader = KafkaSink(broker.login_servers, topic.name, options=LOGIN, secrets=lambda: {"sasl.password": PASSWORD})
+    with pytest.raises(SinkError, match=f"not let this user write to topic {topic.name}: give it DESCRIBE, READ and W"):
+        reader.prepare("job", OUT, SCHEMA)
+    large = [pa.record_batch({"n": ["small", "x" * 5_000]})]
+    for limit, said in (("1000000", r"key 'xxx"), ("3000", r"key 'x+' becomes a record of 5,0\d\d bytes, more than")):
+        with pytest.raises(SinkError, match=rf"KafkaSink\({topic.name} at .*: the row with the {said}"):
+            publish(sink_of(topic, options={"message.max.bytes": limit}), 1, large)
+    assert ([], 0) == (shown(topic), sink_of(topic).prepare("job", OUT, SCHEMA))
+
+
+@pytest.mark.dear
+def test_another_password_and_another_address_are_refused_within_seconds(broker, make_topic):
+    """No message has the password."""
+    topic, began = make_topic(1), time.monotonic()
+    wrong = KafkaSink(broker.login_servers, topic.name, options=LOGIN, secrets=lambda: {"sasl.password": "n0t-this"})
+    for sink, said in (
+        (wrong, "refused the log-in: .* secrets of the KafkaSink"),
+        (KafkaSink("127.0.0.1:9", "t"), "do"),
+    ):
+        with pytest.raises(SinkError, match=said) as refused:
+            sink.prepare("job", OUT, SCHEMA)
+        assert "n0t-this" not in str(refused.value)
+    assert time.monotonic() - began < 14
+
+
+@pytest.mark.dear
+def test_a_transaction_that_takes_too_long_is_refused_by_name(make_topic):
+    """The broker ends it. Nothing of it is visible, and the message says what to change."""
+    topic = make_topic(1)
+
+    def slow():
+        first, second = batches(1, 10)
+        yield first
+        time.sleep(12)  # the broker looks for such transactions every ten seconds
+        yield second
+
+    short = sink_of(topic, options={"transaction.timeout.ms": "1000"})
+    with pytest.raises(SinkError, match="took longer than it may, which is 1 s: take smaller checkpoints, or raise"):
+        publish(short, 1, slow())
+    with pytest.raises(SinkError, match="the broker allows no transaction of 1000000 s: set"):
+        publish(sink_of(topic, options={"transaction.timeout.ms": "1000000000"}), 1)
+    assert [] == shown(topic)
+    publish(sink_of(topic), 1)
+    assert_exact(topic, 1)
+
+
+@pytest.mark.dear
+@pytest.mark.timeout(300)
+def test_a_process_that_dies_at_any_call_leaves_each_row_once(make_topic):
+    """Another process dies before or after each call of the client. Then this one publishes the same checkpoint."""
+    topic, moments = make_topic(2), [(when, method) for method in METHODS for when in ("before", "after")]
+    for checkpoint, moment in enumerate(moments, start=1):
+        program = [sys.executable, "-m", "tests.scenarios.kafka.dying_publisher", topic.servers, topic.name]
+        died = subprocess.run([*program, str(checkpoint), "10", *moment], cwd=ROOT, check=False, timeout=60)
+        assert -signal.SIGKILL == died.returncode
+        publish(sink_of(topic), checkpoint)
+    assert_exact(topic, len(moments))
+
+
+@pytest.mark.dear
+@pytest.mark.timeout(300)
+def test_processes_that_publish_at_the_same_time_leave_each_row_once(make_topic):
+    """Four of them publish the same checkpoints. Those that give up find the checkpoint when they try again."""
+    topic, meet = make_topic(2), threading.Barrier(4)
+
+    def run():
+        sink = sink_of(topic)
+        for checkpoint in range(1, 4):
+            meet.wait()
+            for _ in range(9):
+                try:
+                    publish(sink, checkpoint)
+                    break
+                except SinkError:
+                    time.sleep(0.2)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert_exact(topic, 3)
+
+
+@pytest.mark.dear
+@pytest.mark.timeout(300)
+def test_a_broker_that_dies_in_the_middle_of_a_publication_has_the_rows_once(tmp_path, monkeypatch):
+    """It is killed while rows are sent, after they are sent, and after the commit. It comes back after a while."""
+    broker = Broker(tmp_path)
+    broker.start()
+    back = []
+
+    def strike():
+        broker.kill()
+        back.append(threading.Timer(2, broker.start))
+        back[-1].start()
+
+    class Struck(confluent_kafka.Producer):
+        at = None
+
+        def commit_transaction(self, *arguments):
+            if Struck.at == "sent":
+                Struck.at = None
+                strike()
+            super().commit_transaction(*arguments)
+            if Struck.at == "committed":
+                Struck.at = None
+                strike()
+                raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT))
+
+    def struck():
+        first, second = batches(1, 10)
+        yield first
+        if not back:
+            time.sleep(0.5)
+            strike()
+        yield second
+
+    try:
+        topic = TopicMaker(broker.servers).made("numbers", 2, {})
+        sink = sink_of(topic)
+        sink.prepare("job", OUT, SCHEMA)
+        monkeypatch.setattr(transaction, "Producer", Struck)
+        publish(sink, 1, type("Rows", (), {"__iter__": lambda self: struck()})())
+        for checkpoint, Struck.at in ((2, "sent"), (3, "committed")):
+            publish(sink, checkpoint)
+        assert 3 == len(back)
+        assert_exact(topic, 3)
+    finally:
+        for timer in back:
+            timer.join()
+        broker.kill()

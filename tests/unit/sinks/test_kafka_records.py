@@ -1,0 +1,159 @@
+"""Tests which records a KafkaSink makes of rows, and what it refuses without asking a broker."""
+
+import json
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from jobs.kafka_sink.records import RECORDS_MAX, Records
+from jobs.kafka_sink.sink import KafkaSink
+from jobs.kafka_sink.target import KafkaTarget
+from jobs.sinks.port import SinkError
+from jobs.sources.kafka.failures import SINK
+from jobs.sources.kafka.settings import ClientSettings
+
+ODD = pa.struct([("a", pa.int64()), ("b", pa.binary()), ("f", pa.float32())])
+COLUMNS = {
+    "n": (pa.int64(), [2**62 + 1, None], [2**62 + 1, None]),
+    'odd "name': (pa.float64(), [1.5, math.inf], [1.5, "Infinity"]),
+    "^n.*$": (pa.string(), ["a\tb\n\u2028é\0", None], ["a\tb\n\u2028é\0", None]),
+    "paid": (pa.decimal128(10, 2), [Decimal("1.20"), None], ["1.20", None]),
+    "at": (pa.timestamp("us", "UTC"), [datetime(2026, 1, 2, 3, tzinfo=UTC), None], ["2026-01-02T03:00:00+00:00", None]),
+    "local": (pa.timestamp("us"), [datetime(2026, 1, 2, 3, 4, 5, 6), None], ["2026-01-02 03:04:05.000006", None]),  # noqa: DTZ001
+    "day": (pa.date32(), [date(2026, 1, 2), None], ["2026-01-02", None]),
+    "raw": (pa.binary(), [b"\x00\xff", None], ["AP8=", None]),
+    "tags": (pa.list_(pa.string()), [["x", None], []], [["x", None], []]),
+    "shares": (
+        pa.list_(pa.float64()),
+        [[1.0, None], [-math.inf, math.nan, None]],
+        [[1, None], ["-Infinity", "NaN", None]],
+    ),
+    "inner": (ODD, [{"a": 1, "b": b"x", "f": math.nan}, None], [{"a": 1, "b": "eA==", "f": "NaN"}, None]),
+    "yes": (pa.bool_(), [True, None], [True, None]),
+}
+
+
+def made(columns, records):
+    """Return the records of rows with these columns, each of a type and values."""
+    batch = pa.record_batch({name: pa.array(values, of) for name, (of, values, *_) in columns.items()})
+    return [message for messages in records.of(batch) for message in messages]
+
+
+def test_a_row_of_each_type_becomes_an_object():
+    """Names and texts are escaped. What JSON has no form for becomes text: bytes, decimals, moments, odd numbers."""
+    texts = [json.loads(message["value"]) for message in made(COLUMNS, Records("json", None))]
+    expected = {name: said for name, (_, _, said) in COLUMNS.items()}
+    assert expected == {name: [row[name] for row in texts] for name in COLUMNS}
+
+
+@pytest.mark.parametrize(
+    ("of", "values", "keys"),
+    [
+        (pa.string(), ["é", None], ["é", None]),
+        (pa.binary(), [b"\xff", None], [b"\xff", None]),
+        (pa.int64(), [-7, None], ["-7", None]),
+    ],
+)
+def test_a_column_becomes_the_key(of, values, keys):
+    """Texts and bytes are as they are, an integer becomes its digits. A null gives no key. The value has it too."""
+    messages = made({"k": (of, values)}, Records("json", "k"))
+    assert keys == [message["key"] for message in messages]
+    assert ["k", "k"] == [*json.loads(messages[0]["value"]), *json.loads(messages[1]["value"])]
+
+
+def test_raw_writes_the_column_value_as_it_is():
+    """Other columns are not written, but may be the key. A null is a tombstone."""
+    columns = {"value": (pa.binary(), [b"\x00\xff", None]), "k": (pa.int32(), [1, 2])}
+    assert [{"value": b"\x00\xff", "key": "1"}, {"value": None, "key": "2"}] == made(columns, Records("raw", "k"))
+
+
+def test_many_rows_become_records_in_their_order():
+    """They are made in parts of bounded size."""
+    batch = pa.record_batch({"n": pa.array(range(RECORDS_MAX + 1), pa.int64())})
+    parts = list(Records("json", "n").of(batch))
+    assert [RECORDS_MAX, 1] == [len(part) for part in parts]
+    assert [str(n) for n in range(RECORDS_MAX + 1)] == [message["key"] for part in parts for message in part]
+
+
+@pytest.mark.parametrize(
+    ("records", "schema", "said"),
+    [
+        (Records("json", "k"), {"n": pa.int64()}, "no column 'k', the key of a KafkaSink: name one of n"),
+        (Records("json", "k"), {"k": pa.float64()}, "column k is double, and the key of a KafkaSink must be text, by"),
+        (Records("raw", None), {"n": pa.int64()}, "no column 'value', the value of a KafkaSink with format='raw'"),
+        (Records("raw", None), {"value": pa.int64()}, "column value is int64, and .* must be text or bytes: cast"),
+        (
+            Records("json", None),
+            {"m": pa.map_(pa.string(), pa.int64())},
+            "column m has type map<.*cannot write as JSON",
+        ),
+        (Records("json", None), {"s": pa.struct({"t": pa.time64("us")})}, r"column s.t has type time64\[us\]"),
+    ],
+)
+def test_columns_that_become_no_records_are_named(records, schema, said):
+    """The sink refuses them before the tick begins."""
+    with pytest.raises(SinkError, match=said):
+        records.must_hold(pa.schema(schema))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"topic": "a/b"}, "'a/b' is no name of a Kafka topic"),
+        ({"topic": ".."}, "is no name of a Kafka topic"),
+        ({"topic": "t", "format": "xml"}, "has no format 'xml': write 'json', 'avro' or 'raw'"),
+        (
+            {"topic": "t", "options": {"transactional.id": "x"}},
+            "KafkaSink cannot set 'transactional.id': the sink sets",
+        ),
+        ({"topic": "t", "options": {"acks": "0"}}, "KafkaSink cannot set 'acks': the sink sets it itself"),
+        ({"topic": "t", "options": {"kafka.acks": "0"}}, "KafkaSink cannot set 'kafka.acks': the sink sets it itself"),
+        (
+            {"topic": "t", "options": {"kafka.x": "0"}},
+            "KafkaSink cannot set 'kafka.x': Spark does not write the record",
+        ),
+        (
+            {"topic": "t", "options": {"sasl.password": "x"}},
+            "options of a KafkaSink name 'sasl.password', and its value",
+        ),
+        (
+            {"topic": "t", "options": {"transaction.timeout.ms": "1 h"}},
+            "have 'transaction.timeout.ms'='1 h': write mill",
+        ),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused_when_they_are_written(given, said):
+    """The refusal asks no broker."""
+    with pytest.raises(SinkError, match=said):
+        KafkaSink("k:1", **given)
+
+
+def target(options=None, job="shop", table="out/orders", topic="orders"):
+    settings = ClientSettings("k:1", options or {}, lambda: {"sasl.password": "s3cret"}, SINK)
+    return KafkaTarget(settings, None, topic, job, table)
+
+
+def test_jobs_tables_and_topics_have_names_of_their_own():
+    """The name is the transactional id and the group. So two sinks neither shut each other out nor share a number."""
+    targets = [target(), target(job="shop2"), target(table="out/orders2"), target(topic="orders2")]
+    assert 4 == len({each.name for each in targets})
+    assert "tidemark/shop/out/orders/orders" == target().name
+    with pytest.raises(ValueError, match="does not match"):
+        target(job="shop/out")
+
+
+def test_the_producer_has_the_users_settings_but_for_what_makes_it_exact():
+    """A record is given up before its transaction ends. The group's consumer gets the log-in. No secret is shown."""
+    given = {"transaction.timeout.ms": "5000", "linger.ms": "1", "sasl.username": "me", "compression.type": "lz4"}
+    producer, group = target(given).for_producer(), target(given).for_group()
+    assert given.items() <= producer.items()
+    assert ("5000", "s3cret") == (producer["message.timeout.ms"], producer["sasl.password"])
+    assert ("900000", "60000") == tuple(
+        target().for_producer()[name] for name in ("transaction.timeout.ms", "message.timeout.ms")
+    )
+    assert {"sasl.username", "sasl.password", "group.id"} <= set(group)
+    assert not {"linger.ms", "transaction.timeout.ms"} & set(group)
+    assert "s3cret" not in f"{producer} {group} {KafkaSink('k:1', 't', options=given)!r}"
