@@ -87,12 +87,17 @@ def left_inside(history: History) -> Iterator[str]:
 
 
 def _due(record: CheckpointRecord) -> dict[TableName, tuple[str, ...]]:
-    """Return the files that each outside sink gets of an entry. That of an upsert table has these alone then."""
+    """Return the files that each outside sink gets of an entry. That of an upsert table has these alone then.
+
+    A rollback empties an upsert table that its target does not have, or has under another name.
+    """
     due: dict[TableName, tuple[str, ...]] = {}
     if record.kind is RowKind.CHECKPOINT:
         tables = (table for table in record.tables if table.table in record.outside and table.adds)
         due = {table.table: tuple(file.path for file in table.adds) for table in tables}
     if record.kind in (RowKind.CHECKPOINT, RowKind.ROLLBACK):
+        emptied = (each.table for each in record.tables if each.mode is TableMode.UPSERT and not each.files)
+        due |= {name: () for name in emptied if name in record.outside}
         for vertex in record.vertices:
             for name in (each.table for each in vertex.table_keys if each.table in record.outside):
                 ranges = (own for each in vertex.subtasks for own in each.ranges if own.table == name)

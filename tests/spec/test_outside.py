@@ -1,0 +1,36 @@
+"""Judges single histories of outside sinks: a rollback to an entry that has an upsert table under another name."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from checkpointing.graph import TableMode
+from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord
+from spec.history import CutWritten, RowCommitted
+from spec.outside import left_inside, wrongly_outside
+from spec.outside_events import OutsidePublished
+
+EMPTIED = TableRecord(table="gold/totals", mode=TableMode.UPSERT, parent_version=1)
+BACK = CheckpointRecord(
+    job="small",
+    kind=RowKind.ROLLBACK,
+    checkpoint=9,
+    parent=3,
+    generation=1,
+    nonce="n/9",
+    max_parallelism=4,
+    vertices=(),
+    tables=(EMPTIED,),
+    outside=("gold/totals",),
+    statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+)
+
+
+@pytest.mark.parametrize(
+    ("shown", "wrong", "left"), [((), False, False), (("a",), True, False), (None, False, True)], ids=repr
+)
+def test_a_rollback_that_empties_a_table_empties_its_sink(shown, wrong, left):
+    """The rules want an empty target before the cut. Seed 560 with `holds` and `imports` met it."""
+    told = () if shown is None else (OutsidePublished(9, "gold/totals", shown),)
+    history = SimpleNamespace(without_flow=[RowCommitted(BACK, (3, 9)), *told, CutWritten(9, (), ())])
+    assert (wrong, left) == (bool([*wrongly_outside(history)]), bool([*left_inside(history)]))
