@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         ReadingError,
     )
     from jobs.reading.operator_state import OperatorState
+    from jobs.reading.pending import PendingCut
     from jobs.sinks.port import Difference, Sink, SinkError, TableChanges, UpsertSink
     from jobs.sources.committed_positions import CommitsToFile
     from jobs.sources.cuts import CutSource

@@ -233,9 +233,10 @@ class CheckpointCoordinator:
         return self._due_ms()
 
     @property
-    def triggers_periodically(self) -> bool:
-        """Whether checkpoints are triggered by the interval."""
-        return self._books.scheduler.next_ms is not None
+    def goes_on(self) -> bool:
+        """Whether checkpoints can still come: by the interval, from the queue, or because tasks take part in one."""
+        under_way = any(not pending.is_finalising for pending in self._books.pending.values())
+        return under_way or self.next_due_ms is not None
 
     @property
     def next_due_ms(self) -> int | None:

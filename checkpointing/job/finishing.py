@@ -42,8 +42,9 @@ def hand_end_on(job: Wiring, run: OperatorRun) -> None:
 def stop_scheduler(job: Wiring) -> None:
     """Stop periodic triggering, and abort what is not being committed, as Flink does for a job that fails.
 
-    See Flink's CheckpointCoordinatorDeActivator.
+    See Flink's CheckpointCoordinatorDeActivator. The savepoint of a stop has stopped the interval already, and may
+    still wait for its turn.
     """
-    if job.coordinator.triggers_periodically:
+    if job.coordinator.goes_on:
         job.tell(SchedulerStopped())
         job.settle()

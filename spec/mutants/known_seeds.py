@@ -228,6 +228,7 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "after a release an entry whose cut a list did not show is passed over": 4,
     "nobody looks for the files that leave a table": 7,
     "only one of the files that leave a table is looked for": 9,
+    "a savepoint that waits is begun although the tick stops": 9429,
     "the cut goes on which an abandoned entry without a cut rests": 6124,
     "an older rollback forgets the files that leave a table": 12,
     "a savepoint may call itself a checkpoint outside": 6,

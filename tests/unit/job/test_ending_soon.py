@@ -34,14 +34,15 @@ def test_a_tick_that_waits_for_its_end_begins_nothing(job, asked):
     assert story.end is not None
 
 
-def test_a_user_hears_why_a_savepoint_is_given_up(job):
+@pytest.mark.parametrize("kind", [SavepointKind.PLAIN, SavepointKind.SUSPEND])
+def test_a_user_hears_why_a_savepoint_is_given_up(job, kind):
     """The savepoint waits for its turn. The tick must stop, so it is not taken any more."""
     story = job.story(job.two_sources(), CONFIG)
     story.offers("left", 3)
     story.passes(2_000)
     story.finishes()
     story.checks()
-    story.tell(SavepointRequested("mine", SavepointKind.PLAIN))
+    story.tell(SavepointRequested("mine", kind))
     assert story.all_told(SavepointFailed) == []
     story.tell(StopRequested(StopKind.NOW))
     assert ["the tick is about to end: ask again when it has"] == [
