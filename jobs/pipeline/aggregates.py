@@ -54,13 +54,14 @@ class AggregateColumn:
 
     `of` makes its function for rows of a schema. It raises ValueError or TypeError if a column's type cannot be
     aggregated so. `renamed_from` is the name that the output column had before. `hashed` is a column that Spark hashes
-    before the rows are exchanged.
+    before the rows are exchanged. `own` is true for an aggregate of a user's own, whose expressions must be checked.
     """
 
     columns: tuple[str, ...]
     of: Callable[[StructType], AggregateFunction]
     renamed_from: str | None = None
     hashed: str | None = None
+    own: bool = False
 
 
 def aggregate_of(function: AggregateFunction, *, renamed_from: str | None = None) -> AggregateColumn:
@@ -68,7 +69,7 @@ def aggregate_of(function: AggregateFunction, *, renamed_from: str | None = None
     lacking = [name for name in _PROTOCOL if not hasattr(function, name)]
     if lacking:
         raise InvalidPipelineError(f"{function!r} is no AggregateFunction: it lacks {', '.join(lacking)}")
-    return AggregateColumn(tuple(function.columns), lambda _: function, renamed_from)
+    return AggregateColumn(tuple(function.columns), lambda _: function, renamed_from, own=True)
 
 
 def count(column: str | None = None, *, renamed_from: str | None = None) -> AggregateColumn:
@@ -281,7 +282,8 @@ def _named(where: str, rows: StructType, name: str, column: object) -> Aggregate
     require_columns(where.partition(": aggregate ")[0], rows, column.columns)
     try:
         made = Aggregate(name, column.of(rows))
-        require_computable(made, rows)
+        if column.own:
+            require_computable(made, rows)
     except (ValueError, TypeError) as error:
         raise InvalidPipelineError(f"{where}: {error}") from error
     return made

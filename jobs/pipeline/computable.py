@@ -1,7 +1,8 @@
-"""Checks that Polars can resolve the expressions of an aggregate. It computes nothing.
+"""Checks that Polars can resolve the expressions of a user's own aggregate. It computes nothing.
 
 Polars' threads do not survive a fork. A process that another one has forked would wait for them for ever, and could
-declare no pipeline. So Polars resolves the types of a lazy query here, and nobody collects it.
+declare no pipeline. So Polars resolves the types of a lazy query here, and nobody collects it. That starts Polars'
+threads too: a process that has declared such an aggregate cannot compute in a process that it forks afterwards.
 """
 
 import polars as pl

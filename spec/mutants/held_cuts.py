@@ -96,7 +96,35 @@ def a_tick_waits_for_more_after_it_has_held_a_cut(patch: Patch) -> None:
     patch.put(ending.Ending, "saved", saved)
 
 
-@mutant("rejected-leaves-nothing", directed(files_of_a_rejected_cut_are_leftovers, "rejected-leaves-nothing"))
+REJECTED = directed(files_of_a_rejected_cut_are_leftovers, "rejected-leaves-nothing")
+
+
+@mutant("rejected-leaves-nothing", REJECTED)
+def leftovers_of_the_holder_before_stay(patch: Patch) -> None:
+    real = leftovers.is_leftover
+
+    def is_leftover(
+        name: StagedName, generation: Generation, *, current: Generation, newest: CheckpointRecord | None
+    ) -> bool:
+        return generation < current - 1 and real(name, generation, current=current, newest=newest)
+
+    patch.function(leftovers, "is_leftover", is_leftover)
+
+
+@mutant("rejected-leaves-nothing", REJECTED)
+def a_newer_generation_is_judged_by_the_micro_batches_of_the_newest_checkpoint(patch: Patch) -> None:
+    real = leftovers.is_leftover
+
+    def is_leftover(
+        name: StagedName, generation: Generation, *, current: Generation, newest: CheckpointRecord | None
+    ) -> bool:
+        own = newest.generation if newest is not None else generation
+        return generation < current and real(name, min(generation, own), current=current, newest=newest)
+
+    patch.function(leftovers, "is_leftover", is_leftover)
+
+
+@mutant("rejected-leaves-nothing", REJECTED)
 def files_of_a_rejected_cut_stay(patch: Patch) -> None:
     real = leftovers.is_leftover
 
