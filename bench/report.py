@@ -63,7 +63,7 @@ def _ratios(figures: Figures) -> str:
     if "spread_s" in figures:
         return f"spread {figures['spread_s']:.3f}"
     if "sequential" in figures:
-        return f"{figures['sequential']:.0f} in turn"
+        return f"{figures['sequential']:.0f} in turn, on {figures['server']}"
     if "more_s" in figures:
         return f"{figures['more_s']:+.3f} s"
     return f"{figures['ratio']:.2f}"
