@@ -12,6 +12,7 @@ from spec.history import History
 from spec.inputs_end import InputsEnd
 from spec.measured import Measured
 from spec.pacing import Pacing
+from spec.pauses import Pauses
 from spec.timing import TooEarly, TooLate
 from spec.waited_for import WaitsForSavepoints
 from spec.watching import DoorJudge, watch
@@ -30,6 +31,7 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "inputs-end": InputsEnd,
     "savepoints-waited-for": WaitsForSavepoints,
     "ends-soon": EndsSoon,
+    "pauses": Pauses,
 }
 """The judge of each invariant, by the invariant's id."""
 

@@ -1,6 +1,8 @@
 """Cleans up in the simulator's stores: in the product's order of reading, with the core's decision.
 
-Other processes have their turns between any two steps. So a clean-up may act on what was true before.
+Other processes have their turns between any two steps. So a clean-up may act on what was true before. If stores fail,
+it may also read the entries, the recorded cuts or a table's log without their newest change. As in the product, it
+leaves a table alone whose log does not have the version of a cut.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +17,8 @@ from checkpointing.commit.cleanup import (
     noted,
     readable_cuts,
 )
-from checkpointing.identifiers import Generation, TableName
+from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.metadata.record import Row
 from checkpointing.tick.errand import CLEANUP
 from checkpointing.tick.messages import Work, Worked
 from spec.at_the_door import SOMEONE, Visitor, at_rest
@@ -48,11 +51,13 @@ def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_
     """Delete unneeded files. `current` is the newest generation that was seen, perhaps at work."""
     there = world.listed()
     yield
-    rows, recorded = world.rows(), dict(world.cuts)
+    rows, recorded = _rows(world, others_hold=others_hold), _cuts(world, others_hold=others_hold)
     yield
     kept: Cuts = [recorded[each] for each in (recorded if others_hold else readable_cuts(rows, recorded.keys()))]
     kept += world.readers.cuts(world.now_ms)
-    tables = {name: log.copy() for name, log in world.tables.items()}
+    logs = {name: _log(world, log) for name, log in world.tables.items()}
+    alone = {name for name, log in logs.items() if any(cut.get(name, 0) > log.version for cut in kept)}
+    tables = {name: log for name, log in logs.items() if name not in alone}
     seen = {name: _seen(name, log, kept) for name, log in tables.items()}
     active = (log.versions[at] for name, log in tables.items() for at in {log.version, *seen[name].cuts})
     facts = CleanupFacts(
@@ -61,7 +66,7 @@ def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_
         now_ms=world.now_ms,
         grace_ms=grace_ms,
         rows=rows,
-        found=tuple(_listed(world, path, tables) for path in there),
+        found=tuple(file for path in there if (file := _listed(world, path, tables)).table not in alone),
         active=frozenset[str]().union(*active),
         looks=world.looks,
         reservations=world.readers.all(),
@@ -73,8 +78,32 @@ def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_
     yield
 
 
+def _rows(world: World, *, others_hold: bool) -> tuple[Row, ...]:
+    """Return the entries. A process that does not hold the job may not see the newest one."""
+    _, before = world.before
+    return before if others_hold and _is_stale(world) else world.rows()
+
+
+def _cuts(world: World, *, others_hold: bool) -> dict[CheckpointId, Mapping[TableName, int]]:
+    """Return the recorded cuts. A process that does not hold the job may not see the newest one."""
+    lags = others_hold and _is_stale(world)
+    return {each: cut for each, cut in world.cuts.items() if not lags or each in world.cuts_before}
+
+
+def _log(world: World, log: TableLog) -> TableLog:
+    """Return a table's log as it is opened, perhaps without its newest version."""
+    seen = log.copy()
+    if seen.version and _is_stale(world):
+        seen.shorten(seen.version - 1)
+    return seen
+
+
+def _is_stale(world: World) -> bool:
+    return world.faults is not None and world.faults.is_stale_for_clean_ups()
+
+
 def _seen(name: TableName, log: TableLog, cuts: Cuts) -> TableSeen:
-    versions = frozenset(cut[name] for cut in cuts if cut.get(name, log.version + 1) <= log.version)
+    versions = frozenset(cut[name] for cut in cuts if name in cut)
     return TableSeen(log.version, versions, in_every_cut=all(name in cut for cut in cuts))
 
 

@@ -94,7 +94,8 @@ def seen_too_early(history: History) -> Iterator[str]:
 def not_kept(history: History) -> Iterator[str]:
     """Yield every held cut that went otherwise than by approval or rejection, and every file of one that was deleted.
 
-    The job must not move on while a cut waits. Its approval is the same cut as a checkpoint, after the same parent.
+    The job must not move on while a cut waits. Its approval is the same cut as a checkpoint, after the same parent,
+    with what was measured. It has no counts, since they are those of the generation that held the cut.
     """
     cuts = _Cuts()
     for event in history.without_flow:
@@ -121,7 +122,9 @@ def not_kept(history: History) -> Iterator[str]:
 def _approves(record: CheckpointRecord, held: CheckpointRecord) -> bool:
     same = ("parent", "vertices", "tables", "columns", "renames", "hooks", "outside", "max_parallelism")
     equal = all(getattr(record, name) == getattr(held, name) for name in same)
-    return record.kind is RowKind.CHECKPOINT and equal
+    measured = record.statistics.model_copy(update={"committed_ms": held.statistics.committed_ms})
+    due = held.statistics.model_copy(update={"counts": None})
+    return record.kind is RowKind.CHECKPOINT and equal and measured == due
 
 
 def left_by_rejected(history: History) -> Iterator[str]:

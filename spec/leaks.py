@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def left_behind(history: History) -> Iterator[str]:
     """Yield every file that no entry names, and that no table shows now or at a remaining cut.
 
-    Also yield every remaining cut if neither its entry exists nor a plain savepoint that was taken after it.
+    Also yield every remaining cut that nobody can ask for. A cut stays with its entry, and with an entry that continues
+    from it and has no cut of its own: a plain savepoint, or a savepoint of a stop that was abandoned unpublished.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
     for event in history.without_flow:
@@ -26,8 +27,9 @@ def left_behind(history: History) -> Iterator[str]:
             case SavepointDisposed(checkpoint):
                 entries.pop(checkpoint, None)
             case CameToRest(files, shown, cuts):
-                readable = {*entries, *(row.parent for row in entries.values() if not row.commits)}
-                strange = [each for each, _ in cuts if each not in readable]
+                recorded = {each for each, _ in cuts}
+                bases = {row.parent for row in entries.values() if row.checkpoint not in recorded}
+                strange = sorted(recorded - entries.keys() - bases)
                 yield from (f"cut {each} is left, and nobody can ask for it" for each in strange)
                 needed = shown.union(*map(named_files, entries.values()), *(active for _, active in cuts))
                 yield from (f"{path} is left, and nobody needs it" for path in sorted(files - needed))

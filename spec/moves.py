@@ -148,7 +148,5 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     moves = replace(moves, **forced)
     is_ending = moves.sources_end or moves.parts
     moves = replace(moves, arrivals_max=0) if is_ending else moves  # a split that has ended gets no more rows
-    # the sinks and the cuts of other jobs know what the other warehouse gave and read
-    moves = replace(moves, imports=False) if moves.outside or moves.cuts else moves
     # a cut is read whole, by all, and the other job decides when its rows come
     return replace(moves, resets_max=0, orders_max=None, arrivals_max=0, parts=False) if moves.cuts else moves

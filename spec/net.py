@@ -19,17 +19,20 @@ def wrongly_netted(history: History) -> Iterator[str]:
     """Yield every table of a tick's entry that names another version than its parent's cut, or other files than due.
 
     If an upsert or state table consists of other files than at the parent, it is published as exactly its files; if it
-    has none any more, as empty. Entries that no tick wrote say in another way what they do to a table.
+    has none any more, as empty. An append table gets no file that its parent's cut shows already. Entries that no tick
+    wrote say in another way what they do to a table.
     """
     began: dict[Generation, DoorStarted] = {}
     entries: dict[CheckpointId, CheckpointRecord] = {}
     cuts: dict[CheckpointId, _Versions] = {NO_CHECKPOINT: {}}
+    shown: dict[CheckpointId, Mapping[TableName, frozenset[str]]] = {}
     for event in history.without_flow:
         match event:
             case DoorStarted(generation):
                 began[generation] = event
             case CutWritten(checkpoint, versions):
                 cuts.setdefault(checkpoint, dict(versions))
+                shown.setdefault(checkpoint, dict(event.active))
             case CutsCorrected(corrected):
                 cuts |= {checkpoint: dict(versions) for checkpoint, versions in corrected}
             case RowCommitted(record):
@@ -40,6 +43,7 @@ def wrongly_netted(history: History) -> Iterator[str]:
                     is_first = restored is not None and restored.checkpoint == record.parent
                     parent = restored if is_first else entries.get(record.parent)
                     yield from _versions_other(record, cuts.get(record.parent))
+                    yield from _added_again(record, shown.get(record.parent, {}))
                     if parent is not None or record.parent == NO_CHECKPOINT:
                         yield from _files_other(record, parent, door.graph)
             case _:
@@ -51,6 +55,13 @@ def _versions_other(record: CheckpointRecord, cut: _Versions | None) -> Iterator
         due = (cut or {}).get(table.table, 0)
         if table.parent_version != due:
             yield f"entry {record.checkpoint} builds on version {table.parent_version} of {table.table}, not on {due}"
+
+
+def _added_again(record: CheckpointRecord, shown: Mapping[TableName, frozenset[str]]) -> Iterator[str]:
+    for table in record.tables:
+        again = shown.get(table.table, frozenset()).intersection(file.path for file in table.adds)
+        if again:
+            yield f"entry {record.checkpoint} adds {min(again)} to {table.table}, which its parent's cut shows already"
 
 
 def _files_other(record: CheckpointRecord, parent: CheckpointRecord | None, graph: JobGraph) -> Iterator[str]:

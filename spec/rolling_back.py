@@ -11,10 +11,11 @@ from typing import Final
 from checkpointing.columns import TableColumn
 from checkpointing.commit.at_rest import Rollback
 from checkpointing.commit.behind import mode_of, wanted
-from checkpointing.commit.columns import columns_of, leaving
+from checkpointing.commit.columns import columns_of, leaving_back
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.live_files import live_files
 from checkpointing.commit.outside import sinks_after
+from checkpointing.commit.recovery import unpublished
 from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
@@ -51,11 +52,11 @@ def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId, visito
         if not _is_as_published(world, target) or _merged(world, graph, target):
             return Worked()
         newest, then = newest_checkpoint(world.rows()), columns_of(target)
+        pending = unpublished(world.rows(), world.cuts)
         tables = (
-            _back(world, vertex, table, target).model_copy(
-                update={"leaving": leaving(_shown(world, newest, table), then.get(table.name))}
-            )
+            _back(world, vertex, table, target).model_copy(update={"leaving": lost})
             for vertex, table in _tables(world, graph, target)
+            for lost in (leaving_back(_shown(world, newest, table), then.get(table.name), pending, table.name),)
         )
         leaves = checkpoint % LEAVES_OUTSIDE_EVERY == 0
         sinks = sinks_after(world.checkpoints(), target, leave_outside=leaves)

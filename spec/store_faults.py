@@ -18,6 +18,7 @@ OF_STORES: Final = (AppendRow, CheckTables, LookForRival, PublishTable, RecordCu
 NO_ANSWER: Final = "the store does not answer"
 LATE: Final = "the answer of a store comes late"
 STALE: Final = "a list of entries or cuts is stale"
+STALE_FOR_CLEAN_UPS: Final = "a clean-up reads a stale list"
 
 
 class Harm(Enum):
@@ -40,6 +41,7 @@ class StoreFaults:
         self._lost = self._random.choice([0.0, 0.03, 0.15])
         self._late = self._random.choice([0.0, 0.1, 0.4])
         self._stale = self._random.choice([0.0, 0.3])
+        self._lists = Random(f"clean-ups and the store of {seed}")  # noqa: S311 - as above
         self._met = met
         self.is_sound = False
         """True from the last tick on. Then no fault strikes."""
@@ -63,6 +65,12 @@ class StoreFaults:
         """Return whether the next list shows what was true before the newest change."""
         stale = self._strikes(self._stale)
         self._met[STALE] += stale
+        return stale
+
+    def is_stale_for_clean_ups(self) -> bool:
+        """Return whether the next list of a clean-up, or the log that it opens, lacks the newest change."""
+        stale = not self.is_sound and self._lists.random() < self._stale
+        self._met[STALE_FOR_CLEAN_UPS] += stale
         return stale
 
     def _strikes(self, probability: float) -> bool:

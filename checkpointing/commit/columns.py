@@ -79,6 +79,23 @@ def leaving(was: Columns | None, now: Columns | None) -> tuple[str, ...]:
     return tuple(column.name for column in was if column.name not in names)
 
 
+def leaving_back(
+    shown: Columns | None, then: Columns | None, pending: CheckpointRecord | None, table: TableName
+) -> tuple[str, ...]:
+    """Return the names of our columns that a table loses by a rollback from `shown` to `then`.
+
+    The rollback may leave a committed entry behind that is not published yet. The table may then still have the columns
+    that this `pending` entry would take away. A suspended process may also publish it until the rollback is in. So the
+    table loses those of both. One that it does not have changes nothing.
+    """
+    if then is None:
+        return ()
+    names = {column.name for column in then}
+    waiting = pending.tables if pending is not None else ()
+    still = (name for each in waiting if each.table == table for name in each.leaving if name not in names)
+    return tuple(dict.fromkeys((*leaving(shown, then), *still)))
+
+
 def differ(was: Columns | None, now: Columns | None) -> bool:
     """Return whether names or types differ between two cuts. A cut that lists no columns changes none."""
     if was is None or now is None:

@@ -107,7 +107,8 @@ def plan_rollback(
     tables = tables_back(stores.warehouse, target, history)
     names = [table.record.table for table in tables]
     target = stores.told(target, names)
-    tables = with_columns_back(stores.warehouse, tables, target, None if newest is None else stores.told(newest, names))
+    now = None if newest is None else stores.told(newest, names)
+    tables = with_columns_back(stores.warehouse, tables, target, now, pending)
     _must_be_sound(stores, target, tables, checksums=checksums)
     plan = RollbackPlan(
         job=stores.warehouse.paths.job,

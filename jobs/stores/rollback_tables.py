@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from checkpointing.commit.columns import columns_of, leaving
+from checkpointing.commit.columns import columns_of, leaving_back
 from checkpointing.commit.net import keyed_tables
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
@@ -81,18 +81,24 @@ def tables_back(warehouse: Warehouse, target: CheckpointRecord, seen: History) -
 
 
 def with_columns_back(
-    warehouse: Warehouse, tables: tuple[TableBack, ...], target: CheckpointRecord, newest: CheckpointRecord | None
+    warehouse: Warehouse,
+    tables: tuple[TableBack, ...],
+    target: CheckpointRecord,
+    newest: CheckpointRecord | None,
+    pending: CheckpointRecord | None,
 ) -> tuple[TableBack, ...]:
-    """Return the plans with the columns that each table loses: the newest entry has them, and the target lacks them.
+    """Return the plans with the columns that each table loses: it may have them now, and the target lacks them.
 
     If the newest entry does not have the table, because it was renamed, the table's log says which columns it has.
+    `pending` is the newest entry as it was appended, if it is not published yet.
     """
     now, then = columns_of(newest), columns_of(target)
     return tuple(
-        replace(each, record=each.record.model_copy(update={"leaving": leaving(shown, then.get(name))}))
+        replace(each, record=each.record.model_copy(update={"leaving": lost}))
         for each in tables
         for name in (each.record.table,)
         for shown in (now.get(name) or columns_of_schema(load(warehouse, name).schema()),)
+        for lost in (leaving_back(shown, then.get(name), pending, name),)
     )
 
 

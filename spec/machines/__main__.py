@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each of the 24 machines. Some 130 to 170 of them are
+The nightly profile takes 2,000 runs of up to 200 steps of each of the 25 machines. Some 130 to 170 of them are
 taken, so four machines together take more than a million.
 """
 
@@ -22,6 +22,7 @@ from spec.machines.attempts import AttemptsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
+from spec.machines.cuts import CutGroupsMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.keeping import KeepingMachine
@@ -42,6 +43,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     LostAnswersMachine,
     OutsideTransactionMachine,
     ReadersMachine,
+    CutGroupsMachine,
     RepairMachine,
     LineMachine,
     *JOB_MACHINES.values(),

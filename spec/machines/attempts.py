@@ -70,14 +70,17 @@ _strategies = st.sampled_from(
         FixedDelay(2, 100),
         FixedDelay(5, 2_000),
         FailureRate(2, 3_000, 100),
+        FailureRate(1, 3_000, 200),
         ExponentialDelay(100, 1_000, 2.0, 4_000, 0.0, None),
         ExponentialDelay(100, 1_000, 3.0, 4_000, JITTER, 2),
+        ExponentialDelay(500, 1_000, 3.0, 4_000, JITTER, None),
     ]
 )
 _reasons = st.sampled_from([Reason.TASK_FAILURE, Reason.TASK_FAILURE, Reason.CHECKPOINT_EXPIRED, *FOR_GOOD])
 _waits = st.sampled_from([0, 400])
 _outcomes = st.sampled_from([TickOutcome.CAUGHT_UP, TickOutcome.STOPPED])
-_times = st.sampled_from([0, 10, 900, 1_000, 3_000, 6_000])
+_times = st.sampled_from([0, 10, 900, 1_000, 2_800, 3_000, 3_950, 6_000])
+"""Some of them, with the delays between, end exactly with an interval, or within the delay after a quiet time."""
 
 
 class AttemptsMachine(RuleBasedStateMachine):

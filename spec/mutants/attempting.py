@@ -145,6 +145,37 @@ def failures_of_any_time_count_in_a_rate(patch: Patch) -> None:
     patch.put(restart, "_by_rate", by_rate)
 
 
+@mutant("attempts", ATTEMPTS)
+def a_delay_counts_as_quiet_time(patch: Patch) -> None:
+    real = restart._by_backoff
+
+    def by_backoff(strategy: ExponentialDelay, history: FailureHistory, now_ms: int, seed: int) -> RestartDecision:
+        sooner = replace(strategy, reset_after_ms=strategy.reset_after_ms - history.backoff_ms)
+        return real(sooner, history, now_ms, seed)
+
+    patch.put(restart, "_by_backoff", by_backoff)
+
+
+@mutant("attempts", ATTEMPTS)
+def the_last_moment_of_an_interval_does_not_count(patch: Patch) -> None:
+    real = restart._by_rate
+
+    def by_rate(strategy: FailureRate, history: FailureHistory, now_ms: int) -> RestartDecision:
+        return real(replace(strategy, interval_ms=strategy.interval_ms - 1), history, now_ms)
+
+    patch.put(restart, "_by_rate", by_rate)
+
+
+@mutant("attempts", ATTEMPTS)
+def jitter_makes_a_delay_longer_than_the_longest(patch: Patch) -> None:
+    real = restart._jittered
+
+    def jittered(backoff_ms: int, strategy: ExponentialDelay, seed: int) -> int:
+        return real(backoff_ms, replace(strategy, max_ms=2 * strategy.max_ms), seed)
+
+    patch.put(restart, "_jittered", jittered)
+
+
 # ------------------------------------------------------------------ answers that are lost
 
 

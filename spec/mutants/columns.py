@@ -9,7 +9,7 @@ from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.identifiers import NO_CHECKPOINT, TableName, VertexId
 from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord, RowKind, TableRecord, VertexRecord
-from spec.mutants.judges import RELEASES
+from spec.mutants.judges import RELEASES, RELEASES_WITH_STORES
 from spec.mutants.planting import Patch, mutant
 
 _Vertices = Mapping[VertexId, VertexRecord]
@@ -68,6 +68,19 @@ def a_dropped_column_stays_in_the_table(patch: Patch) -> None:
         return ()
 
     patch.function(columns, "leaving", leaving)
+
+
+@mutant("columns-of-cut", RELEASES_WITH_STORES)
+def a_rollback_forgets_columns_that_the_entry_left_behind_takes_away(patch: Patch) -> None:
+    real = columns.leaving_back
+
+    def leaving_back(
+        shown: _Columns, then: _Columns, pending: CheckpointRecord | None, table: TableName
+    ) -> tuple[str, ...]:
+        del pending
+        return real(shown, then, None, table)
+
+    patch.function(columns, "leaving_back", leaving_back)
 
 
 # ------------------------------------------------------------------ the columns that an entry lists

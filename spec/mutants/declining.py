@@ -1,11 +1,12 @@
 """Plants bugs in failures that decline a checkpoint: the reason of the failure, and whether the failure counts."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from checkpointing.commit.two_phase import CommitEffect, CommitFact, CommitState, TwoPhaseCommit
 from checkpointing.coordinator import failure_policy
 from checkpointing.coordinator.failure_policy import FailurePolicy
-from checkpointing.coordinator.messages import FailJob
+from checkpointing.coordinator.messages import FailJob, RequestFailed, RequestSucceeded
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job import judgements
@@ -14,9 +15,11 @@ from checkpointing.job.judgements import Judged
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.pause import Pause
 from checkpointing.job.wiring import Wiring
-from checkpointing.messages import JudgementFailed, RunMicroBatch, TableCheckFailed, TablesChecked
-from spec.mutants.judges import DECLINES
+from checkpointing.messages import JudgementFailed, RunMicroBatch, SavepointKind, TableCheckFailed, TablesChecked
+from spec.mutants.judges import DECLINES, DECLINES_WITH_QUOTAS
 from spec.mutants.planting import Patch, mutant
+
+_Answer = RequestSucceeded | RequestFailed
 
 
 @mutant("declines", DECLINES)
@@ -123,6 +126,39 @@ def a_check_that_failed_is_not_counted(patch: Patch) -> None:
 @mutant("no-deadlock", DECLINES)
 def a_pause_after_a_failure_never_ends(patch: Patch) -> None:
     patch.put(Pause, "is_over", lambda self, _: self.until_ms is None)
+
+
+def _pause_otherwise(patch: Patch, changed: Callable[[Pause, bool], int]) -> None:
+    """Let a pause count other failures in a row than there were. `changed` is told whether the request succeeded."""
+    real = Pause.answered
+
+    def answered(self: Pause, effect: _Answer, kind: SavepointKind | None, now_ms: int) -> None:
+        self._in_a_row = changed(self, isinstance(effect, RequestSucceeded))
+        real(self, effect, kind, now_ms)
+
+    patch.put(Pause, "answered", answered)
+
+
+@mutant("pauses", DECLINES)
+def every_pause_takes_a_second(patch: Patch) -> None:
+    _pause_otherwise(patch, lambda pause, succeeded: 0)
+
+
+@mutant("pauses", DECLINES)
+def the_first_pause_takes_two_seconds(patch: Patch) -> None:
+    _pause_otherwise(patch, lambda pause, succeeded: max(1, pause._in_a_row))
+
+
+@mutant("pauses", DECLINES_WITH_QUOTAS)
+def a_success_does_not_shorten_the_next_pause(patch: Patch) -> None:
+    real = Pause.answered
+
+    def answered(self: Pause, effect: _Answer, kind: SavepointKind | None, now_ms: int) -> None:
+        before = self._in_a_row
+        real(self, effect, kind, now_ms)
+        self._in_a_row = max(self._in_a_row, before)
+
+    patch.put(Pause, "answered", answered)
 
 
 @mutant("tried-again", DECLINES)

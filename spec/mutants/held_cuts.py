@@ -1,6 +1,6 @@
 """Plants bugs in held cuts: who may see them, what they stop, and how they are settled."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from checkpointing.commit import at_rest, leftovers
@@ -11,7 +11,7 @@ from checkpointing.identifiers import Generation
 from checkpointing.job import drafts, ending
 from checkpointing.job.ending import Ending
 from checkpointing.metadata.paths import StagedName
-from checkpointing.metadata.record import CheckpointRecord, Claim, Row, RowKind
+from checkpointing.metadata.record import CheckpointRecord, Claim, Row, RowKind, Statistics
 from checkpointing.tick import claiming, errand
 from spec.mutants.judges import HELD_CUTS, directed
 from spec.mutants.planting import Patch, mutant
@@ -135,3 +135,23 @@ def files_of_a_rejected_cut_stay(patch: Patch) -> None:
         return not newer and real(name, generation, current=current, newest=newest)
 
     patch.function(leftovers, "is_leftover", is_leftover)
+
+
+@mutant("held-is-kept", HELD_CUTS)
+def an_approval_counts_the_checkpoints_of_another_generation(patch: Patch) -> None:
+    _measure_otherwise(patch, lambda held: held)
+
+
+@mutant("held-is-kept", HELD_CUTS)
+def an_approval_forgets_what_was_measured(patch: Patch) -> None:
+    _measure_otherwise(patch, lambda held: held.model_copy(update={"vertices": (), "counts": None}))
+
+
+def _measure_otherwise(patch: Patch, changed: Callable[[Statistics], Statistics]) -> None:
+    """Let an approval say other statistics, computed from those of the held cut."""
+    real = Approved.row
+
+    def row(self: Approved, claim: Claim, at: Stamp) -> CheckpointRecord:
+        return real(self, claim, at).model_copy(update={"statistics": changed(self.held.statistics)})
+
+    patch.put(Approved, "row", row)

@@ -10,7 +10,7 @@ from checkpointing.commit.fencing import MayClaim
 from checkpointing.metadata.record import CheckpointRecord, Claim, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.tick.claiming import Claiming
-from spec.mutants.judges import IMPORTS
+from spec.mutants.judges import IMPORTS, IMPORTS_WITH_CUTS, IMPORTS_WITH_SINKS
 from spec.mutants.planting import Patch, mutant
 
 Changes = Callable[[CheckpointRecord], Mapping[str, object]]
@@ -78,6 +78,26 @@ def an_import_leaves_the_rows_in_flight_behind(patch: Patch) -> None:
 @mutant("cut-is-exact", IMPORTS)
 def an_import_publishes_keyed_tables_only(patch: Patch) -> None:
     _append_otherwise(patch, lambda record: {"tables": tuple(each for each in record.tables if each.files)})
+
+
+@mutant("imports-are-new", IMPORTS_WITH_SINKS)
+def an_import_goes_outside_once_more(patch: Patch) -> None:
+    _append_otherwise(patch, lambda record: {"outside": record.outside})
+
+
+@mutant("imports-are-new", IMPORTS_WITH_CUTS)
+def an_import_forgets_where_a_split_stands(patch: Patch) -> None:
+    def forgotten(record: CheckpointRecord) -> Mapping[str, object]:
+        first = next(was.vertex for was in record.vertices if was.splits)
+        vertices = (
+            was.model_copy(update={"subtasks": (replace(was.subtasks[0], position=None), *was.subtasks[1:])})
+            if was.vertex == first
+            else was
+            for was in record.vertices
+        )
+        return {"vertices": tuple(vertices)}
+
+    _append_otherwise(patch, forgotten)
 
 
 # ------------------------------------------------------------------ beside an import

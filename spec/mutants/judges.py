@@ -18,6 +18,7 @@ from spec.machines.attempts import AttemptsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
+from spec.machines.cuts import CutGroupsMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.judging import BrokenRuleError
 from spec.machines.keeping import KeepingMachine
@@ -85,6 +86,18 @@ RESETS = Judge(
     400,
 )
 RELEASES = Judge("simulator with releases", partial(_simulated, rollbacks_max=ROLLBACKS_MAX, releases=True), 400)
+RELEASES_WITH_STORES = Judge(
+    "simulator with releases, rollbacks and stores that fail",
+    partial(
+        _simulated,
+        savepoints_max=SAVEPOINTS_MAX,
+        rollbacks_max=ROLLBACKS_MAX,
+        savepoints_at_rest_max=2,
+        releases=True,
+        stores_fail=True,
+    ),
+    400,
+)
 CLEAN_UPS = Judge(
     "simulator with clean-ups",
     partial(_simulated, savepoints_max=3, rollbacks_max=1, savepoints_at_rest_max=2, clean_ups_max=2),
@@ -103,6 +116,11 @@ QUOTAS = Judge("simulator with quotas", partial(_simulated, orders_max=6), 400)
 TRANSACTIONS = Judge("simulator with transactions", partial(_simulated, savepoints_max=2, transaction_rows=5), 400)
 RESTARTS = Judge("simulator with restarts", partial(_simulated, savepoints_max=1, restarts=True), 400)
 DECLINES = Judge("simulator with declines", partial(_simulated, declines=True), 400)
+DECLINES_WITH_QUOTAS = Judge(
+    "simulator with declines, quotas and rows that come meanwhile",
+    partial(_simulated, declines=True, orders_max=6, arrivals_max=3),
+    400,
+)
 UNREADABLE = Judge("simulator with splits that cannot be read", partial(_simulated, polls_fail=True), 400)
 UPSTREAM = Judge(
     "simulator with cuts of another job",
@@ -177,6 +195,16 @@ IMPORTS = Judge(
     partial(_simulated, savepoints_max=3, rollbacks_max=1, savepoints_at_rest_max=2, clean_ups_max=2, imports=True),
     400,
 )
+IMPORTS_WITH_SINKS = Judge(
+    "simulator with imports and outside sinks",
+    partial(_simulated, savepoints_max=2, rollbacks_max=1, imports=True, outside=True),
+    400,
+)
+IMPORTS_WITH_CUTS = Judge(
+    "simulator with imports and cuts of another job",
+    partial(_simulated, savepoints_max=2, declines=True, imports=True, cuts=True),
+    400,
+)
 RELEASES_WITH_MISHAPS = Judge(
     "simulator with releases and mishaps",
     partial(_simulated, releases=True, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),
@@ -193,6 +221,7 @@ KEEPING = Judge("machine of what a clean-up keeps", _by_machine(KeepingMachine),
 SUBTASK = Judge("subtask machine", _by_machine(SubtaskMachine), 60)
 OUTSIDE_TRANSACTIONS = Judge("machine of outside transactions", _by_machine(OutsideTransactionMachine), 60)
 READERS = Judge("machine of the splits' turns", _by_machine(ReadersMachine), 60)
+CUT_GROUPS = Judge("machine of cuts of other jobs", _by_machine(CutGroupsMachine), 60)
 REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
 LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)
 ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 60)

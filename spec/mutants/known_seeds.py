@@ -250,4 +250,12 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "the target is taken over after the number is read": 5,
     "a lost reply means that nothing was written": 5,
     "only the same number is passed over": 39,
+    "a rollback forgets columns that the entry left behind takes away": 70,
+    "the first pause takes two seconds": 80,
+    "the last moment of an interval does not count": 11,
+    "jitter makes a delay longer than the longest": 26,
+    "an approval counts the checkpoints of another generation": 5,
+    "an approval forgets what was measured": 5,
+    "a success does not shorten the next pause": 80,
+    "a delay counts as quiet time": 12,
 }

@@ -8,11 +8,12 @@ from checkpointing.commit import net
 from checkpointing.commit.net import NONE_RENAMED, Renamed
 from checkpointing.commit.two_phase import CommitEffect, CommitState, TwoPhaseCommit
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.graph import JobGraph, TableMode
+from checkpointing.graph import JobGraph, Table, TableMode
+from checkpointing.handles import FileHandle
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.messages import RowAppended
 from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind, TableRecord, VertexRecord
-from spec.mutants.judges import COMMIT, SAVEPOINTS
+from spec.mutants.judges import COMMIT, RELEASES, SAVEPOINTS, SIMULATOR
 from spec.mutants.planting import Patch, mutant
 
 _Versions = Mapping[TableName, int]
@@ -135,3 +136,30 @@ def a_further_block_waits_for_a_commit(patch: Patch) -> None:
         return ()
 
     patch.put(TwoPhaseCommit, "reserve", reserve)
+
+
+# ------------------------------------------------------------------ files of append tables
+
+
+@mutant("tables-follow", RELEASES)
+def renamed_tables_are_published_whole_with_every_checkpoint(patch: Patch) -> None:
+    real = TwoPhaseCommit._appended
+
+    def appended(self: TwoPhaseCommit, fact: RowAppended) -> tuple[CommitEffect, ...]:
+        renamed = self._renamed
+        effects = real(self, fact)
+        self._renamed = renamed
+        return effects
+
+    patch.put(TwoPhaseCommit, "_appended", appended)
+
+
+@mutant("tables-follow", SIMULATOR)
+def an_append_table_gets_the_files_of_its_parent_once_more(patch: Patch) -> None:
+    real = net._net_files
+
+    def net_files(table: Table, now: VertexRecord, parent: CheckpointRecord | None) -> tuple[FileHandle, ...]:
+        before = (each for each in (parent.tables if parent is not None else ()) if each.table == table.name)
+        return (*(file for each in before for file in each.adds), *real(table, now, parent))
+
+    patch.put(net, "_net_files", net_files)

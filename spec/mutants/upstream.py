@@ -9,7 +9,8 @@ from checkpointing.job.cut_groups import CutGroup, CutGroups, SplitKey
 from checkpointing.job.door import JobDoor
 from checkpointing.job.readers import SourceReaders
 from checkpointing.messages import PollSource, SliceOffered
-from spec.mutants.judges import UPSTREAM
+from spec.machines.cuts import CUTS_ANNOUNCED, EVEN_AT_BARRIERS, ONE_CUT_AT_A_TIME
+from spec.mutants.judges import CUT_GROUPS, UPSTREAM
 from spec.mutants.planting import Patch, mutant
 
 
@@ -95,3 +96,68 @@ def a_cut_without_rows_is_sent_as_a_segment(patch: Patch) -> None:
             self._job.release_barriers()
 
     patch.put(JobDoor, "_offered", offered)
+
+
+# ------------------------------------------------------------------ groups of splits
+
+
+@mutant(EVEN_AT_BARRIERS, CUT_GROUPS)
+def a_group_with_a_new_split_stays_uneven(patch: Patch) -> None:
+    real = CutGroup.offered
+
+    def offered(self: CutGroup, split: SplitKey, slice_: SourceSlice) -> None:
+        before = self.uneven
+        real(self, split, slice_)
+        self.uneven = before
+
+    patch.put(CutGroup, "offered", offered)
+
+
+@mutant(EVEN_AT_BARRIERS, CUT_GROUPS)
+def a_barrier_passes_until_a_split_has_reached_the_cut(patch: Patch) -> None:
+    patch.put(CutGroup, "holds_barrier", property(lambda group: bool(group.arrived) and not group.is_at_cut))
+
+
+@mutant(EVEN_AT_BARRIERS, CUT_GROUPS)
+def a_barrier_waits_for_every_split_of_a_group(patch: Patch) -> None:
+    def is_behind(self: CutGroups, split: SplitKey) -> bool:
+        group = self._of.get(split)
+        return group is not None and group.holds_barrier
+
+    patch.put(CutGroups, "is_behind", is_behind)
+
+
+@mutant(ONE_CUT_AT_A_TIME, CUT_GROUPS)
+def two_splits_seek_a_cut_at_once(patch: Patch) -> None:
+    patch.put(CutGroups, "seeks", lambda self, split, polled: False)
+
+
+@mutant(ONE_CUT_AT_A_TIME, CUT_GROUPS)
+def a_split_is_asked_for_any_cut(patch: Patch) -> None:
+    patch.put(CutGroups, "cut_for", lambda self, split: None)
+
+
+@mutant(ONE_CUT_AT_A_TIME, CUT_GROUPS)
+def a_found_cut_is_told_to_nobody(patch: Patch) -> None:
+    real = CutGroups.offered
+
+    def offered(self: CutGroups, split: SplitKey, slice_: SourceSlice) -> frozenset[SplitKey]:
+        real(self, split, slice_)
+        return frozenset()
+
+    patch.put(CutGroups, "offered", offered)
+
+
+@mutant(CUTS_ANNOUNCED, CUT_GROUPS)
+def a_barrier_is_asked_for_when_all_groups_are_at_a_cut(patch: Patch) -> None:
+    patch.put(CutGroups, "barrier_due", property(lambda self: all(group.is_at_cut for group in self._groups)))
+
+
+@mutant(CUTS_ANNOUNCED, CUT_GROUPS)
+def a_barrier_is_asked_for_when_any_split_is_at_a_cut(patch: Patch) -> None:
+    patch.put(CutGroups, "barrier_due", property(lambda self: any(group.arrived for group in self._groups)))
+
+
+@mutant(CUTS_ANNOUNCED, CUT_GROUPS)
+def a_barrier_is_asked_for_while_a_group_is_on_its_way(patch: Patch) -> None:
+    patch.put(CutGroups, "barrier_due", property(lambda self: any(group.target is not None for group in self._groups)))

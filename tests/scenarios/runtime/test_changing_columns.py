@@ -8,10 +8,12 @@ from deltalake.schema import PrimitiveType
 
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job.restoring import CutDoesNotFitError
+from checkpointing.messages import PublishFailed
 from jobs.at_rest.rollback import roll_back
 from jobs.pipeline import count, max_of
 from jobs.recovery.state_migration import all_changes, find_migrations
 from jobs.stores.cuts import CutStore
+from jobs.stores.publisher import Publisher
 from tests.scenarios.runtime import evolving_job
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.evolving_job import (
@@ -114,6 +116,30 @@ def test_a_rollback_takes_columns_back_and_either_version_goes_on(tmp_path):
     roll_back(at(tmp_path), first)
     tick(tmp_path, HALF + 1)
     assert [(0, 6), *[(key, 5) for key in range(1, 7)]] == shown(tmp_path, GOLD)
+
+
+def test_a_rollback_takes_columns_away_that_an_entry_left_behind_kept(tmp_path, monkeypatch):
+    """A rollback died before gold lost its column, and cannot be published. The next rollback takes the column away.
+
+    The newest entry does not list that column any more, since it is the entry of the first rollback.
+    """
+    laid_out(tmp_path, HALF)
+    first, then = newest(tmp_path).checkpoint, now(tmp_path)
+    tick(tmp_path, HALF + 7, SECOND)
+    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    with pytest.raises(Dead):
+        roll_back(at(tmp_path), first, boundary=Mortal(f"before:RollForward:{GOLD}"))
+    left, real = newest(tmp_path).checkpoint, Publisher.publish
+
+    def publish(self, publication, checkpoint, **options):
+        if (publication.table, checkpoint) == (GOLD, left):
+            return PublishFailed(checkpoint, publication.table, "the store is away")
+        return real(self, publication, checkpoint, **options)
+
+    monkeypatch.setattr(Publisher, "publish", publish)
+    assert NEW[GOLD] == names(tmp_path)[GOLD]
+    assert left == roll_back(at(tmp_path), first).plan.pending.checkpoint
+    assert then == now(tmp_path) == at_cut(tmp_path, newest(tmp_path).checkpoint)
 
 
 @pytest.mark.parametrize("boundary", ["before:AppendRow", "after:RunMicroBatch", "after:EnsureTables"])
