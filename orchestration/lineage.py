@@ -113,7 +113,7 @@ def _table_spec(plan: JobPlan, naming: Naming, vertex: Vertex, table: Table, own
         deps=list(dict.fromkeys(_deps(plan, naming, vertex, table))),
         group_name=naming.group_of(table),
         kinds=set(KINDS),
-        description=_description(plan, vertex, table),
+        description=" ".join(filter(None, (_said(plan, table), _description(plan, vertex, table)))),
         owners=owners,
         tags={JOB_TAG: naming.name},
         code_version=code_version(plan, vertex),
@@ -157,6 +157,12 @@ def _handed_on(plan: JobPlan, naming: Naming, vertex: Vertex) -> Iterator[dg.Ass
                 yield from _handed_on(plan, naming, plan.graph.vertex(edge.upstream))
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def _said(plan: JobPlan, table: Table) -> str:
+    """Return the comment that the pipeline gives the table, as a sentence of its own."""
+    comment = plan.descriptions[table.name].comment.strip() if table.name in plan.descriptions else ""
+    return comment if not comment or comment.endswith((".", "!", "?")) else f"{comment}."
 
 
 def _description(plan: JobPlan, vertex: Vertex, table: Table) -> str:

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import assert_never
+from types import MappingProxyType
+from typing import Final, assert_never
 
 import pyarrow as pa
 
@@ -23,6 +24,7 @@ from jobs.cleanup.log_keeping import LogKeeping
 from jobs.cleanup.looks import read_looks
 from jobs.holding.boundaries import Boundary, log_hook
 from jobs.holding.outside import NO_SINKS, OutsideSinks
+from jobs.sinks.description import NOTHING_SAID, Description
 from jobs.sinks.port import TableSink
 from jobs.storage.together import both, together
 from jobs.stores.checkpoints import (
@@ -45,6 +47,8 @@ from jobs.stores.reservations import ReservationStore
 from jobs.stores.standing import observe_standing
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
+
+NOTHING_SAID_OF_ANY: Final[Mapping[TableName, Description]] = MappingProxyType({})
 
 
 class JobStores:
@@ -156,9 +160,11 @@ class JobStores:
         *,
         unsettled: Collection[TableName] = (),
         renamed: Collection[TableName] = (),
+        says: Mapping[TableName, Description] = NOTHING_SAID_OF_ANY,
     ) -> None:
         """Create the missing output tables, and compare the others with the newest entry; raise TableMismatchError.
 
+        `says` is what the pipeline says of its tables, in comments and properties.
         The columns of two kinds of tables are not compared: `unsettled` ones are not published yet as the entry says,
         and `renamed` ones are not published yet under their new names.
         """
@@ -170,7 +176,7 @@ class JobStores:
             settled, was_renamed = name not in unsettled, name in renamed
             shows = Shows(columns.get(name, ()), settled=settled, renamed=was_renamed, mode=modes.get(name))
             with self._lock(name):
-                self._outputs.ensure(name, schemas[name], table.mode, shows)
+                self._outputs.ensure(name, schemas[name], table.mode, shows, says.get(name, NOTHING_SAID))
 
         together(self.warehouse.storage, ensure, tables)
 

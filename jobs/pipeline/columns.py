@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from pyspark.sql.types import DatetimeType, NumericType, StringType, StructType
+from pyspark.sql.types import DataType, DatetimeType, NumericType, StringType, StructType
 
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.state.merge import DELETED, KEY_GROUP
@@ -55,3 +55,19 @@ def require_free(where: str, names: Iterable[str]) -> None:
     taken = [name for name in names if name.lower() in RESERVED]
     if taken:
         raise InvalidPipelineError(f"{where}: a state column may not be called {taken[0]!r}; rename it")
+
+
+def require_keys_alike(
+    where: str, left: StructType, keys: Sequence[str], right: StructType, its: Sequence[str]
+) -> None:
+    """Raise InvalidPipelineError unless the keys of two streams have the same types, in the same order."""
+    types, others = ([rows[key].dataType for key in named] for rows, named in ((left, keys), (right, its)))
+    if types != others:
+        raise InvalidPipelineError(
+            f"{where}: the keys are {_listed(keys, types)} and {_listed(its, others)}; "
+            "cast them to the same types, in the same order"
+        )
+
+
+def _listed(keys: Sequence[str], types: Sequence[DataType]) -> str:
+    return ", ".join(f"{key} {kind.simpleString()}" for key, kind in zip(keys, types, strict=True))

@@ -16,6 +16,7 @@ from jobs.operators.functions import KeyedFunction
 from jobs.operators.spec import Chain, RowRule
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.quality.expectation import Suite
+from jobs.sinks.description import NOTHING_SAID, Description
 from jobs.sinks.port import Sink, UpsertSink
 from jobs.sources.port import Source
 
@@ -49,6 +50,8 @@ class OutputTable:
     renamed_from: TableName | None = None
     sink: Sink | UpsertSink | None = None
     """The outside sink: a `Sink` of an append table, an `UpsertSink` of an upsert table."""
+    says: Description = NOTHING_SAID
+    """The comments and properties that the table gets."""
 
     def __post_init__(self) -> None:
         """Raise InvalidPipelineError for something that is no sink, or if the table is renamed too.

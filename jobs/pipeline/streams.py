@@ -23,6 +23,7 @@ from jobs.pipeline.columns import (
     require_columns,
     require_free,
     require_keys,
+    require_keys_alike,
     require_ordered,
     require_unique,
 )
@@ -38,13 +39,13 @@ from jobs.pipeline.declarations import (
     SourceVertex,
     StagedVertex,
     Step,
-    former_names_of_columns,
 )
 from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.former_names import former_columns, former_id, former_table, require_id_of_its_own, require_no_key
+from jobs.pipeline.former_names import former_columns, former_id, former_table, require_id_of_its_own
 from jobs.pipeline.processing import Rows, process_vertex
 from jobs.pipeline.quality import good_rows, row_rules, suite_of
 from jobs.pipeline.steps import selected, with_column
+from jobs.pipeline.tables import NOTHING, description_of, upsert_keys
 from jobs.pipeline.unions import union_vertex
 from jobs.pipeline.updates import changes_taken, require_append_only_right
 from jobs.quality.expectation import Expectation
@@ -143,19 +144,22 @@ class Stream:
                 f"table {name}: only the direct output of a keyed vertex that writes no table yet can be upserted; "
                 "key the stream and aggregate or process it first"
             )
-        own = vertex.inputs[0].keys
-        by = tuple(keys) or own
-        require_keys(f"table {name}", self.schema, by)
-        lacking = [key for key in own if key not in by]
-        if lacking:
-            raise InvalidPipelineError(
-                f"table {name}: the keys {list(by)} lack {lacking[0]!r}, a key of vertex {vertex.id}; "
-                "rows of one table key must meet in one subtask"
-            )
-        for new, old in former_names_of_columns(vertex).items():
-            require_no_key(f"table {name}: column {new} is renamed from {old!r}", by, new)
+        by = upsert_keys(name, vertex, self.schema, keys)
         table = OutputTable(name, TableMode.UPSERT, by, renamed_from=former_table(renamed_from), sink=sink)
         self.declarations.amend(replace(vertex, table=table))
+        return self
+
+    def describe_table(
+        self, comment: str = "", *, columns: Mapping[str, str] = NOTHING, properties: Mapping[str, str] = NOTHING
+    ) -> "Stream":
+        """Give the table a comment, comments for its columns, and properties. Must follow `table` or `upsert`.
+
+        A table that exists gets them with the next checkpoint that changes it. Others that it has stay as they are.
+        Raises InvalidPipelineError for a column that the table lacks, and for a property of Delta or Tidemark.
+        """
+        vertex, table = self._with_table(f"describe_table on {self.origin}: it describes a table")
+        says = description_of(table, self.schema, comment, columns, properties)
+        self.declarations.amend(replace(vertex, table=replace(table, says=says)))
         return self
 
     # -------------------------------------------------------------- quality
@@ -197,12 +201,7 @@ class Stream:
         If one fails, nothing of the epoch becomes visible and the tick ends. Must follow `table`. `suite` is the
         name of the expectations together; None means the table's name. Raises InvalidPipelineError.
         """
-        vertex = self._vertex()
-        if isinstance(vertex, SourceVertex) or vertex.table is None or self.steps:
-            raise InvalidPipelineError(
-                f"expect on {self.origin}: a suite judges a table; write it right after table(...)"
-            )
-        table = vertex.table
+        vertex, table = self._with_table(f"expect on {self.origin}: a suite judges a table")
         if table.mode is not TableMode.APPEND:
             raise InvalidPipelineError(
                 f"table {table.name}: a suite judges rows as they are appended, and this table is upserted; "
@@ -236,6 +235,13 @@ class Stream:
 
     def _vertex(self) -> Declared:
         return self.declarations.vertex(self.origin)
+
+    def _with_table(self, where: str) -> tuple[StagedVertex | KeyedVertex, OutputTable]:
+        """Return the vertex whose direct output this is, and its table. `where` begins the message without one."""
+        vertex = self._vertex()
+        if isinstance(vertex, SourceVertex) or vertex.table is None or self.steps:
+            raise InvalidPipelineError(f"{where}; write it right after table(...)")
+        return vertex, vertex.table
 
     def _unkept_keyed_vertex(self) -> KeyedVertex | None:
         """Return the keyed vertex whose direct output this is, unless it writes a table already."""
@@ -320,17 +326,8 @@ class KeyedStream:
         where = f"connect of {self.stream.origin} and {other.stream.origin}"
         if self.stream.declarations is not other.stream.declarations:
             raise InvalidPipelineError(f"{where}: the streams belong to two pipelines")
-        own, its = self.key_types(), other.key_types()
-        if own != its:
-            raise InvalidPipelineError(
-                f"{where}: the keys are {_listed(self.keys, own)} and {_listed(other.keys, its)}; "
-                "cast them to the same types, in the same order"
-            )
+        require_keys_alike(where, self.stream.schema, self.keys, other.stream.schema, other.keys)
         return ConnectedStreams(self, other)
-
-    def key_types(self) -> list[DataType]:
-        """Return the types of the key columns, in order."""
-        return [self.stream.schema[key].dataType for key in self.keys]
 
     def as_input(self) -> Input:
         """Return the keyed stream as what a vertex reads."""
@@ -394,7 +391,3 @@ class ConnectedStreams:
 def _declared(declarations: Declarations, vertex: StagedVertex | KeyedVertex) -> Stream:
     declarations.add(vertex)
     return Stream(declarations, vertex.id, (), vertex.rows)
-
-
-def _listed(keys: Sequence[str], types: Sequence[DataType]) -> str:
-    return ", ".join(f"{key} {kind.simpleString()}" for key, kind in zip(keys, types, strict=True))

@@ -76,6 +76,10 @@ def build(data: Root) -> Pipeline:
             "delays_by_route", flights=count(), arr_delay_sum=sum_of("arr_delay"), arr_delay_max=max_of("arr_delay")
         )
         .upsert("gold/delays_by_route")
+        .describe_table(
+            "how late flights from New York arrive, for each carrier and airport",
+            columns={"arr_delay_sum": "in minutes; early flights count below zero", "arr_delay_max": "in minutes"},
+        )
     )
     (
         silver.with_column("wind_band", "floor(wind_speed / 5) * 5", LongType())

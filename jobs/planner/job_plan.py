@@ -13,6 +13,7 @@ from jobs.operators.spec import VertexPlan
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.ports import CheckpointListener, MasterHook, Report
 from jobs.quality.expectation import Suite
+from jobs.sinks.description import Description
 from jobs.sinks.port import TableSink
 from jobs.sources.port import Source, in_parts, is_bounded, source_of_cuts
 from jobs.sources.position_words import ended_splits
@@ -36,6 +37,8 @@ class JobPlan:
     rows_per_epoch: Mapping[VertexId, int]
     listeners: tuple[CheckpointListener, ...] = ()
     reports: tuple[Report, ...] = ()
+    descriptions: Mapping[TableName, Description] = field(default_factory=dict)
+    """What the pipeline says of its tables, in comments and properties."""
     sinks: Mapping[TableName, TableSink] = field(default_factory=dict)
     """The outside sinks, by their tables."""
     hooks: Mapping[str, MasterHook] = field(default_factory=dict)

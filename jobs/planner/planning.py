@@ -65,6 +65,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
         sources={source.id: source.source for source in sources},
         table_schemas=schemas,
         suites=suites,
+        descriptions={table.name: table.says for table in _own_tables(vertices)},
         sinks=_sinks(vertices, schemas),
         rows_per_epoch={source.id: source.rows_per_epoch for source in sources if source.rows_per_epoch is not None},
         listeners=pipeline.listeners,
@@ -192,8 +193,13 @@ def _schemas(job: JobName, plans: Mapping[VertexId, VertexPlan]) -> Iterator[tup
 
 
 def _sinks(vertices: Sequence[Declared], schemas: Mapping[TableName, pa.Schema]) -> dict[TableName, TableSink]:
+    return dict(_bound(table, schemas[table.name]) for table in _own_tables(vertices) if table.sink is not None)
+
+
+def _own_tables(vertices: Sequence[Declared]) -> Iterator[OutputTable]:
+    """Yield the output tables, without quarantines and states."""
     tables = (vertex.table for vertex in vertices if not isinstance(vertex, SourceVertex))
-    return dict(_bound(table, schemas[table.name]) for table in tables if table is not None and table.sink is not None)
+    yield from (table for table in tables if table is not None)
 
 
 def _bound(table: OutputTable, schema: pa.Schema) -> tuple[TableName, TableSink]:
@@ -208,5 +214,4 @@ def _bound(table: OutputTable, schema: pa.Schema) -> tuple[TableName, TableSink]
 
 
 def _suites(vertices: Sequence[Declared]) -> dict[TableName, Suite]:
-    tables = (vertex.table for vertex in vertices if not isinstance(vertex, SourceVertex))
-    return {table.name: table.suite for table in tables if table is not None and table.suite is not None}
+    return {table.name: table.suite for table in _own_tables(vertices) if table.suite is not None}

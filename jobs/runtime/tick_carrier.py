@@ -189,7 +189,14 @@ class TickCarrier(Carrier):
         del plan  # its newest entry has the old names of renamed tables
         tables, renaming = self.plan.graph.tables(), self._beginning.renaming
         renamed = renaming.tables.values()
-        self.stores.ensure(tables, self.plan.table_schemas, renaming.record, unsettled=unsettled, renamed=renamed)
+        self.stores.ensure(
+            tables,
+            self.plan.table_schemas,
+            renaming.record,
+            unsettled=unsettled,
+            renamed=renamed,
+            says=self.plan.descriptions,
+        )
 
     def folders(self) -> Iterable[TableName]:
         """Return all folders into which a vertex stages files."""

@@ -5,7 +5,7 @@ outcome is unknown, so the committer reads the log to find out.
 
 delta-rs reads the log. This process knows its own commits (`known_table`), so nobody reads them from the storage. If
 another process has committed too, the next commit fails, and a look finds an entry after the known version. Then
-delta-rs reads all entries since its last look. It also does so after an own commit that changes columns.
+delta-rs reads all entries since its last look. It also does so after an own commit that changes metadata.
 
 If a process is killed, its commit is in the log as a whole or not at all, because a log entry is linked into place. It
 is not synced then, so a power cut may lose it. `DeltaLog.sync` makes a log entry durable before anything relies on it
@@ -26,6 +26,7 @@ from jobs.storage.place import StoragePlace, delete_folder
 from jobs.storage.synced import new_folders, sync_files, sync_folders
 from jobs.storage.together import together
 from jobs.stores.copied_log import copied
+from jobs.stores.descriptions import Metadata
 from jobs.stores.known_table import Action, KnownTable
 from jobs.stores.log_entries import METADATA_KEY, entry_place, log_of
 from jobs.stores.log_entry import write_entry
@@ -86,7 +87,7 @@ class DeltaLog:
             return DeltaTable.is_deltatable(str(self.folder))
         return log_of(self.folder).is_folder()  # unlike delta-rs, this raises the reason if a store does not answer
 
-    def create(self, schema: pa.Schema | Schema, configuration: dict[str, str]) -> None:
+    def create(self, schema: pa.Schema | Schema, configuration: dict[str, str], comment: str = "") -> None:
         """Create the table if it is missing. If several processes try at once, one creates it, and all go on."""
         if self.is_open or self._opens() or self.exists():
             return
@@ -96,6 +97,7 @@ class DeltaLog:
                 str(self.folder),
                 schema,
                 mode="ignore",
+                description=comment or None,
                 configuration=configuration,
                 raise_if_key_not_exists=False,
                 commit_properties=CommitProperties(max_commit_retries=0),
@@ -212,19 +214,19 @@ class DeltaLog:
         *,
         says: dict[str, Any],
         transaction: Transaction | None = None,
-        schema: Schema | None = None,
+        metadata: Metadata | None = None,
     ) -> None:
         """Commit `actions` as the version after that of `table`, which this log has returned last, or raise.
 
-        With `schema`, the same commit gives the table these columns. If it raises, the commit may still be in the log.
-        Search `entries_after` for its note `says`.
+        With `metadata`, the same commit changes the table's metadata too. If it raises, the commit may still be in the
+        log. Search `entries_after` for its note `says`.
         """
         self._hook(CommitMoment.BEFORE)
-        write_entry(self.folder, table, actions, schema=schema, says={METADATA_KEY: says}, transaction=transaction)
+        write_entry(self.folder, table, actions, metadata=metadata, says={METADATA_KEY: says}, transaction=transaction)
         if self.sound_at == table.version():
             self.sound_at = table.version() + 1
         self._committed = table.version() + 1
-        if schema is None:
+        if metadata is None:
             self._table = table.after(actions)
         self._hook(CommitMoment.AFTER)
 

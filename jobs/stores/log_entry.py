@@ -6,8 +6,8 @@ delta-rs 1.6.6). Its write transaction ignores the schema of an append. An overw
 active file, and the protocol forbids adding such a file again in the same commit. ADD COLUMN is a commit of its own,
 and no operation drops a column.
 
-An entry has the transaction, removes and adds. If columns change, it also has the metadata. If a type needs a feature,
-it also has the protocol.
+An entry has the transaction, removes and adds. If columns, comments or properties change, it also has the metadata.
+If a type needs a feature, it also has the protocol.
 """
 
 import json
@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from jobs.distribution import installed_version
 from jobs.storage.place import StoragePlace
+from jobs.stores.descriptions import Metadata
 from jobs.stores.known_table import Action, KnownTable
 from jobs.stores.log_entries import entry_place
 from jobs.stores.table_rules import HARMLESS
@@ -42,11 +43,11 @@ def write_entry(
     table: KnownTable,
     actions: Sequence[Action],
     *,
-    schema: Schema | None,
+    metadata: Metadata | None,
     says: dict[str, Any],
     transaction: Transaction | None,
 ) -> None:
-    """Commit `actions` as the version after that of `table`. With `schema`, the table gets these columns.
+    """Commit `actions` as the version after that of `table`. With `metadata`, the table gets it.
 
     In a folder, the log entry is not durable yet. Raises CommitFailedError for a table that forbids the commit,
     EntryTakenError if that version exists already, and OSError.
@@ -54,8 +55,8 @@ def write_entry(
     _must_allow(table.loaded, actions)
     entry, at_ms = entry_place(folder, table.version() + 1), _now_ms(transaction)
     lines = [_commit_info(says, at_ms)]
-    if schema is not None:
-        lines += [*_protocol(table.loaded, schema), _metadata(table.loaded, schema)]
+    if metadata is not None:
+        lines += [*_protocol(table.loaded, metadata.schema), _metadata(table.loaded, metadata)]
     if transaction is not None:
         lines.append({"txn": {"appId": transaction.app_id, "version": transaction.version, "lastUpdated": at_ms}})
     lines.extend(_file_action(action) for action in actions)
@@ -87,17 +88,17 @@ def _commit_info(says: dict[str, Any], at_ms: int) -> dict[str, Any]:
     return {"commitInfo": {**known, "engineInfo": _ENGINE, **says}}
 
 
-def _metadata(table: DeltaTable, schema: Schema) -> dict[str, Any]:
+def _metadata(table: DeltaTable, metadata: Metadata) -> dict[str, Any]:
     known = table.metadata()
     return {
         "metaData": {
             "id": str(known.id),
             "name": known.name,
-            "description": known.description,
+            "description": metadata.comment,
             "format": {"provider": "parquet", "options": {}},
-            "schemaString": schema.to_json(),
+            "schemaString": metadata.schema.to_json(),
             "partitionColumns": list(known.partition_columns),
-            "configuration": dict(known.configuration),
+            "configuration": dict(metadata.properties),
             "createdTime": known.created_time,
         }
     }

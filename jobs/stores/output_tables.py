@@ -18,7 +18,9 @@ from checkpointing.commit.columns import differ
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.paths import relative_to_table
+from jobs.sinks.description import NOTHING_SAID, Description
 from jobs.stores.delta_log import DeltaLog
+from jobs.stores.descriptions import described
 from jobs.stores.known_table import KnownTable
 from jobs.stores.lost_files import not_removable
 from jobs.stores.table_columns import columns_of_schema, declared_columns, field_of, type_of
@@ -111,21 +113,33 @@ class OutputTables:
         self._expected: dict[TableName, _Expected] = {}
         self._sound_at: dict[TableName, int] = {}
 
-    def ensure(self, table: TableName, schema: pa.Schema, mode: TableMode, shows: Shows = NOTHING_YET) -> None:
+    def ensure(
+        self,
+        table: TableName,
+        schema: pa.Schema,
+        mode: TableMode,
+        shows: Shows = NOTHING_YET,
+        says: Description = NOTHING_SAID,
+    ) -> None:
         """Create the table if it is missing, with the columns of the newest entry, or else those of `schema`.
 
+        If the pipeline `says` something else than the table's metadata, the next publication changes the metadata.
         Raises TableMismatchError, before anything runs, if the pipeline cannot write to the existing table, or if
         others have changed it.
         """
         expected = _Expected(declared_columns(schema), mode, shows)
         self._expect(table, expected)
+        self._tables.describe(table, says)
         if expected.is_unchanged and self._tables.left(table) is not None:
             return  # as the last checkpoint left it, which had checked it: `check` opens it before the next one commits
         log = self._tables.log(table)
         if not shows.columns or shows.renamed:
             self._drop_shell(log, shows.columns or declared_columns(schema))
-        made_in = Schema([field_of(column) for column in shows.columns]) if shows.columns else schema
-        log.create(made_in, {**CONFIGURATION, JOB_PROPERTY: str(self._warehouse.paths.job)})
+        made_in = Schema(
+            [field_of(column) for column in shows.columns] if shows.columns else Schema.from_arrow(schema).fields
+        )
+        properties = {**says.properties, **CONFIGURATION, JOB_PROPERTY: str(self._warehouse.paths.job)}
+        log.create(described(made_in, says, shows.columns), properties, says.comment)
         known = log.looked_at()
         self._must_be_ours(known, table, mode, renamed=shows.renamed)
         problems = self._problems(table, known)

@@ -15,7 +15,7 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Final, assert_never
 
-from deltalake import Schema, Transaction
+from deltalake import Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import RemoveAction
 
@@ -28,6 +28,7 @@ from jobs.storage.folder import Folder, link_to
 from jobs.storage.together import together
 from jobs.stores import maintenance
 from jobs.stores.delta_log import add, remove
+from jobs.stores.descriptions import Metadata, next_metadata
 from jobs.stores.known_table import Action, KnownTable
 from jobs.stores.log_entries import LogEntry, newest_entries
 from jobs.stores.lost_files import not_removable
@@ -117,13 +118,13 @@ class Publisher:
                     raise
                 met = error  # another process may have published it, and deleted its files as no longer needed
                 continue
-            schema = self._next_schema(table, request, actions)
-            if schema is not None:
-                changed = told(table.loaded.schema(), schema, dict(request.publication.renamed))
+            metadata = self._next_metadata(table, request, actions)
+            if metadata is not None:
+                changed = told(table.loaded.schema(), metadata.schema, dict(request.publication.renamed))
                 note = "; ".join(said for said in (changed, note) if said)
             try:
                 says, transaction = self._says(request), self._transaction(request)
-                log.commit(table, actions, says=says, transaction=transaction, schema=schema)
+                log.commit(table, actions, says=says, transaction=transaction, metadata=metadata)
             except Exception as error:  # noqa: BLE001 - the next turn reads the outcome
                 met = error
                 log.reopen()
@@ -132,8 +133,8 @@ class Publisher:
             return TablePublished(request.checkpoint, request.table, table.version() + 1, note)
         raise _CannotPublishError(f"table {request.table}: its log refuses the commit ({met}). {advice(str(met))}")
 
-    def _next_schema(self, table: KnownTable, request: _Request, actions: list[Action]) -> Schema | None:
-        """Return the columns that the table gets in this commit, or None if its columns stay."""
+    def _next_metadata(self, table: KnownTable, request: _Request, actions: list[Action]) -> Metadata | None:
+        """Return the columns, comments and properties that the table gets in this commit, or None if they stay."""
         publication = request.publication
         leaving = publication.leaving
         if publication.no_others:
@@ -142,7 +143,8 @@ class Publisher:
         if schema is not None:
             self._must_be_writable(table, request, actions)
             _must_keep_types(table, request)
-        return schema
+        says = self._tables.says(request.table)
+        return next_metadata(table.loaded, schema, says, publication.columns)
 
     def _must_be_writable(self, table: KnownTable, request: _Request, actions: list[Action]) -> None:
         """Refuse what delta-rs would refuse. It is not asked about a log entry that changes columns."""

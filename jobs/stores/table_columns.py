@@ -33,8 +33,13 @@ def type_of(field: Field) -> str:
 def field_of(column: TableColumn) -> Field:
     """Return a column as a nullable field of a log. Its comment says since when its values are valid."""
     kind: Any = json.loads(column.type) if column.type.startswith("{") else column.type
-    metadata = {COMMENT: f"holds only what came after checkpoint {column.after}"} if column.after else {}
+    metadata = {COMMENT: since(column)} if column.after else {}
     return Field.from_json(json.dumps({"name": column.name, "type": kind, "nullable": True, "metadata": metadata}))
+
+
+def since(column: TableColumn) -> str:
+    """Return words that say since when a column's values are valid. Empty if they always were."""
+    return f"holds only what came after checkpoint {column.after}" if column.after else ""
 
 
 def next_schema(table: DeltaTable, columns: Iterable[TableColumn], leaving: Iterable[str]) -> Schema | None:

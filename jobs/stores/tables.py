@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from checkpointing.commit.behind import Entry
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, TableName
+from jobs.sinks.description import NOTHING_SAID, Description
 from jobs.storage.folder import Folder
 from jobs.storage.together import both
 from jobs.stores.delta_log import DeltaLog, FaultHook, no_fault
@@ -41,6 +42,7 @@ class TableLogs:
         """
         self._published: dict[tuple[TableName, int], Entry] = {}
         """What log entries published. An entry never changes."""
+        self._said: dict[TableName, Description] = {}
         self._left: dict[TableName, Left] = {}
         """The tables that were looked at since `look_anew`, and need not be opened yet (`left`)."""
 
@@ -91,6 +93,14 @@ class TableLogs:
             if is_newest and entry is not None:
                 self._left[name] = Left(newest, entry.checkpoint)
         return self._left.get(name)
+
+    def describe(self, name: TableName, says: Description) -> None:
+        """Take what the pipeline says of a table."""
+        self._said[name] = says
+
+    def says(self, name: TableName) -> Description:
+        """Return what the pipeline says of a table. A command that runs no pipeline says nothing."""
+        return self._said.get(name, NOTHING_SAID)
 
     def look_anew(self) -> None:
         """Let each log be looked at again when it is needed next, because others may have committed since."""

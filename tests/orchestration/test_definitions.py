@@ -68,6 +68,14 @@ def test_sources_are_external_and_tables_are_not():
     assert Path("data/flights").absolute() == Path(flights.metadata["folder"].path)
 
 
+def test_an_asset_shows_what_the_pipeline_says_of_its_table():
+    """The comment comes first, as a sentence. A table without one has Tidemark's words only."""
+    graph = defs.resolve_asset_graph()
+    said = graph.get(dg.AssetKey(["gold", "delays_by_route"])).description
+    assert said.startswith("how late flights from New York arrive, for each carrier and airport. One row for each")
+    assert graph.get(dg.AssetKey(["gold", "delays_by_wind"])).description.startswith("One row for each")
+
+
 def test_the_graph_has_a_group_for_each_layer():
     """Sources, operators' states and each schema of tables are a group of their own, named after the pipeline."""
     graph = defs.resolve_asset_graph()

@@ -343,3 +343,33 @@ def test_a_sink_must_suit_the_mode_of_its_table() -> None:
         stream.key_by("key").aggregate("sums", rows=count()).upsert("gold/sums", sink=Appends())
     with pytest.raises(InvalidPipelineError, match=r"is no sink of append tables; derive it from tidemark.Sink"):
         stream.table("bronze/more", id="more", sink=object())
+
+
+@pytest.mark.parametrize(
+    ("says", "problem"),
+    [
+        pytest.param({"columns": {"price": "in cents"}}, "there is no column 'price'; the rows have", id="column"),
+        pytest.param({"comment": None}, "the comment must be a text, and is None", id="comment"),
+        pytest.param({"properties": {"team": 7}}, "property team must be a text, and is 7", id="property"),
+        pytest.param({"properties": {"the team": "a"}}, "'the team' is no name of a property, as team", id="name"),
+        pytest.param(
+            {"properties": {"delta.appendOnly": "true"}},
+            "Tidemark sets no property 'delta.appendOnly', because names that begin with 'delta.' or 'tidemark.' "
+            "change how tables are written; set it with ALTER TABLE, and Tidemark keeps it",
+            id="Delta's",
+        ),
+    ],
+)
+def test_a_description_that_a_table_cannot_have_is_refused(says, problem) -> None:
+    """The pipeline is refused before any table has it."""
+    kept = numbers().table("bronze/numbers", id="kept")
+    with pytest.raises(InvalidPipelineError) as excinfo:
+        kept.describe_table(**says)
+    assert f"description of table bronze/numbers: {problem}" in refused(excinfo)
+
+
+def test_only_a_table_can_be_described() -> None:
+    """After another step it would not be clear which table is meant."""
+    with pytest.raises(InvalidPipelineError) as excinfo:
+        numbers().table("bronze/numbers", id="kept").select("n").describe_table("numbers")
+    assert "describe_table on kept: it describes a table; write it right after table(...)" == refused(excinfo)
