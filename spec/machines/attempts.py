@@ -142,6 +142,15 @@ class AttemptsMachine(RuleBasedStateMachine):
         expect(self.asked == Wait(restart.delay_ms), ATTEMPTS, f"{self.asked} after {restart}")
 
     @precondition(lambda self: isinstance(self.asked, Work))
+    @rule(times=st.lists(_times, min_size=2, max_size=4))
+    def fail_again_and_again(self, times: list[int]) -> None:
+        """Let the job fail several times in a row. It may recover each time."""
+        for took_ms in times:
+            if isinstance(self.asked, Work):
+                self.fail(0, took_ms, Reason.TASK_FAILURE, unpublished=False)
+            self.wait()
+
+    @precondition(lambda self: isinstance(self.asked, Work))
     @rule(completed=st.integers(0, 2), took_ms=_times, unpublished=st.booleans())
     def fill_the_trace(self, completed: int, took_ms: int, unpublished: bool) -> None:  # noqa: FBT001
         """Let the job end because its trace is full."""

@@ -77,10 +77,10 @@ class LineMachine(RuleBasedStateMachine):
         if target.checkpoint == self.end:
             return
         line = set(self._walk(target.checkpoint))
-        told = self._is_told(target)
+        told_from = self._told_from(target)
         before = dict(self.there)
         self.end = self._at_rest(Rollback(target, ())).checkpoint
-        self._judge(before, line, told=told)
+        self._judge(before, line, told_from)
 
     @precondition(lambda self: any(row.pinned for row in self.there.values()))
     @rule(pick=_pick)
@@ -99,7 +99,9 @@ class LineMachine(RuleBasedStateMachine):
         begins = newest.checkpoint if newest is not None else None
         expect(begins == self.end, WAY_BACK, f"a tick begins from {begins}, and the line ends in {self.end}")
 
-    def _judge(self, before: Mapping[CheckpointId, CheckpointRecord], line: set[CheckpointId], *, told: bool) -> None:
+    def _judge(
+        self, before: Mapping[CheckpointId, CheckpointRecord], line: set[CheckpointId], told_from: CheckpointId
+    ) -> None:
         """Judge a rollback by the entries that it drops, and by those to which a user may go back now."""
         on = {each for each, row in before.items() if each in line or (not row.commits and self.built_on[each] in line)}
         gone = before.keys() - self.there.keys()
@@ -107,7 +109,9 @@ class LineMachine(RuleBasedStateMachine):
         expect(gone == due, WAY_BACK, f"{sorted(gone)} went, due were {sorted(due)}, the line is {sorted(line)}")
         offered = {row.checkpoint for row in restorable(self.there.values())} - {self.end}
         wrong = offered ^ (on & self.there.keys())
-        expect(not told or wrong <= self.untold, WAY_BACK, f"{wrong} are marked wrongly, the line is {sorted(line)}")
+        stands_on = {each: each if row.commits else self.built_on[each] for each, row in before.items()}
+        told = {each for each in wrong & before.keys() if stands_on[each] >= told_from}
+        expect(told <= self.untold, WAY_BACK, f"{told} are marked wrongly, the line is {sorted(line)}")
         self.untold = wrong
 
     def _walk(self, end: CheckpointId) -> Iterator[CheckpointId]:
@@ -117,10 +121,14 @@ class LineMachine(RuleBasedStateMachine):
             yield at
             at = self.built_on[at]
 
-    def _is_told(self, target: CheckpointRecord) -> bool:
-        """Return whether every entry from this one down to the present line still exists."""
+    def _told_from(self, target: CheckpointRecord) -> CheckpointId:
+        """Return the newest entry that is missing between this one and the present line; NO_CHECKPOINT if none is.
+
+        The existing entries tell which entries stand on the target's line above it, and which stand on it itself.
+        """
         present = set(self._walk(self.end))
-        return all(each in self.there for each in self._walk(target.checkpoint) if each not in present)
+        missing = (each for each in self._walk(target.checkpoint) if each not in present and each not in self.there)
+        return next(missing, NO_CHECKPOINT)
 
     # -------------------------------------------------------------- the store
 

@@ -199,3 +199,43 @@ def a_rollback_brings_back_the_newest_file_of_a_state_table_only(patch: Patch) -
         return (replace(publication, files=only),)
 
     _publish_otherwise(patch, newest)
+
+
+def _marks_otherwise(
+    patch: Patch, changed: Callable[[Turn, Mapping[CheckpointId, CheckpointRecord], CheckpointRecord], Turn]
+) -> None:
+    """Let a rollback mark other entries. `changed` gets its turn, the existing entries, and the target."""
+    real = line.turn_back
+
+    def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
+        known = {row.checkpoint: row for row in rows}
+        return changed(real(known.values(), to), known, to)
+
+    patch.function(line, "turn_back", turn_back)
+
+
+@mutant(WAY_BACK, LINES)
+def a_savepoint_beside_the_target_stays_abandoned(patch: Patch) -> None:
+    _marks_otherwise(
+        patch,
+        lambda turn, known, to: replace(
+            turn, adopted=tuple(each for each in turn.adopted if each == to.checkpoint or known[each].commits)
+        ),
+    )
+
+
+@mutant(WAY_BACK, LINES)
+def a_rollback_to_an_abandoned_savepoint_adopts_all_older_ones(patch: Patch) -> None:
+    def changed(turn: Turn, known: Mapping[CheckpointId, CheckpointRecord], to: CheckpointRecord) -> Turn:
+        older = {each for each, row in known.items() if row.abandoned and to.abandoned and each < to.checkpoint}
+        return replace(turn, adopted=tuple(sorted({*turn.adopted, *older})))
+
+    _marks_otherwise(patch, changed)
+
+
+@mutant(WAY_BACK, LINES)
+def plain_savepoints_of_the_line_that_is_left_are_not_marked(patch: Patch) -> None:
+    _marks_otherwise(
+        patch,
+        lambda turn, known, to: replace(turn, abandoned=tuple(each for each in turn.abandoned if known[each].commits)),
+    )
