@@ -5,6 +5,7 @@ split is `1.berlin`. The invariant is: **the first part gets the names, and noth
 position, its rows in flight, and whether it has ended. A cut in which the source had parts already stays as it is.
 
 No entry says whether a source had parts. The names of the splits tell it: without parts, none begins as a part does.
+A first part that has such a split is refused (`jobs.sources.hybrid.Part`).
 """
 
 from collections.abc import Mapping

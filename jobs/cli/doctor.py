@@ -1,15 +1,17 @@
 """`tidemark doctor`: prints a page for people or JSON for programs, and ends with an exit code for scripts."""
 
 import json
+from dataclasses import replace
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jobs.cli.errors import ExitCode
+from jobs.cli.errors import ExitCode, with_pipeline
 from jobs.cli.naming import sources_of, warehouse_of
 from jobs.doctor.examination import Examination, examine
+from jobs.doctor.findings import Finding, Section
 from jobs.holding.job_state import has_run
 from jobs.launch import spark_config
 from jobs.settings import Layer, resolve
@@ -29,11 +31,22 @@ def doctor(pipeline: str, given: Layer, out: Console, *, verify: bool, as_json: 
         verify=verify,
         sources=lambda: sources_of(pipeline, given),
     )
+    found = _named(found, pipeline)
     if as_json:
         out.print(json.dumps(_document(found), indent=1), soft_wrap=True, markup=False, highlight=False)
     else:
         out.print(render_examination(found), soft_wrap=True)
     return _code(found) if has_run(warehouse) else ExitCode.NOT_THERE
+
+
+def _named(found: Examination, typed: str) -> Examination:
+    """Return the examination with commands that name the pipeline as the user typed it."""
+
+    def section(was: Section) -> Section:
+        said = [[with_pipeline(text, typed, found.job) for text in (each.what, each.repair)] for each in was.findings]
+        return replace(was, findings=tuple(Finding(what, repair) for what, repair in said))
+
+    return replace(found, sections=tuple(map(section, found.sections)))
 
 
 def _code(found: Examination) -> ExitCode:

@@ -1,12 +1,17 @@
 """Turns errors into one sentence that names the thing and the way out, and an exit code."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from typing import Final
 
 from jobs import user_code
 from jobs.accidents import accident_of
 from jobs.suggestions import NotThereError, WrongInputError
+
+_UNNAMED: Final = "PIPELINE"
+"""What a source writes into the commands of its messages: it does not know how the user names the pipeline."""
 
 
 class ExitCode(IntEnum):
@@ -68,6 +73,28 @@ def sentence_of(error: BaseException) -> str:
     if accident is not None:
         return f"{accident}. The system said: {said}"
     return f"{said}; add --debug for the traceback"
+
+
+def with_pipeline(message: str, typed: str, job: str) -> str:
+    """Return the message with commands that can be typed as they are: they name the pipeline as the user did.
+
+    Most commands find a pipeline only by its registered name or by `module:attribute`, which a job does not know.
+    """
+    names = f"(?:{_UNNAMED}|{re.escape(job)})"
+    return re.sub(rf"\b(tidemark [a-z]+) {names}(?![\w:.-])", lambda found: f"{found[1]} {typed}", message)
+
+
+@contextmanager
+def naming_pipeline(typed: str, job: str) -> Iterator[None]:
+    """Let the commands in an error's message name the pipeline as the user typed it."""
+    try:
+        yield
+    except Exception as error:
+        said = sentence_of(error)
+        named = with_pipeline(said, typed, job)
+        if named == said:
+            raise
+        raise CommandError(named, code_of(error), story=story_of(error)) from error
 
 
 @contextmanager

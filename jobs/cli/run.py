@@ -9,7 +9,7 @@ from rich.console import Console
 
 from checkpointing.messages import TickOutcome
 from jobs.cli.display import display_for
-from jobs.cli.errors import ExitCode, with_story
+from jobs.cli.errors import ExitCode, naming_pipeline, with_story
 from jobs.cli.explain import prepared
 from jobs.cli.restore import Restoring, restore
 from jobs.holding.job_state import newest_restorable
@@ -32,17 +32,18 @@ def run(reference: str, given: Layer, out: Console, progress: Console, restoring
     """
     _quiet_logs()
     started = prepared(reference, given)
-    with closing(started.plan.sources):
-        if not restore(started, restoring or Restoring(), out, progress):
-            return ExitCode.DONE
-        tally = Tally(rows_ahead(started.plan.sources, newest_restorable(started.warehouse)))
-        with display_for(progress, tally) as display:
-            report = run_tick(started.plan, started.runtime(), display)
-    _summary(started, report, tally, out)
-    return _ended(started, report)
+    with naming_pipeline(reference, started.plan.job):
+        with closing(started.plan.sources):
+            if not restore(started, restoring or Restoring(), out, progress):
+                return ExitCode.DONE
+            tally = Tally(rows_ahead(started.plan.sources, newest_restorable(started.warehouse)))
+            with display_for(progress, tally) as display:
+                report = run_tick(started.plan, started.runtime(), display)
+        _summary(started, reference, report, tally, out)
+        return _ended(started, report)
 
 
-def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) -> None:
+def _summary(started: Launch, reference: str, report: TickReport, tally: Tally, out: Console) -> None:
     """Show what the tick did. For a failed tick show only its checkpoints; the error says the rest."""
     job = started.plan.job
     failed = report.outcome is TickOutcome.FAILED
@@ -53,7 +54,7 @@ def _summary(started: Launch, report: TickReport, tally: Tally, out: Console) ->
         return
     if not failed:
         if report.outcome is TickOutcome.FINISHED and not tally.lines:
-            out.print(render_finished(job, newest_restorable(started.warehouse)), soft_wrap=True)
+            out.print(render_finished(job, newest_restorable(started.warehouse), reference), soft_wrap=True)
             return
         if report.outcome is TickOutcome.CAUGHT_UP and not tally.lines:
             cuts = CutStore(started.warehouse).entries()

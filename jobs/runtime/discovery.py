@@ -14,6 +14,7 @@ from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.job.first_part import in_first_part
 from checkpointing.messages import PollSource
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.sources.asked import asked_as
 from jobs.sources.closing import closing
 from jobs.sources.port import KnowsLag, Lag, Source, SourceError, begins_of, in_parts, is_bounded, layers
 from jobs.sources.position_words import ended_splits, positions_of
@@ -72,7 +73,11 @@ def discover(sources: Mapping[VertexId, Source], restored: CheckpointRecord | No
     Raises SourceError.
     """
     with closing(sources):
-        return {name: _discovered(name, source, restored) for name, source in sources.items()}
+        found: dict[VertexId, Discovered] = {}
+        for name, source in sources.items():
+            with asked_as(name):
+                found[name] = _discovered(name, source, restored)
+        return found
 
 
 def _discovered(name: VertexId, source: Source, restored: CheckpointRecord | None) -> Discovered:

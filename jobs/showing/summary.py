@@ -40,10 +40,13 @@ def render_caught_up(pipeline: str, cut: int | None, never_found: Sequence[str] 
     return Text.assemble((f"{pipeline} is caught up", "bold green"), f": nothing new to read, all tables {shown}")
 
 
-def render_finished(pipeline: str, newest: CheckpointRecord | None) -> RenderableType:
-    """Return the sentence of a tick whose job has finished before; `newest` is the entry that says so."""
+def render_finished(pipeline: str, newest: CheckpointRecord | None, typed: str) -> RenderableType:
+    """Return the sentence of a tick whose job has finished before.
+
+    `newest` is the entry that says so, and `typed` is the pipeline as the user named it.
+    """
     at = "" if newest is None else f", and checkpoint {newest.checkpoint} holds all their rows"
-    said = f": its sources have ended{at}. To read one again, type 'tidemark reset {pipeline} SOURCE --to start'"
+    said = f": its sources have ended{at}. To read one again, type 'tidemark reset {typed} SOURCE --to start'"
     return Text.assemble((f"{pipeline} is finished", "bold green"), said)
 
 

@@ -16,16 +16,16 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
-from typing import Final
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.identifiers import CheckpointId, SplitId, VertexId, split_id
+from checkpointing.identifiers import CheckpointId, SplitId, split_id
 from checkpointing.messages import PollSource
 from jobs.engine_paths import typed
+from jobs.sources.asked import UNNAMED
 from jobs.sources.consumed_files import AfterReading, ConsumedFiles, must_be_behind_removed
 from jobs.sources.file_columns import Contract, Fit, OnMisfit
 from jobs.sources.file_footer import Footer
@@ -45,8 +45,6 @@ from jobs.storage.address import Root, is_inside
 from jobs.storage.location import place_in
 from jobs.storage.place import StoragePlace
 
-_ASKED: Final = VertexId("SOURCE")
-"""The name of a source in messages, if it does not know its own."""
 _log = structlog.get_logger(__name__)
 
 
@@ -148,7 +146,7 @@ class FileSource(ReadsFirst):
         now = FilePosition.parse(position)
         if words != END and names_file(now, words):
             return in_file(now, words).text()
-        end, ranges = self._rest(PollSource(_ASKED, split, position, sys.maxsize))
+        end, ranges = self._rest(PollSource(UNNAMED, split, position, sys.maxsize))
         if words == END:
             return end.text() if ranges else position
         return in_file(end, words).text()
@@ -158,7 +156,7 @@ class FileSource(ReadsFirst):
         return {split: self._lag(split, positions.get(split)) for split in self.splits()}
 
     def _lag(self, split: SplitId, position: str | None) -> Lag:
-        _, ranges = self._rest(PollSource(_ASKED, split, position, sys.maxsize))
+        _, ranges = self._rest(PollSource(UNNAMED, split, position, sys.maxsize))
         oldest_ns = min((part.file.modified_ns for part in ranges), default=None)
         age_s = 0.0 if oldest_ns is None else max(0.0, (time.time_ns() - oldest_ns) / 1e9)
         return Lag(self._rows_of(ranges), age_s)

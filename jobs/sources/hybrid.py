@@ -17,8 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import StructField, StructType
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.identifiers import CheckpointId, SplitId, VertexId, split_id
+from checkpointing.identifiers import CheckpointId, SplitId, split_id
 from checkpointing.messages import PollSource
+from jobs.sources.asked import UNNAMED
 from jobs.sources.port import (
     POSITION_COLUMN,
     SPLIT_COLUMN,
@@ -40,9 +41,6 @@ from jobs.sources.port import (
 from jobs.sources.position_words import PositionWords
 from jobs.sources.seeking import Place, sought
 
-_ASKED: Final = VertexId("SOURCE")
-"""The name of a source in messages, if it does not know its own."""
-
 
 class ReadsFirst:
     """A source that another source may follow."""
@@ -55,9 +53,12 @@ class ReadsFirst:
 class Part:
     """One of the sources that a hybrid source reads, under the names that its splits have there (see `port.Source`)."""
 
-    def __init__(self, number: int, source: Source) -> None:
-        """Read `source` as the part with this number, counted from 1."""
+    def __init__(self, number: int, source: Source, parts: int) -> None:
+        """Read `source` as the part with this number, counted from 1, of so many parts."""
         self.number = number
+        self._taken = tuple(f"{each}." for each in range(1, parts + 1)) if number == 1 else ()
+        """How no split of this part may begin. Nobody could tell such a split of a source that was read alone before
+        from a split of a part (`checkpointing.job.first_part`)."""
         self.source = source
         self.begin: Final = f"{number}."
 
@@ -72,11 +73,17 @@ class Part:
     def splits(self) -> tuple[SplitId, ...]:
         """Return the splits that exist now; see `port.Source.splits`."""
         with self._named():
-            return tuple(self._outer(split) for split in self.source.splits())
+            own = self.source.splits()
+            if taken := [split for split in own if split.startswith(self._taken)]:
+                raise SourceError(
+                    f"its split {taken[0]!r} begins like the split of a part: give its folder or topic another "
+                    "name, or read this source without another one behind it"
+                )
+            return tuple(map(self._outer, own))
 
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows of a split; see `port.Source.poll`."""
-        with self._named(request.split):
+        with self._named():
             found = self.source.poll(replace(request, split=self._inner(request.split)))
         return None if found is None else replace(found, split=request.split)
 
@@ -92,7 +99,7 @@ class Part:
 
     def named(self, split: SplitId, position: str) -> str:
         """Return the part, and the position in the words of its source; see `port.NamesPositions`."""
-        return f"part {self.number}, {self._words.named(_ASKED, self._inner(split), position)}"
+        return f"part {self.number}, {self._words.named(UNNAMED, self._inner(split), position)}"
 
     def knows(self, split: SplitId, position: str) -> bool:
         """Return whether the part's source can read the position. A source without words cannot tell, and may."""
@@ -104,12 +111,12 @@ class Part:
 
     def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
         """Return the rows between two positions; see `port.CountsRows`."""
-        return self._words.rows_between(_ASKED, self._inner(split), start, end)
+        return self._words.rows_between(UNNAMED, self._inner(split), start, end)
 
     def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
         """Return the position that the words name; see `port.SeeksPositions`."""
-        with self._named(split):
-            return sought(self.source, Place(_ASKED, self._inner(split), position), words)
+        with self._named():
+            return sought(self.source, Place(UNNAMED, self._inner(split), position), words)
 
     def lag(self, positions: Mapping[SplitId, str]) -> dict[SplitId, Lag]:
         """Return how far a job is behind the part's splits; see `port.KnowsLag`. A source may not know."""
@@ -128,7 +135,7 @@ class Part:
 
     @property
     def _words(self) -> PositionWords:
-        return PositionWords({_ASKED: self.source})
+        return PositionWords({UNNAMED: self.source})
 
     def _own(self, positions: Mapping[SplitId, str]) -> dict[SplitId, str]:
         return {self._inner(split): at for split, at in positions.items() if split.startswith(self.begin)}
@@ -140,14 +147,12 @@ class Part:
         return SplitId(split.removeprefix(self.begin))
 
     @contextmanager
-    def _named(self, split: SplitId | None = None) -> Iterator[None]:
-        """Name the part in errors of its source. In a command of the message, the split gets its name in the job."""
+    def _named(self) -> Iterator[None]:
+        """Name the part in errors of its source. In a command of the message, a split gets its name in the job."""
         try:
             yield
         except SourceError as error:
-            text = str(error)
-            if split is not None:
-                text = text.replace(f"--split {self._inner(split)} ", f"--split {split} ")
+            text = str(error).replace("--split ", f"--split {self.begin}")
             kind = NoSuchPositionError if isinstance(error, NoSuchPositionError) else SourceError
             raise kind(f"{self}: {text}") from error
 
@@ -170,7 +175,7 @@ class HybridSource(ReadsFirst):
         reads cuts of another job.
         """
         each = [one for source in sources for one in (source.parted if isinstance(source, HybridSource) else (source,))]
-        self.parts = tuple(Part(number, source) for number, source in enumerate(each, 1))
+        self.parts = tuple(Part(number, source, len(each)) for number, source in enumerate(each, 1))
         for part in self.parts:
             _must_fit(part, last=part is self.parts[-1])
         self._schema = _columns(self.parts)

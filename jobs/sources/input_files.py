@@ -95,7 +95,10 @@ class InputFiles:
             if entry.is_dir():
                 yield self._as_split(entry)
             elif entry.name.endswith(self.suffixes):
-                raise SourceError(f"{entry.path} lies beside the folders of splits: move it into one of them")
+                raise SourceError(
+                    f"{entry.path} lies beside the folders of splits: move it into one of them, or let the "
+                    "root itself be the only split (one_split=True)"
+                )
 
     def _as_split(self, entry: InputEntry) -> SplitId:
         try:

@@ -9,6 +9,7 @@ from typing import Final
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
+from jobs.sources.asked import asked_as
 from jobs.sources.port import NoSuchPositionError, SeeksPositions, Source, layers
 from jobs.sources.position_words import END, START
 
@@ -34,7 +35,8 @@ def seek(source: Source, place: Place, words: str) -> str | None:
     if words == START:
         return None
     try:
-        return sought(source, place, words)
+        with asked_as(place.source):
+            return sought(source, place, words)
     except NoSuchPositionError as error:
         raise NoSuchPositionError(
             f"{words!r} is not a position in split {place.split} of source {place.source}: {error}"

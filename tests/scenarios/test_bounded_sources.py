@@ -40,7 +40,7 @@ def test_rows_that_wait_are_put_out_when_all_sources_have_ended(tmp_path: Path):
     again = said("run", name, "--data", str(trial.data), *folders)
     assert again == (
         f"orders is finished: its sources have ended, and checkpoint {cut.checkpoint} holds all their rows. "
-        "To read one again, type 'tidemark reset orders SOURCE --to start'"
+        "To read one again, type 'tidemark reset tests.scenarios.bounded_job:build SOURCE --to start'"
     )
     assert "finished" in said("checkpoints", "list", "orders", *folders)
     assert "every source had ended" in said("cut", "orders", *folders)

@@ -32,7 +32,7 @@ def orders(data: Path) -> Pipeline:
 
 
 def test_a_touched_file_is_accepted_and_a_changed_one_has_a_way_out(spark, tmp_path, capsys):
-    """The test types the command that the message names. The next tick reads the file as it is now."""
+    """The test types the command that the message names, as it is. The next tick reads the file as it is now."""
     data, warehouse = tmp_path, tmp_path / "warehouse"
     split = data / "orders" / "EWR"
     split.mkdir(parents=True)
@@ -43,7 +43,7 @@ def test_a_touched_file_is_accepted_and_a_changed_one_has_a_way_out(spark, tmp_p
     def tick():
         return run_tick(plan(orders(data)), RuntimeSettings(warehouse=warehouse), spark=spark)
 
-    def reset(*words):
+    def typed(*words):
         where = ["--warehouse", str(warehouse), "--data", str(data)]
         return execute([*words, *where])
 
@@ -57,12 +57,15 @@ def test_a_touched_file_is_accepted_and_a_changed_one_has_a_way_out(spark, tmp_p
         os.utime(file, ns=(7, 7))
     write("3.parquet", 4)
     assert (TickOutcome.CAUGHT_UP, [1, 2, 3, 4]) == (tick().outcome, numbers())
-    assert ExitCode.DONE is reset("reset", PIPELINE, "orders", "--to", "1.parquet:1", "--dry-run")
+    assert ExitCode.DONE is typed("reset", PIPELINE, "orders", "--to", "1.parquet:1", "--dry-run")
 
     write("2.parquet", 30, 31)
-    failed = tick()
-    assert TickOutcome.FAILED is failed.outcome
-    assert "2.parquet has been read, and its contents have changed" in failed.message
-    command = failed.message.partition("tidemark ")[2]
-    assert ExitCode.DONE is reset(*shlex.split(command.replace("PIPELINE", PIPELINE))), capsys.readouterr().err
+    capsys.readouterr()
+    assert ExitCode.FAILED is typed("run", PIPELINE)
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "2.parquet has been read, and its contents have changed" in said
+    assert ExitCode.FAILED is typed("doctor", PIPELINE)
+    command = said.rpartition("tidemark ")[2]
+    assert f"tidemark {command}" in capsys.readouterr().out
+    assert ExitCode.DONE is typed(*shlex.split(command)), capsys.readouterr().err
     assert (TickOutcome.CAUGHT_UP, [1, 2, 3, 4, 4, 30, 31]) == (tick().outcome, numbers())

@@ -22,7 +22,8 @@ def held(look: ClusterLook, place: TopicPartition, position: KafkaPosition | Non
         raise SourceError(
             f"topic {place.topic} was deleted and made again: it had the id {position.topic_id} when the job read "
             f"partition {place.partition} up to offset {position.offset:,}, and has the id {extent.topic_id} now. To "
-            f"read the new topic from its first record: {reset_command(source, place)}"
+            f"read the new topic from its first record: {reset_command(source, place)}. Its other partitions are new "
+            "too: without --split, the command moves all of them"
         )
     if position.offset < extent.first:
         raise SourceError(

@@ -167,8 +167,9 @@ def test_a_recreated_topic_is_an_error(make_topic):
         ask(gone, f"{topic.name}-0", read.end)
     make_again(topic)
     topic.write(["x", "y", "z"])
-    with pytest.raises(SourceError, match=rf"topic {topic.name} was deleted and made again: it had the id"):
+    with pytest.raises(SourceError, match=rf"topic {topic.name} was deleted and made again: it had the id") as raised:
         ask(raw(topic.servers, topic.name), f"{topic.name}-0", read.end)
+    assert str(raised.value).endswith("without --split, the command moves all of them")
 
 
 def make_again(topic):

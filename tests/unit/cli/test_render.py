@@ -220,8 +220,9 @@ def test_caught_up_is_said_in_one_line(shown):
 
 def test_a_finished_job_is_said_in_one_line_with_the_way_to_read_again(shown):
     """Nothing was started, and the line says what to type."""
-    way_out = "To read one again, type 'tidemark reset flights SOURCE --to start'"
-    assert f"flights is finished: its sources have ended. {way_out}\n" == shown(render_finished("flights", None))
+    way_out = "To read one again, type 'tidemark reset shop.flights:build SOURCE --to start'"
+    said = shown(render_finished("flights", None, "shop.flights:build"))
+    assert f"flights is finished: its sources have ended. {way_out}\n" == said
 
 
 def test_explain_shows_channels_alignment_tables_and_suites(shown):

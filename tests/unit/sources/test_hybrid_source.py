@@ -90,6 +90,8 @@ def test_an_error_names_the_part_and_the_split_as_the_job_knows_it(tmp_path):
     file.write_text("3\n4\n5\n")
     with pytest.raises(SourceError, match=r"^part 1 \(FileSource\): .* reset PIPELINE numbers --split 1.old --to "):
         hybrid.poll(PollSource(NAME, HISTORY, read.end, 5))
+    with pytest.raises(SourceError, match=r"^part 1 \(FileSource\): .* reset PIPELINE SOURCE --split 1.old --to "):
+        hybrid.lag({HISTORY: read.end})
 
 
 def test_all_parts_are_closed_introduced_and_told_their_positions(parts, hybrid, tmp_path):
@@ -205,3 +207,13 @@ def test_other_columns_are_refused_by_name():
     both = HybridSource(Columns(n=LongType(), _b=StringType()), Columns(_a=StringType(), n=LongType()))
     assert ["n", "_b", "_a"] == both.schema().names
     assert all(field.nullable for field in both.schema().fields)
+
+
+def test_a_split_of_the_first_part_that_begins_like_a_part_is_refused_by_name():
+    """Read alone before, it could be taken for the split `old` of a part. Other numbers and later parts are free."""
+    with pytest.raises(SourceError, match=r"^part 1 \(Ends\): its split '2.old' begins like the split of a part: give"):
+        plan(of(HybridSource(Ends({"2.old": (1,)}), Gaps({"a": (1,)})))).with_discovered_splits()
+    free = HybridSource(Ends({"2013.05": (1,), "3.old": (1,)}), Gaps({"1.a": (1,)}))
+    assert ("1.2013.05", "1.3.old", "2.1.a") == free.splits()
+    alone = plan(of(Ends({"2.old": (1,)}))).with_discovered_splits()
+    assert ("2.old",) == alone.graph.sources()[0].splits

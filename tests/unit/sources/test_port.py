@@ -8,7 +8,7 @@ from jobs.runtime.discovery import discover
 from jobs.runtime.listener import TickListener
 from jobs.runtime.notices import Notices
 from jobs.sources.closing import closing
-from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, WrappedSource
+from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, WrappedSource
 from jobs.sources.position_words import PositionWords
 from jobs.sources.seeking import Place, seek
 from jobs.sources.sequence import SequenceSource, SequenceSplit
@@ -152,3 +152,21 @@ def test_a_wrapped_source_receives_notices_of_checkpoints(gaps):
     )
     assert (4, {"a": "p4"}) == outer.told
     assert [(4, {"a": "p4"})] == gaps.told
+
+
+def test_a_source_that_does_not_know_its_name_is_named_in_the_commands_of_its_errors(gaps, monkeypatch):
+    """Lag and words are asked without the name. A wrong word stays a wrong word."""
+
+    def fails(*_):
+        raise failure
+
+    name = VertexId("numbers")
+    monkeypatch.setattr(gaps, "lag", fails)
+    monkeypatch.setattr(gaps, "seek", fails)
+    failure = SourceError("gone: tidemark reset PIPELINE SOURCE --to start")
+    for asked in (lambda: discover({name: gaps}, None), lambda: seek(gaps, Place(name, SplitId("a"), None), "7")):
+        with pytest.raises(SourceError, match="gone: tidemark reset PIPELINE numbers --to start"):
+            asked()
+    failure = NoSuchPositionError("write SOURCE")
+    with pytest.raises(NoSuchPositionError, match="split a of source numbers: write SOURCE"):
+        seek(gaps, Place(name, SplitId("a"), None), "7")
