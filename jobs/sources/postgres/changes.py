@@ -32,7 +32,7 @@ from jobs.sources.postgres.connection import Server
 from jobs.sources.postgres.offering import committed_at, must_hold, next_ranges, position_after
 from jobs.sources.postgres.position import ANEW, ChangesPosition
 from jobs.sources.postgres.seeking import position_named
-from jobs.sources.postgres.slot import advance, slot_name, state_of
+from jobs.sources.postgres.slot import advance, slot_name, state_at, state_of
 from jobs.sources.postgres.staged_log import SPLIT, Origin, StagedLog
 from jobs.sources.postgres.staging import Reading, SnapshotMode, Staging
 from jobs.sources.postgres.transactions import NewColumns
@@ -229,15 +229,18 @@ class PostgresChanges:
         return {split: Lag(rows, 0.0 if not rows else None if at is None else max(time.time() - at.timestamp(), 0.0))}
 
     def health(self) -> str:
-        """Return how many bytes of its log the server keeps for the slot; see `port.ReportsHealth`."""
-        slot, server = self._reading.slot, self._reading.server
+        """Return how many bytes of its log the server keeps for the slot; see `port.ReportsHealth`.
+
+        Also raises SourceError if the slot is gone, or lacks changes that were not staged yet.
+        """
+        slot, server, last = self._reading.slot, self._reading.server, self._log.look().last
         try:
             with server.connect() as connection:
-                state = state_of(connection, slot)
+                state = state_of(connection, slot) if last is None else state_at(connection, slot, last.note.end)
         except psycopg.Error as error:
             raise SourceError(f"slot {slot} of {server.place} cannot be looked at ({server.told(error)})") from None
         if state is None:
-            return f"slot {slot} is not there"
+            return f"slot {slot} is made by the first tick"
         return f"slot {slot} keeps {state.retained_bytes / _MIB:,.1f} MiB of the server's log"
 
     def close(self) -> None:

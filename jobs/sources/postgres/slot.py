@@ -71,6 +71,25 @@ def state_of(connection: Connection, slot: str) -> SlotState | None:
     return SlotState(parsed(confirmed), int(retained or 0))
 
 
+def state_at(connection: Connection, slot: str, start: int) -> SlotState:
+    """Return the state of a slot that must have all changes since `start`. Raise SourceError if it has not."""
+    state = state_of(connection, slot)
+    if state is None:
+        raise SourceError(f"slot {slot} is gone, and with it the changes since {written(start)}: {ANEW}")
+    if state.confirmed > start:
+        raise SourceError(
+            f"slot {slot} was moved to {written(state.confirmed)} by another program, and the staged files "
+            f"end at {written(start)}: the changes between are lost here. Put newer staged files back, or {ANEW}"
+        )
+    row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    if row is not None and parsed(row[0]) < start:
+        raise SourceError(
+            f"the server's log ends at {row[0]}, and changes up to {written(start)} were read: this is another "
+            f"server, or it was restored from an older backup. Correct the URL, or {ANEW}"
+        )
+    return state
+
+
 def create(connection: Connection, slot: str) -> None:
     """Create the slot. The server waits for running transactions first."""
     connection.execute("SELECT pg_create_logical_replication_slot(%s, %s)", [slot, PLUGIN])
@@ -139,7 +158,7 @@ class SlotCopy:
     def _copied(self, start: int) -> Connection:
         connection = self._server.connect()
         try:
-            state = self._state(connection, start)
+            state = state_at(connection, self._slot, start)
             self._name = f"{self._slot}_{connection.info.backend_pid}"
             connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s, true)", [self._slot, self._name])
             if state.confirmed < start:
@@ -154,20 +173,3 @@ class SlotCopy:
             connection.close()
             raise
         return connection
-
-    def _state(self, connection: Connection, start: int) -> SlotState:
-        state = state_of(connection, self._slot)
-        if state is None:
-            raise SourceError(f"slot {self._slot} is gone, and with it the changes since {written(start)}: {ANEW}")
-        if state.confirmed > start:
-            raise SourceError(
-                f"slot {self._slot} was moved to {written(state.confirmed)} by another program, and the staged files "
-                f"end at {written(start)}: the changes between are lost here. Put newer staged files back, or {ANEW}"
-            )
-        row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
-        if row is not None and parsed(row[0]) < start:
-            raise SourceError(
-                f"the server's log ends at {row[0]}, and changes up to {written(start)} were read: this is another "
-                f"server, or it was restored from an older backup. Correct the URL, or {ANEW}"
-            )
-        return state
