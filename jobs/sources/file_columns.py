@@ -9,7 +9,8 @@
 
 A row that is set aside has no value in the columns of the schema. Its own columns are in the corrupt column, as JSON.
 With `evolve`, the file waits for the next tick, whose schema has the column (`found_columns`).
-A file that does not name its columns always fits: a CSV file without a header, and JSON lines.
+A file that does not name its columns always fits: a CSV file without a header. Records of JSON lines may lack a column,
+which is null then, and Spark itself judges the type of each value (`json_columns`).
 """
 
 from collections.abc import Mapping
@@ -68,15 +69,18 @@ class Contract:
         Columns may be in any order.
         """
         if footer.columns is None:
+            self._must_be_values(path, footer.first)
             return Fit()
         by_name = _by_name(path, footer.columns)
         unknown = tuple(column for name, column in by_name.items() if name not in self.schema.names)
+        if footer.may_lack:
+            self._must_fit(path, [], unknown)
+            return Fit(unknown=unknown if self.on_misfit is OnMisfit.EVOLVE else ())
         names = tuple(by_name) if all(column.said is None for column in footer.columns) else None
         wrong = [why for field in self.schema if (why := self._misfit(by_name, field)) is not None]
         if wrong and self.on_misfit is OnMisfit.QUARANTINE:
             return Fit(names=names, set_aside=str(path))
-        if self.on_misfit in {OnMisfit.FAIL, OnMisfit.EVOLVE}:
-            self._must_fit(path, wrong, unknown)
+        self._must_fit(path, wrong, unknown)
         read = ((field.name, _conversion(by_name.get(field.name), field)) for field in self.schema)
         return Fit(tuple((name, how) for name, how in read if how is not None), names, None, unknown)
 
@@ -90,11 +94,21 @@ class Contract:
         wanted = field.dataType.simpleString()
         return f": column {field.name!r} is {column.said}, but the source's schema says {wanted}"
 
+    def _must_be_values(self, path: StoragePlace, first: tuple[str, ...]) -> None:
+        """Raise SourceError if the first record of a CSV file has the names of the schema's columns."""
+        if first and sorted(first) == sorted(self.schema.names):
+            raise SourceError(
+                f"{path}: its first line names the columns, and would be read as a row: give its FileSource "
+                'options={"header": "true"}'
+            )
+
     def _must_fit(self, path: StoragePlace, wrong: list[str], unknown: tuple[Column, ...]) -> None:
+        if self.on_misfit in {OnMisfit.IGNORE, OnMisfit.QUARANTINE}:
+            return
         for why in wrong:
             raise SourceError(
                 f"{path}{why}: write it with the columns of the source's schema, change the schema, or let the source "
-                'read it all the same (columns="ignore")'
+                'read it all the same (columns="ignore") or set its rows aside (columns="quarantine")'
             )
         if self.on_misfit is OnMisfit.EVOLVE:
             return

@@ -53,11 +53,17 @@ def column(name: str, arrow: pa.DataType) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """A file's number of rows, a digest of its contents, and its columns (None: the file does not name them)."""
+    """A file's number of rows, a digest of its contents, and its columns (None: the file does not name them).
+
+    If `may_lack` is True, a record need not name a column that has no value in it. `first` are the values of the first
+    record of a CSV file that does not name its columns.
+    """
 
     rows: int
     contents: str
     columns: tuple[Column, ...] | None
+    may_lack: bool = False
+    first: tuple[str, ...] = ()
 
 
 def read_footer(path: StoragePlace) -> Footer:

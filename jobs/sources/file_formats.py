@@ -6,7 +6,7 @@
 | `orc`     | no              | estimated from the size        | in the footer, with types              |
 | `avro`    | no              | estimated from the size        | in the header, with types              |
 | `csv`     | no              | estimated from the size        | in the header, if the options say so   |
-| `json`    | no              | estimated from the size        | in each record; a record a line        |
+| `json`    | no              | estimated from the size        | in the first records; a record a line  |
 
 Spark gives rows an address in Parquet files only. A file of another format is read whole: a slice never ends in it.
 """
@@ -15,7 +15,7 @@ import bz2
 import csv
 import gzip
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import file_digest
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -29,6 +29,7 @@ from jobs.sources.avro.schemas import schema_of_file
 from jobs.sources.avro.types import AvroTypeError, ColumnType, column_types
 from jobs.sources.file_footer import Column, Footer, column, digest, read_footer, unreadable
 from jobs.sources.file_position import PLACES
+from jobs.sources.json_columns import json_columns
 from jobs.sources.port import SourceError
 from jobs.storage.folder import Folder
 from jobs.storage.parquet import parquet_of
@@ -150,12 +151,21 @@ def _avro_column(name: str, found: ColumnType | AvroTypeError) -> Column:
 
 def _of_csv(path: StoragePlace, options: Options) -> Footer:
     if options.get("header", "false").lower() != "true":
-        return _whole(path, None)
+        try:
+            first = csv_header(path, options)
+        except SourceError:  # it decides nothing here, and Spark may read more encodings than Python
+            first = ()
+        return replace(_whole(path, None), first=first)
     return _whole(path, tuple(Column(name, None, StringType()) for name in csv_header(path, options)))
 
 
-def _of_json(path: StoragePlace, _: Options) -> Footer:
-    return _whole(path, None)
+def _of_json(path: StoragePlace, options: Options) -> Footer:
+    try:
+        with _opened(path) as opened:
+            found = json_columns(opened, options.get("encoding", options.get("charset", "utf-8")))
+    except (OSError, EOFError) as error:
+        raise unreadable(path, "JSON lines", error) from error
+    return replace(_whole(path, found), may_lack=True)
 
 
 def _whole(path: StoragePlace, columns: tuple[Column, ...] | None) -> Footer:

@@ -229,3 +229,21 @@ def test_a_csv_file_without_a_column_is_set_aside(spark, tmp_path):
     )
     (row,) = source.read(spark, list(polls(source, 1_000))).collect()
     assert (None, None, '{"n":"1","other":"x"}') == (row.n, row.amount, row.unfit)
+
+
+def test_fields_that_appear_in_json_lines_become_columns(spark, tmp_path):
+    """The file waits for the next tick's source. That reads the field of each file with the type that was found."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.json").write_text('{"n": 1, "word": "one"}\n')
+    (tmp_path / "a" / "2.json").write_text('{"n": 2, "more": 7, "deep": {"a": [1]}}\n{"n": 3, "more": 0.5}\n')
+    (tmp_path / "a" / "3.json").write_text('{"word": "four"}\n')
+
+    def evolving():
+        return FileSource(tmp_path, SCHEMA, format="json", columns="evolve")
+
+    first = list(polls(evolving(), 1_000))
+    rows = evolving().read(spark, first).collect()
+    assert [(1, "one", None, None)] == [(row.n, row.word, row.more, row.deep) for row in rows]
+    rows = evolving().read(spark, list(polls(evolving(), 1_000))).orderBy("_position").collect()
+    expected = [(1, "one", None, None), (2, None, 7.0, '{"a":[1]}'), (3, None, 0.5, None), (None, "four", None, None)]
+    assert expected == [(row.n, row.word, row.more, row.deep) for row in rows]

@@ -1,6 +1,7 @@
 """Tests that Tidemark's own sources keep the promises of a source, and that the contract finds sources that do not."""
 
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,6 +43,14 @@ def files(folder: Path, *, bounded: bool = False) -> FileSource:
                 values = {"n": list(range(rows)), "name": [f"{split} {number}"] * rows}
                 pq.write_table(pa.table(values), path)
     return FileSource(folder, SCHEMA, bounded=bounded)
+
+
+def consumed(folder: Path) -> FileSource:
+    """Return the same files, which are deleted once a checkpoint has their rows."""
+    if not (written := folder.parent / "written").exists():
+        files(folder)
+        written.touch()
+    return FileSource(folder, SCHEMA, after_reading="delete")
 
 
 def committed(folder: Path) -> CommitsToFile:
@@ -185,6 +194,21 @@ class TestFilesSurvive(SurvivesKills):
         *(f"{side}:{step}" for step in STEPS for side in ("before", "after")),
         *("before:NotifyComplete", "before:RollForward", "after:DiscardLeftovers", "before:Release", "after:Release"),
     )
+
+
+@pytest.mark.dear
+@pytest.mark.timeout(590)
+class TestDeletedFilesSurvive(SurvivesKills):
+    """In unaligned mode too, no file goes while a restored tick could still need it."""
+
+    source = staticmethod(consumed)
+    kills = ("before:AppendRow", "after:AppendRow", "before:NotifyComplete", "after:NotifyComplete")
+    settings: ClassVar = SurvivesKills.settings | {"unaligned": True}
+
+    def test_nothing_is_lost_or_doubled_by_a_kill(self, tmp_path: Path) -> None:
+        """At the end, every file that was read whole has gone."""
+        super().test_nothing_is_lost_or_doubled_by_a_kill(tmp_path)
+        assert ["_consumed.json"] * 2 == [path.name for path in sorted(tmp_path.glob("data/*/*"))]
 
 
 @pytest.mark.dear

@@ -10,8 +10,9 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.file_formats import csv_header
+from jobs.sources.file_formats import csv_header, format_named
 from jobs.sources.files import FileSource
+from jobs.sources.json_columns import RECORDS_BYTES_MAX
 from jobs.sources.port import SourceError
 from jobs.storage.place import local
 
@@ -148,3 +149,65 @@ def test_a_half_written_orc_file_is_named(folder):
     (folder / "1.orc").write_bytes(b"ORC half")
     with pytest.raises(SourceError, match=r"1\.orc cannot be read as ORC .*temporary name"):
         poll(source(folder, format="orc"))
+
+
+RECORDS = b'{"n": 1, "more": 0.5}\n{"word": "two", "n": 2, "more": 3, "empty": null}\nno record\n'
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_field_that_the_schema_does_not_have_is_refused_by_default(folder, compressed):
+    """In JSON lines too, where records may lack fields, and a field without a value is none."""
+    name = "1.json.gz" if compressed else "1.json"
+    (folder / name).write_bytes(gzip.compress(RECORDS) if compressed else RECORDS)
+    with pytest.raises(SourceError, match=rf"{name} has a column 'more' .* \(columns=\"ignore\"\) or add them itself"):
+        poll(source(folder, format="json"))
+    for columns in ("ignore", "quarantine"):
+        assert poll(source(folder, format="json", columns=columns, corrupt_column="unfit")) is not None
+    (folder / name).write_bytes(b'{"n": 1}\n{"word": "two"}\n[]\n7\n')
+    (folder / name).rename(folder / "1.json")
+    assert poll(source(folder, format="json")) is not None
+
+
+def test_only_the_first_records_of_json_lines_are_looked_at(folder):
+    """A field that comes later is not found, whether the file is compressed or not."""
+    early, late = b'{"n": 1}\n' * 1_000, b'{"n": 1, "more": 1}\n'
+    many = b'{"n": 1}\n' * (RECORDS_BYTES_MAX // 9 + 1)
+    for name, text, found in (("1.json", early + late, True), ("1.json", many + late, False)):
+        (folder / name).write_bytes(text)
+        (folder / f"{name}.gz").write_bytes(gzip.compress(text))
+        for path in (folder / name, folder / f"{name}.gz"):
+            columns = format_named("json").footer(local(path), {}).columns
+            assert (["n", "more"] if found else ["n"]) == [each.name for each in columns]
+
+
+@pytest.mark.parametrize(
+    ("values", "type_name"),
+    [
+        ("true false", "boolean"),
+        ("1 2", "bigint"),
+        ("1 2.5", "double"),
+        ('1 "a"', "string"),
+        ("9223372036854775808", "string"),
+        ('{"a":1} [1]', "string"),
+        ("null 1", "bigint"),
+    ],
+)
+def test_a_field_gets_the_type_of_its_values(folder, values, type_name):
+    """The next tick reads the column as this type."""
+    text = "\n".join(f'{{"found": {value}}}' for value in values.split())
+    (folder / "1.json").write_text(text)
+    (found,) = format_named("json").footer(local(folder / "1.json"), {}).columns
+    assert type_name == found.type.simpleString()
+
+
+def test_a_header_that_would_become_a_row_is_refused(folder):
+    """The columns may be text, so that the line would be read without an error."""
+    (folder / "1.csv").write_text("word,n\na,1\n")
+    with pytest.raises(
+        SourceError, match=r"1\.csv: its first line names the columns.*options=\{\"header\": \"true\"\}"
+    ):
+        poll(source(folder, format="csv", columns="ignore"))
+    assert poll(source(folder, format="csv", options={"header": "true"})) is not None
+    for text in ("n,other\n", "größe".encode("latin-1").decode("latin-1"), ""):
+        (folder / "1.csv").write_bytes(f"1,a\n{text}".encode("latin-1"))
+        assert poll(source(folder, format="csv")) is not None
