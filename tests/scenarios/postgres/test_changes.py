@@ -355,21 +355,6 @@ def test_people_see_place_position_and_lag(bank):
     assert re.fullmatch(rf"slot {bank.name}_slot keeps [\d.]+ MiB of the server's log", slot)
 
 
-def test_the_doctor_finds_a_slot_that_is_gone(bank):
-    """Also while staged changes wait to be read, since the next ones are lost."""
-    source = bank.source()
-    position = polled(source).end
-    bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
-    assert 1 == polled(source, position).rows
-    source.close()
-    bank.sql("SELECT pg_drop_replication_slot(%s)", f"{bank.name}_slot")
-    (section,) = input_sections(lambda: {VertexId("bank"): source}, ())
-    (found,) = section.findings
-    assert f"slot {bank.name}_slot is gone, and with it the changes since" in found.what
-    ((_, shown),) = section.seen
-    assert "21 rows unread" in shown
-
-
 def test_positions_are_ordered_text(bank):
     """A position names the rows before it and the horizon, in the server's own notation."""
     source = bank.source()

@@ -8,6 +8,8 @@ import traceback
 import psycopg
 import pytest
 
+from checkpointing.identifiers import VertexId
+from jobs.doctor.folder_health import input_sections
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.changes import PostgresChanges
 from tests.postgres_server import SETTINGS, PostgresServer
@@ -58,6 +60,21 @@ def test_a_missing_or_moved_slot_is_refused(bank):
     refused("by another program", polled, bank.source(), position)
     bank.sql("SELECT pg_drop_replication_slot(%s)", f"{bank.name}_slot")
     refused("is gone, and with it the changes since", polled, bank.source(), position)
+
+
+def test_the_doctor_finds_a_slot_that_is_gone(bank):
+    """Also while staged changes wait to be read, since the next ones are lost."""
+    source = bank.source()
+    position = polled(source).end
+    bank.sql("UPDATE giro SET balance = 1 WHERE id = 1")
+    assert 1 == polled(source, position).rows
+    source.close()
+    bank.sql("SELECT pg_drop_replication_slot(%s)", f"{bank.name}_slot")
+    (section,) = input_sections(lambda: {VertexId("bank"): source}, ())
+    (found,) = section.findings
+    assert f"slot {bank.name}_slot is gone, and with it the changes since" in found.what
+    ((_, shown),) = section.seen
+    assert "21 rows unread" in shown
 
 
 def test_a_folder_of_another_origin_or_with_a_gap_is_refused(bank):
