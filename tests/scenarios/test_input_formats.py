@@ -245,5 +245,5 @@ def test_fields_that_appear_in_json_lines_become_columns(spark, tmp_path):
     rows = evolving().read(spark, first).collect()
     assert [(1, "one", None, None)] == [(row.n, row.word, row.more, row.deep) for row in rows]
     rows = evolving().read(spark, list(polls(evolving(), 1_000))).orderBy("_position").collect()
-    expected = [(1, "one", None, None), (2, None, 7.0, '{"a":[1]}'), (3, None, 0.5, None), (None, "four", None, None)]
+    expected = [(1, "one", None, None), (2, None, 7.0, '{"a": [1]}'), (3, None, 0.5, None), (None, "four", None, None)]
     assert expected == [(row.n, row.word, row.more, row.deep) for row in rows]
