@@ -1,34 +1,38 @@
-"""The layout of rows in the exchange, and how a task takes it apart.
+"""The layout of rows in the exchange: blocks, each a row of Spark with an Arrow record batch as its bytes.
 
-All inputs of a keyed vertex travel through one exchange. Each row has a key group, a tag that names its input, and a
-struct column for each input. Only the struct column of the tagged input is filled. If only one input has rows, they
-travel flat, without tag and struct, which is a fifth less work for Spark.
+A task that produces rows splits them by subtask, and sends them as blocks. So Spark's exchange moves a few large rows,
+and never takes the rows of a block apart. A block belongs to one input and has its key groups in front. It carries no
+schema, because both sides know it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from jobs.state.frames import frame_of
 from jobs.state.merge import KEY_GROUP
 
+SUBTASK = "_subtask"
 TAG = "_input"
+BLOCK = "_block"
+
+EXCHANGED = StructType(
+    [StructField(SUBTASK, IntegerType()), StructField(TAG, IntegerType()), StructField(BLOCK, BinaryType())]
+)
+"""The columns of the exchange."""
 
 WAKING = -1
 """The tag of a row that belongs to no input and only makes its subtask run."""
 
+BLOCK_BYTES_MAX = 64 * 1024
+"""A larger block has one row only. Spark gives a task thousands of blocks as one Arrow batch (`session_settings`)."""
 
-def flat_column(place: int) -> str:
-    """Return the name of a column that travels flat, by its place in the schema."""
-    return f"_column_{place}"
-
-
-def struct_column(tag: int) -> str:
-    """Return the name of the struct column of the input with this tag."""
-    return f"_rows_{tag}"
+_GATHERED_BYTES_MAX = 16 * 1024 * 1024
+_SENT = pa.schema([(SUBTASK, pa.int32()), (TAG, pa.int32()), (BLOCK, pa.binary())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,46 +47,77 @@ class Arrived:
         return sum(frame.height for frame in self.frames)
 
 
-def take_apart(batches: Iterable[pa.RecordBatch], schemas: Sequence[pa.Schema], only: int | None = None) -> Arrived:
-    """Return the rows of these batches by tag, each in its schema and with the key group in front.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splitter:
+    """Turns the rows of one input into blocks. The rows have their key group in front, then the columns of `schema`."""
 
-    `only` is the tag of rows that travelled flat, None if they travelled with their tags.
-    """
-    received = [batch for batch in batches if batch.num_rows]
-    if not received:
-        return Arrived(tuple(_empty(schema) for schema in schemas))
-    rows = pa.Table.from_batches(received)
-    if only is not None:
-        return Arrived(
-            tuple(_flat(rows, schema) if tag == only else _empty(schema) for tag, schema in enumerate(schemas))
-        )
-    return Arrived(tuple(_tagged(rows, tag, schema) for tag, schema in enumerate(schemas)))
+    tag: int
+    schema: pa.Schema
+    parallelism: int
+    max_parallelism: int
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the blocks of these rows. Memory holds about `_GATHERED_BYTES_MAX` of them, and one batch more."""
+        gathered: list[pa.RecordBatch] = []
+        size = 0
+        for batch in batches:
+            if batch.num_rows:
+                gathered.append(batch)
+                size += batch.nbytes
+            if size > _GATHERED_BYTES_MAX:
+                yield self._sent(gathered)
+                gathered, size = [], 0
+        if gathered:
+            yield self._sent(gathered)
+
+    def _sent(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        wanted = with_key_group(self.schema)
+        received = pa.Table.from_batches(batches)
+        columns = [column.cast(field.type) for column, field in zip(received.columns, wanted, strict=True)]
+        blocks = [
+            (subtask, block.to_pybytes())
+            for subtask, rows in self._by_subtask(pa.table(columns, schema=wanted))
+            for block in _blocks(rows)
+        ]
+        subtasks, sent = zip(*blocks, strict=True)
+        return pa.record_batch([pa.array(subtasks, pa.int32()), [self.tag] * len(sent), list(sent)], schema=_SENT)
+
+    def _by_subtask(self, rows: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the rows of each subtask, in the order in which they came."""
+        owners = pc.divide(pc.multiply(rows.column(KEY_GROUP), self.parallelism), self.max_parallelism)
+        (grouped,) = rows.take(pc.sort_indices(owners)).combine_chunks().to_batches()
+        counts = sorted((entry["values"], entry["counts"]) for entry in pc.value_counts(owners).to_pylist())
+        first = 0
+        for subtask, count in counts:
+            yield subtask, grouped.slice(first, count)
+            first += count
 
 
-def _empty(schema: pa.Schema) -> pl.DataFrame:
-    return frame_of(_with_key_group(schema).empty_table())
+def _blocks(rows: pa.RecordBatch) -> Iterator[pa.Buffer]:
+    """Yield the rows as record batches of at most BLOCK_BYTES_MAX, or of one row."""
+    parts = -(-rows.nbytes // BLOCK_BYTES_MAX)
+    if parts > 1 and rows.num_rows > 1:
+        length = max(1, rows.num_rows // parts)
+        for first in range(0, rows.num_rows, length):
+            part = rows.slice(first, length)
+            yield from _blocks(part) if part.nbytes > BLOCK_BYTES_MAX else (part.serialize(),)
+    else:
+        yield rows.serialize()
 
 
-def _flat(rows: pa.Table, schema: pa.Schema) -> pl.DataFrame:
-    columns = [rows.column(flat_column(place)).cast(field.type) for place, field in enumerate(schema)]
-    return frame_of(pa.table([rows.column(KEY_GROUP), *columns], schema=_with_key_group(schema)))
+def take_apart(batches: Iterable[pa.RecordBatch], schemas: Sequence[pa.Schema]) -> Arrived:
+    """Return the rows of these blocks by tag, each in its schema and with the key group in front."""
+    wanted = [with_key_group(schema) for schema in schemas]
+    parts: list[list[pa.RecordBatch]] = [[] for _ in wanted]
+    for batch in batches:
+        for tag, block in zip(batch.column(TAG).to_pylist(), batch.column(BLOCK), strict=True):
+            if tag != WAKING:
+                parts[tag].append(pa.ipc.read_record_batch(block.as_buffer(), wanted[tag]))
+    return Arrived(
+        tuple(frame_of(pa.Table.from_batches(own, schema)) for own, schema in zip(parts, wanted, strict=True))
+    )
 
 
-def _tagged(rows: pa.Table, tag: int, schema: pa.Schema) -> pl.DataFrame:
-    if struct_column(tag) not in rows.column_names:
-        return _empty(schema)
-    mine = rows.filter(pc.equal(rows.column(TAG), tag))
-    columns = [mine.column(KEY_GROUP), *_fields(mine.column(struct_column(tag)), schema)]
-    return frame_of(pa.table(columns, schema=_with_key_group(schema)))
-
-
-def _fields(structs: pa.ChunkedArray, schema: pa.Schema) -> list[pa.ChunkedArray]:
-    chunks = [chunk.flatten() for chunk in structs.chunks]
-    return [
-        pa.chunked_array([chunk[place] for chunk in chunks], type=structs.type.field(place).type).cast(field.type)
-        for place, field in enumerate(schema)
-    ]
-
-
-def _with_key_group(schema: pa.Schema) -> pa.Schema:
+def with_key_group(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of rows in the exchange: their key group, then their own."""
     return pa.schema([pa.field(KEY_GROUP, pa.int32()), *schema])

@@ -1,7 +1,7 @@
-"""Builds the Spark job of a keyed micro-batch: one exchange into ranges of key groups, then the tasks.
+"""Builds the Spark job of a keyed micro-batch: rows become blocks, one exchange brings them to the tasks.
 
-Key group = pmod(Spark's hash of the key columns, max parallelism); the subtask that owns it is the
-Spark partition (`repartitionById` promises exactly that).
+Key group = pmod(Spark's hash of the key columns, max parallelism). Spark computes it wherever rows come from, so equal
+keys always have the same. The subtask that owns it is the Spark partition (`repartitionById` promises exactly that).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from checkpointing.handles import FileHandle, KeyedFile, Version
 from checkpointing.identifiers import Generation
-from checkpointing.key_groups import key_group_ranges, range_of
+from checkpointing.key_groups import range_of
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.operators.arrived import TAG, WAKING, flat_column, struct_column
+from jobs.operators.arrived import BLOCK, EXCHANGED, SUBTASK, TAG, WAKING, Splitter
 from jobs.operators.functions import EndsInput
 from jobs.operators.inputs import in_schema, renamed_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
@@ -48,16 +48,13 @@ def keyed_job(
         rows = renamed_rows(spark, spec.output, others, parsed(writer.root), spec.columns_renamed_from)
         branches.append((len(spec.inputs), rows, spec.output, spec.keys))
     wakes = must_wake(spec, effect)
-    only = branches[0][0] if len(branches) == 1 and not wakes else None
-    lay = _exchange_rows if only is None else _flat_rows
-    arriving = [lay(branch, spec.max_parallelism) for branch in branches]
+    arriving = [_blocks(spec, branch) for branch in branches]
     if wakes:
         arriving.append(_waking_rows(spark, spec))
-    subtask = F.expr(f"cast({KEY_GROUP} * {spec.parallelism} div {spec.max_parallelism} as int)")
     return (
-        _exchanged(arriving)
-        .repartitionById(spec.parallelism, subtask)
-        .mapInArrow(_task(spec, effect, writer, only).run, REPORT_SCHEMA)
+        reduce(DataFrame.union, arriving)
+        .repartitionById(spec.parallelism, F.col(SUBTASK))
+        .mapInArrow(_task(spec, effect, writer).run, REPORT_SCHEMA)
     )
 
 
@@ -96,37 +93,25 @@ def _holding(outdated: frozenset[str], held: Sequence[tuple[KeyedFile, ...]]) ->
     )
 
 
-def _exchanged(rows: Sequence[DataFrame]) -> DataFrame:
-    """Return all rows in the layout of the exchange; a struct column is null under another's tag."""
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), rows)
-
-
 def _waking_rows(spark: SparkSession, spec: KeyedSpec) -> DataFrame:
     """Return one row per subtask that belongs to no input. Without rows Spark would optimise the exchange away."""
-    firsts = [own.first for own in key_group_ranges(parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)]
-    listed = ", ".join(str(first) for first in firsts)
-    return spark.range(0, 1, 1, 1).selectExpr(f"explode(array({listed})) as {KEY_GROUP}", f"{WAKING} as {TAG}")
+    return spark.range(0, spec.parallelism, 1, 1).selectExpr(
+        f"cast(id as int) as {SUBTASK}", f"{WAKING} as {TAG}", f"cast(null as binary) as {BLOCK}"
+    )
 
 
-def _exchange_rows(branch: _Branch, max_parallelism: int) -> DataFrame:
+def _blocks(spec: KeyedSpec, branch: _Branch) -> DataFrame:
     tag, rows, schema, keys = branch
-    return in_schema(rows, schema).selectExpr(
-        f"pmod(hash({quoted(keys)}), {max_parallelism}) as {KEY_GROUP}",
-        f"{tag} as {TAG}",
-        f"struct({quoted(schema.names)}) as {struct_column(tag)}",
+    splitter = Splitter(
+        tag=tag, schema=arrow_schema(schema), parallelism=spec.parallelism, max_parallelism=spec.max_parallelism
     )
-
-
-def _flat_rows(branch: _Branch, max_parallelism: int) -> DataFrame:
-    """Return the rows of the only branch, column by column, without tag and struct."""
-    _, rows, schema, keys = branch
-    return in_schema(rows, schema).selectExpr(
-        f"pmod(hash({quoted(keys)}), {max_parallelism}) as {KEY_GROUP}",
-        *(f"{quoted([name])} as {flat_column(place)}" for place, name in enumerate(schema.names)),
+    grouped = in_schema(rows, schema).selectExpr(
+        f"pmod(hash({quoted(keys)}), {spec.max_parallelism}) as {KEY_GROUP}", *(quoted([name]) for name in schema.names)
     )
+    return grouped.mapInArrow(splitter.run, EXCHANGED)
 
 
-def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles, only: int | None) -> KeyedTask:
+def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedTask:
     paths = ProtocolPaths(writer.job)
     kept = spec.table is not None and spec.upserted is None
     return KeyedTask(
@@ -147,7 +132,6 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles, only: int
         channel=paths.channel(spec.vertex) if spec.emits and (spec.emits_changes or not kept) else None,
         emits=spec.emits,
         emits_changes=spec.emits_changes,
-        only=only,
         end_of_input=effect.end_of_input,
         outdated=_outdated(spec, effect),
         outdated_ranges=_outdated_ranges(spec, effect),

@@ -74,8 +74,7 @@ class KeyedTask:
     """All that the tasks of one micro-batch need. `state[i]` are subtask i's live state files, oldest first.
 
     `channel` takes output for downstream vertices that goes to no append table; None if there is none. With
-    `emits_changes` it takes the changes of the output instead, whatever the table is. `only` is the
-    single input that has rows, which then arrive flat; None if several inputs may have rows. With `end_of_input` the
+    `emits_changes` it takes the changes of the output instead, whatever the table is. With `end_of_input` the
     function's `end_of_input`, if it has one, is called after the rows. Subtasks that are `outdated` rewrite their
     range of the state with the declared columns, even without rows. Those of `outdated_ranges` rewrite their range of
     the upsert table. `columns_renamed_from` are old column names by the new ones, in files of state and upsert table.
@@ -98,7 +97,6 @@ class KeyedTask:
     channel: TableName | None
     emits: bool
     emits_changes: bool = False
-    only: int | None = None
     end_of_input: bool = False
     outdated: frozenset[int] = frozenset()
     outdated_ranges: frozenset[int] = frozenset()
@@ -120,7 +118,7 @@ class KeyedTask:
     def carry_out(self, subtask: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do what `run` promises, for this subtask."""
         schemas = [layout.schema for layout in self.inputs] + self._range_schemas()
-        arrived = take_apart(batches, schemas, self.only)
+        arrived = take_apart(batches, schemas)
         if arrived.rows == 0 and not self._must_run(subtask):
             return
         own = range_of(subtask=subtask, parallelism=self.parallelism, max_parallelism=self.max_parallelism)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import assert_never
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.identifiers import Generation, JobName
-from checkpointing.key_groups import range_of
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch
 from jobs.operators import execute, keyed_job, stateless_job
-from jobs.operators.arrived import TAG, struct_column
+from jobs.operators.arrived import SUBTASK, Splitter
 from jobs.operators.reports import TaskReport, report_from
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
@@ -66,23 +66,19 @@ def _keyed(
     if others:
         tables = [pq.read_table(Path(writer.root, file.path)).select(spec.output.names) for file in others]
         tagged[len(spec.inputs)] = pa.concat_tables(tables)
-    task = keyed_job._task(spec, effect, writer, only=None)
+    task = keyed_job._task(spec, effect, writer)
+    sent = [batch for tag, table in tagged.items() for batch in _sent(spec, tag, table)]
     for subtask in range(spec.parallelism):
-        yield from task.carry_out(subtask, iter(_exchanged(spec, tagged, subtask)))
+        yield from task.carry_out(subtask, (batch.filter(pc.equal(batch.column(SUBTASK), subtask)) for batch in sent))
 
 
-def _exchanged(spec: KeyedSpec, tagged: dict[int, pa.Table], subtask: int) -> list[pa.RecordBatch]:
-    """Return a subtask's rows in the layout of the exchange."""
-    kinds = {struct_column(tag): pa.struct(list(table.schema)) for tag, table in tagged.items()}
-    schema = pa.schema([(KEY_GROUP, pa.int32()), (TAG, pa.int32()), *kinds.items()])
-    own = range_of(subtask=subtask, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
-    rows = [
-        {KEY_GROUP: group, TAG: tag, struct_column(tag): row}
-        for tag, table in tagged.items()
-        for row in table.to_pylist()
-        if own.first <= (group := key_group(key_of_label(row["key"]))) <= own.last
-    ]
-    return [pa.RecordBatch.from_pylist(rows, schema=schema)]
+def _sent(spec: KeyedSpec, tag: int, table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yield the blocks that the product makes of these rows."""
+    groups = pa.array([key_group(key_of_label(key)) for key in table.column("key").to_pylist()], pa.int32())
+    splitter = Splitter(
+        tag=tag, schema=table.schema, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism
+    )
+    return splitter.run(table.add_column(0, KEY_GROUP, groups).to_batches())
 
 
 def _reports(batches: Sequence[pa.RecordBatch]) -> list[TaskReport]:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import LongType
 
 from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import Generation, JobName, TableName
-from checkpointing.key_groups import range_of
 from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch
-from jobs.operators.arrived import TAG, struct_column
+from jobs.operators.arrived import SUBTASK, Splitter
 from jobs.operators.execute import result_of
 from jobs.operators.keyed_job import _task as keyed_task
 from jobs.operators.reports import TaskReport, report_from
@@ -30,7 +30,7 @@ from jobs.quality.expectation import Expectation
 from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 from jobs.sources.sequence import SequenceSource
-from jobs.state.merge import KEY_GROUP, in_range
+from jobs.state.merge import KEY_GROUP
 
 JOB = JobName("orders")
 ORDERS, RATES = TableName("bronze/orders"), TableName("bronze/rates")
@@ -110,31 +110,20 @@ def _reports(planned: VertexPlan, effect: RunMicroBatch, writer: StagedFiles) ->
 def _keyed(
     spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles, inputs: Mapping[int, pl.DataFrame]
 ) -> Iterator[pa.RecordBatch]:
-    task = keyed_task(spec, effect, writer, only=None)
+    task = keyed_task(spec, effect, writer)
+    sent = [batch for tag, rows in inputs.items() for batch in _sent(spec, tag, rows)]
     for subtask in range(spec.parallelism):
-        batches = [_exchanged(spec, tag, rows, subtask) for tag, rows in inputs.items()]
-        yield from task.carry_out(subtask, iter(batches))
+        yield from task.carry_out(subtask, (batch.filter(pc.equal(batch.column(SUBTASK), subtask)) for batch in sent))
 
 
-def _exchanged(spec: KeyedSpec, tag: int, rows: pl.DataFrame, subtask: int) -> pa.RecordBatch:
+def _sent(spec: KeyedSpec, tag: int, rows: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+    """Yield the blocks that the product makes of these rows."""
     keyed = spec.inputs[tag]
-    group = (pl.col(keyed.keys[0]) * 37 % spec.max_parallelism).cast(pl.Int32)
-    own = range_of(subtask=subtask, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
-    mine = in_range(rows.with_columns(group.alias(KEY_GROUP)), own)
     schema = arrow_schema(keyed.schema)
-    fields = mine.select(schema.names).to_arrow().cast(schema).combine_chunks()
-    struct = pa.StructArray.from_arrays([column.combine_chunks() for column in fields.columns], fields=list(schema))
-    columns = {
-        KEY_GROUP: mine.get_column(KEY_GROUP).to_arrow(),
-        TAG: pa.array([tag] * mine.height, pa.int32()),
-        **{struct_column(other): pa.nulls(mine.height, _struct_type(spec, other)) for other in range(len(spec.inputs))},
-        struct_column(tag): struct,
-    }
-    return pa.RecordBatch.from_pydict(columns)
-
-
-def _struct_type(spec: KeyedSpec, tag: int) -> pa.DataType:
-    return pa.struct(list(arrow_schema(spec.inputs[tag].schema)))
+    group = (pl.col(keyed.keys[0]) * 37 % spec.max_parallelism).cast(pl.Int32)
+    grouped = rows.select(group.alias(KEY_GROUP), *schema.names).to_arrow()
+    splitter = Splitter(tag=tag, schema=schema, parallelism=spec.parallelism, max_parallelism=spec.max_parallelism)
+    return splitter.run(grouped.to_batches())
 
 
 def _checked(spec: StatelessSpec, rows: pl.DataFrame) -> pa.Table:

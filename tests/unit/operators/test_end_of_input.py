@@ -10,7 +10,7 @@ import pytest
 from checkpointing.graph import TableMode
 from checkpointing.handles import KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
-from jobs.operators.arrived import TAG, WAKING, struct_column
+from jobs.operators.arrived import BLOCK, SUBTASK, TAG, WAKING, Splitter
 from jobs.operators.enrich import EnrichFunction
 from jobs.operators.functions import Processed
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
@@ -49,8 +49,8 @@ class Bench:
     def run(self, *rows, end=False):
         """Run rows, with a list of tuples for each input. Return the report, or None if there is none."""
         self.micro_batch += 1
-        batches = [self._batch(tag, values) for tag, values in enumerate(rows) if values]
-        waking = [self._exchanged(WAKING, [0])] if end else []
+        batches = [batch for tag, values in enumerate(rows) if values for batch in self._sent(tag, values)]
+        waking = [pa.record_batch({SUBTASK: [0], TAG: [WAKING], BLOCK: pa.nulls(1, pa.binary())})] if end else []
         reports = list(self._task(end=end).carry_out(0, [*batches, *waking]))
         if not reports:
             return None
@@ -59,19 +59,13 @@ class Bench:
         self.table_files = report.ranges[0].files if report.ranges else self.table_files
         return report
 
-    def _batch(self, tag, values):
-        layout = self.inputs[tag].schema
-        structs = [dict(zip(layout.names, row, strict=True)) for row in values]
-        return self._exchanged(tag, [GROUPS[row[0]] for row in values], structs)
-
-    def _exchanged(self, tag, groups, structs=None):
-        """Return rows in the layout of the exchange. The struct columns of other tags are null."""
-        nothing = [None] * len(groups)
-        columns = {KEY_GROUP: pa.array(groups, pa.int32()), TAG: pa.array([tag] * len(groups), pa.int32())}
-        for other, layout in enumerate(self.inputs):
-            rows = structs if other == tag else nothing
-            columns[struct_column(other)] = pa.array(rows, pa.struct(list(layout.schema)))
-        return pa.record_batch(columns)
+    def _sent(self, tag, values):
+        """Return rows in the layout of the exchange, all for subtask 0."""
+        schema = self.inputs[tag].schema
+        groups = pa.array([GROUPS[row[0]] for row in values], pa.int32())
+        rows = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in values], schema=schema)
+        splitter = Splitter(tag=tag, schema=schema, parallelism=1, max_parallelism=8)
+        return splitter.run(rows.add_column(0, KEY_GROUP, groups).to_batches())
 
     def _task(self, *, end):
         append = AppendTarget(table=SILVER)

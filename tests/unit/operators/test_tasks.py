@@ -6,16 +6,19 @@ import sys
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName
+from checkpointing.key_groups import range_of
 from checkpointing.snapshots import RangeFiles, TaskWork
-from jobs.operators.arrived import take_apart
+from jobs.operators.arrived import BLOCK, BLOCK_BYTES_MAX, SUBTASK, TAG, WAKING, Splitter, take_apart
 from jobs.operators.failures import MicroBatchError, is_not_staged, reason_of
 from jobs.operators.reports import TaskReport, report_batch, report_from
 from jobs.sinks.staged_files import StagedFileError
 from jobs.state.frames import FrameSchemaError, conform
+from jobs.state.merge import KEY_GROUP
 from jobs.state.worker_copy import Copy, WorkerCopies
 from jobs.user_code import sentence_of
 
@@ -80,33 +83,57 @@ def test_copies_are_bounded_and_the_least_recently_used_one_is_dropped():
     assert [True, False, True, False] == [copies.find(("w", "t", i, i), ["a"], COLUMNS) is not None for i in range(4)]
 
 
+def sent(tag, *rows, parallelism=2, schema=SCHEMA):
+    """Return the blocks of these rows, each a tuple that begins with the key group, of eight."""
+    names = [KEY_GROUP, *schema.names]
+    kinds = pa.schema([(KEY_GROUP, pa.int32()), *schema])
+    batches = [pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True))], schema=kinds) for row in rows]
+    return list(Splitter(tag=tag, schema=schema, parallelism=parallelism, max_parallelism=8).run(batches))
+
+
+def for_subtask(batches, subtask):
+    """Return the blocks that the exchange gives to a subtask."""
+    return [batch.filter(pc.equal(batch.column(SUBTASK), subtask)) for batch in batches]
+
+
 def test_rows_are_separated_by_input_in_their_declared_types():
     """Each input's frame has its own rows, with key groups first. An input without rows has an empty frame."""
-    rows = pa.record_batch(
-        {
-            "_key_group": pa.array([3, 4], pa.int32()),
-            "_input": pa.array([0, 2], pa.int32()),
-            "_rows_0": pa.array([{"key": "a", "n": 1}, None], pa.struct(list(SCHEMA))),
-            "_rows_2": pa.array([None, {"key": None, "n": 2}], pa.struct(list(SCHEMA))),
-        }
-    )
-    frames = take_apart([rows], [SCHEMA, SCHEMA, SCHEMA]).frames
+    frames = take_apart([*sent(0, (3, "a", 1)), *sent(2, (4, None, 2))], [SCHEMA, SCHEMA, SCHEMA]).frames
     assert [[(3, "a", 1)], [], [(4, None, 2)]] == [part.rows() for part in frames]
     assert 1 == len({tuple(part.schema.items()) for part in frames})
 
 
-def test_rows_of_a_single_input_travel_flat():
-    """Without tag and struct, they give the same frames, whichever input they belong to."""
-    rows = pa.record_batch(
-        {
-            "_key_group": pa.array([3, 4], pa.int32()),
-            "_column_0": pa.array(["a", None]),
-            "_column_1": pa.array([1, 2], pa.int32()),
-        }
-    )
-    frames = take_apart([rows], [SCHEMA, SCHEMA], only=1).frames
-    assert [[], [(3, "a", 1), (4, None, 2)]] == [part.rows() for part in frames]
-    assert 1 == len({tuple(part.schema.items()) for part in frames})
+def test_rows_that_arrive_in_another_width_get_their_declared_type():
+    """Spark may hand over a smaller type than the one that is declared."""
+    rows = pa.record_batch({"_key_group": pa.array([3], pa.int32()), "k": ["a"], "n": pa.array([1], pa.int8())})
+    blocks = Splitter(tag=0, schema=SCHEMA, parallelism=1, max_parallelism=8).run([rows])
+    assert [(3, "a", 1)] == take_apart(blocks, [SCHEMA]).frames[0].rows()
+
+
+def test_each_subtask_gets_the_rows_of_its_key_groups_in_their_order():
+    """Of three subtasks over eight key groups, the first owns 0 to 2, the next 3 to 5, the last 6 and 7 (E3)."""
+    rows = [(group, str(number), number) for number, group in enumerate([7, 2, 3, 0, 5, 6, 2, 3])]
+    blocks = sent(0, *rows, parallelism=3)
+    found = [take_apart(for_subtask(blocks, subtask), [SCHEMA]).frames[0].rows() for subtask in range(3)]
+    owned = [range_of(subtask=subtask, parallelism=3, max_parallelism=8) for subtask in range(3)]
+    assert [[row for row in rows if own.first <= row[0] <= own.last] for own in owned] == found
+
+
+def test_rows_that_only_wake_a_subtask_are_no_input():
+    """They carry no block."""
+    waking = pa.record_batch({SUBTASK: [0], TAG: [WAKING], BLOCK: pa.nulls(1, pa.binary())})
+    assert 0 == take_apart([waking], [SCHEMA]).rows
+
+
+def test_a_block_has_a_bounded_size():
+    """One row above the bound travels alone. No row is lost, however unlike the sizes of rows are."""
+    rows = [(0, "x" * size, size) for size in (*[100] * 3_000, BLOCK_BYTES_MAX + 1, *[2_000] * 200)]
+    batches = sent(0, *rows, parallelism=1)
+    sizes = [len(block) for batch in batches for block in batch.column(BLOCK).to_pylist()]
+    assert rows == take_apart(batches, [SCHEMA]).frames[0].rows()
+    head = 1_024
+    assert 1 == sum(size > BLOCK_BYTES_MAX + head for size in sizes) or max(sizes) < BLOCK_BYTES_MAX + 3 * head
+    assert len(sizes) < 3 * sum(sizes) / BLOCK_BYTES_MAX
 
 
 def test_a_function_that_leaves_a_column_out_is_refused():
