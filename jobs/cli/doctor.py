@@ -12,7 +12,6 @@ from jobs.cli.errors import ExitCode, with_pipeline
 from jobs.cli.naming import sources_of, warehouse_of
 from jobs.doctor.examination import Examination, examine
 from jobs.doctor.findings import Finding, Section
-from jobs.holding.job_state import has_run
 from jobs.launch import spark_config
 from jobs.settings import Layer, resolve
 from jobs.showing.quantities import plural
@@ -36,7 +35,7 @@ def doctor(pipeline: str, given: Layer, out: Console, *, verify: bool, as_json: 
         out.print(json.dumps(_document(found), indent=1), soft_wrap=True, markup=False, highlight=False)
     else:
         out.print(render_examination(found), soft_wrap=True)
-    return _code(found) if has_run(warehouse) else ExitCode.NOT_THERE
+    return _code(found) if found.has_run else ExitCode.NOT_THERE
 
 
 def _named(found: Examination, typed: str) -> Examination:

@@ -1,5 +1,6 @@
 """Examines a job and its machine, and returns all sections in order."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from checkpointing.identifiers import JobName
@@ -16,6 +17,7 @@ from jobs.holding.failures import UnusableWarehouseError
 from jobs.holding.job_state import has_run, state_of
 from jobs.holding.job_stores import JobStores
 from jobs.spark.session import SparkConfig
+from jobs.storage.failures import StoreError
 from jobs.stores.own_tables import OwnTableChangedError
 from jobs.stores.standing import TableLogDamagedError
 from jobs.stores.warehouse import Warehouse
@@ -23,10 +25,12 @@ from jobs.stores.warehouse import Warehouse
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The result. `looked` is False if the job could not be examined, because it never ran or is damaged."""
+    """The result. `looked` is False if the job could not be examined: it never ran, is damaged, or is out of reach."""
 
     job: JobName
     warehouse: str
+    has_run: bool
+    """False only if it is certain that the job never ran."""
     looked: bool
     sections: tuple[Section, ...]
 
@@ -44,32 +48,42 @@ def examine(
     `sources` returns the pipeline's sources, none if the pipeline is unknown. Their input is examined too.
     """
     machine = machine_section(warehouse, spark)
+    places = place_section(warehouse)
+    ran, looked = True, False
+    sections: tuple[Section, ...] = ()
     try:
-        looked, sections = _of_job(warehouse, grace_ms, sources, verify=verify)
+        ran = has_run(warehouse)
+        sections = tuple(_of_job(warehouse, grace_ms, sources, verify=verify)) if ran else (_never_run(warehouse),)
+        looked = ran
     except UnusableWarehouseError:  # the section of the places says so
-        looked, sections = False, ()
+        pass
+    except StoreError as error:
+        sections = () if places.findings else (_section(error.what, error.way_out),)
     except (TableLogDamagedError, OwnTableChangedError) as error:
-        looked, sections = False, (Section("job", (), (Finding(error.what, error.way_out),)),)
+        sections = (_section(error.what, error.way_out),)
     except Exception as error:  # noqa: BLE001 - any error is a finding
         first = (str(error).splitlines() or [""])[0]
         folder = warehouse.place(warehouse.paths.folder)
         what = f"the job cannot be looked at ({type(error).__name__}: {first})"
-        looked, sections = False, (Section("job", (), (Finding(what, f"restore {folder} from a backup"),)),)
-    places = place_section(warehouse)
-    return Examination(warehouse.paths.job, str(warehouse.root), looked, (*sections, places, machine))
+        sections = (_section(what, f"restore {folder} from a backup"),)
+    return Examination(warehouse.paths.job, str(warehouse.root), ran, looked, (*sections, places, machine))
 
 
-def _of_job(warehouse: Warehouse, grace_ms: int, sources: Sources, *, verify: bool) -> tuple[bool, tuple[Section, ...]]:
-    if not has_run(warehouse):
-        what = f"{warehouse.paths.job} has never run in {warehouse.root}, so there is nothing to look at yet"
-        repair = f"{command('run', warehouse)}, or name the warehouse that you mean with --warehouse"
-        return False, (Section("job", (), (Finding(what, repair),)),)
+def _section(what: str, way_out: str) -> Section:
+    """Return the job's section if all that is known of the job is why nobody can look at it."""
+    return Section("job", (), (Finding(what, way_out),))
+
+
+def _never_run(warehouse: Warehouse) -> Section:
+    what = f"{warehouse.paths.job} has never run in {warehouse.root}, so there is nothing to look at yet"
+    return _section(what, f"{command('run', warehouse)}, or name the warehouse that you mean with --warehouse")
+
+
+def _of_job(warehouse: Warehouse, grace_ms: int, sources: Sources, *, verify: bool) -> Iterator[Section]:
     stores = JobStores(warehouse, cross_freely)
     rows, cuts = stores.rows(), stores.recorded_cuts()
-    return True, (
-        job_section(warehouse, rows, cuts, state_of(warehouse, rows)),
-        table_section(stores, job_tables(stores), rows),
-        key_section(warehouse, rows, verify=verify),
-        file_section(warehouse, rows, cuts, grace_ms, verify=verify),
-        *input_sections(sources, rows),
-    )
+    yield job_section(warehouse, rows, cuts, state_of(warehouse, rows))
+    yield table_section(stores, job_tables(stores), rows)
+    yield key_section(warehouse, rows, verify=verify)
+    yield file_section(warehouse, rows, cuts, grace_ms, verify=verify)
+    yield from input_sections(sources, rows)

@@ -102,9 +102,9 @@ class Driver:
             )
         return self.started[-1]
 
-    def run(self, *words, **variables):
+    def run(self, *words, within_s=400, **variables):
         """Run a tick to its end; return its code and what it said."""
-        code = self.start(*words, **variables).wait(400)
+        code = self.start(*words, **variables).wait(within_s)
         return code, (self.folder / "tick.log").read_text()
 
     def tables(self):

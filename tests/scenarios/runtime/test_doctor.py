@@ -280,7 +280,7 @@ def test_before_the_first_tick_it_says_how_to_begin(tmp_path, typed):
     code, out, _ = typed("doctor", "tests.scenarios.runtime.sequence_job:as_pipeline", "--warehouse", tmp_path / "none")
     assert ExitCode.NOT_THERE is code
     assert f"numbers has never run in {tmp_path / 'none'}" in out
-    assert f"tidemark run numbers --warehouse {tmp_path / 'none'}" in out
+    assert f"tidemark run tests.scenarios.runtime.sequence_job:as_pipeline --warehouse {tmp_path / 'none'}" in out
     assert not (tmp_path / "none").exists()
 
 

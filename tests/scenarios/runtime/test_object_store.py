@@ -18,6 +18,7 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.record import Claim
+from jobs.cli.errors import ExitCode
 from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.reading import Cuts
 from jobs.runtime.driver import Inbox
@@ -251,6 +252,17 @@ def test_a_store_that_cannot_serve_is_refused_before_the_claim(url, typed, monke
         assert code != 0
         assert said in re.sub(r"\s+", " ", err)
         assert "Traceback" not in err
+
+
+def test_the_doctor_says_once_why_a_store_cannot_serve(url, typed, monkeypatch):
+    """It names the way out, and does not tell anybody to restore a backup of a job that it could not see."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    code, out, err = typed("doctor", PIPELINE, "--warehouse", url)
+    assert (ExitCode.USAGE, "") == (code, err)
+    said = re.sub(r"\s+", " ", out)
+    assert 1 == said.count("the store cannot be reached")
+    assert "repair: check AWS_ENDPOINT_URL and the network" in said
+    assert "backup" not in said
 
 
 def test_no_secret_is_in_the_store_nor_in_what_a_command_says(url, typed, monkeypatch):
