@@ -47,6 +47,8 @@ class Table:
     """The table's name in older checkpoints. A state table is renamed with its vertex."""
     outside: bool = False
     """True if it has an outside sink, which gets the rows that each checkpoint adds, or shows an upsert table."""
+    votes: bool = False
+    """True if this sink commits in two phases. Then it can decline a checkpoint before the commit point."""
 
 
 @dataclass(frozen=True, slots=True)

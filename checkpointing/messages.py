@@ -162,7 +162,7 @@ class TablesChecked:
 
 @dataclass(frozen=True, slots=True)
 class TableCheckFailed:
-    """Answer to CheckTables: the tables could not be read, so it is not known whether they have changed."""
+    """Answer to CheckTables: the tables could not be read, or an outside sink cannot take the rows."""
 
     checkpoint: CheckpointId
     error: str
@@ -394,6 +394,10 @@ class CheckTables:
     checkpoint: CheckpointId
     tables: tuple[TableName, ...]
     leaving: tuple[str, ...] = ()
+    pre_commits: tuple[Publication, ...] = ()
+    """If the tables are as they should be, the outside sinks that vote pre-commit this, all or none of them."""
+    keeps: bool = True
+    """False for a held cut: the sinks roll back at once what they have pre-committed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Final
 
 from checkpointing.commit.at_rest import Stamp
 from checkpointing.commit.fencing import HolderObserved, Lease, newest_claim, release_of, rival_of
+from checkpointing.commit.pre_committed import to_roll_back
 from checkpointing.commit.recovery import Observed
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
@@ -50,6 +51,7 @@ from checkpointing.tick.messages import (
     PublishAgain,
     Question,
     ReadCut,
+    RollBackPreCommitted,
     TablesSeen,
     TakeHold,
     TickEffect,
@@ -177,10 +179,14 @@ class Carrier:
                 world.record_cut(effect.checkpoint, effect.versions, retained)
                 return CutRecorded(effect.checkpoint)
             case DiscardLeftovers():
+                world.history.events.extend(world.outside.settle(effect.current, effect.first_id))
                 return LeftoversDiscarded(world.discard_leftovers(effect.current, effect.by))
             case LookForRival():
                 _, rows = world.before if world.is_stale() else (0, world.rows())
                 return RivalSeen(rival_of(rows, effect.generation))
+            case RollBackPreCommitted():
+                world.history.events.extend(world.outside.roll_back(to_roll_back(world.outside.left(), effect.before)))
+                return Done()
             case EnsureTables() | CleanUp():
                 return Done()
             case TakeHold():

@@ -121,7 +121,7 @@ class Hands:
             case JudgeSuites():
                 return self._judge(effect, generation, faults)
             case CheckTables():
-                return self._check(effect, faults)
+                return self._check(effect, generation, faults)
             case AppendRow():
                 return self._append(effect, faults)
             case PublishTable():
@@ -239,14 +239,26 @@ class Hands:
         state = None if silent else json.dumps([effect.hook, effect.checkpoint, effect.triggered_ms])
         return HookAnswered(effect.hook, effect.checkpoint, state)
 
-    def _check(self, effect: CheckTables, faults: Faults) -> Fact:
+    def _check(self, effect: CheckTables, generation: Generation, faults: Faults) -> Fact:
         if self._strikes(faults.check_fails):
             return TableCheckFailed(effect.checkpoint, "the log cannot be read")
         changed = ("a column was dropped: put it back",) if self._strikes(faults.table_problem) else ()
         if faults == NONE:
             undo_merges(self._world, effect.leaving)
         moved = tuple(f"a neighbour has merged {path}: undo it" for path in merged(self._world, effect.leaving))
-        return TablesChecked(effect.checkpoint, (*changed, *moved))
+        checked = TablesChecked(effect.checkpoint, (*changed, *moved))
+        return checked if checked.problems or not effect.pre_commits else self._vote(effect, generation, faults)
+
+    def _vote(self, effect: CheckTables, generation: Generation, faults: Faults) -> Fact:
+        """Let the outside sinks pre-commit. If one refuses or does not answer, the others may have voted already."""
+        harm, refused = self._world.harm(), self._strikes(faults.check_fails)
+        number = self._random.randrange(len(effect.pre_commits)) if refused else len(effect.pre_commits)
+        votes = self._world.outside.vote(effect, generation, refuses=number)
+        if harm is not Harm.WRITE_LOST:
+            self._world.history.events.extend(votes)
+        if refused or harm is not None:
+            return TableCheckFailed(effect.checkpoint, "an outside sink does not take the rows")
+        return TablesChecked(effect.checkpoint, ())
 
     def _publish(self, effect: PublishTable, faults: Faults) -> Fact:
         failed = PublishFailed(effect.checkpoint, effect.publication.table, "the log refuses")

@@ -106,6 +106,8 @@ class Scenario:
     """True if the orders are read in parts."""
     outside: bool = False
     """True if outside sinks get the rows of some append tables."""
+    votes: bool = False
+    """True if these sinks vote on each checkpoint."""
 
     @property
     def mode(self) -> CheckpointingMode:

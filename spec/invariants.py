@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
-from spec import hooks, manifests, model, texts
+from spec import hooks, manifests, model, pre_committed, texts
 from spec.alignment import misaligned
 from spec.at_doors import DOOR_JUDGES, badly_driven
 from spec.at_one_cut import mixed_cuts
@@ -360,4 +360,7 @@ INVARIANTS |= {
     "rejected-leaves-nothing": left_by_rejected,
     "outside-follows": wrongly_outside,
     "outside-completely": left_inside,
+    "votes-count": pre_committed.wrongly_voted,
+    "pre-committed-stays": pre_committed.rolled_back_too_early,
+    "pre-committed-goes": pre_committed.left_pre_committed,
 }

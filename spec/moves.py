@@ -72,6 +72,8 @@ class Moves:
     """True if splits often cannot be read."""
     outside: bool = False
     """True if outside sinks get the rows of some append tables."""
+    votes: bool = False
+    """True if these sinks vote on each checkpoint."""
     holds: bool = False
     """True if ticks may hold their checkpoint, and people approve or reject it."""
     cuts: bool = False
@@ -142,6 +144,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         orders_max=random.choice([None, None, None, 6]),
         cuts=upstream.random() < SELDOM,
         outside=outside.random() < SELDOM,
+        votes=outside.random() < EVENLY,
         imports=imports.choice([True, False, False, False, False]),
         holds=holds.random() < SELDOM,
     )

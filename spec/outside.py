@@ -1,42 +1,12 @@
-"""The invariants of outside sinks, and simulated targets that keep what they have over every crash."""
+"""The invariants of outside sinks."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
-from checkpointing.messages import Publication
+from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from spec.history import CutWritten, History, RowCommitted
 from spec.outside_events import OutsidePassedOver, OutsidePublished
-
-
-@dataclass(slots=True)
-class OutsideTargets:
-    """What the targets of all outside sinks hold: rows, and the newest checkpoint, in one transaction."""
-
-    shown: dict[TableName, CheckpointId] = field(default_factory=dict)
-    paths: dict[TableName, list[str]] = field(default_factory=dict)
-
-    def publish(self, checkpoint: CheckpointId, publication: Publication) -> OutsidePublished | OutsidePassedOver:
-        """Take a checkpoint's files once. A target that has a checkpoint as new as this one takes nothing.
-
-        The target of an upsert table takes what has changed since the checkpoint that it has, or else the whole table.
-        """
-        table, shown = publication.table, self.shown.get(publication.table, NO_CHECKPOINT)
-        if shown >= checkpoint:
-            return OutsidePassedOver(checkpoint, table)
-        self.shown[table], before = checkpoint, self.paths.get(table, [])
-        if publication.mode is TableMode.APPEND:
-            new = [file.path for file in publication.adds]
-            self.paths[table] = [*before, *new]
-            return OutsidePublished(checkpoint, table, tuple(new))
-        now = {file.path for file in publication.files}
-        if publication.since == shown:
-            were = {file.path for file in publication.before}
-            now = (set(before) - (were - now)) | (now - were)
-        self.paths[table] = sorted(now)
-        return OutsidePublished(checkpoint, table, tuple(self.paths[table]))
 
 
 def wrongly_outside(history: History) -> Iterator[str]:
@@ -56,7 +26,7 @@ def wrongly_outside(history: History) -> Iterator[str]:
                 if before and before[-1] >= checkpoint:
                     yield f"{table} gets checkpoint {checkpoint} outside after {before[-1]}"
                 before.append(checkpoint)
-                due = _due(entries[checkpoint]).get(table) if checkpoint in entries else None
+                due = due_outside(entries[checkpoint]).get(table) if checkpoint in entries else None
                 if due != paths:
                     yield f"{table} gets {paths} outside for checkpoint {checkpoint}, due is {due}"
             case OutsidePassedOver(checkpoint, table) if checkpoint not in taken.get(table, []):
@@ -79,14 +49,14 @@ def left_inside(history: History) -> Iterator[str]:
             case OutsidePublished(checkpoint, table):
                 taken.add((checkpoint, table))
             case CutWritten(checkpoint) if checkpoint in entries:
-                missing = [table for table in _due(entries[checkpoint]) if (checkpoint, table) not in taken]
+                missing = [table for table in due_outside(entries[checkpoint]) if (checkpoint, table) not in taken]
                 if missing:
                     yield f"cut {checkpoint} is recorded, and {missing[0]} has not got its rows outside"
             case _:
                 pass
 
 
-def _due(record: CheckpointRecord) -> dict[TableName, tuple[str, ...]]:
+def due_outside(record: CheckpointRecord) -> dict[TableName, tuple[str, ...]]:
     """Return the files that each outside sink gets of an entry. That of an upsert table has these alone then.
 
     A rollback empties an upsert table that its target does not have, or has under another name.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.identifiers import CheckpointId, Generation, TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,4 +22,39 @@ class OutsidePassedOver:
     table: TableName
 
 
-OutsideEvent = OutsidePublished | OutsidePassedOver
+@dataclass(frozen=True, slots=True)
+class OutsidePreCommitted:
+    """A target has these rows in a transaction that it can commit in any case. Nobody sees them yet."""
+
+    generation: Generation
+    checkpoint: CheckpointId
+    table: TableName
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRefused:
+    """A target voted against a checkpoint."""
+
+    checkpoint: CheckpointId
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRolledBack:
+    """A target dropped a transaction that it had pre-committed."""
+
+    checkpoint: CheckpointId
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRecovered:
+    """A starting tick has settled what dead ones left, here the transactions of older generations."""
+
+    generation: Generation
+
+
+OutsideEvent = (
+    OutsidePublished | OutsidePassedOver | OutsidePreCommitted | OutsideRefused | OutsideRolledBack | OutsideRecovered
+)

@@ -191,7 +191,7 @@ def graph_of(record: CheckpointRecord) -> JobGraph:
     return graph(1, RENAMING if is_renamed(record) else 0)
 
 
-def with_sinks(bare: JobGraph) -> JobGraph:
+def with_sinks(bare: JobGraph, *, votes: bool = False) -> JobGraph:
     """Return the graph with outside sinks for two append tables and an upsert table.
 
     No release renames these append tables. The upsert table has no sink in a release that gives it another name.
@@ -200,7 +200,9 @@ def with_sinks(bare: JobGraph) -> JobGraph:
     vertices = (
         replace(
             vertex,
-            tables=tuple(replace(each, outside=each.name in names) for each in vertex.tables),
+            tables=tuple(
+                replace(each, outside=each.name in names, votes=votes and each.name in names) for each in vertex.tables
+            ),
         )
         for vertex in bare.vertices
     )

@@ -229,7 +229,8 @@ class Tick:
         self.graph = setup.graph
         yield from self._run(setup)
         stuck = EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, "it is stuck")
-        return WorkEnded(self.end or stuck, self._next_id, self._at_version, self._completed)
+        votes = self.scenario.outside and self.scenario.votes
+        return WorkEnded(self.end or stuck, self._next_id, self._at_version, self._completed, votes=votes)
 
     def _begin_anew(self, work: Work) -> None:
         """Forget the last attempt."""

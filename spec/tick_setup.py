@@ -64,4 +64,4 @@ def _graph(
     audits = (plan.audited and not taken(world, restored)) or must_audit(restored)
     parted = scenario.parted
     built = graph(plan.parallelism, release, scenario.hooks, known, audited=audits, bounded=bounded, parted=parted)
-    return with_sinks(built) if scenario.outside else built
+    return with_sinks(built, votes=scenario.votes) if scenario.outside else built

@@ -18,6 +18,7 @@ from checkpointing.job.door import JobDoor
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
     AppendRow,
+    CheckTables,
     CutRecorded,
     DiscardFiles,
     Effect,
@@ -27,7 +28,9 @@ from checkpointing.messages import (
     PublishTable,
     RecordCut,
     RowAppended,
+    TableCheckFailed,
     TablePublished,
+    TablesChecked,
 )
 from checkpointing.trace import TickBroken, TickStarted, TraceEntry, UnreadableTraceError, read
 from spec.history import (
@@ -84,6 +87,7 @@ class Asked:
     """Effects that their answers only name."""
 
     rows: dict[str, AppendRow] = field(default_factory=dict)
+    checks: dict[CheckpointId, CheckTables] = field(default_factory=dict)
     publications: dict[tuple[CheckpointId, TableName], PublishTable] = field(default_factory=dict)
     cuts: dict[CheckpointId, RecordCut] = field(default_factory=dict)
 
@@ -164,6 +168,8 @@ class Replay:
         match effect:
             case AppendRow():
                 self._asked.rows[effect.row.nonce] = effect
+            case CheckTables():
+                self._asked.checks[effect.checkpoint] = effect
             case PublishTable():
                 self._asked.publications[effect.checkpoint, effect.publication.table] = effect
             case RecordCut():
@@ -182,6 +188,10 @@ class Replay:
         """Note an answer of a store or source, and change the judged world in the same way."""
         self._history.events.extend(events_of_fact(self._generation, fact))
         match fact:
+            case TablesChecked() if not fact.problems:
+                self._vote(self._asked.checks[fact.checkpoint], refuses=False)
+            case TableCheckFailed():
+                self._vote(self._asked.checks[fact.checkpoint], refuses=True)
             case RowAppended():
                 asked = self._asked.rows[fact.nonce]
                 self._world.append(asked.row, self._world.version, asked.subsumed)
@@ -194,6 +204,11 @@ class Replay:
                 self._world.record_cut(fact.checkpoint, versions, self._world.retained(fact.checkpoint))
             case _:
                 pass
+
+    def _vote(self, effect: CheckTables, *, refuses: bool) -> None:
+        """Let the outside sinks vote. A trace does not say which of them refuses."""
+        number = 0 if refuses else len(effect.pre_commits)
+        self._history.events.extend(self._world.outside.vote(effect, self._generation, refuses=number))
 
 
 def _world(setup: JobSetup) -> World:

@@ -40,7 +40,7 @@ from spec.history import (
 )
 from spec.mishap_events import CutsSeen, PowerLost, TableRestored
 from spec.named_files import named_files
-from spec.outside import OutsideTargets
+from spec.outside_targets import OutsideTargets
 from spec.pipeline import ROW_BYTES
 from spec.readers import Readers
 from spec.rest_events import CameToRest, ReservedGone
@@ -258,7 +258,7 @@ class World:
     def publish(self, checkpoint: CheckpointId, publication: Publication, *, again: bool = False) -> TablePublished:
         """Publish the checkpoint once. Return the version at which the table shows it."""
         if publication.outside:
-            self.history.add(self.outside.publish(checkpoint, publication))
+            self.history.events.extend(self.outside.publish(checkpoint, publication))
             return TablePublished(checkpoint, publication.table, 0, outside=True)
         log = self.table(publication.table)
         if log.shown[-1] >= checkpoint:

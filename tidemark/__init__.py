@@ -18,6 +18,7 @@ from tidemark._packages import is_installed, must_be_installed, must_be_ours
 
 if TYPE_CHECKING:
     from checkpointing.channel_items import SourceSlice
+    from checkpointing.commit.pre_committed import SinkTransaction
     from checkpointing.config import CheckpointConfig, CheckpointingMode, RestartStrategyKind, StateBackendKind
     from checkpointing.identifiers import InvalidNameError
     from checkpointing.messages import PollSource
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     )
     from jobs.reading.operator_state import OperatorState
     from jobs.reading.pending import PendingCut
-    from jobs.sinks.port import Difference, Sink, SinkError, TableChanges, UpsertSink
+    from jobs.sinks.port import Difference, Sink, SinkError, TableChanges, TwoPhaseSink, UpsertSink
     from jobs.sources.committed_positions import CommitsToFile
     from jobs.sources.cuts import CutSource
     from jobs.sources.delta import DeltaSource
@@ -158,6 +159,7 @@ __all__ = [
     "SequenceSplit",
     "Sink",
     "SinkError",
+    "SinkTransaction",
     "Source",
     "SourceDescription",
     "SourceError",
@@ -166,6 +168,7 @@ __all__ = [
     "StateBackendKind",
     "Stream",
     "TableChanges",
+    "TwoPhaseSink",
     "UpsertSink",
     "WrappedSource",
     "aggregate_of",
@@ -239,7 +242,8 @@ _MODULES: Final = {
         "PendingCut",
         "ReadingError",
     ),
-    "jobs.sinks.port": ("Difference", "Sink", "SinkError", "TableChanges", "UpsertSink"),
+    "checkpointing.commit.pre_committed": ("SinkTransaction",),
+    "jobs.sinks.port": ("Difference", "Sink", "SinkError", "TableChanges", "TwoPhaseSink", "UpsertSink"),
     "jobs.kafka_sink.sink": ("KafkaSink",),
     "jobs.postgres_sink.sink": ("PostgresSink",),
     "jobs.sources.committed_positions": ("CommitsToFile",),
@@ -267,6 +271,7 @@ _MODULES: Final = {
         "SourceDescription",
         "SourceError",
         "TableChanges",
+        "TwoPhaseSink",
         "UpsertSink",
         "WrappedSource",
         "read_schema",

@@ -4,14 +4,14 @@ The sink of an append table gets the rows that each checkpoint adds. The sink of
 can follow a rollback, and the sink of an append table cannot.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from checkpointing.commit.at_rest import Rollback
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.live_files import each_once
 from checkpointing.commit.recovery import publication_of
-from checkpointing.graph import TableMode
+from checkpointing.graph import JobGraph, TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import TableName
 from checkpointing.messages import Publication
@@ -27,6 +27,20 @@ def outside_publications(record: CheckpointRecord, parent: CheckpointRecord | No
     """
     upserted = _upserted(record, parent) if record.kind in (RowKind.CHECKPOINT, RowKind.ROLLBACK) else ()
     return (*_appended(record), *upserted)
+
+
+def pre_commits(
+    graph: JobGraph, compose: Callable[[], CheckpointRecord], parent: CheckpointRecord | None
+) -> tuple[Publication, ...]:
+    """Return what the sinks that vote get of the checkpoint to commit. They vote on a held cut too.
+
+    `compose` returns its entry. It costs time if there are many files, so it is called only if a sink votes.
+    """
+    voters = frozenset(table.name for table in graph.tables() if table.votes)
+    if not voters:
+        return ()
+    record = compose().model_copy(update={"kind": RowKind.CHECKPOINT})
+    return tuple(each for each in outside_publications(record, parent) if each.table in voters)
 
 
 def _appended(record: CheckpointRecord) -> Iterator[Publication]:

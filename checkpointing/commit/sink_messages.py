@@ -1,6 +1,6 @@
 """The alphabet of the two-phase-commit sink: facts (past tense) in, effects (imperative) out.
 
-No run reaches it yet: it waits for sinks outside Delta (F3).
+No run reaches it. Outside sinks that vote follow `pre_committed` (F3).
 """
 
 from dataclasses import dataclass

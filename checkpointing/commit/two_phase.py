@@ -2,11 +2,11 @@
 
 After a crash before `RowAppended`, the epoch is read again. After a crash behind it, the epoch is committed, and the
 next tick rolls it forward. A checkpoint that waits here is FINALISING for its coordinator. From sending the entry until
-its outcome is known, the checkpoint cannot expire, be declined or be subsumed. At most one checkpoint is committed and
-unpublished: the next one waits until the cut of the one before is recorded. A plain savepoint is only an entry. It
-publishes nothing, so no table is checked for it, no cut is recorded, and the next entry does not continue from it. A
-held cut is only an entry too, but its tables are checked, and this tick commits nothing after it. `TRANSITIONS` has
-every transition. The method that a fact calls does everything else.
+its outcome is known, it cannot expire, be declined or be subsumed. At most one checkpoint is committed and unpublished:
+the next one waits until the cut of the one before is recorded. With the check, outside sinks may vote, see
+`pre_committed`. A plain savepoint is only an entry. It publishes nothing, so no table is checked for it, and the next
+entry does not continue from it. A held cut is only an entry too, but its tables are checked, and this tick commits
+nothing after it. `TRANSITIONS` has every transition. The method that a fact calls does everything else.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from enum import Enum
 
 from checkpointing.commit.columns import columns_at
 from checkpointing.commit.net import NONE_RENAMED, Renamed, net_tables
-from checkpointing.commit.outside import outside_publications
+from checkpointing.commit.outside import outside_publications, pre_commits
 from checkpointing.commit.recovery import publications
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
@@ -209,7 +209,7 @@ class TwoPhaseCommit:
     @property
     def in_doubt(self) -> bool:
         """True while an entry is being appended or is not yet published. The tick should not end in order now."""
-        return self._state not in (CommitState.IDLE, CommitState.CHECKING, CommitState.ENDED)
+        return self._state not in (_S.IDLE, _S.CHECKING, _S.ENDED)
 
     @property
     def parent(self) -> CheckpointRecord | None:
@@ -227,8 +227,7 @@ class TwoPhaseCommit:
         reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
         withdrawn = tuple(Declined(draft.checkpoint, reason, reason.message) for draft in self._waiting)
         self._waiting.clear()
-        if self._state is CommitState.CHECKING:
-            self._state = CommitState.ENDED
+        self._state = _S.ENDED if self._state is _S.CHECKING else self._state
         return withdrawn
 
     def reserve(self, claim: Claim) -> tuple[CommitEffect, ...]:
@@ -271,9 +270,8 @@ class TwoPhaseCommit:
                 return fact.checkpoint == self._checkpoint()
 
     def _awaited_nonce(self) -> str | None:
-        if self._state is CommitState.RESERVING:
-            return self._claim.nonce if self._claim else None
-        return self._record.nonce if self._record else None
+        awaited = self._claim if self._state is CommitState.RESERVING else self._record
+        return awaited.nonce if awaited else None
 
     def _checkpoint(self) -> CheckpointId | None:
         if self._state is CommitState.CHECKING:
@@ -288,12 +286,14 @@ class TwoPhaseCommit:
             return (AppendRow(self._claim, self._at_version),)
         if not self._waiting:
             return ()
-        if self._waiting[0].kind is RowKind.SAVEPOINT:
+        draft = self._waiting[0]
+        if draft.kind is RowKind.SAVEPOINT:
             return self._save(self._waiting.popleft())
         self._state = CommitState.CHECKING
         tables = tuple(table.name for table in self._graph.tables())
         leaving = tuple(file.path for each in self._renamed.values() for file in each.removes)
-        return (CheckTables(self._waiting[0].checkpoint, tables, leaving),)
+        votes = pre_commits(self._graph, lambda: self._compose(draft), self._parent)
+        return (CheckTables(draft.checkpoint, tables, leaving, votes, keeps=draft.kind is not RowKind.HELD),)
 
     def _save(self, draft: Draft) -> tuple[CommitEffect, ...]:
         """Append a plain savepoint's entry. Decline it if a newer checkpoint has committed already."""
@@ -352,7 +352,7 @@ class TwoPhaseCommit:
             return self._reserved()
         record = self._committing()
         if not record.commits:
-            self._record, self._state = None, CommitState.ENDED if record.kind is RowKind.HELD else CommitState.IDLE
+            self._record, self._state = None, _S.ENDED if record.kind is RowKind.HELD else _S.IDLE
             return (Saved(record), *self._start())
         self._notes, self._outside = (), outside_publications(record, self._parent)
         self._parent, self._parent_rows, self._renamed = record, self._rows, {}
@@ -367,7 +367,7 @@ class TwoPhaseCommit:
         return tuple(PublishTable(self._committing().checkpoint, each) for each in todo)
 
     def _reserved(self) -> tuple[CommitEffect, ...]:
-        claim, self._claim, self._state = self._claim, None, CommitState.IDLE
+        claim, self._claim, self._state = self._claim, None, _S.IDLE
         if claim is None:
             raise UnexpectedFactError("no claim was being appended")
         return (IdsReserved(claim.first_id, claim.last_id), *self._start())
@@ -376,8 +376,7 @@ class TwoPhaseCommit:
         if not fact.outside:
             self._versions[fact.table] = fact.version
         self._unpublished -= {fact.table}
-        if fact.note:
-            self._notes = (*self._notes, f"{fact.table}: {fact.note}")
+        self._notes += (f"{fact.table}: {fact.note}",) if fact.note else ()
         return () if self._unpublished else self._publish()
 
     def _record_cut(self) -> tuple[CommitEffect, ...]:

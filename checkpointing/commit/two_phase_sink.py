@@ -4,7 +4,7 @@ Rows go into the current transaction. The snapshot for checkpoint n pre-commits 
 notification that n is complete commits every transaction that was pre-committed for an id <= n. Before that, nothing is
 visible. The external system is behind effects, and each of them is answered by a fact.
 
-No run reaches it yet: Delta tables are published after the commit point instead. It waits for sinks outside Delta.
+No run reaches it. It judges Flink's own cases. Outside sinks that vote follow `pre_committed`: one entry commits all.
 """
 
 from dataclasses import dataclass

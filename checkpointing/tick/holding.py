@@ -23,6 +23,7 @@ from checkpointing.tick.messages import (
     LetGo,
     Observe,
     Outcome,
+    RollBackPreCommitted,
     RowChosen,
     TakeHold,
     Unsettled,
@@ -92,6 +93,8 @@ class Holding:
         self.renews = work.renews
         self._attempts.completed += work.completed
         ended = isinstance(work.end, EndTick) and work.end.outcome is not TickOutcome.FAILED
+        if ended and work.votes:  # a checkpoint that nobody waited for may have been voted on, and never committed
+            yield from asked(RollBackPreCommitted(self._next_id), Done)
         if ended and not self._now().stopping:
             yield from asked(CleanUp(self._held.claim.generation), Done)
         return work.end

@@ -1,7 +1,6 @@
 """The messages between the tick door and the code that carries out its effects.
 
-The door waits for one answer at a time. Exactly one fact answers each effect. The effects in `TOLD` have no answer, and
-`Finish` is the last effect. The facts of `checkpointing.messages` answer appends, publications and cuts.
+One fact answers each effect. Those in `TOLD` have none. `Finish` is the last. See also `checkpointing.messages`.
 """
 
 from collections.abc import Mapping
@@ -143,10 +142,14 @@ class ReadCut:
 
 @dataclass(frozen=True, slots=True)
 class DiscardLeftovers:
-    """Delete unreferenced staged files of generations before `current`. Answer: LeftoversDiscarded."""
+    """Delete staged files of generations before `current`; roll back transactions before `first_id`.
+
+    Answer: LeftoversDiscarded. The files are unreferenced. Outside sinks have pre-committed the transactions.
+    """
 
     current: Generation
     by: Referenced
+    first_id: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,13 @@ class Work:
     seen: Observed
     plan: RecoveryPlan
     limits: TickLimits
+
+
+@dataclass(frozen=True, slots=True)
+class RollBackPreCommitted:
+    """Let outside sinks roll back what they have pre-committed for older checkpoints. Answer: Done."""
+
+    before: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +269,7 @@ TickEffect = (
     | RecordCut
     | DiscardLeftovers
     | Work
+    | RollBackPreCommitted
     | CleanUp
     | LookForRival
     | Wait
@@ -278,7 +289,7 @@ TOLD: Final = (GiveLease, TakeHold, RolledForward, Recovered, RestartDue, LetGo)
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The effect was carried out. There is nothing more to say about it."""
+    """The effect was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,8 +345,8 @@ class LeftoversDiscarded:
 class WorkEnded:
     """A job has ended, perhaps by an error.
 
-    `next_id` is its first unused id, `at_version` the version of its last entry. `completed` is how many checkpoints
-    completed. `renews`: it ended only because its trace was full.
+    `next_id` is its first unused id, `at_version` the version of its last entry, and `completed` counts checkpoints.
+    `renews`: it ended only because its trace was full. `votes`: some of its outside sinks vote.
     """
 
     end: EndTick | BaseException
@@ -343,6 +354,7 @@ class WorkEnded:
     at_version: int
     completed: int = 0
     renews: bool = False
+    votes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from checkpointing.tick.messages import (
     Observe,
     PublishAgain,
     ReadCut,
+    RollBackPreCommitted,
     RowChosen,
     TablesSeen,
     Wait,
@@ -68,12 +69,13 @@ _HELD: Final[dict[type, dict[type, Kinds]]] = {
     PublishTable: {TablePublished: _PUBLISH, PublishFailed: (*_END, *_WORK)},
     RecordCut: {CutRecorded: (*_WORK, AppendRelease)},
     DiscardLeftovers: {LeftoversDiscarded: (Work,)},
-    Work: {WorkEnded: (CleanUp, *_END), RowChosen: (AppendEntry,), Worked: (AppendRelease,)},
+    Work: {WorkEnded: (RollBackPreCommitted, CleanUp, *_END), RowChosen: (AppendEntry,), Worked: (AppendRelease,)},
     AppendEntry: {
         RowAppended: (ReadCut, AppendRelease),
         RowRefused: (AppendRelease,),
         RowUnknown: (AppendEntry, AppendRelease),
     },
+    RollBackPreCommitted: {Done: (CleanUp, AppendRelease)},
     CleanUp: {Done: (AppendRelease,)},
 }
 """Between a claim and its release."""

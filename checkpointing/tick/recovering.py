@@ -14,7 +14,7 @@ from checkpointing.commit.leftovers import referenced
 from checkpointing.commit.outside import outside_publications
 from checkpointing.commit.recovery import Observed, publications
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import Generation, TableName
+from checkpointing.identifiers import TableName
 from checkpointing.messages import (
     CutRecorded,
     EndTick,
@@ -22,7 +22,7 @@ from checkpointing.messages import (
     RecordCut,
     TablePublished,
 )
-from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
+from checkpointing.metadata.record import CheckpointRecord, Claim, Row, RowKind
 from checkpointing.tick.asking import StepFailedError, Steps, asked
 from checkpointing.tick.claiming import Held
 from checkpointing.tick.errand import Errand, Terms
@@ -51,7 +51,7 @@ def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
     settled = pending is None or (yield from rolled_forward_or_left(terms, pending, held.seen.rows, whole=whole))
     leftovers = 0
     if errand.discards and settled:
-        leftovers = yield from discarded(held.claim.generation, held.seen)
+        leftovers = yield from discarded(held.claim, held.seen)
     return Recovered(held.plan, leftovers)
 
 
@@ -168,12 +168,16 @@ def _versions_at(parent: Versions, record: CheckpointRecord) -> dict[TableName, 
     return {table: parent.get(table, touched.get(table, 0)) for table in names}
 
 
-def discarded(current: Generation, seen: Observed) -> Steps[int]:
+def discarded(claim: Claim, seen: Observed) -> Steps[int]:
     """Delete unreferenced staged files of older generations. Return how many they were.
+
+    What outside sinks have pre-committed for older checkpoints is rolled back with them.
 
     If an entry cannot be read, delete nothing, because it may name some of the files.
     """
     if seen.damaged:
         return 0
-    gone = yield from asked(DiscardLeftovers(current, referenced(seen.rows)), LeftoversDiscarded)
+    gone = yield from asked(
+        DiscardLeftovers(claim.generation, referenced(seen.rows), claim.first_id), LeftoversDiscarded
+    )
     return gone.files

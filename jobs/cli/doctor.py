@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.cli.errors import ExitCode, with_pipeline
-from jobs.cli.naming import sources_of, warehouse_of
+from jobs.cli.naming import sinks_of, sources_of, warehouse_of
 from jobs.doctor.examination import Examination, examine
 from jobs.doctor.findings import Finding, Section
 from jobs.launch import spark_config
@@ -29,6 +29,7 @@ def doctor(pipeline: str, given: Layer, out: Console, *, verify: bool, as_json: 
         spark_config(settings),
         verify=verify,
         sources=lambda: sources_of(pipeline, given),
+        sinks=lambda: sinks_of(pipeline, given),
     )
     found = _named(found, pipeline)
     if as_json:

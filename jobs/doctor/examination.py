@@ -11,6 +11,7 @@ from jobs.doctor.folder_health import Sources, input_sections, no_sources, place
 from jobs.doctor.job_health import job_section
 from jobs.doctor.key_health import key_section
 from jobs.doctor.machine_health import machine_section
+from jobs.doctor.sink_health import Sinks, no_sinks, sink_sections
 from jobs.doctor.table_health import table_section
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import UnusableWarehouseError
@@ -41,11 +42,17 @@ class Examination:
 
 
 def examine(
-    warehouse: Warehouse, grace_ms: int, spark: SparkConfig, *, verify: bool, sources: Sources = no_sources
+    warehouse: Warehouse,
+    grace_ms: int,
+    spark: SparkConfig,
+    *,
+    verify: bool,
+    sources: Sources = no_sources,
+    sinks: Sinks = no_sinks,
 ) -> Examination:
     """Examine a job, and what its ticks with this Spark need of the machine. Changes nothing, and starts no Spark.
 
-    `sources` returns the pipeline's sources, none if the pipeline is unknown. Their input is examined too.
+    `sources` and `sinks` return those of the pipeline, none if the pipeline is unknown. They are examined too.
     """
     machine = machine_section(warehouse, spark)
     places = place_section(warehouse)
@@ -53,7 +60,9 @@ def examine(
     sections: tuple[Section, ...] = ()
     try:
         ran = has_run(warehouse)
-        sections = tuple(_of_job(warehouse, grace_ms, sources, verify=verify)) if ran else (_never_run(warehouse),)
+        sections = (
+            tuple(_of_job(warehouse, grace_ms, sources, sinks, verify=verify)) if ran else (_never_run(warehouse),)
+        )
         looked = ran
     except UnusableWarehouseError:  # the section of the places says so
         pass
@@ -79,11 +88,13 @@ def _never_run(warehouse: Warehouse) -> Section:
     return _section(what, f"{command('run', warehouse)}, or name the warehouse that you mean with --warehouse")
 
 
-def _of_job(warehouse: Warehouse, grace_ms: int, sources: Sources, *, verify: bool) -> Iterator[Section]:
+def _of_job(warehouse: Warehouse, grace_ms: int, sources: Sources, sinks: Sinks, *, verify: bool) -> Iterator[Section]:
     stores = JobStores(warehouse, cross_freely)
     rows, cuts = stores.rows(), stores.recorded_cuts()
-    yield job_section(warehouse, rows, cuts, state_of(warehouse, rows))
+    state = state_of(warehouse, rows)
+    yield job_section(warehouse, rows, cuts, state)
     yield table_section(stores, job_tables(stores), rows)
     yield key_section(warehouse, rows, verify=verify)
     yield file_section(warehouse, rows, cuts, grace_ms, verify=verify)
     yield from input_sections(sources, rows)
+    yield from sink_sections(warehouse, sinks, state)

@@ -59,6 +59,7 @@ ENSURE_TABLES: Final = "EnsureTables"
 ROLL_FORWARD: Final = "RollForward"
 ROLL_FORWARD_OUTSIDE: Final = "RollForwardOutside"
 PUBLISH_OUTSIDE: Final = "PublishOutside"
+PRE_COMMIT: Final = "PreCommit"
 ROLL_FORWARD_CUT: Final = "RollForwardCut"
 PUBLISH_AGAIN: Final = "PublishAgain"
 CORRECT_CUTS: Final = "CorrectCuts"
@@ -101,6 +102,7 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
     """
     tables = [str(table.name) for table in graph.tables()]
     outside = [str(table.name) for table in graph.tables() if table.outside]
+    votes = [str(table.name) for table in graph.tables() if table.votes]
     hooks = [str(hook.name) for hook in graph.hooks]
     steps = [
         CLAIM,
@@ -113,7 +115,9 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
         *(f"{kind.__name__}:{hook}" for hook in hooks for kind in (ResetHook, RestoreHook, AskHook)),
         *(kind.__name__ for kind in (PollSource, RunMicroBatch, DiscardFiles)),
         *([JudgeSuites.__name__] if any(table.judged for table in graph.tables()) else []),
-        *(kind.__name__ for kind in (CheckTables, AppendRow)),
+        CheckTables.__name__,
+        *(f"{PRE_COMMIT}:{table}" for table in votes),
+        AppendRow.__name__,
         *(f"{PublishTable.__name__}:{table}" for table in tables),
         *(f"{PUBLISH_OUTSIDE}:{table}" for table in outside),
         *(kind.__name__ for kind in (RecordCut, NotifyComplete, NotifyAborted, LookForRival)),

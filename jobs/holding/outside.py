@@ -1,15 +1,18 @@
 """Publishes committed checkpoints into the outside sinks of a job's tables (ADR 17)."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
-from checkpointing.identifiers import CheckpointId, TableName
-from checkpointing.messages import Publication, PublishFailed, TablePublished
+from checkpointing.commit.pre_committed import SinkTransaction, to_commit, to_roll_back
+from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
+from checkpointing.messages import CheckTables, Publication, PublishFailed, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.holding.boundaries import PRE_COMMIT, Boundary, around
 from jobs.holding.failures import TickRefusedError
 from jobs.holding.outside_rows import ChangesOfFiles, RowsOfFiles
-from jobs.sinks.port import SinkError, TableSink, UpsertedTable
+from jobs.sinks.port import SinkError, TableSink, TwoPhaseSink, UpsertedTable
 from jobs.stores.warehouse import Warehouse
 from jobs.user_code import message_of
 
@@ -62,11 +65,50 @@ class OutsideSinks:
                 f"{waits}: start 'tidemark run {job}' with the pipeline that has this sink, which publishes it",
             )
         try:
+            if isinstance(bound.sink, TwoPhaseSink):
+                settle(bound.sink, job, table, checkpoint)
             self._give(bound, publication, checkpoint)
         except Exception as error:  # noqa: BLE001 - a sink is a user's code
             way_out = f"Repair it and start again, or give it up with 'tidemark rollback {job} N --leave-outside'"
             return PublishFailed(checkpoint, table, f"{waits}: {_told(error)}. {way_out}")
         return TablePublished(checkpoint, table, 0, outside=True)
+
+    def pre_commit(self, effect: CheckTables, by: Generation, boundary: Boundary) -> str | None:
+        """Let the sinks that vote pre-commit a checkpoint, all or none of them. Return why one of them refuses."""
+        done: list[tuple[TwoPhaseSink, SinkTransaction]] = []
+        why = None
+        for publication in effect.pre_commits:
+            table, bound = publication.table, self._sinks[publication.table]
+            if not isinstance(bound.sink, TwoPhaseSink):
+                raise TypeError(f"the sink of {table} does not vote")
+            transaction = SinkTransaction(self._warehouse.paths.job, table, by, effect.checkpoint)
+            done.append((bound.sink, transaction))  # also if the reply is lost
+            try:
+                with around(boundary, f"{PRE_COMMIT}:{table}"):
+                    left = bound.sink.pre_committed(transaction.job, table)
+                    rolled_back(bound.sink, to_roll_back(left, effect.checkpoint))
+                    bound.sink.pre_commit(transaction, self._rows(bound, publication))
+            except Exception as error:  # noqa: BLE001 - a sink is a user's code
+                why = f"the sink of table {table} refuses checkpoint {effect.checkpoint}, so it is not committed: "
+                why += f"{_told(error)}. Correct the rows or the target, and start again"
+                break
+        if why is not None or not effect.keeps:
+            for sink, transaction in done:
+                with suppress(Exception):  # the next checkpoint or tick rolls it back
+                    rolled_back(sink, [transaction])
+        return why
+
+    def roll_back(self, before: CheckpointId) -> None:
+        """Roll back what sinks have pre-committed for older checkpoints, which are published or have failed."""
+        for table, bound in self._sinks.items():
+            if isinstance(bound.sink, TwoPhaseSink):
+                left = bound.sink.pre_committed(self._warehouse.paths.job, table)
+                rolled_back(bound.sink, to_roll_back(left, before))
+
+    def _rows(self, bound: TableSink, publication: Publication) -> ChangesOfFiles | RowsOfFiles:
+        if isinstance(bound, UpsertedTable):
+            return ChangesOfFiles(self._warehouse, publication, bound.keys)
+        return RowsOfFiles(self._warehouse, publication.adds)
 
     def _give(self, bound: TableSink, publication: Publication, checkpoint: CheckpointId) -> None:
         job, table = self._warehouse.paths.job, publication.table
@@ -74,6 +116,20 @@ class OutsideSinks:
             bound.sink.apply(job, table, checkpoint, ChangesOfFiles(self._warehouse, publication, bound.keys))
         else:
             bound.sink.publish(job, table, checkpoint, RowsOfFiles(self._warehouse, publication.adds))
+
+
+def settle(sink: TwoPhaseSink, job: JobName, table: TableName, checkpoint: CheckpointId) -> None:
+    """Commit what was pre-committed for this checkpoint, and roll back what was left of older ones."""
+    left = tuple(sink.pre_committed(job, table))
+    rolled_back(sink, to_roll_back(left, checkpoint))
+    for transaction in to_commit(left, checkpoint):
+        sink.commit(transaction)
+
+
+def rolled_back(sink: TwoPhaseSink, transactions: Iterable[SinkTransaction]) -> None:
+    """Roll back these transactions."""
+    for transaction in transactions:
+        sink.roll_back(transaction)
 
 
 def must_not_be_ahead_outside(held: Mapping[TableName, CheckpointId], rows: tuple[Row, ...]) -> None:

@@ -19,7 +19,7 @@ from jobs.planner.job_plan import JobPlan
 from jobs.planner.staging import stage_shared_sources
 from jobs.planner.vertices import Around, vertex_plan
 from jobs.quality.expectation import Suite
-from jobs.sinks.port import AppendedTable, Sink, TableSink, UpsertedTable, UpsertSink
+from jobs.sinks.port import AppendedTable, Sink, TableSink, TwoPhaseSink, UpsertedTable, UpsertSink
 from jobs.sources.port import begins_of, is_bounded, source_of_cuts
 from jobs.state.backend import state_file_schema
 from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend, StateBackend
@@ -142,6 +142,7 @@ def _graph_vertex(
         return Vertex(vertex.id, VertexKind.SOURCE, 0, renamed_from=before, bounded=bounded, parts=parts)
     spec = plans[vertex.id].spec
     written, called = _output_tables(plans[vertex.id]), dict(tables_of(vertex))
+    sinks = {vertex.table.name: vertex.table.sink} if vertex.table is not None and vertex.table.sink else {}
     outputs = tuple(
         Table(
             table.name,
@@ -150,7 +151,8 @@ def _graph_vertex(
             judged=table.name in suites,
             columns=delta_columns(arrow_schema(table.schema)),
             renamed_from=called.get(table.name),
-            outside=vertex.table is not None and vertex.table.name == table.name and vertex.table.sink is not None,
+            outside=table.name in sinks,
+            votes=_votes(sinks.get(table.name)),
         )
         for table in written
     )
@@ -169,6 +171,10 @@ def _graph_vertex(
             changes_of=vertex.changes_of if isinstance(vertex, AggregateVertex) else None,
         )
     return Vertex(vertex.id, VertexKind.STATELESS, 1, outputs, renamed_from=before)
+
+
+def _votes(sink: object) -> bool:
+    return isinstance(sink, TwoPhaseSink) and sink.two_phase
 
 
 def _edges_into(vertex: Declared) -> Iterator[EdgeId]:

@@ -7,20 +7,23 @@ locks this number first, so two processes with the same checkpoint wait for each
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from itertools import groupby
-from typing import Final
+from typing import Final, TypeVar
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from checkpointing.commit.pre_committed import SinkTransaction
+from jobs.postgres_sink.prepared import PreparedTransactions
 from jobs.postgres_sink.types import is_fit, postgres_type
 from jobs.postgres_sink.upserting import KEYS, Upserting
-from jobs.sinks.port import Sink, SinkError, TableChanges, UpsertSink
+from jobs.sinks.port import Sink, SinkError, TableChanges, TwoPhaseSink, UpsertSink
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.connection import Connection, Server
 
 TRIES: Final = 3
 """How often a publication is tried if the server goes away meanwhile. After each time the server says what it has."""
+Result = TypeVar("Result")
 _BATCH_ROWS: Final = 10_000
 _NAME_BYTES_MAX: Final = 63
 _COLUMNS: Final = """
@@ -30,19 +33,21 @@ FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisd
 """
 
 
-class PostgresSink(Sink, UpsertSink):
+class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
     """Writes a table to a PostgreSQL table, each checkpoint once: an append table's rows, or an upsert table's changes.
 
     `url` is a URL, libpq's `key=value` pairs, or `env:NAME` of an environment variable. `table` is the target, such as
     `sales` or `reports.sales`. The sink creates it if it does not exist. Only the login's rights limit what it may do.
+    With `two_phase`, the server checks the rows of a checkpoint before the checkpoint is committed.
     """
 
-    def __init__(self, url: str, table: str) -> None:
+    def __init__(self, url: str, table: str, *, two_phase: bool = False) -> None:
         """Connect to nothing yet. Raises SinkError if `table` is no name of a table."""
         parts = table.split(".")
         wrong = [part for part in parts if not part or len(part.encode()) > _NAME_BYTES_MAX or "\0" in part]
         if len(parts) > 2 or wrong:  # noqa: PLR2004 - a schema and a table
             raise SinkError(f"{table!r} is no name of a PostgreSQL table: write TABLE or SCHEMA.TABLE")
+        self.two_phase = two_phase
         self._server = Server(url)
         self._name = table
         self._target = sql.Identifier(*parts)
@@ -63,32 +68,77 @@ class PostgresSink(Sink, UpsertSink):
 
     def publish(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch]) -> None:
         """Copy the rows and store the checkpoint's number, in one transaction."""
-        self._once(job, table, checkpoint, lambda connection, _: self._copy(connection, self._target, rows))
+        self._once(job, table, checkpoint, rows)
 
     def apply(self, job: str, table: str, checkpoint: int, changes: TableChanges) -> None:
         """Let the table show this checkpoint and store its number, in one transaction."""
+        self._once(job, table, checkpoint, changes)
 
-        def write(connection: Connection, newest: int) -> None:
-            Upserting(connection, self._target, self._schema, changes, self._copy).write(newest)
+    def pre_commit(self, transaction: SinkTransaction, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
+        """Write the rows and the checkpoint's number, and prepare the transaction."""
+        job, table, checkpoint = transaction.job, transaction.table, transaction.checkpoint
 
-        self._once(job, table, checkpoint, write)
+        def prepare(connection: Connection) -> None:
+            prepared = PreparedTransactions(connection, self._target, job, table)
+            if transaction not in prepared.all() and self._newest(connection, job, table) < checkpoint:
+                with prepared.preparing(transaction):
+                    self._write(connection, job, table, checkpoint, rows)
 
-    def _once(self, job: str, table: str, checkpoint: int, write: Callable[[Connection, int], None]) -> None:
-        """Write and store the checkpoint's number, unless the target has it. `write` gets the number that it has."""
+        self._tried(prepare)
+
+    def pre_committed(self, job: str, table: str) -> tuple[SinkTransaction, ...]:
+        """Return the prepared transactions of this job's table."""
+        return self._tried(lambda connection: PreparedTransactions(connection, self._target, job, table).all())
+
+    def commit(self, transaction: SinkTransaction) -> None:
+        """Commit a prepared transaction."""
+        self._tried(lambda connection: self._prepared_by(connection, transaction).commit(transaction))
+
+    def roll_back(self, transaction: SinkTransaction) -> None:
+        """Roll a prepared transaction back."""
+        self._tried(lambda connection: self._prepared_by(connection, transaction).roll_back(transaction))
+
+    def _prepared_by(self, connection: Connection, transaction: SinkTransaction) -> PreparedTransactions:
+        return PreparedTransactions(connection, self._target, transaction.job, transaction.table)
+
+    def _once(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
+        """Write the rows and the checkpoint's number in one transaction, unless the target has it."""
+
+        def publish(connection: Connection) -> None:
+            with connection.transaction():
+                self._write(connection, job, table, checkpoint, rows)
+
+        self._tried(publish)
+
+    def _write(
+        self,
+        connection: Connection,
+        job: str,
+        table: str,
+        checkpoint: int,
+        rows: Iterable[pa.RecordBatch] | TableChanges,
+    ) -> None:
+        newest = self._locked(connection, job, table)
+        if newest >= checkpoint:
+            return
+        if isinstance(rows, TableChanges):
+            Upserting(connection, self._target, self._schema, rows, self._copy).write(newest)
+        else:
+            self._copy(connection, self._target, rows)
+        self._store(connection, job, table, checkpoint)
+
+    def _tried(self, call: Callable[[Connection], Result]) -> Result:
+        """Return what `call` returns for a new connection. If the server goes away meanwhile, try again."""
         for left in reversed(range(TRIES)):
             try:
-                with closing(self._connected()) as connection, connection.transaction():
-                    newest = self._locked(connection, job, table)
-                    if newest < checkpoint:
-                        write(connection, newest)
-                        self._store(connection, job, table, checkpoint)
+                with closing(self._connected()) as connection:
+                    return call(connection)
             except psycopg.OperationalError as error:
                 if not left:
                     raise SinkError(f"{self!r}: {self._told(error)}") from None
             except psycopg.Error as error:
                 raise SinkError(f"{self!r}: {self._told(error)}") from None
-            else:
-                return
+        raise AssertionError("the last try returns or raises")
 
     def _prepared(self, job: str, table: str, schema: pa.Schema, keys: tuple[str, ...]) -> int:
         wanted = {field.name: postgres_type(field.name, field.type) for field in schema}
@@ -98,17 +148,27 @@ class PostgresSink(Sink, UpsertSink):
                 connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemark_published', 0))")
                 self._create(connection, wanted, keys)
                 self._must_fit(connection, wanted)
-                found = connection.execute(
-                    sql.SQL("SELECT checkpoint FROM {} WHERE job = %s AND sink = %s").format(self._published),
-                    [job, table],
-                ).fetchone()
+                newest = self._newest(connection, job, table)
+                if self.two_phase:
+                    self._must_prepare(connection, job, table)
                 if keys:
                     self._must_have_keys(connection, keys)
-                if keys and not found:
+                if keys and not newest:
                     self._must_be_empty(connection)
         except psycopg.Error as error:
             raise SinkError(f"{self!r}: {self._told(error)}") from None
+        return newest
+
+    def _newest(self, connection: Connection, job: str, table: str) -> int:
+        stored = sql.SQL("SELECT checkpoint FROM {} WHERE job = %s AND sink = %s").format(self._published)
+        found = connection.execute(stored, [job, table]).fetchone()
         return found[0] if found else 0
+
+    def _must_prepare(self, connection: Connection, job: str, table: str) -> None:
+        try:
+            PreparedTransactions(connection, self._target, job, table).must_be_possible()
+        except SinkError as error:
+            raise SinkError(f"{self!r}: {error}") from None
 
     def _connected(self) -> Connection:
         try:

@@ -47,6 +47,7 @@ from checkpointing.tick.messages import (
     ReadCut,
     Recovered,
     RestartDue,
+    RollBackPreCommitted,
     RolledForward,
     TablesSeen,
     TakeHold,
@@ -202,6 +203,12 @@ class Carrier(ABC):
                 return Done()
             case Work():
                 return self.work(effect)
+            case RollBackPreCommitted():
+                try:
+                    self.stores.outside.roll_back(effect.before)
+                except Exception as error:  # noqa: BLE001 - a sink is a user's code; the next tick rolls back
+                    _log.warning("sinks not settled", job=self.warehouse.paths.job, error=f"{error}")
+                return Done()
             case CleanUp():
                 self.clean_up()
                 return Done()
@@ -273,6 +280,7 @@ class Carrier(ABC):
                 return CutRecorded(effect.checkpoint)
             case DiscardLeftovers():
                 with around(self.boundary, DISCARD_LEFTOVERS):
+                    self.stores.outside.roll_back(effect.first_id)
                     gone = delete_leftovers(self.warehouse, self.folders(), current=effect.current, by=effect.by)
                 return LeftoversDiscarded(len(gone))
             case LookForRival():

@@ -189,11 +189,16 @@ class EffectHandlers:
 
     def _check(self, effect: CheckTables) -> Fact:
         try:
-            return TablesChecked(effect.checkpoint, self._stores.check(effect.tables, effect.leaving))
+            problems = self._stores.check(effect.tables, effect.leaving)
         except Exception as error:  # noqa: BLE001 - after any error it is not known what the tables are like
             cause = explained(str(error) if isinstance(error, TableNotCheckedError) else message_of(error))
             text = f"the output tables could not be checked, so nothing is committed: {cause}"
             return TableCheckFailed(effect.checkpoint, text)
+        votes = bool(effect.pre_commits) and not problems
+        refused = self._stores.outside.pre_commit(effect, self._generation, self._boundary) if votes else None
+        if refused is not None:
+            return TableCheckFailed(effect.checkpoint, refused)
+        return TablesChecked(effect.checkpoint, problems)
 
     def _look_for_rival(self, effect: LookForRival) -> RivalSeen:
         """Read the newest claim. If it cannot be read, the tick looks again after its next failed checkpoint."""

@@ -100,6 +100,7 @@ class JobRun:
             at_version=(driver and driver.at_version) or self.work.at_version,
             completed=self.narrator.count - before,
             renews=driver is not None and driver.renews,
+            votes=any(table.votes for table in self.linked.plan.graph.tables()),
         )
 
     def _keep_logs_short(self) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from checkpointing.commit.pre_committed import SinkTransaction
+
 
 class SinkError(Exception):
     """A sink cannot take rows. The message says what is wrong, and what to do."""
@@ -80,6 +82,45 @@ class UpsertSink(ABC):
         If the target has this checkpoint or a newer one, do nothing. If `changes` know what has changed since the one
         that it has, apply that. Else replace all its rows. Errors mean the same as in `Sink.publish`.
         """
+        ...
+
+
+class TwoPhaseSink(ABC):
+    """A `Sink` or `UpsertSink` that commits in two phases (Flink: `TwoPhaseCommitSinkFunction`).
+
+    It writes a checkpoint's rows before the checkpoint is committed, so it can decline the checkpoint. Tidemark decides
+    which transaction is committed or rolled back, and when (`checkpointing.commit.pre_committed`).
+    """
+
+    two_phase: bool = True
+    """False: it votes on no checkpoint. Transactions from before are still ended."""
+
+    @abstractmethod
+    def pre_commit(self, transaction: SinkTransaction, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
+        """Write the rows and the checkpoint's number into a transaction that can be committed in any case from now on.
+
+        `rows` is what `publish` or `apply` would get. Nobody may see them yet. If the target has this checkpoint, or
+        has pre-committed this transaction, do nothing. If it raises, the checkpoint is declined. The message should
+        name the row.
+        """
+        ...
+
+    @abstractmethod
+    def pre_committed(self, job: str, table: str) -> Iterable[SinkTransaction]:
+        """Return the transactions of this job's table that were pre-committed, and neither committed nor rolled back.
+
+        Transactions outlive the process that has pre-committed them.
+        """
+        ...
+
+    @abstractmethod
+    def commit(self, transaction: SinkTransaction) -> None:
+        """Commit a transaction. If it is gone, do nothing. `publish` or `apply` comes next and reads the number."""
+        ...
+
+    @abstractmethod
+    def roll_back(self, transaction: SinkTransaction) -> None:
+        """Drop a transaction. If it is gone, do nothing."""
         ...
 
 

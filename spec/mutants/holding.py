@@ -102,7 +102,7 @@ def leftovers_are_deleted_before_an_entry_is_rolled_forward(patch: Patch) -> Non
     def otherwise(real: Recovery) -> Recovery:
         def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
             if errand.discards:
-                yield from recovering.discarded(held.claim.generation, held.seen)
+                yield from recovering.discarded(held.claim, held.seen)
             return (yield from real(replace(errand, discards=False), terms, held))
 
         return recovered

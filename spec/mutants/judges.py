@@ -190,6 +190,11 @@ OUTSIDE = Judge(
     partial(_simulated, savepoints_max=1, rollbacks_max=1, stores_fail=True, outside=True),
     400,
 )
+VOTES = Judge(
+    "simulator with outside sinks that vote",
+    partial(_simulated, rollbacks_max=1, stores_fail=True, declines=True, holds=True, outside=True, votes=True),
+    400,
+)
 IMPORTS = Judge(
     "simulator with imports",
     partial(_simulated, savepoints_max=3, rollbacks_max=1, savepoints_at_rest_max=2, clean_ups_max=2, imports=True),

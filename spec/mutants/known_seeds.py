@@ -258,4 +258,13 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "an approval forgets what was measured": 5,
     "a success does not shorten the next pause": 80,
     "a delay counts as quiet time": 12,
+    "a late publication rolls back newer transactions": 19,
+    "a start rolls back before it rolls forward": 36,
+    "a start leaves the transactions of dead ticks": 11,
+    "a tick ends while its sinks vote": 27,
+    "a held cut keeps its transactions": 2,
+    "nothing is rolled back": 2,
+    "only one transaction is rolled back": 11,
+    "only the first sink votes": 1,
+    "a sink votes on fewer rows than it gets": 1,
 }

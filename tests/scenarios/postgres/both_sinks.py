@@ -1,7 +1,7 @@
 """The pipeline of numbers with PostgreSQL sinks for both its tables, run without Spark; also a program that is killed.
 
-`python both_sinks.py WAREHOUSE BOUNDARY OCCURRENCE` runs a tick that dies at that boundary by SIGKILL. An environment
-variable has the database's URL.
+`python both_sinks.py WAREHOUSE BOUNDARY OCCURRENCE [--two-phase] [--upserts]` runs a tick that dies at that boundary by
+SIGKILL. An environment variable has the database's URL.
 """
 
 import os
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from checkpointing.job.setup import TickLimits
 from jobs.holding.boundaries import KillAt, cross_freely
 from jobs.pipeline import Pipeline, count, sum_of
 from jobs.planner import plan
@@ -23,26 +24,43 @@ URL = "TARGET_URL"
 TARGETS = {BRONZE: "numbers", GOLD: "sums"}
 
 
-def both(*, retained=2, appends=True):
-    """Return the planned pipeline, or without the sink of the append table."""
-    pipeline = Pipeline(JOB, config=CONFIG.model_copy(update={"retained": retained}), parallelism=2)
+def two_phases(_data):
+    """Return the pipeline with sinks that vote, as the command line finds it."""
+    return pipeline_of(two_phase=True)
+
+
+def both(**how):
+    """Return the planned pipeline."""
+    return plan(pipeline_of(**how))
+
+
+def chosen(words):
+    """Return the planned pipeline of a command line. It keeps all checkpoints if only the upsert table has a sink."""
+    appends = "--upserts" not in words
+    return both(retained=2 if appends else 9, appends=appends, two_phase="--two-phase" in words)
+
+
+def pipeline_of(*, retained=2, appends=True, two_phase=False, tolerates=0):
+    """Return the pipeline, or without the sink of the append table. With `two_phase`, the sinks vote."""
+    config = CONFIG.model_copy(update={"retained": retained, "tolerable_failures": tolerates})
+    pipeline = Pipeline(JOB, config=config, parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS))
-    sink = PostgresSink(f"env:{URL}", TARGETS[BRONZE]) if appends else None
+    sink = PostgresSink(f"env:{URL}", TARGETS[BRONZE], two_phase=two_phase) if appends else None
     numbers = numbers.table(BRONZE, id="bronze", sink=sink)
     sums = numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value"))
-    sums.upsert(GOLD, sink=PostgresSink(f"env:{URL}", TARGETS[GOLD]))
-    return plan(pipeline)
+    sums.upsert(GOLD, sink=PostgresSink(f"env:{URL}", TARGETS[GOLD], two_phase=two_phase))
+    return pipeline
 
 
-def tick(root, boundary=cross_freely, *, planned=None):
+def tick(root, boundary=cross_freely, *, planned=None, **limits):
     """Run a tick that takes the job from one that died in this process."""
-    settings = RuntimeSettings(warehouse=root, take_over=True)
+    settings = RuntimeSettings(warehouse=root, take_over=True, limits=TickLimits(**limits))
     return run_tick(planned or both(), settings, engine=LocalEngine(), boundary=boundary)
 
 
-def killed(root, boundary, occurrence=1):
+def killed(root, boundary, occurrence=1, *options):
     """Run a tick in a process of its own. Return whether it was killed there."""
-    words = [sys.executable, __file__, str(root), boundary, str(occurrence)]
+    words = [sys.executable, __file__, str(root), boundary, str(occurrence), *options]
     env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
@@ -59,4 +77,4 @@ def shown(root, bank, *tables):
 
 
 if __name__ == "__main__":
-    tick(Path(sys.argv[1]), KillAt(sys.argv[2], int(sys.argv[3])))
+    tick(Path(sys.argv[1]), KillAt(sys.argv[2], int(sys.argv[3])), planned=chosen(sys.argv))

@@ -44,7 +44,8 @@ def delete_what_is_not_published_yet(monkeypatch):
 
     def recovered(errand, terms, held):
         yield from recovering.asked(
-            messages.DiscardLeftovers(held.claim.generation, leftovers.Referenced()), messages.LeftoversDiscarded
+            messages.DiscardLeftovers(held.claim.generation, leftovers.Referenced(), held.claim.first_id),
+            messages.LeftoversDiscarded,
         )
         return (yield from real(errand, terms, held))
 

@@ -1,0 +1,52 @@
+"""Checks whether outside sinks that commit in two phases hold transactions that no running tick will end."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from checkpointing.commit.pre_committed import SinkTransaction
+from checkpointing.identifiers import TableName
+from jobs.doctor.findings import Finding, Section, command
+from jobs.holding.job_state import Activity, JobState
+from jobs.holding.outside import NO_SINKS
+from jobs.sinks.port import TableSink, TwoPhaseSink
+from jobs.stores.warehouse import Warehouse
+
+Sinks = Callable[[], Mapping[TableName, TableSink]]
+"""Loads a pipeline and returns its sinks."""
+
+
+def no_sinks() -> Mapping[TableName, TableSink]:
+    """Return no sinks, for an unknown pipeline."""
+    return NO_SINKS
+
+
+def sink_sections(warehouse: Warehouse, sinks: Sinks, state: JobState) -> Iterator[Section]:
+    """Yield a section about the sinks that commit in two phases; nothing for a pipeline without any."""
+    seen: list[tuple[str, str]] = []
+    findings: list[Finding] = []
+    for table, bound in sinks().items():
+        sink = bound.sink
+        if not isinstance(sink, TwoPhaseSink):
+            continue
+        try:
+            left = tuple(sink.pre_committed(warehouse.paths.job, table))
+        except Exception as error:  # noqa: BLE001 - a sink is a user's code, and the next tick would meet it too
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            findings.append(Finding(f"the sink of table {table} cannot be looked at: {first}", "do what it says"))
+            continue
+        seen.append((str(table), f"{sink!r}, {len(left) or 'nothing'} prepared"))
+        findings += [_finding(warehouse, each) for each in left if _is_left(each, state)]
+    if seen or findings:
+        yield Section("sinks", tuple(seen), tuple(findings))
+
+
+def _is_left(transaction: SinkTransaction, state: JobState) -> bool:
+    """Return whether the tick that prepared this transaction has ended. A running tick ends its own."""
+    return state.activity is not Activity.RUNNING or transaction.generation < state.generation
+
+
+def _finding(warehouse: Warehouse, left: SinkTransaction) -> Finding:
+    what = (
+        f"checkpoint {left.checkpoint} of generation {left.generation} is prepared in the sink of table {left.table}, "
+        "and its tick has ended: the transaction keeps its locks"
+    )
+    return Finding(what, f"{command('run', warehouse)}, which publishes it or rolls it back")
