@@ -227,7 +227,8 @@ class TwoPhaseCommit:
         reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
         withdrawn = tuple(Declined(draft.checkpoint, reason, reason.message) for draft in self._waiting)
         self._waiting.clear()
-        self._state = _S.ENDED if self._state is _S.CHECKING else self._state
+        if self._state is _S.CHECKING:
+            self._state = _S.ENDED
         return withdrawn
 
     def reserve(self, claim: Claim) -> tuple[CommitEffect, ...]:

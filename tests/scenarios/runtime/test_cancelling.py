@@ -117,7 +117,7 @@ def test_a_running_tick_is_cancelled_and_its_checkpoints_deleted(tmp_path, typed
     assert ExitCode.FAILED is code
     assert f"table bronze/numbers in {tmp_path} shows checkpoint " in err
     for way in (
-        "in an empty warehouse with 'tidemark run numbers --warehouse",
+        f"in an empty warehouse with 'tidemark run {PIPELINE} --warehouse",
         f"delete the folders of its tables in {tmp_path}",
     ):
         assert way in err

@@ -160,4 +160,4 @@ def test_the_command_line_says_it_in_one_sentence(tmp_path, capsys):
     spoil_missing(state_file(tmp_path, third))
     pipeline = "tests.scenarios.runtime.sequence_job:as_pipeline"
     assert 1 == execute(["run", pipeline, "--warehouse", str(tmp_path)])
-    assert f"tidemark rollback numbers {second}" in capsys.readouterr().err
+    assert f"tidemark rollback {pipeline} {second}" in capsys.readouterr().err

@@ -138,7 +138,7 @@ def test_the_newest_own_row_goes_on_as_always_and_says_so(root, typed, undisturb
     [
         (
             ("--from", "1"),
-            "takes the tables back to checkpoint 1 in place (--dry-run shows how), 'tidemark run numbers --from ",
+            f"takes the tables back to checkpoint 1 in place (--dry-run shows how), 'tidemark run {PIPELINE} --from ",
         ),
         (("--from", "2", "--claim"), "--claim: 2 is numbers's own in"),
         (("--from", "nowhere"), "nowhere is no such folder"),

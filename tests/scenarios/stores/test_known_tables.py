@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from jobs.storage.place import local
 from jobs.stores import maintenance
 from jobs.stores.delta_log import CommitMoment, DeltaLog, add, remove
+from jobs.stores.descriptions import Metadata
 from jobs.stores.known_table import active_paths
 from jobs.stores.log_entry import EntryTakenError
 
@@ -41,18 +42,18 @@ class Beside:
             self._loses_reply = False
             raise ConnectionError
 
-    def _commit(self, actions, schema=None):
+    def _commit(self, actions, metadata=None):
         """Commit as the stores do: after an error, read the log anew. If somebody else came first, commit again."""
         was_refused = False
         try:
-            self.log.commit(self.log.known(), actions, says={}, schema=schema)
+            self.log.commit(self.log.known(), actions, says={}, metadata=metadata)
         except (EntryTakenError, ConnectionError) as error:
             was_refused = isinstance(error, EntryTakenError)
             self.log.reopen()
         assert was_refused is self.overtaken
         self.overtaken = False
         if was_refused:
-            self._commit(actions, schema)
+            self._commit(actions, metadata)
 
     def adds(self):
         self._commit([_file()])
@@ -66,7 +67,9 @@ class Beside:
         """Commit a column more than our newest look saw, with a file."""
         if self.overtaken:
             self.looks()
-        self._commit([_file()], Schema([*self.log.known().loaded.schema().fields, _column()]))
+        loaded = self.log.known().loaded
+        wider = Schema([*loaded.schema().fields, _column()])
+        self._commit([_file()], Metadata(wider, None, loaded.metadata().configuration))
 
     def loses_a_reply(self):
         self._loses_reply = True
