@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
+from jobs.operators.worker_heap import freeze_imports
 from jobs.state.frames import frame_of
 from jobs.state.merge import KEY_GROUP
 
@@ -69,6 +70,7 @@ class Splitter:
                 gathered, size = [], 0
         if gathered:
             yield self._sent(gathered)
+        freeze_imports()
 
     def _sent(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         wanted = with_key_group(self.schema)

@@ -22,6 +22,7 @@ from jobs.operators.changing import ChangingAggregates
 from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
 from jobs.operators.own_keys import require_own_keys
 from jobs.operators.reports import TaskReport, report_batch
+from jobs.operators.worker_heap import freeze_imports
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import RangeState
 from jobs.state.backends import StateBackend
@@ -114,6 +115,7 @@ class KeyedTask:
             raise RuntimeError("a keyed task runs inside a Spark task only")
         timed = replace(self, writer=self.writer.timed())
         yield from timed.carry_out(context.partitionId(), batches)
+        freeze_imports()
 
     def carry_out(self, subtask: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do what `run` promises, for this subtask."""

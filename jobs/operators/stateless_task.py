@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import TableName
 from jobs.operators.reports import TaskReport, report_batch
+from jobs.operators.worker_heap import freeze_imports
 from jobs.sinks.staged_files import StagedFiles
 
 
@@ -31,6 +32,7 @@ class StatelessTask:
         """Write the rows and yield one report; yield nothing for a Spark partition without rows."""
         timed = replace(self, writer=self.writer.timed())
         yield from timed.carry_out(batches)
+        freeze_imports()
 
     def carry_out(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do what `run` promises; the writer's stopwatch has run since the task began."""

@@ -1,5 +1,6 @@
 """Tests a stateless micro-batch on real Spark."""
 
+import gc
 from datetime import UTC, datetime
 
 import polars as pl
@@ -114,3 +115,15 @@ def test_a_step_that_loses_a_column_is_named(bench):
         MicroBatchError, match=r"vertex bronze failed: InvalidSpecError: rows should have .* but lack \['delay'\]"
     ):
         bench(VertexPlan(bronze().spec, (InputPlan(SCHEMA, chain=lambda rows: rows.drop("delay")),))).run(ROWS)
+
+
+def test_a_worker_keeps_its_imports_from_the_garbage_collector(bench):
+    """Spark's daemon collects garbage after each task. It does not walk over what the worker has imported."""
+    vertex = bench(bronze())
+    vertex.run(ROWS)
+    (counts,) = vertex.spark.range(0, 1, 1, 1).mapInArrow(_counts, "frozen bigint, alive bigint").collect()
+    assert counts.frozen > counts.alive
+
+
+def _counts(_batches):
+    yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()], "alive": [len(gc.get_objects())]})

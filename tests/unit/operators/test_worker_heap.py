@@ -1,0 +1,23 @@
+"""Tests that objects are frozen once for each set of imported modules."""
+
+import gc
+import sys
+import types
+
+from jobs.operators.worker_heap import freeze_imports
+
+
+def test_objects_are_frozen_again_only_after_a_new_import(monkeypatch):
+    """What a task makes later stays visible to the collector."""
+    try:
+        freeze_imports()
+        frozen = gc.get_freeze_count()
+        made = [{"number": number} for number in range(1_000)]
+        freeze_imports()
+        assert gc.get_freeze_count() == frozen > 0
+        monkeypatch.setitem(sys.modules, "a_module_of_this_test", types.ModuleType("a_module_of_this_test"))
+        freeze_imports()
+        assert gc.get_freeze_count() > frozen
+        assert len(made) == 1_000
+    finally:
+        gc.unfreeze()
