@@ -11,12 +11,13 @@ from typing import assert_never
 from pyspark.sql import DataFrame, SparkSession
 
 from checkpointing.identifiers import Generation, JobName
-from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.snapshots import NO_WORK
 from jobs.operators.failures import MicroBatchError
-from jobs.operators.inputs import read_input
+from jobs.operators.inputs import read_input, scanned_input
 from jobs.operators.keyed_job import keyed_job, misfits, must_wake
 from jobs.operators.reports import TaskReport, report_from
+from jobs.operators.scanned import Scanned, may_scan
 from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
 from jobs.operators.stateless_job import stateless_job
 from jobs.sinks.staged_files import StagedFiles
@@ -76,18 +77,27 @@ def _job(
     """Return the lazy job, or None if there is nothing to read and no state to rewrite."""
     writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
     rows = {
-        entry.input: frame
+        entry.input: arriving
         for entry in effect.inputs
-        if (frame := read_input(spark, plan.inputs[entry.input], entry.segments, warehouse)) is not None
+        if (arriving := _arriving(spark, plan, entry, warehouse)) is not None
     }
     match plan.spec:
         case StatelessSpec() as spec:
-            return stateless_job(spec, list(rows.values()), writer) if rows else None
+            return stateless_job(spark, spec, list(rows.values()), writer) if rows else None
         case KeyedSpec() as spec:
             needed = rows or misfits(spec, effect) or must_wake(spec, effect)
             return keyed_job(spark, spec, effect, rows, writer) if needed else None
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def _arriving(
+    spark: SparkSession, plan: VertexPlan, entry: InputSegments, warehouse: Root
+) -> DataFrame | Scanned | None:
+    """Return the rows of one input: parts of files if tasks can read them themselves, otherwise a DataFrame."""
+    reads = plan.inputs[entry.input]
+    scanned = scanned_input(reads, entry.segments, warehouse) if may_scan(plan.spec, entry.input) else None
+    return scanned or read_input(spark, reads, entry.segments, warehouse)
 
 
 def _by_subtask(plan: VertexPlan, reports: Iterable[TaskReport]) -> list[list[TaskReport]]:

@@ -7,6 +7,7 @@ paths come from handles, so no folder is listed and no schema is inferred.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
@@ -17,10 +18,15 @@ from checkpointing.columns import columns_then
 from checkpointing.handles import FileHandle
 from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
+from jobs.operators.scanned import Scanned
 from jobs.operators.schemas import nullable_schema
-from jobs.operators.spec import Chain, InputPlan, InvalidSpecError
+from jobs.operators.spec import Chain, InputPlan, InvalidSpecError, OffersScans
 from jobs.state.files import schema_of
-from jobs.storage.address import Root
+from jobs.storage.address import Root, StoreUrl, parsed
+from jobs.storage.file_scan import FileScan
+
+_WHOLE_OBJECT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A task reads an object of a store whole, so Spark reads larger ones. Of a file in a folder it reads what it needs."""
 
 
 def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> DataFrame | None:
@@ -36,6 +42,34 @@ def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment]
     if not plan.of_changes:
         return chain(rows)
     return _changed(rows, chain) if plan.takes_changes else chain(_added(rows))
+
+
+def scanned_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Scanned | None:
+    """Return the parts of files that tasks can read themselves, or None if Spark must read the input, or nothing is."""
+    if plan.chain is not None or plan.of_changes:
+        return None
+    scans = [
+        FileScan(root=str(warehouse), name=file.path, first=0, end=file.rows, bytes=file.bytes)
+        for segment in segments
+        if isinstance(segment, StagedSegment)
+        for file in segment.files
+    ]
+    slices = [segment for segment in segments if isinstance(segment, SourceSlice)]
+    if slices:
+        of_source = plan.reader.scans(slices) if isinstance(plan.reader, OffersScans) else None
+        if of_source is None:
+            return None
+        scans += of_source
+    if not all(_is_in_reach(scan, warehouse) for scan in scans):
+        return None
+    return Scanned(tuple(scans)) if scans else None
+
+
+def _is_in_reach(scan: FileScan, warehouse: Root) -> bool:
+    """Return whether a task can read a file. Only a task that writes into a store surely has a key for objects."""
+    if not isinstance(parsed(scan.root), StoreUrl):
+        return True
+    return isinstance(warehouse, StoreUrl) and scan.bytes <= _WHOLE_OBJECT_BYTES_MAX
 
 
 def _unchanged(rows: DataFrame) -> DataFrame:

@@ -1,11 +1,14 @@
 """Builds the Spark job of a keyed micro-batch: rows become blocks, one exchange brings them to the tasks.
 
-Key group = pmod(Spark's hash of the key columns, max parallelism). Spark computes it wherever rows come from, so equal
-keys always have the same. The subtask that owns it is the Spark partition (`repartitionById` promises exactly that).
+Key group = pmod(Spark's hash of the key columns, max parallelism). Spark computes it, or `key_hash` does so exactly as
+Spark. So equal keys always have the same, wherever their rows come from. The subtask that owns it is the Spark
+partition (`repartitionById` promises exactly that). A small micro-batch needs no exchange: one task runs all subtasks
+in turn.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
@@ -21,25 +24,33 @@ from jobs.operators.functions import EndsInput
 from jobs.operators.inputs import in_schema, renamed_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
 from jobs.operators.reports import REPORT_SCHEMA
+from jobs.operators.scanned import KeyedScan, Scanned, keyed_scan, shares_of
 from jobs.operators.schemas import arrow_schema, quoted
 from jobs.operators.spec import KeyedSpec
+from jobs.operators.together import SubtasksTogether
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import fits
 from jobs.state.merge import KEY_GROUP
-from jobs.storage.address import parsed
+from jobs.storage.address import StoreUrl, parsed
 
-_Branch = tuple[int, DataFrame, StructType, tuple[str, ...]]
+_Branch = tuple[int, DataFrame | Scanned, StructType, tuple[str, ...]]
 """(tag, rows, their schema, their key columns)."""
+
+_FEW_ROWS: Final = 50_000
+_FEW_BYTES: Final = 4 * 1024 * 1024
+_FEW_SUBTASKS: Final = 8
+"""With so few rows and subtasks, one task runs all subtasks in turn. An exchange would take longer than their work."""
 
 
 def keyed_job(
     spark: SparkSession,
     spec: KeyedSpec,
     effect: RunMicroBatch,
-    inputs: Mapping[int, DataFrame],
+    inputs: Mapping[int, DataFrame | Scanned],
     writer: StagedFiles,
 ) -> DataFrame:
     """Return the lazy job whose rows are the tasks' reports. `inputs` are by ordinal; a missing one is empty."""
+    task = _task(spec, effect, writer)
     branches: list[_Branch] = [
         (tag, rows, spec.inputs[tag].schema, spec.inputs[tag].keys) for tag, rows in inputs.items()
     ]
@@ -47,15 +58,33 @@ def keyed_job(
     if others:
         rows = renamed_rows(spark, spec.output, others, parsed(writer.root), spec.columns_renamed_from)
         branches.append((len(spec.inputs), rows, spec.output, spec.keys))
+    if not others and _is_small(spec, effect, writer):
+        return _in_one_task(spark, spec, branches, task)
     wakes = must_wake(spec, effect)
-    arriving = [_blocks(spec, branch) for branch in branches]
+    arriving = [_blocks(spark, spec, branch) for branch in branches]
     if wakes:
         arriving.append(_waking_rows(spark, spec))
     return (
         reduce(DataFrame.union, arriving)
         .repartitionById(spec.parallelism, F.col(SUBTASK))
-        .mapInArrow(_task(spec, effect, writer).run, REPORT_SCHEMA)
+        .mapInArrow(task.run, REPORT_SCHEMA)
     )
+
+
+def _is_small(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> bool:
+    """Return whether one task runs all subtasks. In a store it does not, because it would load their states in turn."""
+    segments = [segment for entry in effect.inputs for segment in entry.segments]
+    few = sum(each.rows for each in segments) <= _FEW_ROWS and sum(each.bytes for each in segments) <= _FEW_BYTES
+    return few and spec.parallelism <= _FEW_SUBTASKS and not isinstance(parsed(writer.root), StoreUrl)
+
+
+def _in_one_task(spark: SparkSession, spec: KeyedSpec, branches: Sequence[_Branch], task: KeyedTask) -> DataFrame:
+    scans = tuple(_keyed_scan(spec, branch, branch[1]) for branch in branches if isinstance(branch[1], Scanned))
+    together = SubtasksTogether(task, scans)
+    frames = [_blocks(spark, spec, branch) for branch in branches if isinstance(branch[1], DataFrame)]
+    if not frames:
+        return spark.range(0, 1, 1, 1).mapInArrow(together.run_scans, REPORT_SCHEMA)
+    return reduce(DataFrame.union, frames).coalesce(1).mapInArrow(together.run, REPORT_SCHEMA)
 
 
 def misfits(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[FileHandle, ...]:
@@ -100,15 +129,31 @@ def _waking_rows(spark: SparkSession, spec: KeyedSpec) -> DataFrame:
     )
 
 
-def _blocks(spec: KeyedSpec, branch: _Branch) -> DataFrame:
+def _blocks(spark: SparkSession, spec: KeyedSpec, branch: _Branch) -> DataFrame:
     tag, rows, schema, keys = branch
-    splitter = Splitter(
-        tag=tag, schema=arrow_schema(schema), parallelism=spec.parallelism, max_parallelism=spec.max_parallelism
-    )
+    if isinstance(rows, Scanned):
+        return keyed_scan(spark, _keyed_scan(spec, branch, rows))
+    splitter = _splitter(spec, tag, schema)
     grouped = in_schema(rows, schema).selectExpr(
-        f"pmod(hash({quoted(keys)}), {spec.max_parallelism}) as {KEY_GROUP}", *(quoted([name]) for name in schema.names)
+        f"pmod(hash({quoted(keys)}), {spec.max_parallelism}) as {KEY_GROUP}", "*"
     )
     return grouped.mapInArrow(splitter.run, EXCHANGED)
+
+
+def _splitter(spec: KeyedSpec, tag: int, schema: StructType) -> Splitter:
+    return Splitter(
+        tag=tag, schema=arrow_schema(schema), parallelism=spec.parallelism, max_parallelism=spec.max_parallelism
+    )
+
+
+def _keyed_scan(spec: KeyedSpec, branch: _Branch, rows: Scanned) -> KeyedScan:
+    tag, _, schema, keys = branch
+    return KeyedScan(
+        shares=shares_of(rows.scans),
+        keys=keys,
+        max_parallelism=spec.max_parallelism,
+        splitter=_splitter(spec, tag, schema),
+    )
 
 
 def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedTask:

@@ -7,7 +7,7 @@ inferred from files.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
@@ -18,6 +18,7 @@ from checkpointing.identifiers import TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.functions import KeyedFunction
 from jobs.state.backends import IncrementalBackend, StateBackend
+from jobs.storage.file_scan import FileScan
 
 Chain = Callable[[DataFrame], DataFrame]
 """Stateless steps, which run in the Spark job of each consumer. They must be deterministic."""
@@ -35,6 +36,18 @@ class SliceReader(Protocol):
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the rows of these slices, in the input's schema."""
+        ...
+
+
+@runtime_checkable
+class OffersScans(SliceReader, Protocol):
+    """A source whose slices are parts of Parquet files, which a task can read without Spark's reader."""
+
+    def scans(self, slices: Sequence[SourceSlice]) -> Sequence[FileScan] | None:
+        """Return the parts of files with the rows of these slices, or None if Spark must read them.
+
+        Raises what `SliceReader.read` raises.
+        """
         ...
 
 

@@ -3,23 +3,32 @@
 from collections.abc import Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.operators.inputs import in_schema
 from jobs.operators.reports import REPORT_SCHEMA
+from jobs.operators.scanned import Scanned, StatelessScan, shares_of, stateless_scan
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import FAILED, RowRule, StatelessSpec
 from jobs.operators.stateless_task import StatelessTask
 from jobs.sinks.staged_files import StagedFiles
 
 
-def stateless_job(spec: StatelessSpec, inputs: Sequence[DataFrame], writer: StagedFiles) -> DataFrame:
+def stateless_job(
+    spark: SparkSession, spec: StatelessSpec, inputs: Sequence[DataFrame | Scanned], writer: StagedFiles
+) -> DataFrame:
     """Return the lazy job whose rows are the tasks' reports."""
-    columns = in_schema(reduce(DataFrame.unionByName, inputs), spec.schema)
-    marked = columns if spec.quarantine is None else columns.withColumn(FAILED, failed_rules(spec.rules))
-    return marked.mapInArrow(_task(spec, writer).run, REPORT_SCHEMA)
+    task = _task(spec, writer)
+    scans = [scan for rows in inputs if isinstance(rows, Scanned) for scan in rows.scans]
+    reports = [stateless_scan(spark, StatelessScan(shares_of(scans), task))] if scans else []
+    frames = [rows for rows in inputs if isinstance(rows, DataFrame)]
+    if frames:
+        columns = in_schema(reduce(DataFrame.unionByName, frames), spec.schema)
+        marked = columns if spec.quarantine is None else columns.withColumn(FAILED, failed_rules(spec.rules))
+        reports.append(marked.mapInArrow(task.run, REPORT_SCHEMA))
+    return reduce(DataFrame.union, reports)
 
 
 def failed_rules(rules: Sequence[RowRule]) -> Column:

@@ -18,6 +18,15 @@ def selected(columns: Sequence[str]) -> Chain:
     return select
 
 
+def dropped(columns: Sequence[str]) -> Chain:
+    """Return the step that keeps all but these columns. Spark is told only these: each name costs a call to it."""
+
+    def drop(rows: DataFrame) -> DataFrame:
+        return rows.drop(*columns)
+
+    return drop
+
+
 def with_column(name: str, expression: str | Callable[[], Column], kind: DataType) -> Chain:
     """Return the step that adds or replaces a column; the expression is built once a session exists."""
 

@@ -44,7 +44,7 @@ from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_columns, former_id, former_table, require_id_of_its_own
 from jobs.pipeline.processing import Rows, process_vertex
 from jobs.pipeline.quality import good_rows, row_rules, suite_of
-from jobs.pipeline.steps import selected, with_column
+from jobs.pipeline.steps import dropped, selected, with_column
 from jobs.pipeline.tables import NOTHING, description_of, upsert_keys
 from jobs.pipeline.unions import union_vertex
 from jobs.pipeline.updates import changes_taken, require_append_only_right
@@ -80,7 +80,9 @@ class Stream:
     def drop(self, *columns: str) -> "Stream":
         """Keep all but these columns; raise InvalidPipelineError for one that is not there."""
         require_columns(f"drop on {self.origin}", self.schema, columns)
-        return self.select(*[name for name in self.schema.names if name not in columns])
+        kept = [field for field in self.schema.fields if field.name not in columns]
+        require_keys(f"drop on {self.origin}", self.schema, [field.name for field in kept])
+        return self.transform(dropped(columns), StructType(kept))
 
     def with_column(self, name: str, expression: str | Callable[[], Column], type: DataType) -> "Stream":
         """Add a column, or replace it in its place; `expression` is Spark SQL or builds a Column, cast to `type`."""

@@ -21,6 +21,8 @@ from jobs.storage.parquet import FOOTER_TAIL, footer_of
 from jobs.storage.place import StoragePlace
 
 _DIGEST_BYTES: Final = 6
+_SPARK_VERSION: Final = b"org.apache.spark.version"
+_LEGACY: Final = frozenset({b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"})
 
 Conversions = tuple[tuple[str, Conversion], ...]
 """The columns that are converted, in the order of the schema."""
@@ -56,7 +58,8 @@ class Footer:
     """A file's number of rows, a digest of its contents, and its columns (None: the file does not name them).
 
     If `may_lack` is True, a record need not name a column that has no value in it. `first` are the values of the first
-    record of a CSV file that does not name its columns.
+    record of a CSV file that does not name its columns. A Parquet file `is_plain` if Arrow reads all its values as
+    Spark does: it has no times of an older calendar or of 96 bits.
     """
 
     rows: int
@@ -64,6 +67,7 @@ class Footer:
     columns: tuple[Column, ...] | None
     may_lack: bool = False
     first: tuple[str, ...] = ()
+    is_plain: bool = False
 
 
 def read_footer(path: StoragePlace) -> Footer:
@@ -71,7 +75,8 @@ def read_footer(path: StoragePlace) -> Footer:
     try:
         end = footer_of(path)
         with pq.ParquetFile(pa.BufferReader(end)) as file:
-            return Footer(int(file.metadata.num_rows), digest(end[:-FOOTER_TAIL]), tuple(_columns(file)))
+            known = digest(end[:-FOOTER_TAIL])
+            return Footer(int(file.metadata.num_rows), known, tuple(_columns(file)), is_plain=_is_plain(file))
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, "Parquet", error) from error
 
@@ -99,6 +104,15 @@ def digest(contents: bytes) -> str:
 def first_line(error: Exception) -> str:
     """Return the first line of an error's text, or the name of its class."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _is_plain(file: pq.ParquetFile) -> bool:
+    """Return whether no value needs Spark's reader. Spark 2, and Spark with a legacy setting, wrote Julian dates."""
+    said = file.metadata.metadata or {}
+    old = said.get(_SPARK_VERSION, b"3").startswith((b"1.", b"2."))
+    legacy = not _LEGACY.isdisjoint(said)
+    leaves = map(file.schema.column, range(len(file.schema)))
+    return not (old or legacy or any(leaf.physical_type == "INT96" for leaf in leaves))
 
 
 def _columns(file: pq.ParquetFile) -> Iterator[Column]:

@@ -89,7 +89,14 @@ class FileReader:
         return StructType(fields)
 
     def _columns(self, fit: Fit, own: Sequence[str]) -> Iterator[Column]:
-        """Yield the columns of the schema, converted where needed, and the corrupt column."""
+        """Yield the columns of the schema, converted where needed, and the corrupt column.
+
+        If the files have just these columns, one expression takes all: each call to Spark costs time.
+        """
+        converts = fit.set_aside or fit.conversions or self.corrupt or self.format.is_whole
+        if list(own) == self.schema.names and not converts:
+            yield F.col("*")
+            return
         if fit.set_aside:
             yield from (F.lit(None).cast(field.dataType).alias(field.name) for field in self.schema)
             yield F.to_json(F.struct(*map(_named, own))).alias(str(self.corrupt))

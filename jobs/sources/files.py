@@ -32,7 +32,7 @@ from jobs.sources.file_footer import Footer
 from jobs.sources.file_formats import Options, format_named
 from jobs.sources.file_matching import FileChangedError, FoundFile, Matched, is_same, matched
 from jobs.sources.file_position import FilePosition, FileRange, SeenFile, SliceDetail, advance
-from jobs.sources.file_reader import FileReader
+from jobs.sources.file_reader import FileReader, joined
 from jobs.sources.file_seeking import in_file, names_file, rows_before, written
 from jobs.sources.folder_look import FolderLook
 from jobs.sources.found_columns import found_columns, remember
@@ -42,6 +42,7 @@ from jobs.sources.places import root_of
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, SourceDescription, SourceError
 from jobs.sources.position_words import END
 from jobs.storage.address import Root, is_inside
+from jobs.storage.file_scan import FileScan, Numbering
 from jobs.storage.location import place_in
 from jobs.storage.place import StoragePlace
 
@@ -188,12 +189,40 @@ class FileSource(ReadsFirst):
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the rows of the slices by one scan of their files; see `port.Source.read`."""
-        ranges = [(split_id(piece.split), part) for piece in slices for part in SliceDetail.parse(piece.detail).ranges]
         alike: dict[Fit, list[tuple[SplitId, FileRange]]] = {}
-        for split, part in ranges:
+        for split, part in _ranges(slices):
             alike.setdefault(self._fit(split, self._check_present(split, part)), []).append((split, part))
         reader = FileReader(self._files, self._format, self._options, self._contract.schema, self._corrupt)
         return reduce(DataFrame.unionAll, [reader.read(spark, parts, how) for how, parts in alike.items()])
+
+    def scans(self, slices: Sequence[SourceSlice]) -> tuple[FileScan, ...] | None:
+        """Return the parts of the files, or None if Spark must read one of them; see `OffersScans`.
+
+        A subclass with a `read` of its own is read by that.
+        """
+        if self._format.name != "parquet" or self._options or self._corrupt or type(self).read is not FileSource.read:
+            return None
+        parts = joined(_ranges(slices))
+        present = [(split, part, self._check_present(split, part)) for split, part in parts]
+        if any(not self._is_plain(split, file) for split, _, file in present):
+            return None
+        return tuple(self._scan(split, part) for split, part, _ in present)
+
+    def _is_plain(self, split: SplitId, file: FoundFile) -> bool:
+        """Return whether Arrow reads the values of the file as Spark does."""
+        footer, fit = self._footer(split, file), self._fit(split, file)
+        return footer.is_plain and not fit.conversions and fit.set_aside is None
+
+    def _scan(self, split: SplitId, part: FileRange) -> FileScan:
+        place = self._files.folder(split) / part.file.name
+        return FileScan(
+            root=str(place.storage.root),
+            name=place.name,
+            first=part.first,
+            end=part.end,
+            bytes=part.file.size,
+            numbering=Numbering(SPLIT_COLUMN, split, POSITION_COLUMN, part.before),
+        )
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
         """Remove the files that were read, if the source was told to; see `port.CommitsPositions`."""
@@ -287,6 +316,10 @@ class FileSource(ReadsFirst):
             f"{path} is gone, with {rest.rows} rows not yet consumed: put it back as it was. To go on without those "
             f"rows: {_reset(request, rest.file.name, rest.file.rows)}"
         )
+
+
+def _ranges(slices: Sequence[SourceSlice]) -> list[tuple[SplitId, FileRange]]:
+    return [(split_id(piece.split), part) for piece in slices for part in SliceDetail.parse(piece.detail).ranges]
 
 
 @lru_cache(maxsize=4_096)

@@ -13,6 +13,7 @@ from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import JobName, VertexId, job_name
 from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch
 from checkpointing.snapshots import RangeFiles
+from jobs.operators import keyed_job
 from jobs.operators.execute import run_micro_batch
 from jobs.operators.spec import KeyedSpec, VertexPlan
 from jobs.state.compaction import live_files
@@ -85,3 +86,11 @@ def bench(spark, tmp_path):
     warehouse = tmp_path / "ware[house] {1}"
     warehouse.mkdir()
     return lambda plan, **kept: Bench(spark, warehouse, plan, **kept)
+
+
+@pytest.fixture(params=["one task", "exchange"])
+def each_way(request, monkeypatch):
+    """Run small micro-batches in one task, and then as large ones, through Spark's exchange. Return which."""
+    if request.param == "exchange":
+        monkeypatch.setattr(keyed_job, "_FEW_ROWS", -1)
+    return request.param

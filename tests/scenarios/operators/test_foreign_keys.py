@@ -15,7 +15,7 @@ from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
 from jobs.sources.sequence import SequenceSource
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("each_way")]
 
 ALL = -1
 

@@ -33,7 +33,7 @@ from jobs.operators.spec import InputPlan, VertexPlan
 from jobs.pipeline.aggregates import count, named_aggregates
 from jobs.state.merge import KEY_GROUP
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("each_way")]
 
 GROUPS = 128
 MOMENTS = [dt.datetime(year, 2, 3, 4, 5, 6, 789_012, tzinfo=dt.UTC) for year in (1583, 1969, 2013, 9999)]

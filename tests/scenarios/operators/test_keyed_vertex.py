@@ -26,7 +26,7 @@ from jobs.pipeline.aggregates import count, max_of, named_aggregates, sum_of
 BATCHES_MAX = 20
 """The most micro-batches to try. With two workers and two subtasks, a run without any hit would not be chance."""
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("each_way")]
 
 FLIGHTS = StructType(
     [StructField("carrier", StringType()), StructField("hour", TimestampType()), StructField("delay", IntegerType())]
@@ -287,12 +287,15 @@ def test_an_end_of_input_reaches_a_subtask_without_rows(bench):
     assert [True, True] == [bool(output.state) for output in done.outputs]
 
 
-def test_a_run_counts_how_often_its_workers_held_their_state(bench):
-    """Each load of a range with files is a hit, behind, or a miss (D5). A worker soon meets its own range again."""
+def test_a_run_counts_how_often_its_workers_held_their_state(bench, each_way):
+    """Each load of a range with files is a hit, behind, or a miss (D5). A worker soon meets its own range again.
+
+    A single task takes Spark's idle workers in turn, so in between, the other one has written this small state anew.
+    """
     vertex, batches = bench(totals(2)), []
     while not vertex.copies.hits and len(batches) < BATCHES_MAX:
         batches.append(flights(100, len(batches)))
         vertex.run(batches[-1])
-    assert 0 < vertex.copies.hits
+    assert 0 < vertex.copies.hits or each_way == "one task"
     assert 2 * (len(batches) - 1) == vertex.copies.hits + vertex.copies.behind + vertex.copies.misses
     assert by_carrier(*batches) == shown(vertex)

@@ -12,7 +12,7 @@ from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
 from jobs.sources.sequence import SequenceSource
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("each_way")]
 
 STEP = 2**60
 """The numbers 0 to 4 times this value add up to more than a bigint holds. The numbers 0 to 3 do not."""

@@ -1,0 +1,119 @@
+"""Computes the hash of key columns as Spark does, so that a key has the same key group whoever reads its row.
+
+Source: Spark's `Murmur3Hash` with seed 42 (`hash.scala`, `Murmur3_x86_32.java`). The hash of a column is the seed of
+the next one, and a null leaves it as it is. All arithmetic is that of 32 bits, which wraps.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+_SEED: Final = np.uint32(42)
+_LONG_DIGITS: Final = 18
+"""Spark hashes a decimal of up to so many digits as a long, and a longer one as bytes."""
+
+_U32 = NDArray[np.uint32]
+
+
+def can_hash(kind: pa.DataType) -> bool:
+    """Return whether `key_groups` takes a key column of this type. Spark must hash keys of the other types."""
+    plain = (
+        pa.types.is_boolean,
+        pa.types.is_signed_integer,
+        pa.types.is_float32,
+        pa.types.is_float64,
+        pa.types.is_date32,
+        pa.types.is_string,
+        pa.types.is_binary,
+    )
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit == "us")
+    return any(is_kind(kind) for is_kind in plain)
+
+
+def key_groups(keys: Sequence[pa.Array], max_parallelism: int) -> pa.Array:
+    """Return the key group of each row: Spark's `pmod(hash(keys), max_parallelism)`, as int32."""
+    hashes = np.full(len(keys[0]), _SEED, np.uint32)
+    for column in keys:
+        known = None if column.null_count == 0 else pc.is_valid(column).to_numpy(zero_copy_only=False)
+        hashed = _hashed(column, hashes)
+        hashes = hashed if known is None else np.where(known, hashed, hashes)
+    return pa.array(np.mod(hashes.view(np.int32), np.int32(max_parallelism)))
+
+
+def _hashed(column: pa.Array, seeds: _U32) -> _U32:
+    """Return the hashes of a column's values. For nulls they mean nothing."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _of_bytes(column, seeds)
+    if pa.types.is_boolean(kind) or pa.types.is_signed_integer(kind) and kind.bit_width < 64:  # noqa: PLR2004, RUF021
+        return _of_ints(_values(column.cast(pa.int32())).view(np.uint32), seeds)
+    if pa.types.is_date32(kind):
+        return _of_ints(_values(column.view(pa.int32())).view(np.uint32), seeds)
+    if pa.types.is_float32(kind):
+        return _of_ints(_canonical(_values(column)).view(np.uint32), seeds)
+    if pa.types.is_float64(kind):
+        return _of_longs(_canonical(_values(column)).view(np.uint64), seeds)
+    return _of_longs(_values(column.view(pa.int64())).view(np.uint64), seeds)
+
+
+def _values(column: pa.Array) -> NDArray[np.generic]:
+    return np.ascontiguousarray(pc.fill_null(column, 0).to_numpy(zero_copy_only=False))
+
+
+def _canonical(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Return the numbers with one form of zero and one of "not a number", as Java has them."""
+    plain = np.where(values == 0, values.dtype.type(0), values)
+    return np.where(np.isnan(plain), values.dtype.type("nan"), plain)
+
+
+def _of_ints(words: _U32, seeds: _U32) -> _U32:
+    return _finished(_mixed(seeds, words), np.uint32(4))
+
+
+def _of_longs(values: NDArray[np.uint64], seeds: _U32) -> _U32:
+    low, high = values.astype(np.uint32), (values >> np.uint64(32)).astype(np.uint32)
+    return _finished(_mixed(_mixed(seeds, low), high), np.uint32(8))
+
+
+def _of_bytes(column: pa.Array, seeds: _U32) -> _U32:
+    """Return the hashes of texts or bytes: whole words first, then the bytes behind them, each as a signed number."""
+    plain = column.cast(pa.large_binary())
+    _, bounds, content = plain.buffers()
+    ends = np.frombuffer(bounds, np.int64)[plain.offset : plain.offset + len(plain) + 1]
+    data = np.frombuffer(content or b"", np.uint8)
+    starts, lengths = ends[:-1], np.diff(ends)
+    hashes = seeds.copy()
+    words = lengths // 4
+    for word in range(int(words.max(initial=0))):
+        rows = np.flatnonzero(words > word)
+        at = starts[rows] + 4 * word
+        read = [data[at + byte].astype(np.uint32) << np.uint32(8 * byte) for byte in range(4)]
+        hashes[rows] = _mixed(hashes[rows], read[0] | read[1] | read[2] | read[3])
+    for byte in range(3):
+        rows = np.flatnonzero(lengths % 4 > byte)
+        signed = data[starts[rows] + 4 * words[rows] + byte].view(np.int8).astype(np.int32).view(np.uint32)
+        hashes[rows] = _mixed(hashes[rows], signed)
+    return _finished(hashes, lengths.astype(np.uint32))
+
+
+def _mixed(hashes: _U32, words: _U32) -> _U32:
+    """Return the hashes after one word more (`mixK1`, `mixH1`)."""
+    mixed = _rotated(words * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+    return _rotated(hashes ^ mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+
+
+def _rotated(words: _U32, bits: int) -> _U32:
+    return (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))
+
+
+def _finished(hashes: _U32, lengths: "_U32 | np.uint32") -> _U32:
+    """Return the hashes at their end (`fmix`)."""
+    hashes = hashes ^ lengths
+    hashes = (hashes ^ (hashes >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    hashes = (hashes ^ (hashes >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return hashes ^ (hashes >> np.uint32(16))

@@ -1,0 +1,122 @@
+"""Rows that tasks read from Parquet files themselves. Spark neither plans the scan nor makes rows of it.
+
+A scan is possible where no step in Spark comes between the files and the operator, and where `key_hash` knows the types
+of the keys. All other rows come as a DataFrame.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, StringType
+
+from jobs.operators.arrived import EXCHANGED, Splitter, with_key_group
+from jobs.operators.key_hash import can_hash, key_groups
+from jobs.operators.reports import REPORT_SCHEMA
+from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import Spec, StatelessSpec
+from jobs.operators.stateless_task import StatelessTask
+from jobs.operators.worker_heap import freeze_imports
+from jobs.storage.file_scan import FileScan
+
+_TASK_ROWS: Final = 100_000
+"""A task scans about so many rows. A file part is never divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """The rows of an input, as the parts of files that tasks read. There is at least one part."""
+
+    scans: tuple[FileScan, ...]
+
+
+def may_scan(spec: Spec, number: int) -> bool:
+    """Return whether a task can do all that happens to the rows of this input before the operator."""
+    if isinstance(spec, StatelessSpec):
+        return spec.quarantine is None
+    keyed = spec.inputs[number]
+    schema = arrow_schema(keyed.schema)
+    return all(_is_hashed(keyed.schema[key].dataType, schema.field(key).type) for key in keyed.keys)
+
+
+def _is_hashed(kind: DataType, arrow: pa.DataType) -> bool:
+    """Return whether we know the hash. Spark hashes equal texts of a collation alike, which Arrow does not know."""
+    collated = isinstance(kind, StringType) and kind.simpleString() != "string"
+    return can_hash(arrow) and not collated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedScan:
+    """Reads the rows of one keyed input, and splits them into blocks. `shares` are the parts of files by task."""
+
+    shares: tuple[tuple[FileScan, ...], ...]
+    keys: tuple[str, ...]
+    max_parallelism: int
+    splitter: Splitter
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the blocks of the tasks whose numbers are the rows of `batches`. Raises ScanError."""
+        for share in _numbers(batches):
+            yield from self.splitter.run(self._rows(self.shares[share]))
+
+    def all_blocks(self) -> Iterator[pa.RecordBatch]:
+        """Yield the blocks of all parts. Raises ScanError."""
+        return self.splitter.run(self._rows(tuple(chain.from_iterable(self.shares))))
+
+    def _rows(self, scans: Iterable[FileScan]) -> Iterator[pa.RecordBatch]:
+        schema = self.splitter.schema
+        for scan in scans:
+            for batch in scan.batches(schema):
+                groups = key_groups([batch.column(key) for key in self.keys], self.max_parallelism)
+                yield pa.record_batch([groups, *batch.columns], schema=with_key_group(schema))
+
+
+@dataclass(frozen=True, slots=True)
+class StatelessScan:
+    """Reads the rows of a stateless vertex, and writes them. `shares` are the parts of files by task."""
+
+    shares: tuple[tuple[FileScan, ...], ...]
+    task: StatelessTask
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the reports of the tasks whose numbers are the rows of `batches`. Raises ScanError."""
+        for share in _numbers(batches):
+            timed = replace(self.task, writer=self.task.writer.timed())
+            rows = (scan.batches(timed.schema) for scan in self.shares[share])
+            yield from timed.carry_out(chain.from_iterable(rows))
+        freeze_imports()
+
+
+def shares_of(scans: Sequence[FileScan]) -> tuple[tuple[FileScan, ...], ...]:
+    """Return the parts by task: about `_TASK_ROWS` each, in their order."""
+    shares: list[list[FileScan]] = []
+    rows = _TASK_ROWS
+    for scan in scans:
+        if rows >= _TASK_ROWS:
+            shares.append([])
+            rows = 0
+        shares[-1].append(scan)
+        rows += scan.rows
+    return tuple(map(tuple, shares))
+
+
+def keyed_scan(spark: SparkSession, scan: KeyedScan) -> DataFrame:
+    """Return the blocks of an input, one Spark task for each share."""
+    return _numbered(spark, len(scan.shares)).mapInArrow(scan.run, EXCHANGED)
+
+
+def stateless_scan(spark: SparkSession, scan: StatelessScan) -> DataFrame:
+    """Return the reports of a stateless vertex, one Spark task for each share."""
+    return _numbered(spark, len(scan.shares)).mapInArrow(scan.run, REPORT_SCHEMA)
+
+
+def _numbered(spark: SparkSession, tasks: int) -> DataFrame:
+    return spark.range(0, tasks, 1, tasks)
+
+
+def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(0).to_pylist()

@@ -1,0 +1,106 @@
+"""Reads a part of a Parquet file by columns. A task does so itself where no step in Spark comes before it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs.storage.location import place_in
+from jobs.storage.parquet import parquet_of
+
+_BATCH_ROWS: Final = 64 * 1024
+
+
+class ScanError(Exception):
+    """A file cannot be read. The message names it, and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """The two columns that a source adds: the split of the rows, and their positions.
+
+    `first` is the position of the file's row 0.
+    """
+
+    split_column: str
+    split: str
+    position_column: str
+    first: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileScan:
+    """The rows `first` to `end` (exclusive) of a Parquet file. `root` is the address of a storage, `name` a file there.
+
+    `bytes` is the size of the whole file. With a `numbering`, its two columns are not read, but made.
+    """
+
+    root: str
+    name: str
+    first: int
+    end: int
+    bytes: int
+    numbering: Numbering | None = None
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows the part has."""
+        return self.end - self.first
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in `schema`. A column that the file lacks is null, and a narrower type is widened.
+
+        Raises ScanError.
+        """
+        place = place_in(self.root, self.name)
+        try:
+            with pq.ParquetFile(parquet_of(place)) as file:
+                for first, batch in self._parts(file, schema):
+                    yield self._in_schema(batch, first, schema)
+        except (pa.ArrowException, OSError) as error:
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ScanError(f"{place} cannot be read ({why}): put it back as it was") from error
+
+    def _parts(self, file: pq.ParquetFile, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield batches of the asked rows, each with the number of its first row in the file."""
+        made = () if self.numbering is None else (self.numbering.split_column, self.numbering.position_column)
+        wanted = [name for name in schema.names if name not in made and name in file.schema_arrow.names]
+        groups, at = _groups(file, self.first, self.end)
+        for batch in file.iter_batches(_BATCH_ROWS, groups, wanted):
+            start, stop = max(self.first - at, 0), min(self.end - at, batch.num_rows)
+            if start < stop:
+                yield at + start, batch.slice(start, stop - start)
+            at += batch.num_rows
+
+    def _in_schema(self, batch: pa.RecordBatch, first: int, schema: pa.Schema) -> pa.RecordBatch:
+        made: dict[str, pa.Array] = {}
+        if self.numbering is not None:
+            known, start = self.numbering, self.numbering.first + first
+            made[known.split_column] = pa.repeat(pa.scalar(known.split, pa.string()), batch.num_rows)
+            made[known.position_column] = pa.array(range(start, start + batch.num_rows), pa.int64())
+        columns = []
+        for field in schema:
+            if field.name in made:
+                columns.append(made[field.name])
+            elif field.name in batch.schema.names:
+                columns.append(batch.column(field.name).cast(field.type))
+            else:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+        return pa.record_batch(columns, schema=schema)
+
+
+def _groups(file: pq.ParquetFile, first: int, end: int) -> tuple[list[int], int]:
+    """Return the row groups that hold rows from `first` to `end`, and the number of the first of their rows."""
+    groups: list[int] = []
+    begins, at = first, 0
+    for number in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(number).num_rows
+        if at < end and at + rows > first:
+            begins = at if not groups else begins
+            groups.append(number)
+        at += rows
+    if at < end:
+        raise pa.ArrowInvalid(f"it has {at} rows instead of at least {end}")
+    return groups, begins

@@ -1,0 +1,107 @@
+"""Tests that tasks read the slices of a file source exactly as Spark does, and leave to Spark what they cannot."""
+
+import datetime as dt
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.operators.schemas import arrow_schema
+from jobs.sources.files import FileSource
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("text", pa.string()),
+        ("moment", pa.timestamp("us", "UTC")),
+        ("day", pa.date32()),
+        ("price", pa.decimal128(20, 2)),
+        ("tags", pa.list_(pa.string())),
+    ]
+)
+FIRST = dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)
+
+
+def laid_out(root, stored=SCHEMA, **written):
+    """Write files of two splits. Their columns are stored in another order than the schema's, with small row groups."""
+    for split, files in {"EWR": (7, 5), "JFK": (9,)}.items():
+        (root / split).mkdir(parents=True)
+        for number, rows in enumerate(files):
+            columns = {
+                "number": [None, *range(1, rows)],
+                "text": [f"{split} {row}" for row in range(rows)],
+                "moment": [FIRST + dt.timedelta(seconds=row) for row in range(rows)],
+                "day": [dt.date(1583, 1, 1) + dt.timedelta(row) for row in range(rows)],
+                "price": [Decimal(row) / 4 for row in range(rows)],
+                "tags": [["a", None], [], None, *[["b"]] * (rows - 3)],
+            }
+            names = list(reversed(stored.names))
+            table = pa.table({name: pa.array(columns[name], stored.field(name).type) for name in names})
+            pq.write_table(table, root / split / f"{number}.parquet", row_group_size=2, **written)
+
+
+def slices_of(source, max_rows):
+    """Return all slices of a source, of so many rows each."""
+    found = []
+    for split in source.splits():
+        position = None
+        while piece := source.poll(PollSource(VertexId("s"), SplitId(split), position, max_rows)):
+            found.append(piece)
+            position = piece.end
+    return found
+
+
+def scanned(scans, schema):
+    """Return the rows that tasks read."""
+    return pa.Table.from_batches([batch for scan in scans for batch in scan.batches(schema)], schema)
+
+
+@pytest.mark.parametrize("max_rows", [1, 3, 100])
+def test_tasks_read_the_rows_that_spark_reads(spark, tmp_path, max_rows):
+    """Values, splits and positions are equal, for all slices and for some of them."""
+    laid_out(tmp_path)
+    source = FileSource(tmp_path, from_arrow_schema(SCHEMA))
+    slices = slices_of(source, max_rows)
+    for some in (slices, slices[:1], slices[1::2] or slices):
+        theirs = source.read(spark, some)
+        schema = arrow_schema(theirs.schema)
+        order = [(SPLIT_COLUMN, "ascending"), (POSITION_COLUMN, "ascending")]
+        ours = scanned(source.scans(some), schema).sort_by(order)
+        assert ours.to_pylist() == theirs.toArrow().cast(schema).sort_by(order).to_pylist()
+        assert ours.num_rows == sum(piece.rows for piece in some)
+
+
+class DoubledSource(FileSource):
+    """A user's source, which changes the rows when they are read."""
+
+    def read(self, spark, slices):
+        """Return each row twice."""
+        rows = super().read(spark, slices)
+        return rows.unionAll(rows)
+
+
+@pytest.mark.parametrize("case", ["nanoseconds", "96 bits", "old calendar", "options", "corrupt column", "own read"])
+def test_what_arrow_reads_in_another_way_is_left_to_spark(tmp_path, case):
+    """The same rows would have other values, or the source's own steps would be missing."""
+    moments = pa.timestamp("ns" if case in {"nanoseconds", "96 bits"} else "us", "UTC")
+    stored = SCHEMA.set(2, pa.field("moment", moments))
+    if case == "old calendar":
+        stored = stored.with_metadata({"org.apache.spark.legacyDateTime": ""})
+    laid_out(tmp_path, stored, use_deprecated_int96_timestamps=case == "96 bits")
+    if case == "old calendar":
+        for path in tmp_path.rglob("*.parquet"):
+            pq.write_table(pq.read_table(path).replace_schema_metadata(stored.metadata), path)
+    given = {
+        "options": {"options": {"mergeSchema": "false"}},
+        "corrupt column": {"columns": "quarantine", "corrupt_column": "_corrupt"},
+    }
+    made = DoubledSource if case == "own read" else FileSource
+    source = made(tmp_path, from_arrow_schema(SCHEMA), **given.get(case, {}))
+    assert source.scans(slices_of(source, 3)) is None
