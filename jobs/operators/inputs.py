@@ -20,7 +20,7 @@ from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
 from jobs.operators.scanned import Scanned
 from jobs.operators.schemas import nullable_schema
-from jobs.operators.spec import Chain, InputPlan, InvalidSpecError, OffersScans
+from jobs.operators.spec import Chain, ColumnChoice, InputPlan, InvalidSpecError, OffersScans
 from jobs.state.files import schema_of
 from jobs.storage.address import Root, StoreUrl, parsed
 from jobs.storage.file_scan import FileScan
@@ -46,7 +46,8 @@ def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment]
 
 def scanned_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Scanned | None:
     """Return the parts of files that tasks can read themselves, or None if Spark must read the input, or nothing is."""
-    if plan.chain is not None or plan.of_changes:
+    has_steps = plan.chain is not None and not isinstance(plan.chain, ColumnChoice)
+    if has_steps or plan.of_changes:
         return None
     scans = [
         FileScan(root=str(warehouse), name=file.path, first=0, end=file.rows, bytes=file.bytes)

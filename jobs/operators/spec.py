@@ -23,6 +23,18 @@ from jobs.storage.file_scan import FileScan
 Chain = Callable[[DataFrame], DataFrame]
 """Stateless steps, which run in the Spark job of each consumer. They must be deterministic."""
 
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """Steps that only leave columns out or order them anew. A task that scans files reads the right columns anyway."""
+
+    chain: Chain
+
+    def __call__(self, rows: DataFrame) -> DataFrame:
+        """Return the rows with the chosen columns."""
+        return self.chain(rows)
+
+
 FAILED = "_failed"
 """The column of a quarantine table that names the failed expectations, joined by ', '."""
 
