@@ -5,7 +5,8 @@ and never takes the rows of a block apart. A block belongs to one input and has 
 schema, because both sides know it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -109,14 +110,25 @@ def _blocks(rows: pa.RecordBatch) -> Iterator[pa.Buffer]:
 
 def take_apart(batches: Iterable[pa.RecordBatch], schemas: Sequence[pa.Schema]) -> Arrived:
     """Return the rows of these blocks by tag, each in its schema and with the key group in front."""
+    return arrived(blocks_by_tag(batches, schemas), schemas)
+
+
+def blocks_by_tag(batches: Iterable[pa.RecordBatch], schemas: Sequence[pa.Schema]) -> dict[int, list[pa.RecordBatch]]:
+    """Return what is in these blocks, by tag, in the order in which they came."""
     wanted = [with_key_group(schema) for schema in schemas]
-    parts: list[list[pa.RecordBatch]] = [[] for _ in wanted]
+    parts: dict[int, list[pa.RecordBatch]] = defaultdict(list)
     for batch in batches:
         for tag, block in zip(batch.column(TAG).to_pylist(), batch.column(BLOCK), strict=True):
             if tag != WAKING:
                 parts[tag].append(pa.ipc.read_record_batch(block.as_buffer(), wanted[tag]))
+    return parts
+
+
+def arrived(parts: Mapping[int, Sequence[pa.RecordBatch]], schemas: Sequence[pa.Schema]) -> Arrived:
+    """Return rows by tag as frames. They have the columns of their tag's schema, with the key group in front."""
+    wanted = (with_key_group(schema) for schema in schemas)
     return Arrived(
-        tuple(frame_of(pa.Table.from_batches(own, schema)) for own, schema in zip(parts, wanted, strict=True))
+        tuple(frame_of(pa.Table.from_batches(parts.get(tag, ()), schema)) for tag, schema in enumerate(wanted))
     )
 
 

@@ -3,7 +3,8 @@
 Key group = pmod(Spark's hash of the key columns, max parallelism). Spark computes it, or `key_hash` does so exactly as
 Spark. So equal keys always have the same, wherever their rows come from. The subtask that owns it is the Spark
 partition (`repartitionById` promises exactly that). A small micro-batch needs no exchange: one task runs all subtasks
-in turn.
+in turn. Neither does a larger one whose files tasks read themselves: each subtask's task keeps the rows of its own key
+groups.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,10 +25,10 @@ from jobs.operators.functions import EndsInput
 from jobs.operators.inputs import in_schema, renamed_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
 from jobs.operators.reports import REPORT_SCHEMA
-from jobs.operators.scanned import KeyedScan, Scanned, keyed_scan, shares_of
+from jobs.operators.scanned import KeyedScan, Scanned, keyed_scan, numbered, shares_of
 from jobs.operators.schemas import arrow_schema, quoted
 from jobs.operators.spec import KeyedSpec
-from jobs.operators.together import SubtasksTogether
+from jobs.operators.without_exchange import WithoutExchange
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import fits
 from jobs.state.merge import KEY_GROUP
@@ -40,6 +41,10 @@ _FEW_ROWS: Final = 50_000
 _FEW_BYTES: Final = 4 * 1024 * 1024
 _FEW_SUBTASKS: Final = 8
 """With so few rows and subtasks, one task runs all subtasks in turn. An exchange would take longer than their work."""
+_READ_BY_ALL_ROWS: Final = 2_000_000
+_READ_BY_ALL_BYTES: Final = 64 * 1024 * 1024
+_READERS: Final = 4
+"""So many rows are read by the tasks of so many subtasks, each for itself. That takes less than an exchange."""
 
 
 def keyed_job(
@@ -58,8 +63,13 @@ def keyed_job(
     if others:
         rows = renamed_rows(spark, spec.output, others, parsed(writer.root), spec.columns_renamed_from)
         branches.append((len(spec.inputs), rows, spec.output, spec.keys))
-    if not others and _is_small(spec, effect, writer):
-        return _in_one_task(spark, spec, branches, task)
+    if not others and not isinstance(parsed(writer.root), StoreUrl):
+        if _has_at_most(effect, _FEW_ROWS, _FEW_BYTES) and spec.parallelism <= _FEW_SUBTASKS:
+            return _in_one_task(spark, spec, branches, task)
+        scans = _scans(spec, branches)
+        few = _has_at_most(effect, _READ_BY_ALL_ROWS, _READ_BY_ALL_BYTES) and spec.parallelism <= _READERS
+        if few and len(scans) == len(branches):
+            return _scanning(spark, WithoutExchange(task, scans), tasks=spec.parallelism)
     wakes = must_wake(spec, effect)
     arriving = [_blocks(spark, spec, branch) for branch in branches]
     if wakes:
@@ -71,20 +81,25 @@ def keyed_job(
     )
 
 
-def _is_small(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> bool:
-    """Return whether one task runs all subtasks. In a store it does not, because it would load their states in turn."""
+def _has_at_most(effect: RunMicroBatch, rows: int, size: int) -> bool:
     segments = [segment for entry in effect.inputs for segment in entry.segments]
-    few = sum(each.rows for each in segments) <= _FEW_ROWS and sum(each.bytes for each in segments) <= _FEW_BYTES
-    return few and spec.parallelism <= _FEW_SUBTASKS and not isinstance(parsed(writer.root), StoreUrl)
+    return sum(each.rows for each in segments) <= rows and sum(each.bytes for each in segments) <= size
 
 
 def _in_one_task(spark: SparkSession, spec: KeyedSpec, branches: Sequence[_Branch], task: KeyedTask) -> DataFrame:
-    scans = tuple(_keyed_scan(spec, branch, branch[1]) for branch in branches if isinstance(branch[1], Scanned))
-    together = SubtasksTogether(task, scans)
+    subtasks = WithoutExchange(task, _scans(spec, branches))
     frames = [_blocks(spark, spec, branch) for branch in branches if isinstance(branch[1], DataFrame)]
     if not frames:
-        return spark.range(0, 1, 1, 1).mapInArrow(together.run_scans, REPORT_SCHEMA)
-    return reduce(DataFrame.union, frames).coalesce(1).mapInArrow(together.run, REPORT_SCHEMA)
+        return _scanning(spark, subtasks, tasks=1)
+    return reduce(DataFrame.union, frames).coalesce(1).mapInArrow(subtasks.run, REPORT_SCHEMA)
+
+
+def _scanning(spark: SparkSession, subtasks: WithoutExchange, *, tasks: int) -> DataFrame:
+    return numbered(spark, subtasks.task.parallelism, tasks).mapInArrow(subtasks.run_scans, REPORT_SCHEMA)
+
+
+def _scans(spec: KeyedSpec, branches: Sequence[_Branch]) -> tuple[KeyedScan, ...]:
+    return tuple(_keyed_scan(spec, branch, branch[1]) for branch in branches if isinstance(branch[1], Scanned))
 
 
 def misfits(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[FileHandle, ...]:

@@ -119,8 +119,15 @@ class KeyedTask:
 
     def carry_out(self, subtask: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do what `run` promises, for this subtask."""
-        schemas = [layout.schema for layout in self.inputs] + self._range_schemas()
-        arrived = take_apart(batches, schemas)
+        yield from self.take(subtask, take_apart(batches, self.schemas))
+
+    @property
+    def schemas(self) -> list[pa.Schema]:
+        """Return the schemas of all that can arrive, by tag."""
+        return [layout.schema for layout in self.inputs] + self._range_schemas()
+
+    def take(self, subtask: int, arrived: Arrived) -> Iterator[pa.RecordBatch]:
+        """Do what `run` promises, for this subtask and its rows."""
         if arrived.rows == 0 and not self._must_run(subtask):
             return
         own = range_of(subtask=subtask, parallelism=self.parallelism, max_parallelism=self.max_parallelism)

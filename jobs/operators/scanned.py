@@ -10,9 +10,11 @@ from itertools import chain
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StringType
 
+from checkpointing.key_groups import range_of
 from jobs.operators.arrived import EXCHANGED, Splitter, with_key_group
 from jobs.operators.key_hash import can_hash, key_groups
 from jobs.operators.reports import REPORT_SCHEMA
@@ -20,6 +22,7 @@ from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import Spec, StatelessSpec
 from jobs.operators.stateless_task import StatelessTask
 from jobs.operators.worker_heap import freeze_imports
+from jobs.state.merge import KEY_GROUP
 from jobs.storage.file_scan import FileScan
 
 _TASK_ROWS: Final = 100_000
@@ -59,12 +62,22 @@ class KeyedScan:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the blocks of the tasks whose numbers are the rows of `batches`. Raises ScanError."""
-        for share in _numbers(batches):
+        for share in numbers(batches):
             yield from self.splitter.run(self._rows(self.shares[share]))
 
-    def all_blocks(self) -> Iterator[pa.RecordBatch]:
-        """Yield the blocks of all parts. Raises ScanError."""
-        return self.splitter.run(self._rows(tuple(chain.from_iterable(self.shares))))
+    def by_subtask(self, subtasks: Sequence[int]) -> dict[int, list[pa.RecordBatch]]:
+        """Return the rows of all parts that belong to these subtasks, with their key groups. Raises ScanError."""
+        of: dict[int, list[pa.RecordBatch]] = {subtask: [] for subtask in subtasks}
+        for batch in self._rows(chain.from_iterable(self.shares)):
+            for subtask, rows in of.items():
+                rows.append(self._owned(batch, subtask))
+        return of
+
+    def _owned(self, rows: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
+        to = self.splitter
+        own = range_of(subtask=subtask, parallelism=to.parallelism, max_parallelism=to.max_parallelism)
+        group = rows.column(KEY_GROUP)
+        return rows.filter(pc.and_(pc.greater_equal(group, own.first), pc.less_equal(group, own.last)))
 
     def _rows(self, scans: Iterable[FileScan]) -> Iterator[pa.RecordBatch]:
         schema = self.splitter.schema
@@ -83,7 +96,7 @@ class StatelessScan:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the reports of the tasks whose numbers are the rows of `batches`. Raises ScanError."""
-        for share in _numbers(batches):
+        for share in numbers(batches):
             timed = replace(self.task, writer=self.task.writer.timed())
             rows = (scan.batches(timed.schema) for scan in self.shares[share])
             yield from timed.carry_out(chain.from_iterable(rows))
@@ -105,18 +118,20 @@ def shares_of(scans: Sequence[FileScan]) -> tuple[tuple[FileScan, ...], ...]:
 
 def keyed_scan(spark: SparkSession, scan: KeyedScan) -> DataFrame:
     """Return the blocks of an input, one Spark task for each share."""
-    return _numbered(spark, len(scan.shares)).mapInArrow(scan.run, EXCHANGED)
+    return numbered(spark, len(scan.shares), len(scan.shares)).mapInArrow(scan.run, EXCHANGED)
 
 
 def stateless_scan(spark: SparkSession, scan: StatelessScan) -> DataFrame:
     """Return the reports of a stateless vertex, one Spark task for each share."""
-    return _numbered(spark, len(scan.shares)).mapInArrow(scan.run, REPORT_SCHEMA)
+    return numbered(spark, len(scan.shares), len(scan.shares)).mapInArrow(scan.run, REPORT_SCHEMA)
 
 
-def _numbered(spark: SparkSession, tasks: int) -> DataFrame:
-    return spark.range(0, tasks, 1, tasks)
+def numbered(spark: SparkSession, count: int, tasks: int) -> DataFrame:
+    """Return the numbers up to `count` (exclusive) as the rows of so many tasks."""
+    return spark.range(0, count, 1, tasks)
 
 
-def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+def numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    """Yield the numbers that a task has got: its rows have nothing else."""
     for batch in batches:
         yield from batch.column(0).to_pylist()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -75,15 +76,13 @@ class FileScan:
             at += batch.num_rows
 
     def _in_schema(self, batch: pa.RecordBatch, first: int, schema: pa.Schema) -> pa.RecordBatch:
-        made: dict[str, pa.Array] = {}
-        if self.numbering is not None:
-            known, start = self.numbering, self.numbering.first + first
-            made[known.split_column] = pa.repeat(pa.scalar(known.split, pa.string()), batch.num_rows)
-            made[known.position_column] = pa.array(range(start, start + batch.num_rows), pa.int64())
         columns = []
         for field in schema:
-            if field.name in made:
-                columns.append(made[field.name])
+            if self.numbering is not None and field.name == self.numbering.split_column:
+                columns.append(pa.repeat(pa.scalar(self.numbering.split, field.type), batch.num_rows))
+            elif self.numbering is not None and field.name == self.numbering.position_column:
+                start = self.numbering.first + first
+                columns.append(pa.array(np.arange(start, start + batch.num_rows, dtype=np.int64)))
             elif field.name in batch.schema.names:
                 columns.append(batch.column(field.name).cast(field.type))
             else:

@@ -88,9 +88,11 @@ def bench(spark, tmp_path):
     return lambda plan, **kept: Bench(spark, warehouse, plan, **kept)
 
 
-@pytest.fixture(params=["one task", "exchange"])
+@pytest.fixture(params=["one task", "own scans", "exchange"])
 def each_way(request, monkeypatch):
-    """Run small micro-batches in one task, and then as large ones, through Spark's exchange. Return which."""
-    if request.param == "exchange":
+    """Run small micro-batches in one task, in a task for each subtask, and through Spark's exchange. Return which."""
+    if request.param != "one task":
         monkeypatch.setattr(keyed_job, "_FEW_ROWS", -1)
+    if request.param == "exchange":
+        monkeypatch.setattr(keyed_job, "_READ_BY_ALL_ROWS", -1)
     return request.param
