@@ -30,6 +30,13 @@ TEMPORARY: Final = "spark.local.dir"
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 """A JVM ignores an archive that does not fit, and prints nothing about it."""
+LATE_C2: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=24000 "
+    "-XX:Tier4CompileThreshold=600000 -XX:Tier4BackEdgeThreshold=1600000"
+)
+"""The thorough compiler (C2) begins forty times later than by default. The planning of small micro-batches runs a lot
+of code a few thousand times. To compile it thoroughly took more CPU than it saved. Loops over rows still get there.
+"""
 
 _PACKED: Final = "tidemark"
 PACKED_PYTHON: Final = f"./{_PACKED}/bin/python"
@@ -187,8 +194,9 @@ def classic_settings(config: SparkConfig) -> dict[str, str]:
         "spark.python.worker.reuse": "true",
         "spark.sql.catalogImplementation": "in-memory",
     }
+    settings[JVM_OPTIONS] = LATE_C2
     if CLASS_ARCHIVE.exists():
-        settings[JVM_OPTIONS] = f'"-XX:SharedArchiveFile={CLASS_ARCHIVE}" {SILENT}'
+        settings[JVM_OPTIONS] = f'{LATE_C2} "-XX:SharedArchiveFile={CLASS_ARCHIVE}" {SILENT}'
     if is_local(config):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if config.archive is not None:

@@ -28,9 +28,10 @@ def archive(tmp_path, monkeypatch):
 
 def test_a_session_starts_with_the_archive_if_it_is_there(archive):
     """Without an archive the JVM gets no option for it. The user's own options come last."""
-    assert JVM_OPTIONS not in classic_settings(SparkConfig())
+    assert session.LATE_C2 == classic_settings(SparkConfig())[JVM_OPTIONS]
     archive.write_bytes(b"classes")
-    assert classic_settings(SparkConfig())[JVM_OPTIONS].startswith(f'"-XX:SharedArchiveFile={archive}" -Xlog:cds=off')
+    with_archive = f'{session.LATE_C2} "-XX:SharedArchiveFile={archive}" {session.SILENT}'
+    assert with_archive == classic_settings(SparkConfig())[JVM_OPTIONS]
     own = SparkConfig(settings={JVM_OPTIONS: "-Xss4m"})
     assert "-Xss4m" == classic_settings(own)[JVM_OPTIONS]
 
@@ -74,6 +75,6 @@ def test_an_archive_is_made_and_another_file_is_passed_over(tmp_path):
 
 def _version(archive):
     java = shutil.which("java") or f"{os.environ['JAVA_HOME']}/bin/java"
-    words = [java, f"-XX:SharedArchiveFile={archive}", *session.SILENT.split(), "-version"]
+    words = [java, *session.LATE_C2.split(), f"-XX:SharedArchiveFile={archive}", *session.SILENT.split(), "-version"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     return done.stdout + done.stderr
