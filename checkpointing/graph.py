@@ -60,7 +60,7 @@ class Vertex:
     Every part but the last is bounded.
     `meanings` say how the columns of a keyed vertex's state are computed, and its checkpoints record them.
     `renamed_from` is the vertex's id in older checkpoints. `columns_renamed_from` has the old names of columns of its
-    state and of its table, by the new ones. `changes_of` is the keyed vertex whose changes it takes.
+    state and of its table, by the new ones. `changes_of` are the keyed vertices whose changes it takes.
     """
 
     id: VertexId
@@ -73,7 +73,7 @@ class Vertex:
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
     bounded: bool = False
     parts: tuple[str, ...] = ()
-    changes_of: VertexId | None = None
+    changes_of: tuple[VertexId, ...] = ()
 
     def part(self, split: str) -> int:
         """Return the place of a split's part, from 0. All splits of a source without parts have place 0."""

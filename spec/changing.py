@@ -119,7 +119,7 @@ _MEANINGS: Final = (ColumnMeaning(column="n", function="count"), ColumnMeaning(c
 _GRAPH: Final = JobGraph(
     (
         Vertex(_FIRST, VertexKind.KEYED, 1),
-        Vertex(_SECOND, VertexKind.KEYED, 1, meanings=_MEANINGS, changes_of=_FIRST),
+        Vertex(_SECOND, VertexKind.KEYED, 1, meanings=_MEANINGS, changes_of=(_FIRST,)),
     ),
     (EdgeId(_FIRST, _SECOND),),
 )

@@ -1,6 +1,6 @@
-"""Runs the changelog cases on the functions that the product's tasks call: aggregates that take rows back.
+"""Runs the changelog cases on the functions that the product's tasks call: aggregates and joins that take rows back.
 
-It is the only module of the spec that calls `jobs`: aggregates are no decision of the protocol, so the core has none.
+The functions are of `jobs`: what an operator computes is no decision of the protocol, so the core has none.
 """
 
 from collections import Counter
@@ -25,10 +25,12 @@ from jobs.pipeline.aggregates import (
 )
 from jobs.state.frames import empty_frame
 from jobs.state.merge import KEY_GROUP
+from spec import vectors_joins
 
 Case = Mapping[str, Any]
 
 _GROUPED = "group_agg"
+_JOIN = "join"
 _LONG = pl.Int64()
 
 
@@ -72,6 +74,8 @@ def claims(legend: Mapping[str, Any]) -> bool:
 
 def skip_reason(_legend: Mapping[str, Any], case: Case) -> str | None:
     """Return why the product has nothing that this case could run on."""
+    if case["kind"] == _JOIN:
+        return vectors_joins.skip_reason(case)
     if case["kind"] != _GROUPED:
         return f"no operator of the kind {case['kind']} takes changes"
     if "ttl" in case["given"]:
@@ -81,7 +85,7 @@ def skip_reason(_legend: Mapping[str, Any], case: Case) -> str | None:
 
 def run_case(_legend: Mapping[str, Any], case: Case) -> list[str]:
     """Run one case. Return what does not hold."""
-    return list(_problems(case))
+    return list(vectors_joins.problems(case) if case["kind"] == _JOIN else _problems(case))
 
 
 def _problems(case: Case) -> Iterator[str]:

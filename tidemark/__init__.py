@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         var_of,
     )
     from jobs.pipeline.failures import InvalidPipelineError
+    from jobs.pipeline.joins import join
     from jobs.pipeline.newest import newest_rows
     from jobs.pipeline.pipeline import Pipeline
     from jobs.pipeline.ports import CheckpointListener, MasterHook
@@ -180,6 +181,7 @@ __all__ = [
     "count",
     "count_distinct",
     "first_of",
+    "join",
     "last_of",
     "max_by",
     "max_of",
@@ -226,6 +228,7 @@ _MODULES: Final = {
         "sum_of",
         "var_of",
     ),
+    "jobs.pipeline.joins": ("join",),
     "jobs.pipeline.newest": ("newest_rows",),
     "jobs.quality.expectation": ("Expectation", "InvalidExpectationError"),
     "jobs.reading": (

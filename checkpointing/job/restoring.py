@@ -114,17 +114,20 @@ def _check_changes(vertex: Vertex, record: CheckpointRecord) -> None:
     Its state must come from all rows that the upstream vertex has added and not taken back: else it would take back
     rows that it never got. So both begin together, and no column of its state begins later.
     """
-    if vertex.changes_of is None:
+    for upstream in vertex.changes_of:
+        _require_all_changes(vertex, upstream, record)
+
+
+def _require_all_changes(vertex: Vertex, upstream: VertexId, record: CheckpointRecord) -> None:
+    was, its = _vertex(record, vertex.id), _vertex(record, upstream)
+    if was is None and its is None:
         return
-    was, upstream = _vertex(record, vertex.id), _vertex(record, vertex.changes_of)
-    if was is None and upstream is None:
-        return
-    begins = f"give {vertex.id!r} and {vertex.changes_of!r} new ids: then both begin without state, together"
-    if was is None or upstream is None:
-        new, old = (vertex.id, vertex.changes_of) if was is None else (vertex.changes_of, vertex.id)
+    begins = f"give {vertex.id!r} and {upstream!r} new ids: then both begin without state, together"
+    if was is None or its is None:
+        new, old = (vertex.id, upstream) if was is None else (upstream, vertex.id)
         raise CutDoesNotFitError(
             f"checkpoint {record.checkpoint} holds state of {old!r} and none of {new!r}; {vertex.id!r} takes the "
-            f"changes of {vertex.changes_of!r}, and would take back rows that it never got. To go on, {begins}"
+            f"changes of {upstream!r}, and would take back rows that it never got. To go on, {begins}"
         )
     recorded = {meaning.column for meaning in was.meanings or ()}
     columns = {meaning.column: vertex.columns_renamed_from.get(meaning.column) for meaning in vertex.meanings}
@@ -132,7 +135,7 @@ def _check_changes(vertex: Vertex, record: CheckpointRecord) -> None:
     if lacking:
         raise CutDoesNotFitError(
             f"checkpoint {record.checkpoint} holds state of {vertex.id!r} without {lacking[0]!r}; the vertex takes the "
-            f"changes of {vertex.changes_of!r}, and for this column it would take back rows that it never got. Leave "
+            f"changes of {upstream!r}, and for this column it would take back rows that it never got. Leave "
             f"the column out, or {begins}"
         )
 

@@ -17,9 +17,10 @@ from checkpointing.key_groups import KeyGroupRange, range_of
 from checkpointing.snapshots import RangeFiles
 from jobs.operators.aggregate import KeyedAggregates
 from jobs.operators.arrived import Arrived, take_apart
-from jobs.operators.changes import changes_of, with_kind
+from jobs.operators.changes import KIND, changes_of, with_kind
 from jobs.operators.changing import ChangingAggregates
 from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
+from jobs.operators.join import JoinFunction
 from jobs.operators.own_keys import require_own_keys
 from jobs.operators.reports import TaskReport, report_batch
 from jobs.operators.worker_heap import freeze_imports
@@ -139,6 +140,8 @@ class KeyedTask:
         range_state = self._range_state(subtask, own)
         if isinstance(self.function, MergesPartials):
             made = self._aggregate(self.function, range_state, rows[0])
+        elif isinstance(self.function, JoinFunction):
+            made = self._join(self.function, range_state, rows, self._touched(rows))
         else:
             made = self._process(range_state, rows, self._touched(rows))
         written = self._write_output(made.output)
@@ -175,6 +178,21 @@ class KeyedTask:
         gone = delta.filter(DELETED).select(self.keys)
         written = (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
         return Computed(output=output, state=written, changes=changes, gone=gone)
+
+    def _join(
+        self, function: JoinFunction, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
+    ) -> Computed:
+        """Return the changes of the joined rows. Where nobody takes changes, no row is taken back: they are output."""
+        if touched.is_empty() and not state.outdated:
+            return Computed(output=empty_frame(self.output_schema), state=())
+        loaded = state.load()
+        before = of_keys(loaded, touched, self.keys)
+        done = function.process([frame.drop(KEY_GROUP) for frame in rows], before.drop(KEY_GROUP))
+        changes = conform(done.output, with_kind(self.output_schema), self.operator, "output")
+        held = conform(done.state, self.state_schema, self.operator, "state")
+        delta = change_of(before, held, touched, self.keys)
+        written = (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
+        return Computed(output=changes.drop(KIND), state=written, changes=changes)
 
     def _shown(self, function: MergesPartials, state: pl.DataFrame) -> pl.DataFrame:
         """Return the output rows of these state rows."""

@@ -1,4 +1,4 @@
-"""Builds the specifications of the built-in keyed vertices: aggregates and enrichments."""
+"""Builds the specifications of the built-in keyed vertices: aggregates, joins and enrichments."""
 
 from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, Unpack
@@ -11,7 +11,8 @@ from jobs.operators.aggregate import Aggregate, KeyedAggregates, needed_columns,
 from jobs.operators.changes import KIND
 from jobs.operators.changing import ROWS, ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.enrich import EnrichFunction, enrich_schema, enrich_state_schema, gained_names
-from jobs.operators.meanings import aggregate_meanings, enrich_meanings
+from jobs.operators.join import JoinFunction, JoinType, join_schema, join_state_schema, own_columns
+from jobs.operators.meanings import aggregate_meanings, enrich_meanings, join_meanings
 from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
 from jobs.state.backends import StateBackend
 
@@ -50,7 +51,7 @@ def changing_aggregate_spec(
     changing = changing_aggregates(aggregates, rows)
     needed = needed_columns(keys, changing, rows)
     return KeyedSpec(
-        inputs=(KeyedInput(keys=keys, schema=StructType([*needed.fields, StructField(KIND, StringType())])),),
+        inputs=(KeyedInput(keys=keys, schema=_with_kind(needed)),),
         function=ChangingAggregates(keys, changing),
         state=changing_state_schema(keys, changing, rows),
         output=output_schema(keys, changing, rows),
@@ -82,3 +83,32 @@ def enrich_spec(
         meanings=enrich_meanings(right, right_keys, latest_by),
         **place,
     )
+
+
+def join_spec(
+    *,
+    left: StructType,
+    right: StructType,
+    keys: tuple[str, ...],
+    right_keys: tuple[str, ...],
+    how: JoinType,
+    changelogs: tuple[bool, bool],
+    **place: Unpack[KeyedPlace],
+) -> KeyedSpec:
+    """Return the vertex that joins left rows (input 0) and right rows (input 1) by key.
+
+    `changelogs` say which of the inputs are changelogs.
+    """
+    sides = zip((left, right), (keys, right_keys), changelogs, strict=True)
+    return KeyedSpec(
+        inputs=tuple(KeyedInput(keys=of, schema=_with_kind(rows) if changes else rows) for rows, of, changes in sides),
+        function=JoinFunction(keys, right_keys, own_columns(left, keys), own_columns(right, right_keys), how),
+        state=join_state_schema(left, right, keys, right_keys),
+        output=join_schema(left, right, keys, right_keys),
+        meanings=join_meanings(left, right, keys, right_keys),
+        **place,
+    )
+
+
+def _with_kind(rows: StructType) -> StructType:
+    return StructType([*rows.fields, StructField(KIND, StringType())])

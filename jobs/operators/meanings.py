@@ -9,6 +9,8 @@ from checkpointing.state_meaning import PROCESS, Argument, ColumnMeaning
 from jobs.operators.aggregate import Named
 from jobs.operators.enrich import RIGHT, WAITING
 from jobs.operators.functions import KeyedFunction
+from jobs.operators.join import LEFT
+from jobs.operators.join import RIGHT as JOINED_RIGHT
 
 
 class InvalidStateVersionError(ValueError):
@@ -35,6 +37,16 @@ def enrich_meanings(
     return (
         ColumnMeaning(column=RIGHT, function=function, arguments=_arguments(right, (*right_keys, *ordered))),
         ColumnMeaning(column=WAITING, function="waiting_left_rows"),
+    )
+
+
+def join_meanings(
+    left: StructType, right: StructType, keys: Sequence[str], right_keys: Sequence[str]
+) -> tuple[ColumnMeaning, ...]:
+    """Return the meaning of a join's state: the rows of both sides, by these keys. Any type of join keeps the same."""
+    return (
+        ColumnMeaning(column=LEFT, function="joined_rows", arguments=_arguments(left, keys)),
+        ColumnMeaning(column=JOINED_RIGHT, function="joined_rows", arguments=_arguments(right, right_keys)),
     )
 
 

@@ -13,6 +13,7 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, VertexId
 from jobs.operators.aggregate import Aggregate
 from jobs.operators.functions import KeyedFunction
+from jobs.operators.join import JoinType
 from jobs.operators.spec import Chain, RowRule
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.quality.expectation import Suite
@@ -105,7 +106,7 @@ class StagedVertex:
 class AggregateVertex:
     """Aggregates by key. `columns_renamed_from` are old names of its columns, by the new ones.
 
-    If its input is another aggregate, it takes the changes of that one's rows.
+    If its input is another aggregate or a join, it takes the changes of that one's rows.
     """
 
     id: VertexId
@@ -115,8 +116,8 @@ class AggregateVertex:
     table: OutputTable | None = None
     renamed_from: VertexId | None = None
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
-    changes_of: VertexId | None = None
-    """The aggregate whose changes it takes."""
+    changes_of: tuple[VertexId, ...] = ()
+    """The vertex whose changes it takes, if its input is a changelog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,20 @@ class ProcessVertex:
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
 
 
-KeyedVertex = AggregateVertex | EnrichVertex | ProcessVertex
+@dataclass(frozen=True, slots=True)
+class JoinVertex:
+    """The joined rows of two inputs; `changes_of` are the inputs' vertices whose changes it takes."""
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    how: JoinType
+    table: OutputTable | None = None
+    renamed_from: VertexId | None = None
+    changes_of: tuple[VertexId, ...] = ()
+
+
+KeyedVertex = AggregateVertex | EnrichVertex | JoinVertex | ProcessVertex
 Declared = SourceVertex | StagedVertex | KeyedVertex
 
 
@@ -175,7 +189,18 @@ def tables_of(vertex: Declared) -> Iterator[tuple[TableName, TableName | None]]:
 
 def deletes_rows(vertex: Declared) -> bool:
     """Return whether a row of this vertex may go without a new one in its place."""
-    return isinstance(vertex, AggregateVertex) and vertex.changes_of is not None
+    match vertex:
+        case AggregateVertex():
+            return bool(vertex.changes_of)
+        case JoinVertex():
+            return bool(vertex.changes_of) or vertex.how is not JoinType.INNER
+        case _:
+            return False
+
+
+def vertices_of_changes(vertex: Declared) -> tuple[VertexId, ...]:
+    """Return the vertices whose changes this one takes."""
+    return vertex.changes_of if isinstance(vertex, AggregateVertex | JoinVertex) else ()
 
 
 class Declarations:
@@ -204,9 +229,14 @@ class Declarations:
         """Replace a declared vertex by one that does more; raise InvalidPipelineError if a table of it is taken."""
         self._put(vertex)
 
-    def is_aggregate(self, name: VertexId) -> bool:
-        """Return whether a vertex keeps aggregates by key, so that others may take its changes."""
-        return isinstance(self._vertices[name], AggregateVertex)
+    def is_changelog(self, name: VertexId) -> bool:
+        """Return whether a vertex puts out changes: an aggregate does, and a join that may take a row back."""
+        vertex = self._vertices[name]
+        return isinstance(vertex, AggregateVertex) or deletes_rows(vertex)
+
+    def kind_of(self, name: VertexId) -> str:
+        """Return what messages call a vertex that puts out changes."""
+        return "join" if isinstance(self._vertices[name], JoinVertex) else "aggregate"
 
     def updates_of(self, name: VertexId) -> VertexId | None:
         """Return the aggregate whose updates the output of a vertex is, None if it is append-only.
@@ -218,6 +248,8 @@ class Declarations:
         match vertex:
             case AggregateVertex():
                 return vertex.id
+            case JoinVertex():
+                return vertex.id if deletes_rows(vertex) else None
             case StagedVertex():
                 found = (self.updates_of(reads.origin) for reads in vertex.inputs)
                 return next((upstream for upstream in found if upstream is not None), None)
@@ -244,13 +276,14 @@ class Declarations:
 
     def _require_deletes_taken(self, vertex: Declared) -> None:
         """Raise InvalidPipelineError if rows can be deleted, and this vertex or its table cannot take them back."""
-        for reads in () if isinstance(vertex, AggregateVertex) else inputs_of(vertex):
+        for reads in () if isinstance(vertex, AggregateVertex | JoinVertex) else inputs_of(vertex):
             if deletes_rows(self._vertices[reads.origin]):
-                raise InvalidPipelineError(
-                    f"vertex {vertex.id}: its rows are those of aggregate {reads.origin!r}, which takes changes and so "
-                    "deletes rows, and this step cannot take a row back. Only upsert and aggregate can: write the "
-                    f"stream of {reads.origin!r} with upsert, or aggregate it again"
-                )
+                raise InvalidPipelineError(_untaken(vertex, self._vertices[reads.origin]))
+        if isinstance(vertex, JoinVertex) and vertex.table is not None and deletes_rows(vertex):
+            raise InvalidPipelineError(
+                f"table {vertex.table.name}: join {vertex.id!r} takes rows back, and no column of it is known to be "
+                "unique. Aggregate the joined rows by the columns that are, and write the aggregate with upsert"
+            )
         if not isinstance(vertex, AggregateVertex) or vertex.table is None or not deletes_rows(vertex):
             return
         table, own = vertex.table, vertex.inputs[0].keys
@@ -264,3 +297,17 @@ class Declarations:
                 f"table {table.name}: aggregate {vertex.id!r} takes changes and so deletes rows, and finds them by its "
                 f"keys {list(own)} only; leave out keys={list(table.keys)}"
             )
+
+
+def _untaken(vertex: Declared, upstream: Declared) -> str:
+    """Say why a vertex cannot read rows of one that deletes some."""
+    if isinstance(upstream, JoinVertex):
+        return (
+            f"vertex {vertex.id}: its rows are those of join {upstream.id!r}, which takes rows back, and this step "
+            f"cannot. Only aggregate and join can: aggregate the stream of {upstream.id!r} first"
+        )
+    return (
+        f"vertex {vertex.id}: its rows are those of aggregate {upstream.id!r}, which takes changes and so "
+        "deletes rows, and this step cannot take a row back. Only upsert, aggregate and join can: write the "
+        f"stream of {upstream.id!r} with upsert, or aggregate it again"
+    )

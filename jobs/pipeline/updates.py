@@ -10,26 +10,27 @@ from jobs.pipeline.declarations import Declarations, Input
 from jobs.pipeline.failures import InvalidPipelineError
 
 
-def changes_taken(where: str, declarations: Declarations, reads: Input, columns: Iterable[str]) -> VertexId | None:
-    """Return the aggregate whose changes an aggregate takes, or None if its rows are append-only.
+def changes_taken(where: str, declarations: Declarations, reads: Input, columns: Iterable[str]) -> tuple[VertexId, ...]:
+    """Return the vertex whose changes an aggregate or a join takes. There is none if its rows are append-only.
 
     `columns` are those of its results. Raise InvalidPipelineError for updates that came through another vertex: that
     one passes on new rows only, so each would be added to the one that it replaces. Raise it too for a column that
     has the name of one of ours.
     """
-    if declarations.is_aggregate(reads.origin):
+    if declarations.is_changelog(reads.origin):
         require_unique(where, [*reads.keys, *columns, ROWS])
         for names in (declarations.vertex(reads.origin).rows.names, reads.schema.names):
             require_unique(where, [*names, KIND])
-        return reads.origin
+        return (reads.origin,)
     upstream = declarations.updates_of(reads.origin)
     if upstream is not None:
         raise InvalidPipelineError(
-            f"{where}: its rows are updates of the aggregate {upstream!r}, and vertex {reads.origin!r} between the two "
-            f"passes on new rows only, not those that they replace. Aggregate the stream of {upstream!r} itself: "
-            f"call key_by on it, or after transform, select, drop and with_column, which pass changes on"
+            f"{where}: its rows are updates of the {declarations.kind_of(upstream)} {upstream!r}, and vertex "
+            f"{reads.origin!r} between the two passes on new rows only, not those that they replace. Aggregate the "
+            f"stream of {upstream!r} itself: call key_by on it, or after transform, select, drop and with_column, "
+            "which pass changes on"
         )
-    return None
+    return ()
 
 
 def require_append_only_right(where: str, declarations: Declarations, right: Input) -> None:

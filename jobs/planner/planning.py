@@ -12,7 +12,14 @@ from checkpointing.metadata.paths import table_of_state
 from checkpointing.renames import unclear_rename
 from jobs.operators.schemas import arrow_schema, delta_columns
 from jobs.operators.spec import KeyedSpec, StagedTable, VertexPlan
-from jobs.pipeline.declarations import AggregateVertex, Declared, OutputTable, SourceVertex, inputs_of, tables_of
+from jobs.pipeline.declarations import (
+    Declared,
+    OutputTable,
+    SourceVertex,
+    inputs_of,
+    tables_of,
+    vertices_of_changes,
+)
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.pipeline import Pipeline
 from jobs.planner.job_plan import JobPlan
@@ -40,7 +47,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
     around = Around(
         vertices={vertex.id: vertex for vertex in vertices},
         read=frozenset(reads.origin for vertex in vertices for reads in inputs_of(vertex)),
-        changelogs=frozenset(_changes_taken(vertices).values()),
+        changelogs=frozenset(name for vertex in vertices for name in vertices_of_changes(vertex)),
         parallelism=pipeline.parallelism if parallelism is None else parallelism,
         max_parallelism=used.max_parallelism,
         backend=_backend(used),
@@ -116,18 +123,12 @@ def _require_whole_cuts(vertices: Sequence[Declared], config: CheckpointConfig) 
         )
 
 
-def _changes_taken(vertices: Sequence[Declared]) -> dict[VertexId, VertexId]:
-    """Return the aggregates that take changes, each with the one whose changes it takes."""
-    aggregates = (vertex for vertex in vertices if isinstance(vertex, AggregateVertex))
-    return {vertex.id: vertex.changes_of for vertex in aggregates if vertex.changes_of is not None}
-
-
 def _require_changes_once(vertices: Sequence[Declared], config: CheckpointConfig) -> None:
     """Raise InvalidPipelineError if a crash could let a vertex take the same row back twice."""
-    taken = _changes_taken(vertices)
-    if taken and config.mode is not CheckpointingMode.EXACTLY_ONCE:
+    taking = [vertex.id for vertex in vertices if vertices_of_changes(vertex)]
+    if taking and config.mode is not CheckpointingMode.EXACTLY_ONCE:
         raise InvalidPipelineError(
-            f"vertex {next(iter(taken))}: it takes changes, and with mode {config.mode.value} it could take a row back "
+            f"vertex {taking[0]}: it takes changes, and with mode {config.mode.value} it could take a row back "
             "twice after a crash: leave that setting out"
         )
 
@@ -168,7 +169,7 @@ def _graph_vertex(
             meanings=spec.meanings,
             renamed_from=before,
             columns_renamed_from=spec.columns_renamed_from,
-            changes_of=vertex.changes_of if isinstance(vertex, AggregateVertex) else None,
+            changes_of=vertices_of_changes(vertex),
         )
     return Vertex(vertex.id, VertexKind.STATELESS, 1, outputs, renamed_from=before)
 

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId
-from jobs.operators.keyed_vertices import KeyedPlace, aggregate_spec, changing_aggregate_spec, enrich_spec
+from jobs.operators.keyed_vertices import KeyedPlace, aggregate_spec, changing_aggregate_spec, enrich_spec, join_spec
 from jobs.operators.meanings import process_meanings
 from jobs.operators.spec import (
     InputPlan,
@@ -25,6 +25,7 @@ from jobs.pipeline.declarations import (
     Declared,
     EnrichVertex,
     Input,
+    JoinVertex,
     KeyedVertex,
     OutputTable,
     ProcessVertex,
@@ -32,6 +33,7 @@ from jobs.pipeline.declarations import (
     StagedVertex,
     former_names_of_columns,
     inputs_of,
+    vertices_of_changes,
 )
 from jobs.pipeline.steps import in_turn
 from jobs.state.backends import StateBackend
@@ -54,20 +56,20 @@ class Around:
 
 def vertex_plan(vertex: StagedVertex | KeyedVertex, around: Around) -> VertexPlan:
     """Return the vertex's plan; raise InvalidSpecError, naming the vertex, if no job can run it."""
-    takes = isinstance(vertex, AggregateVertex) and vertex.changes_of is not None
-    inputs = tuple(_input_plan(reads, around, takes_changes=takes) for reads in inputs_of(vertex))
+    taken = vertices_of_changes(vertex)
+    inputs = tuple(_input_plan(reads, around, takes_changes=reads.origin in taken) for reads in inputs_of(vertex))
     return VertexPlan(_spec(vertex, around), inputs)
 
 
 def _input_plan(reads: Input, around: Around, *, takes_changes: bool) -> InputPlan:
-    """Return how the input is read. Any aggregate's files may have kinds, since an older pipeline may have needed them.
+    """Return how the input is read. Files of aggregates and joins may have kinds: an older pipeline may need them.
 
     Rows in flight, which an unaligned cut holds, come from the pipeline of that time.
     """
     origin = around.vertices[reads.origin]
     reader = origin.source if isinstance(origin, SourceVertex) else None
     chain = in_turn([step.chain for step in reads.steps])
-    return InputPlan(origin.rows, reader, chain, isinstance(origin, AggregateVertex), takes_changes)
+    return InputPlan(origin.rows, reader, chain, isinstance(origin, AggregateVertex | JoinVertex), takes_changes)
 
 
 def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
@@ -86,7 +88,7 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
     match vertex:
         case AggregateVertex():
             (reads,) = vertex.inputs
-            spec = aggregate_spec if vertex.changes_of is None else changing_aggregate_spec
+            spec = aggregate_spec if not vertex.changes_of else changing_aggregate_spec
             return spec(rows=reads.schema, keys=reads.keys, aggregates=vertex.aggregates, **place)
         case EnrichVertex():
             left, right = vertex.inputs
@@ -97,6 +99,17 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
                 right_keys=right.keys,
                 columns=vertex.columns,
                 latest_by=vertex.latest_by,
+                **place,
+            )
+        case JoinVertex():
+            left, right = vertex.inputs
+            return join_spec(
+                left=left.schema,
+                right=right.schema,
+                keys=left.keys,
+                right_keys=right.keys,
+                how=vertex.how,
+                changelogs=(left.origin in vertex.changes_of, right.origin in vertex.changes_of),
                 **place,
             )
         case ProcessVertex():

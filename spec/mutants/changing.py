@@ -108,9 +108,9 @@ def a_vertex_may_begin_after_the_one_whose_changes_it_takes(patch: Patch) -> Non
 
 @mutant(TOGETHER, _CUTS)
 def a_vertex_may_outlive_the_one_whose_changes_it_takes(patch: Patch) -> None:
-    _checking(patch, lambda vertex, known: vertex.changes_of in known)
+    _checking(patch, lambda vertex, known: set(vertex.changes_of) <= known)
 
 
 @mutant(TOGETHER, _CUTS)
 def a_column_of_a_vertex_that_takes_changes_may_begin_later(patch: Patch) -> None:
-    _checking(patch, lambda vertex, known: not {vertex.id, vertex.changes_of} <= known)
+    _checking(patch, lambda vertex, known: not {vertex.id, *vertex.changes_of} <= known)

@@ -22,6 +22,7 @@ from spec.mutants import (
     holding,
     hooks,
     importing,
+    joining,
     judging,
     keeping,
     letting_in,
@@ -60,6 +61,7 @@ from spec.mutants.planting import Mutant
 
 _ROOMS = (
     changing,
+    joining,
     contents,
     descriptions,
     barriers,
@@ -83,6 +85,7 @@ _ROOMS = (
     rollbacks,
     resets,
     importing,
+    joining,
     columns,
     names,
     shapes,

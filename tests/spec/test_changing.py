@@ -3,12 +3,19 @@
 import pytest
 
 from spec.changing import changes_add_up, cuts_hold_all_changes
+from spec.joining import joins_add_up
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_changes_add_up_to_the_batch_at_each_cut(seed):
     """Two aggregates with a filter between them, over random micro-batches (rule `changes-add-up`)."""
     assert changes_add_up(seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_joins_add_up_to_the_batch(seed):
+    """Inner, left, right and full joins of rows that come and go, some with a null as key (rule `joins-add-up`)."""
+    assert joins_add_up(seed)
 
 
 def test_a_vertex_that_takes_changes_begins_with_its_upstream():

@@ -150,7 +150,7 @@ def changes(*meanings, first="first", second="second"):
     return JobGraph(
         (
             Vertex(first, VertexKind.KEYED, 1, meanings=(COUNTED,)),
-            Vertex(second, VertexKind.KEYED, 1, meanings=meanings, changes_of=first),
+            Vertex(second, VertexKind.KEYED, 1, meanings=meanings, changes_of=(first,)),
         ),
         (EdgeId(first, second),),
     )

@@ -58,7 +58,7 @@ def test_an_aggregate_of_updates_takes_back_what_they_replace(updates):
     assert (reads.of_changes, reads.takes_changes) == (True, True)
     assert planned.vertices["per_split"].spec.inputs[0].schema.names == ["split", "n", "_change_kind"]
     assert [meaning.column for meaning in planned.graph.vertex("per_split").meanings] == ["total", "_rows"]
-    assert planned.graph.vertex("per_split").changes_of == "per_key"
+    assert planned.graph.vertex("per_split").changes_of == ("per_key",)
 
 
 def test_without_a_reader_of_changes_nobody_puts_them_out():

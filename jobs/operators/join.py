@@ -1,0 +1,173 @@
+"""Joins two streams by key, each append-only or a changelog, and puts out the changes of the joined table.
+
+The state of a key holds the rows of both sides that were added and not taken back. Each different row is kept once,
+with its count. A micro-batch joins only what it changes: new left rows with the kept right rows, and the other way
+round. So its cost grows with the rows of the touched keys and with the changes put out, never with the whole state.
+
+- A null in the key matches nothing, as in SQL.
+- An outer side's row without a match is put out with nulls. The first match of its key takes that row back, and the
+  last match to go brings it again.
+- A change that would take back a row that is not there is left out, as Flink does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import polars as pl
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
+
+from jobs.operators.changes import ADDING, DELETE, INSERT, KIND
+from jobs.operators.functions import Processed
+
+LEFT: Final = "_left"
+RIGHT: Final = "_right"
+"""The state columns: the kept rows of each side."""
+
+_TIMES: Final = "_times"
+
+
+class JoinType(Enum):
+    """Which side keeps its rows that have no match."""
+
+    INNER = "inner"
+    LEFT = "left"
+    RIGHT = "right"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One side in a micro-batch: its kept rows before and after, and the difference."""
+
+    before: pl.DataFrame
+    after: pl.DataFrame
+    difference: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class JoinFunction:
+    """The keyed function of two inputs. `keys` and `right_keys` name the same key, the others the rest of each row.
+
+    The rows of an input have the column `_change_kind` if it is a changelog.
+    """
+
+    keys: tuple[str, ...]
+    right_keys: tuple[str, ...]
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    how: JoinType
+
+    def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
+        """Return the new state, and as output the changes of the joined table, with their kinds."""
+        on = list(self.keys)
+        left = _side(state, LEFT, [*on, *self.left], _weighed(inputs[0], self.keys, self.keys, self.left))
+        right = _side(state, RIGHT, [*on, *self.right], _weighed(inputs[1], self.right_keys, self.keys, self.right))
+        columns = [*on, *self.left, *self.right]
+        parts = [_matches(left.difference, right.before, on), _matches(left.after, right.difference, on)]
+        if self.how in (JoinType.LEFT, JoinType.FULL):
+            parts.append(_unmatched(left, right, on))
+        if self.how in (JoinType.RIGHT, JoinType.FULL):
+            parts.append(_unmatched(right, left, on))
+        found = pl.concat([part.select(*_present(part, columns), _TIMES) for part in parts], how="diagonal")
+        return Processed(state=self._kept(left.after, right.after, state), output=_as_changes(found, columns))
+
+    def _kept(self, left: pl.DataFrame, right: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
+        """Return the state rows of the keys that have rows."""
+        on = list(self.keys)
+        found = pl.concat([left.select(on), right.select(on)]).unique()
+        for name, rows in ((LEFT, left), (RIGHT, right)):
+            held = pl.struct(pl.exclude(on)).alias(name)
+            lists = rows.group_by(on).agg(held).with_columns(pl.col(name).cast(state.schema[name]))
+            found = found.join(lists, on=on, how="left", nulls_equal=True)
+        return found.select(state.columns)
+
+
+def join_schema(left: StructType, right: StructType, keys: Sequence[str], right_keys: Sequence[str]) -> StructType:
+    """Return the schema of a joined row: the keys by their left names, the other left columns, the other right ones.
+
+    Raise ValueError if a column is in both.
+    """
+    rest = [*_others(left, keys).fields, *_others(right, right_keys).fields]
+    names = [*keys, *(field.name for field in rest)]
+    both = sorted({name for name in names if names.count(name) > 1})
+    if both:
+        raise ValueError(f"columns {both} are on both sides; rename them in one of the inputs")
+    return StructType([*(left[key] for key in keys), *rest])
+
+
+def join_state_schema(
+    left: StructType, right: StructType, keys: Sequence[str], right_keys: Sequence[str]
+) -> StructType:
+    """Return the schema of a state row of `JoinFunction`."""
+    count = StructField(_TIMES, LongType())
+    kept = (
+        StructField(name, ArrayType(StructType([*_others(rows, of).fields, count])))
+        for name, rows, of in ((LEFT, left, keys), (RIGHT, right, right_keys))
+    )
+    return StructType([*(left[key] for key in keys), *kept])
+
+
+def own_columns(rows: StructType, keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of a side beside its keys."""
+    return tuple(_others(rows, keys).names)
+
+
+def _present(rows: pl.DataFrame, columns: Sequence[str]) -> list[str]:
+    """Return those of the columns that the rows have: an outer row without a match lacks the other side's."""
+    return [name for name in columns if name in rows.columns]
+
+
+def _others(rows: StructType, keys: Sequence[str]) -> StructType:
+    return StructType([field for field in rows.fields if field.name not in keys])
+
+
+def _weighed(rows: pl.DataFrame, keys: Sequence[str], called: Sequence[str], others: Sequence[str]) -> pl.DataFrame:
+    """Return the rows with the number of times that each is added, -1 if it is taken back."""
+    weight = pl.when(pl.col(KIND).is_in(ADDING)).then(1).otherwise(-1) if KIND in rows.columns else pl.lit(1)
+    named = [pl.col(key).alias(name) for key, name in zip(keys, called, strict=True)]
+    return rows.select(*named, *others, weight.cast(pl.Int64).alias(_TIMES))
+
+
+def _side(state: pl.DataFrame, name: str, columns: Sequence[str], arrived: pl.DataFrame) -> _Side:
+    keys = [key for key in columns if key in state.columns]
+    held = state.filter(pl.col(name).list.len() > 0).select(*keys, name).explode(name).unnest(name)
+    before = held.select(*columns, _TIMES).cast(arrived.schema)
+    after = _counted([before, arrived], columns).filter(pl.col(_TIMES) > 0)
+    gone = before.with_columns(-pl.col(_TIMES))
+    return _Side(before, after, _counted([after, gone], columns).filter(pl.col(_TIMES) != 0))
+
+
+def _counted(parts: Sequence[pl.DataFrame], columns: Sequence[str]) -> pl.DataFrame:
+    return pl.concat(parts).group_by(list(columns)).agg(pl.col(_TIMES).sum())
+
+
+def _matches(left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str]) -> pl.DataFrame:
+    found = left.join(right.rename({_TIMES: "\0times"}), on=list(on), how="inner", nulls_equal=False)
+    return found.with_columns(pl.col(_TIMES) * pl.col("\0times")).drop("\0times")
+
+
+def _unmatched(side: _Side, other: _Side, on: Sequence[str]) -> pl.DataFrame:
+    """Return how the side's rows without a match change."""
+    keys = list(on)
+    had, has = other.before.select(keys).unique(), other.after.select(keys).unique()
+    began = has.join(had, on=keys, how="anti", nulls_equal=True)
+    ended = had.join(has, on=keys, how="anti", nulls_equal=True)
+    ever = pl.concat([had, has]).unique()
+    lost = side.before.join(began, on=keys, how="semi", nulls_equal=False)
+    return pl.concat(
+        [
+            side.difference.join(ever, on=keys, how="anti", nulls_equal=False),
+            side.after.join(ended, on=keys, how="semi", nulls_equal=False),
+            lost.with_columns(-pl.col(_TIMES)),
+        ]
+    )
+
+
+def _as_changes(found: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Return the changes of the counted rows. What is taken back comes before what is added."""
+    net = _counted([found], columns).filter(pl.col(_TIMES) != 0).sort(_TIMES)
+    kind = pl.when(pl.col(_TIMES) > 0).then(pl.lit(INSERT)).otherwise(pl.lit(DELETE)).alias(KIND)
+    times = pl.int_ranges(0, pl.col(_TIMES).abs()).alias(_TIMES)
+    return net.select(*columns, kind, times).explode(_TIMES).drop(_TIMES)

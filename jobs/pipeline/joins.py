@@ -1,0 +1,48 @@
+"""Declares the vertex that joins two streams by key. Either one is append-only or a changelog."""
+
+from typing import Literal
+
+from checkpointing.identifiers import vertex_id
+from jobs.operators.join import LEFT, RIGHT, JoinType, join_schema
+from jobs.pipeline.columns import require_unique
+from jobs.pipeline.declarations import JoinVertex
+from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.former_names import former_id
+from jobs.pipeline.streams import KeyedStream, Stream
+from jobs.pipeline.updates import changes_taken
+
+
+def join(
+    left: KeyedStream,
+    right: KeyedStream,
+    id: str,  # noqa: A002 - its name
+    *,
+    how: Literal["inner", "left", "right", "full"] = "inner",
+    renamed_from: str | None = None,
+) -> Stream:
+    """Return the joined rows of two streams, as Spark SQL's `JOIN ... USING` does over all rows so far.
+
+    A row has the keys by their left names, then the other columns of the left rows and those of the right ones. State
+    keeps the rows of both sides. An inner join of append-only streams is append-only. All others are changelogs: only
+    `aggregate` and `join` can take their rows. `renamed_from` is the id that the vertex had before.
+    Raises InvalidNameError, and InvalidPipelineError for a column that both sides have, keys of different types, or
+    updates that lost their kind.
+    """
+    name, where = vertex_id(id), f"vertex {id}"
+    if how not in {each.value for each in JoinType}:
+        raise InvalidPipelineError(f"{where}: no join is called {how!r}; choose inner, left, right or full")
+    connected = left.connect(right)
+    declarations, inputs = left.stream.declarations, (connected.left.as_input(), connected.right.as_input())
+    try:
+        schema = join_schema(left.stream.schema, right.stream.schema, left.keys, right.keys)
+    except ValueError as error:
+        raise InvalidPipelineError(f"{where}: {error}") from error
+    for each in inputs:
+        require_unique(where, [*each.schema.names, LEFT, RIGHT])
+    taken = (changes_taken(where, declarations, each, ()) for each in inputs)
+    changes_of = tuple(dict.fromkeys(name for names in taken for name in names))
+    vertex = JoinVertex(
+        name, inputs, schema, JoinType(how), renamed_from=former_id(renamed_from), changes_of=changes_of
+    )
+    declarations.add(vertex)
+    return Stream(declarations, vertex.id, (), vertex.rows)
