@@ -85,8 +85,8 @@ def _replaces(case: Case) -> bool:
         if unique is None:
             continue
         name = (side, row[place], None if unique == "join_key" else row[unique])
-        live[name] += 1 if kind in ADDING else -1
-        if live[name] not in (0, 1):
+        live[name] = max(0, live[name] + (1 if kind in ADDING else -1))
+        if live[name] > 1:
             return True
     return False
 
