@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         sum_of,
         var_of,
     )
+    from jobs.pipeline.applied_changes import apply_changes
     from jobs.pipeline.failures import InvalidPipelineError
     from jobs.pipeline.joins import join
     from jobs.pipeline.newest import newest_rows
@@ -173,6 +174,7 @@ __all__ = [
     "UpsertSink",
     "WrappedSource",
     "aggregate_of",
+    "apply_changes",
     "approx_count_distinct",
     "approx_percentile",
     "avg_of",
@@ -229,6 +231,7 @@ _MODULES: Final = {
         "var_of",
     ),
     "jobs.pipeline.joins": ("join",),
+    "jobs.pipeline.applied_changes": ("apply_changes",),
     "jobs.pipeline.newest": ("newest_rows",),
     "jobs.quality.expectation": ("Expectation", "InvalidExpectationError"),
     "jobs.reading": (

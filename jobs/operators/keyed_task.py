@@ -16,8 +16,9 @@ from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange, range_of
 from checkpointing.snapshots import RangeFiles
 from jobs.operators.aggregate import KeyedAggregates
+from jobs.operators.applied_changes import AppliedChanges
 from jobs.operators.arrived import Arrived, take_apart
-from jobs.operators.changes import KIND, changes_of, with_kind
+from jobs.operators.changes import ADDING, DELETE, KIND, changes_of, with_kind
 from jobs.operators.changing import ChangingAggregates
 from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
 from jobs.operators.join import JoinFunction
@@ -165,6 +166,8 @@ class KeyedTask:
         before = of_keys(loaded, partials, self.keys)
         new = function.merged(partials, before)
         output = self._shown(function, new)
+        if isinstance(function, AppliedChanges):
+            return self._applied(function, state, loaded, self._shown(function, before), output, new)
         if not isinstance(function, KeyedAggregates | ChangingAggregates):  # which emit the keys of the rows
             self._require_own(output, rows)
         changes = None
@@ -194,9 +197,30 @@ class KeyedTask:
         written = (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
         return Computed(output=changes.drop(KIND), state=written, changes=changes)
 
+    def _applied(
+        self,
+        function: AppliedChanges,
+        state: RangeState,
+        loaded: pl.DataFrame,
+        was: pl.DataFrame,
+        shown: pl.DataFrame,
+        new: pl.DataFrame,
+    ) -> Computed:
+        """Return the rows of the table that are new or gone."""
+        changes = changes_of(was, shown, function.table_keys)
+        delta = new.select(loaded.columns).with_columns(pl.lit(value=False).alias(DELETED))
+        return Computed(
+            output=changes.filter(pl.col(KIND).is_in(ADDING)).drop(KIND),
+            state=(state.write(loaded, delta),),
+            changes=changes,
+            gone=changes.filter(pl.col(KIND) == DELETE).select(function.table_keys),
+        )
+
     def _shown(self, function: MergesPartials, state: pl.DataFrame) -> pl.DataFrame:
         """Return the output rows of these state rows."""
-        shown = function.results(state) if isinstance(function, KeyedAggregates | ChangingAggregates) else state
+        shown = state
+        if isinstance(function, KeyedAggregates | ChangingAggregates | AppliedChanges):
+            shown = function.results(state)
         return conform(shown, self.output_schema, self.operator, "output")
 
     def _process(self, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame) -> Computed:

@@ -1,4 +1,4 @@
-"""Builds the specifications of the built-in keyed vertices: aggregates, joins and enrichments."""
+"""Builds the specifications of the built-in keyed vertices: aggregates, joins, enrichments and applied changes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, Unpack
@@ -8,11 +8,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 from checkpointing.identifiers import VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.aggregate import Aggregate, KeyedAggregates, needed_columns, output_schema, state_schema
+from jobs.operators.applied_changes import DELETES, SEQUENCE, AppliedChanges, applied_output, applied_state
 from jobs.operators.changes import KIND
 from jobs.operators.changing import ROWS, ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.enrich import EnrichFunction, enrich_schema, enrich_state_schema, gained_names
 from jobs.operators.join import JoinFunction, JoinType, join_schema, join_state_schema, own_columns
-from jobs.operators.meanings import aggregate_meanings, enrich_meanings, join_meanings
+from jobs.operators.meanings import aggregate_meanings, applied_meanings, enrich_meanings, join_meanings
 from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
 from jobs.state.backends import StateBackend
 
@@ -112,3 +113,17 @@ def join_spec(
 
 def _with_kind(rows: StructType) -> StructType:
     return StructType([*rows.fields, StructField(KIND, StringType())])
+
+
+def applied_changes_spec(*, rows: StructType, function: AppliedChanges, **place: Unpack[KeyedPlace]) -> KeyedSpec:
+    """Return the vertex that applies changes of schema `rows`. Its output is the table's new rows."""
+    keys, columns = function.keys, function.columns
+    needed = StructType([rows[name] for name in (*keys, *columns, SEQUENCE, DELETES)])
+    return KeyedSpec(
+        inputs=(KeyedInput(keys=keys, schema=needed),),
+        function=function,
+        state=applied_state(rows, keys, columns),
+        output=applied_output(rows, keys, columns, history=function.history),
+        meanings=applied_meanings(function, rows),
+        **place,
+    )

@@ -7,6 +7,7 @@ from pyspark.sql.types import StructType
 from checkpointing.metadata.row_validity import NUMBER_MAX
 from checkpointing.state_meaning import PROCESS, Argument, ColumnMeaning
 from jobs.operators.aggregate import Named
+from jobs.operators.applied_changes import HISTORY, AppliedChanges
 from jobs.operators.enrich import RIGHT, WAITING
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.join import LEFT
@@ -48,6 +49,13 @@ def join_meanings(
         ColumnMeaning(column=LEFT, function="joined_rows", arguments=_arguments(left, keys)),
         ColumnMeaning(column=JOINED_RIGHT, function="joined_rows", arguments=_arguments(right, right_keys)),
     )
+
+
+def applied_meanings(function: AppliedChanges, rows: StructType) -> tuple[ColumnMeaning, ...]:
+    """Return the meaning of the changes that a key holds: all or the newest, of which columns, in which order."""
+    kept = "all_changes" if function.history else "newest_change"
+    arguments = _arguments(rows, (function.sequence_by, *function.columns))
+    return (ColumnMeaning(column=HISTORY, function=kept, arguments=arguments),)
 
 
 def process_meanings(function: KeyedFunction, state: StructType, keys: Sequence[str]) -> tuple[ColumnMeaning, ...]:

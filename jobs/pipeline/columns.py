@@ -29,13 +29,13 @@ def require_columns(where: str, rows: StructType, names: Iterable[str]) -> None:
         raise InvalidPipelineError(f"{where}: there is no column {missing[0]!r}; the rows have {', '.join(rows.names)}")
 
 
-def require_ordered(where: str, rows: StructType, name: str) -> None:
+def require_ordered(where: str, rows: StructType, name: str, role: str = "latest_by") -> None:
     """Raise InvalidPipelineError unless the rows have that column and its values have an order."""
     require_columns(where, rows, [name])
     kind = rows[name].dataType
     if not isinstance(kind, NumericType | DatetimeType | StringType):
         raise InvalidPipelineError(
-            f"{where}: latest_by is {name!r}, a {kind.simpleString()}, of which none is the latest; name a column of "
+            f"{where}: {role} is {name!r}, a {kind.simpleString()}, of which none is the latest; name a column of "
             "numbers, times, dates or texts"
         )
 

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, VertexId
 from jobs.operators.aggregate import Aggregate
+from jobs.operators.applied_changes import AppliedChanges
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.join import JoinType
 from jobs.operators.spec import Chain, RowRule
@@ -163,7 +164,19 @@ class JoinVertex:
     changes_of: tuple[VertexId, ...] = ()
 
 
-KeyedVertex = AggregateVertex | EnrichVertex | JoinVertex | ProcessVertex
+@dataclass(frozen=True, slots=True)
+class AppliedVertex:
+    """The table that the changes of its input make: one row for each key, or one for each version of it."""
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    function: AppliedChanges
+    table: OutputTable | None = None
+    renamed_from: VertexId | None = None
+
+
+KeyedVertex = AggregateVertex | AppliedVertex | EnrichVertex | JoinVertex | ProcessVertex
 Declared = SourceVertex | StagedVertex | KeyedVertex
 
 
@@ -192,6 +205,8 @@ def deletes_rows(vertex: Declared) -> bool:
     match vertex:
         case AggregateVertex():
             return bool(vertex.changes_of)
+        case AppliedVertex():
+            return True
         case JoinVertex():
             return bool(vertex.changes_of) or vertex.how is not JoinType.INNER
         case _:
@@ -201,6 +216,11 @@ def deletes_rows(vertex: Declared) -> bool:
 def vertices_of_changes(vertex: Declared) -> tuple[VertexId, ...]:
     """Return the vertices whose changes this one takes."""
     return vertex.changes_of if isinstance(vertex, AggregateVertex | JoinVertex) else ()
+
+
+def keys_of_rows(vertex: KeyedVertex) -> tuple[str, ...]:
+    """Return the columns that tell the rows of a keyed vertex apart, unless the user names others."""
+    return vertex.function.table_keys if isinstance(vertex, AppliedVertex) else vertex.inputs[0].keys
 
 
 class Declarations:
@@ -230,13 +250,13 @@ class Declarations:
         self._put(vertex)
 
     def is_changelog(self, name: VertexId) -> bool:
-        """Return whether a vertex puts out changes: an aggregate does, and a join that may take a row back."""
+        """Return whether a vertex puts out changes: an aggregate does, and any other that may take a row back."""
         vertex = self._vertices[name]
         return isinstance(vertex, AggregateVertex) or deletes_rows(vertex)
 
     def kind_of(self, name: VertexId) -> str:
         """Return what messages call a vertex that puts out changes."""
-        return "join" if isinstance(self._vertices[name], JoinVertex) else "aggregate"
+        return _kind(self._vertices[name])
 
     def updates_of(self, name: VertexId) -> VertexId | None:
         """Return the aggregate whose updates the output of a vertex is, None if it is append-only.
@@ -246,7 +266,7 @@ class Declarations:
         """
         vertex = self._vertices[name]
         match vertex:
-            case AggregateVertex():
+            case AggregateVertex() | AppliedVertex():
                 return vertex.id
             case JoinVertex():
                 return vertex.id if deletes_rows(vertex) else None
@@ -284,17 +304,17 @@ class Declarations:
                 f"table {vertex.table.name}: join {vertex.id!r} takes rows back, and no column of it is known to be "
                 "unique. Aggregate the joined rows by the columns that are, and write the aggregate with upsert"
             )
-        if not isinstance(vertex, AggregateVertex) or vertex.table is None or not deletes_rows(vertex):
+        if not isinstance(vertex, AggregateVertex | AppliedVertex) or vertex.table is None or not deletes_rows(vertex):
             return
-        table, own = vertex.table, vertex.inputs[0].keys
+        table, own, named = vertex.table, keys_of_rows(vertex), f"{_kind(vertex)} {vertex.id!r}"
         if table.mode is TableMode.APPEND:
             raise InvalidPipelineError(
-                f"table {table.name}: aggregate {vertex.id!r} takes changes and so deletes rows, which an append table "
+                f"table {table.name}: {named} takes changes and so deletes rows, which an append table "
                 "cannot do; write it with upsert"
             )
         if set(table.keys) != set(own):
             raise InvalidPipelineError(
-                f"table {table.name}: aggregate {vertex.id!r} takes changes and so deletes rows, and finds them by its "
+                f"table {table.name}: {named} takes changes and so deletes rows, and finds them by its "
                 f"keys {list(own)} only; leave out keys={list(table.keys)}"
             )
 
@@ -307,7 +327,17 @@ def _untaken(vertex: Declared, upstream: Declared) -> str:
             f"cannot. Only aggregate and join can: aggregate the stream of {upstream.id!r} first"
         )
     return (
-        f"vertex {vertex.id}: its rows are those of aggregate {upstream.id!r}, which takes changes and so "
+        f"vertex {vertex.id}: its rows are those of {_kind(upstream)} {upstream.id!r}, which takes changes and so "
         "deletes rows, and this step cannot take a row back. Only upsert, aggregate and join can: write the "
-        f"stream of {upstream.id!r} with upsert, or aggregate it again"
+        f"stream of {upstream.id!r} with upsert, or aggregate it"
     )
+
+
+def _kind(vertex: Declared) -> str:
+    match vertex:
+        case AppliedVertex():
+            return "apply_changes"
+        case JoinVertex():
+            return "join"
+        case _:
+            return "aggregate"

@@ -8,7 +8,7 @@ from typing import Final
 from pyspark.sql.types import StructType
 
 from jobs.pipeline.columns import require_columns, require_keys
-from jobs.pipeline.declarations import KeyedVertex, OutputTable, former_names_of_columns
+from jobs.pipeline.declarations import KeyedVertex, OutputTable, former_names_of_columns, keys_of_rows
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import require_no_key
 from jobs.sinks.description import Description
@@ -26,7 +26,7 @@ def upsert_keys(table: str, vertex: KeyedVertex, rows: StructType, keys: Sequenc
     Raises InvalidPipelineError for a key that the rows lack or that is renamed, and if a key of the vertex is missing.
     """
     own = vertex.inputs[0].keys
-    by = tuple(keys) or own
+    by = tuple(keys) or keys_of_rows(vertex)
     require_keys(f"table {table}", rows, by)
     lacking = [key for key in own if key not in by]
     if lacking:

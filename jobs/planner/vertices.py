@@ -8,7 +8,14 @@ from pyspark.sql.types import StructType
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId
-from jobs.operators.keyed_vertices import KeyedPlace, aggregate_spec, changing_aggregate_spec, enrich_spec, join_spec
+from jobs.operators.keyed_vertices import (
+    KeyedPlace,
+    aggregate_spec,
+    applied_changes_spec,
+    changing_aggregate_spec,
+    enrich_spec,
+    join_spec,
+)
 from jobs.operators.meanings import process_meanings
 from jobs.operators.spec import (
     InputPlan,
@@ -22,6 +29,7 @@ from jobs.operators.spec import (
 )
 from jobs.pipeline.declarations import (
     AggregateVertex,
+    AppliedVertex,
     Declared,
     EnrichVertex,
     Input,
@@ -69,7 +77,9 @@ def _input_plan(reads: Input, around: Around, *, takes_changes: bool) -> InputPl
     origin = around.vertices[reads.origin]
     reader = origin.source if isinstance(origin, SourceVertex) else None
     chain = in_turn([step.chain for step in reads.steps])
-    return InputPlan(origin.rows, reader, chain, isinstance(origin, AggregateVertex | JoinVertex), takes_changes)
+    return InputPlan(
+        origin.rows, reader, chain, isinstance(origin, AggregateVertex | AppliedVertex | JoinVertex), takes_changes
+    )
 
 
 def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
@@ -112,6 +122,8 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
                 changelogs=(left.origin in vertex.changes_of, right.origin in vertex.changes_of),
                 **place,
             )
+        case AppliedVertex():
+            return applied_changes_spec(rows=vertex.inputs[0].schema, function=vertex.function, **place)
         case ProcessVertex():
             return KeyedSpec(
                 inputs=tuple(KeyedInput(keys=reads.keys, schema=reads.schema) for reads in vertex.inputs),

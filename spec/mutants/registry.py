@@ -3,6 +3,7 @@
 from typing import Final
 
 from spec.mutants import (
+    applying,
     attempting,
     barriers,
     changing,
@@ -62,6 +63,7 @@ from spec.mutants.planting import Mutant
 _ROOMS = (
     changing,
     joining,
+    applying,
     contents,
     descriptions,
     barriers,
@@ -85,7 +87,6 @@ _ROOMS = (
     rollbacks,
     resets,
     importing,
-    joining,
     columns,
     names,
     shapes,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from spec.applying import applied_changes_add_up
 from spec.changing import changes_add_up, cuts_hold_all_changes
 from spec.joining import joins_add_up
 
@@ -16,6 +17,12 @@ def test_changes_add_up_to_the_batch_at_each_cut(seed):
 def test_joins_add_up_to_the_batch(seed):
     """Inner, left, right and full joins of rows that come and go, some with a null as key (rule `joins-add-up`)."""
     assert joins_add_up(seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_applied_changes_add_up_to_the_table(seed):
+    """Tables of types 1 and 2, from changes that come in any order (rule `applied-changes-add-up`)."""
+    assert applied_changes_add_up(seed)
 
 
 def test_a_vertex_that_takes_changes_begins_with_its_upstream():

@@ -1,0 +1,115 @@
+"""Applies the changes of a source by key, in the order of a sequence column (SCD types 1 and 2).
+
+The state of a key holds its changes in that order: all of them with history, the newest one without. So a change that
+comes late finds its place. A deleted key keeps the change that deleted it, and an older change does not bring it back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+from pyspark.sql.types import ArrayType, BooleanType, StructField, StructType
+
+from jobs.operators.functions import Processed
+from jobs.state.merge import KEY_GROUP
+
+HISTORY: Final = "_changes_applied"
+"""The state column with the changes of a key."""
+SEQUENCE: Final = "_applied_sequence"
+"""The column of a change's place in the order."""
+DELETES: Final = "_applied_delete"
+"""The column that says whether a change deletes its key."""
+VALID_FROM: Final = "valid_from"
+VALID_TO: Final = "valid_to"
+CURRENT: Final = "current"
+
+
+class NoSequenceError(Exception):
+    """A change has no place in the order: names the vertex's key and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedChanges:
+    """The keyed function. `columns` are those of the table besides the keys; rows have SEQUENCE and DELETES too."""
+
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    sequence_by: str
+    history: bool
+
+    @property
+    def table_keys(self) -> tuple[str, ...]:
+        """Return the columns that tell the rows of the table apart."""
+        return (*self.keys, VALID_FROM) if self.history else self.keys
+
+    def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
+        """Return the changes of the touched keys as state, and their rows of the table as output."""
+        group = pl.lit(0, dtype=pl.Int32).alias(KEY_GROUP)
+        partials = self.partials(inputs[0].with_columns(group), state.schema)
+        new = self.merged(partials, state.with_columns(group))
+        return Processed(state=new.drop(KEY_GROUP), output=self.results(new).drop(KEY_GROUP))
+
+    def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
+        """Return the changes of each key among these rows. Raise NoSequenceError for a null in the sequence."""
+        lacking = rows.filter(pl.col(SEQUENCE).is_null())
+        if not lacking.is_empty():
+            key = ", ".join(f"{name}={value}" for name, value in lacking.select(self.keys).row(0, named=True).items())
+            raise NoSequenceError(
+                f"the change of {key} has no value in {self.sequence_by}, so nobody knows what comes after it. Filter "
+                "such rows out before apply_changes, or name a sequence that every row has"
+            )
+        return self._by_key(rows).cast({HISTORY: types[HISTORY]})
+
+    def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+        """Return the changes of each key of the partials, `before` taken into account."""
+        held = [KEY_GROUP, *self.keys, HISTORY]
+        known = before.select(held)
+        both = pl.concat([known, partials.select(held).cast(known.schema)])
+        return self._by_key(_apart(both)).select(before.columns).cast(before.schema)
+
+    def results(self, state: pl.DataFrame) -> pl.DataFrame:
+        """Return the table's rows of these keys."""
+        changes = _apart(state)
+        if not self.history:
+            return changes.filter(~pl.col(DELETES)).select(KEY_GROUP, *self.keys, *self.columns)
+        ordered = changes.sort(SEQUENCE)
+        alike = [pl.col(name).eq_missing(pl.col(name).shift(1).over(self.keys)) for name in (*self.columns, DELETES)]
+        begins = ordered.filter(~pl.all_horizontal(alike))
+        ended = begins.with_columns(
+            pl.col(SEQUENCE).alias(VALID_FROM), pl.col(SEQUENCE).shift(-1).over(self.keys).alias(VALID_TO)
+        )
+        shown = ended.filter(~pl.col(DELETES)).with_columns(pl.col(VALID_TO).is_null().alias(CURRENT))
+        return shown.select(KEY_GROUP, *self.keys, *self.columns, VALID_FROM, VALID_TO, CURRENT)
+
+    def _by_key(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the changes that count, a row for each key, in order.
+
+        Of two changes of one key with the same place, a deletion counts, else the one with the greater values. So the
+        order in which they arrive does not matter.
+        """
+        ordered = rows.sort(SEQUENCE, DELETES, *self.columns, nulls_last=False)
+        on = [*self.keys, SEQUENCE] if self.history else list(self.keys)
+        counting = ordered.unique(subset=on, keep="last", maintain_order=True)
+        change = pl.struct(SEQUENCE, DELETES, *self.columns).alias(HISTORY)
+        return counting.group_by(self.keys, maintain_order=True).agg(pl.col(KEY_GROUP).first(), change)
+
+
+def applied_state(rows: StructType, keys: Sequence[str], columns: Sequence[str]) -> StructType:
+    """Return the columns of the state of `AppliedChanges` over rows of this schema."""
+    change = [rows[SEQUENCE], StructField(DELETES, BooleanType()), *(rows[name] for name in columns)]
+    return StructType([*(rows[key] for key in keys), StructField(HISTORY, ArrayType(StructType(change)))])
+
+
+def applied_output(rows: StructType, keys: Sequence[str], columns: Sequence[str], *, history: bool) -> StructType:
+    """Return the columns of the table."""
+    fields = [rows[name] for name in (*keys, *columns)]
+    if history:
+        kind = rows[SEQUENCE].dataType
+        fields += [StructField(VALID_FROM, kind), StructField(VALID_TO, kind), StructField(CURRENT, BooleanType())]
+    return StructType(fields)
+
+
+def _apart(state: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each change."""
+    return state.explode(HISTORY).unnest(HISTORY)

@@ -1,0 +1,80 @@
+"""Changes in any order become tables of types 1 and 2 on real Spark. Spark SQL over the changes is the judge."""
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.types import LongType
+
+from tidemark import Pipeline, SequenceSource, apply_changes, count, sum_of
+from tidemark.testing import Trial
+
+ONCE = """SELECT key, at, max(v) v, max(gone) gone FROM changes GROUP BY key, at"""
+NEWEST = f"""
+  SELECT key, at, v FROM (SELECT *, row_number() OVER (PARTITION BY key ORDER BY at DESC) place FROM ({ONCE}))
+  WHERE place = 1 AND NOT gone"""
+VERSIONS = f"""
+  WITH told AS (SELECT *, lag(v) OVER w was, lag(gone) OVER w was_gone FROM ({ONCE}) WINDOW w AS
+    (PARTITION BY key ORDER BY at)),
+  begun AS (SELECT * FROM told WHERE was_gone IS NULL OR gone <> was_gone OR (NOT gone AND v <> was)),
+  ended AS (SELECT *, lead(at) OVER (PARTITION BY key ORDER BY at) until FROM begun)
+  SELECT key, v, at valid_from, until valid_to, until IS NULL current FROM ended WHERE NOT gone"""
+
+
+def build(data):
+    """Return a pipeline whose changes come far out of order: 37 and 61 have no common divisor."""
+    pipeline = Pipeline("scd", parallelism=2)
+    rows = pipeline.source("numbers", SequenceSource({"a": 120, "b": 60}, keys=5))
+    told = rows.with_column("at", "if(_split = 'b', 2, 1) * ((n * 37) % 61)", LongType())
+    told = told.with_column("v", "at % 3", LongType())
+    changes = told.select("key", "at", "v").table("bronze/changes", id="changes")
+    deletes = "at % 7 = 0"
+    newest = apply_changes(changes, "newest", keys=["key"], sequence_by="at", apply_as_deletes=deletes)
+    newest.upsert("silver/newest")
+    versions = apply_changes(
+        changes,
+        "versions",
+        keys=["key"],
+        sequence_by="at",
+        type=2,
+        apply_as_deletes=deletes,
+        except_columns=["at"],
+    )
+    versions.upsert("silver/versions")
+    versions.key_by("v").aggregate("by_value", versions=count(), began=sum_of("valid_from")).upsert("gold/by_value")
+    return pipeline
+
+
+def judge(cut, spark):
+    """Compare the tables at a cut with Spark SQL over the changes before it."""
+    rows = cut.polars("bronze/changes").collect()
+    frame = spark.createDataFrame(rows.rows(), "key long, at long, v long").coalesce(1)
+    frame.selectExpr("*", "at % 7 = 0 gone").createOrReplaceTempView("changes")
+    expected = {
+        "silver/newest": spark.sql(NEWEST),
+        "silver/versions": spark.sql(VERSIONS),
+        "gold/by_value": spark.sql(f"SELECT v, count(*), sum(valid_from) FROM ({VERSIONS}) GROUP BY v"),
+    }
+    for table, wanted in expected.items():
+        assert sorted(map(tuple, wanted.collect()), key=str) == sorted(cut.polars(table).collect().rows(), key=str)
+    return rows.height
+
+
+@pytest.mark.spark
+def test_tables_of_changes_equal_spark_sql_at_each_cut(tmp_path, spark):
+    """Late changes split versions, and the aggregate of versions takes back those that a late change ended.
+
+    The second half runs in another tick, with another parallelism.
+    """
+    trial = Trial(build, tmp_path)
+    assert 0 < judge(trial.run(every_rows=40, slice_rows_max=20, checkpoints=2), spark) < 180
+    assert 180 == judge(trial.run(every_rows=40, slice_rows_max=20, parallelism=3), spark)
+    assert DeltaTable(str(tmp_path / "warehouse" / "silver" / "versions")).version() > 1
+
+
+@pytest.mark.dear
+@pytest.mark.spark
+@pytest.mark.parametrize("moment", ["before:AppendRow#2", "after:AppendRow#2"])
+def test_tables_of_changes_equal_spark_sql_after_a_kill(tmp_path, spark, moment):
+    """SIGKILL strikes beside the commit of the second checkpoint."""
+    trial = Trial(build, tmp_path)
+    trial.kill(moment, spark_cores=1, every_rows=40, slice_rows_max=20)
+    assert 180 == judge(trial.run(every_rows=40, slice_rows_max=20), spark)

@@ -1,0 +1,115 @@
+"""The table of changes is the same in any order and any micro-batches, and equals a plain computation."""
+
+from collections import Counter
+from itertools import pairwise
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.operators.applied_changes import DELETES, HISTORY, SEQUENCE, AppliedChanges, NoSequenceError
+from jobs.operators.changes import ADDING, changes_of
+from jobs.state.merge import KEY_GROUP
+
+ROWS = {"k": pl.Int64, "a": pl.Int64, "b": pl.String, SEQUENCE: pl.Int64, DELETES: pl.Boolean}
+CHANGE = pl.Struct({name: ROWS[name] for name in (SEQUENCE, DELETES, "a", "b")})
+STATE = {"k": pl.Int64, HISTORY: pl.List(CHANGE)}
+
+values = st.none() | st.integers(0, 2)
+changes = st.tuples(
+    st.none() | st.integers(1, 3), values, st.sampled_from(["x", None]), st.integers(0, 9), st.booleans()
+)
+
+
+def function(*, history):
+    """Return the function of these rows."""
+    return AppliedChanges(("k",), ("a", "b"), "at", history)
+
+
+def batch(rows):
+    """Return a micro-batch."""
+    return pl.DataFrame(rows, schema=ROWS, orient="row")
+
+
+def _order(row):
+    _, a, b, at, deletes = row
+    return at, deletes, (a is not None, a or 0), (b is not None, b or "")
+
+
+def one_by_one(rows, *, history):
+    """Return the table's rows, computed key by key in plain Python."""
+    table = []
+    for key in {row[0] for row in rows}:
+        counting = {row[3]: row for row in sorted((row for row in rows if row[0] == key), key=_order)}
+        versions = []
+        for at, (_, a, b, _, deletes) in sorted(counting.items()):
+            open_one = versions[-1] if versions and versions[-1][4] is None else None
+            if open_one is not None and not deletes and open_one[1:3] == [a, b]:
+                continue
+            if open_one is not None:
+                open_one[4] = at
+            if not deletes:
+                versions.append([key, a, b, at, None])
+        if history:
+            table += [(*version, version[4] is None) for version in versions]
+        else:
+            _, a, b, _, deletes = counting[max(counting)]
+            table += [] if deletes else [(key, a, b)]
+    return Counter(table)
+
+
+@pytest.mark.parametrize("history", [False, True])
+@given(st.lists(changes, max_size=25), st.lists(st.integers(0, 25), max_size=4))
+def test_order_and_micro_batches_do_not_matter(history, rows, cuts):
+    """After each micro-batch, the state and the changes put out up to then make the same table as the plain way."""
+    apply = function(history=history)
+    state, folded, before = pl.DataFrame(schema=STATE), Counter(), {}
+    for first, end in pairwise([0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]):
+        touched = batch(rows[first:end]).select("k").unique()
+        own = state.join(touched, on="k", how="semi", nulls_equal=True)
+        done = apply.process([batch(rows[first:end])], own)
+        was = apply.results(own.with_columns(pl.lit(0).alias(KEY_GROUP))).drop(KEY_GROUP)
+        for *row, kind in changes_of(was, done.output, apply.table_keys).rows():
+            folded[tuple(row)] += 1 if kind in ADDING else -1
+        state = pl.concat([state.join(touched, on="k", how="anti", nulls_equal=True), done.state])
+        before = one_by_one(rows[:end], history=history)
+        shown = apply.results(state.with_columns(pl.lit(0).alias(KEY_GROUP))).drop(KEY_GROUP)
+        assert before == Counter(shown.rows())
+        assert before == Counter({row: times for row, times in folded.items() if times})
+
+
+def table(*rows, history=True):
+    """Return the table's rows after these changes, one in each micro-batch."""
+    apply, state = function(history=history), pl.DataFrame(schema=STATE)
+    for row in rows:
+        state = apply.process([batch([row])], state).state
+    return sorted(apply.results(state.with_columns(pl.lit(0).alias(KEY_GROUP))).drop(KEY_GROUP).rows())
+
+
+def test_a_late_change_splits_the_version_that_held_then():
+    """The version from 1 ends at 3 instead of 5. The late one holds from 3 to 5."""
+    first, last, late = (1, 1, "x", 1, False), (1, 2, "x", 5, False), (1, 9, "x", 3, False)
+    assert [(1, 1, "x", 1, 3, False), (1, 2, "x", 5, None, True), (1, 9, "x", 3, 5, False)] == table(first, last, late)
+
+
+def test_a_late_change_does_not_bring_a_deleted_key_back():
+    """The deletion at 5 stays known. With history the late version ends there."""
+    deleted, late = (1, None, None, 5, True), (1, 7, "x", 3, False)
+    assert table(deleted, late, history=False) == []
+    assert [(1, 7, "x", 3, 5, False)] == table(deleted, late)
+
+
+def test_a_change_that_changes_nothing_begins_no_version_and_is_remembered():
+    """Only a change between the two shows that the second one began a version of its own."""
+    one, alike, between = (1, 1, "x", 1, False), (1, 1, "x", 3, False), (1, 2, "x", 2, False)
+    assert [(1, 1, "x", 1, None, True)] == table(one, alike)
+    assert [(1, 1, "x", 1, 2, False), (1, 1, "x", 3, None, True), (1, 2, "x", 2, 3, False)] == table(
+        one, alike, between
+    )
+
+
+def test_a_change_without_a_place_is_refused_by_name():
+    """AUTO CDC does not take a null in the sequence either."""
+    with pytest.raises(NoSequenceError, match="the change of k=1 has no value in at"):
+        function(history=True).process([batch([(1, 1, "x", None, False)])], pl.DataFrame(schema=STATE))

@@ -1,0 +1,91 @@
+"""A table of changes is planned with its keys, and what cannot be one is refused by name when the pipeline is built."""
+
+import pytest
+from pyspark.sql.types import BooleanType, LongType
+
+from checkpointing.graph import TableMode
+from jobs.pipeline.failures import InvalidPipelineError
+from jobs.planner import plan
+from tidemark import Pipeline, SequenceSource, apply_changes, count, join
+
+
+def changes():
+    """Return a pipeline and an append-only stream of changes (key, n, value)."""
+    pipeline = Pipeline("example")
+    return pipeline, pipeline.source("numbers", SequenceSource({"a": 10})).select("key", "n", "value")
+
+
+def applied(stream, **given):
+    """Apply the changes of a stream, with other settings where they are given."""
+    return apply_changes(stream, "applied", **{"keys": ["key"], "sequence_by": "n"} | given)
+
+
+@pytest.mark.parametrize(("kind", "keys"), [(1, ("key",)), (2, ("key", "valid_from"))])
+def test_the_rows_of_the_table_are_told_apart_by_its_keys(kind, keys):
+    """With versions, `valid_from` is one of them."""
+    pipeline, rows = changes()
+    applied(rows, type=kind).upsert("silver/applied")
+    table = plan(pipeline).graph.vertex("applied").tables[0]
+    assert (TableMode.UPSERT, keys) == (table.mode, table.keys)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"keys": []}, "name at least one column"),
+        ({"keys": ["nobody"]}, "there is no column 'nobody'"),
+        ({"sequence_by": "nobody"}, "there is no column 'nobody'"),
+        ({"type": 3}, "type is 3; write 1 for the newest rows or 2 for all versions"),
+        ({"columns": ["value"], "except_columns": ["n"]}, "name columns or except_columns, not both"),
+        ({"columns": ["nobody"]}, "there is no column 'nobody'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_by_name(given, says):
+    """The message names what is wrong."""
+    _, rows = changes()
+    with pytest.raises(InvalidPipelineError, match=says):
+        applied(rows, **given)
+
+
+def test_a_sequence_without_an_order_is_refused():
+    """Of two maps none is the newer."""
+    pipeline = Pipeline("example")
+    rows = pipeline.source("numbers", SequenceSource({"a": 10}))
+    told = rows.with_column("flag", "n > 1", BooleanType())
+    with pytest.raises(InvalidPipelineError, match="sequence_by is 'flag', a boolean, of which none is the latest"):
+        applied(told, sequence_by="flag")
+
+
+def test_a_column_with_a_name_of_ours_is_refused():
+    """The table adds `current`, so no column of the changes may be called so."""
+    _, rows = changes()
+    with pytest.raises(InvalidPipelineError, match="current"):
+        applied(rows.with_column("current", "1", LongType()), type=2)
+
+
+def test_updates_of_an_aggregate_are_no_changes_of_a_source():
+    """They say themselves what they replace, and upsert writes them."""
+    _, rows = changes()
+    counted = rows.key_by("key").aggregate("counted", n=count())
+    with pytest.raises(InvalidPipelineError, match=r"its rows are updates of 'counted'.*with upsert"):
+        applied(counted)
+
+
+def test_an_append_table_cannot_hold_rows_that_go():
+    """The message says what can."""
+    _, rows = changes()
+    with pytest.raises(InvalidPipelineError, match=r"apply_changes 'applied' takes changes and so .*upsert"):
+        applied(rows).table("silver/applied")
+
+
+def test_a_step_that_cannot_take_a_row_back_is_refused():
+    """An aggregate and a join can."""
+    pipeline, rows = changes()
+    table = applied(rows)
+    table.key_by("value").aggregate("sizes", rows=count()).upsert("gold/sizes")
+    other = rows.select("key").key_by("key")
+    join(table.key_by("key"), other, "joined").key_by("value").aggregate("n", of=count()).upsert("gold/n")
+    graph = plan(pipeline).graph
+    assert graph.vertex("sizes").changes_of == graph.vertex("joined").changes_of == ("applied",)
+    with pytest.raises(InvalidPipelineError, match="its rows are those of apply_changes 'applied'"):
+        table.union(rows, id="both")
