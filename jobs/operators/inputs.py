@@ -18,9 +18,10 @@ from checkpointing.columns import columns_then
 from checkpointing.handles import FileHandle
 from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
-from jobs.operators.scanned import Scanned
-from jobs.operators.schemas import nullable_schema
-from jobs.operators.spec import Chain, ColumnChoice, InputPlan, InvalidSpecError, OffersScans
+from jobs.operators.scanned import Scan, Scanned
+from jobs.operators.schemas import arrow_schema, nullable_schema
+from jobs.operators.spec import Chain, InputPlan, InvalidSpecError, OffersScans, TaskSteps
+from jobs.operators.task_rules import FilteredScan, NullRule
 from jobs.state.files import schema_of
 from jobs.storage.address import Root, StoreUrl, parsed
 from jobs.storage.file_scan import FileScan
@@ -46,8 +47,8 @@ def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment]
 
 def scanned_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Scanned | None:
     """Return the parts of files that tasks can read themselves, or None if Spark must read the input, or nothing is."""
-    has_steps = plan.chain is not None and not isinstance(plan.chain, ColumnChoice)
-    if has_steps or plan.of_changes:
+    steps = plan.chain or TaskSteps(_unchanged)
+    if not isinstance(steps, TaskSteps) or plan.of_changes:
         return None
     scans = [
         FileScan(root=str(warehouse), name=file.path, first=0, end=file.rows, bytes=file.bytes)
@@ -63,7 +64,14 @@ def scanned_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root)
         scans += of_source
     if not all(_is_in_reach(scan, warehouse) for scan in scans):
         return None
-    return Scanned(tuple(scans)) if scans else None
+    return Scanned(_filtered(scans, plan.schema, steps.rules)) if scans else None
+
+
+def _filtered(scans: Sequence[FileScan], schema: StructType, rules: tuple[NullRule, ...]) -> tuple[Scan, ...]:
+    if not rules:
+        return tuple(scans)
+    tested = arrow_schema(StructType([schema[name] for name in dict.fromkeys(rule.column for rule in rules)]))
+    return tuple(FilteredScan(scan=scan, rules=rules, tested=tested) for scan in scans)
 
 
 def _is_in_reach(scan: FileScan, warehouse: Root) -> bool:

@@ -21,6 +21,7 @@ from jobs.operators.reports import REPORT_SCHEMA
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import Spec, StatelessSpec
 from jobs.operators.stateless_task import StatelessTask
+from jobs.operators.task_rules import FilteredScan, NullRule, marked
 from jobs.operators.worker_heap import freeze_imports
 from jobs.state.merge import KEY_GROUP
 from jobs.storage.file_scan import FileScan
@@ -29,17 +30,20 @@ _TASK_ROWS: Final = 100_000
 """A task scans about so many rows. A file part is never divided."""
 
 
+Scan = FileScan | FilteredScan
+
+
 @dataclass(frozen=True, slots=True)
 class Scanned:
     """The rows of an input, as the parts of files that tasks read. There is at least one part."""
 
-    scans: tuple[FileScan, ...]
+    scans: tuple[Scan, ...]
 
 
 def may_scan(spec: Spec, number: int) -> bool:
     """Return whether a task can do all that happens to the rows of this input before the operator."""
     if isinstance(spec, StatelessSpec):
-        return spec.quarantine is None
+        return spec.quarantine is None or all(rule.in_task is not None for rule in spec.rules)
     keyed = spec.inputs[number]
     schema = arrow_schema(keyed.schema)
     return all(_is_hashed(keyed.schema[key].dataType, schema.field(key).type) for key in keyed.keys)
@@ -55,7 +59,7 @@ def _is_hashed(kind: DataType, arrow: pa.DataType) -> bool:
 class KeyedScan:
     """Reads the rows of one keyed input, and splits them into blocks. `shares` are the parts of files by task."""
 
-    shares: tuple[tuple[FileScan, ...], ...]
+    shares: tuple[tuple[Scan, ...], ...]
     keys: tuple[str, ...]
     max_parallelism: int
     splitter: Splitter
@@ -79,7 +83,7 @@ class KeyedScan:
         group = rows.column(KEY_GROUP)
         return rows.filter(pc.and_(pc.greater_equal(group, own.first), pc.less_equal(group, own.last)))
 
-    def _rows(self, scans: Iterable[FileScan]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, scans: Iterable[Scan]) -> Iterator[pa.RecordBatch]:
         schema = self.splitter.schema
         for scan in scans:
             for batch in scan.batches(schema):
@@ -89,23 +93,30 @@ class KeyedScan:
 
 @dataclass(frozen=True, slots=True)
 class StatelessScan:
-    """Reads the rows of a stateless vertex, and writes them. `shares` are the parts of files by task."""
+    """Reads the rows of a stateless vertex, and writes them. `shares` are the parts of files by task.
 
-    shares: tuple[tuple[FileScan, ...], ...]
+    `rules` are its row rules with their names.
+    """
+
+    shares: tuple[tuple[Scan, ...], ...]
     task: StatelessTask
+    rules: tuple[tuple[str, NullRule], ...]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the reports of the tasks whose numbers are the rows of `batches`. Raises ScanError."""
         for share in numbers(batches):
             timed = replace(self.task, writer=self.task.writer.timed())
-            rows = (scan.batches(timed.schema) for scan in self.shares[share])
-            yield from timed.carry_out(chain.from_iterable(rows))
+            rows = chain.from_iterable(scan.batches(timed.schema) for scan in self.shares[share])
+            yield from timed.carry_out(rows if timed.failed is None else self._marked(rows, timed.failed))
         freeze_imports()
 
+    def _marked(self, rows: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.RecordBatch]:
+        return (marked(batch, self.rules, column) for batch in rows)
 
-def shares_of(scans: Sequence[FileScan]) -> tuple[tuple[FileScan, ...], ...]:
+
+def shares_of(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], ...]:
     """Return the parts by task: about `_TASK_ROWS` each, in their order."""
-    shares: list[list[FileScan]] = []
+    shares: list[list[Scan]] = []
     rows = _TASK_ROWS
     for scan in scans:
         if rows >= _TASK_ROWS:

@@ -17,6 +17,7 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.functions import KeyedFunction
+from jobs.operators.task_rules import NullRule
 from jobs.state.backends import IncrementalBackend, StateBackend
 from jobs.storage.file_scan import FileScan
 
@@ -25,13 +26,17 @@ Chain = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnChoice:
-    """Steps that only leave columns out or order them anew. A task that scans files reads the right columns anyway."""
+class TaskSteps:
+    """Steps that a task which scans files can do itself: they choose columns, and leave out rows that fail `rules`.
+
+    `chain` does the same in Spark.
+    """
 
     chain: Chain
+    rules: tuple[NullRule, ...] = ()
 
     def __call__(self, rows: DataFrame) -> DataFrame:
-        """Return the rows with the chosen columns."""
+        """Return the good rows with the chosen columns."""
         return self.chain(rows)
 
 
@@ -92,10 +97,14 @@ class StagedTable:
 
 @dataclass(frozen=True, slots=True)
 class RowRule:
-    """A row rule (J3): `good` is a Spark SQL boolean expression or builds one; a row for which it is null is good."""
+    """A row rule (J3): `good` is a Spark SQL boolean expression or builds one; a row for which it is null is good.
+
+    `in_task` says the same to a task that scans files, if a task can judge it.
+    """
 
     name: str
     good: str | Callable[[], Column]
+    in_task: NullRule | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from jobs.operators.scanned import Scanned, StatelessScan, shares_of, stateless_
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import FAILED, RowRule, StatelessSpec
 from jobs.operators.stateless_task import StatelessTask
+from jobs.operators.task_rules import NullRule
 from jobs.sinks.staged_files import StagedFiles
 
 
@@ -22,7 +23,7 @@ def stateless_job(
     """Return the lazy job whose rows are the tasks' reports."""
     task = _task(spec, writer)
     scans = [scan for rows in inputs if isinstance(rows, Scanned) for scan in rows.scans]
-    reports = [stateless_scan(spark, StatelessScan(shares_of(scans), task))] if scans else []
+    reports = [stateless_scan(spark, StatelessScan(shares_of(scans), task, in_task(spec.rules)))] if scans else []
     frames = [rows for rows in inputs if isinstance(rows, DataFrame)]
     if frames:
         columns = in_schema(reduce(DataFrame.unionByName, frames), spec.schema)
@@ -38,6 +39,11 @@ def failed_rules(rules: Sequence[RowRule]) -> Column:
     """
     names = F.concat_ws(", ", *[F.when(~F.coalesce(_good(rule), F.expr("true")), F.lit(rule.name)) for rule in rules])
     return F.when(names != F.lit(""), names)
+
+
+def in_task(rules: Sequence[RowRule]) -> tuple[tuple[str, NullRule], ...]:
+    """Return the rules that a task can judge, with their names."""
+    return tuple((rule.name, rule.in_task) for rule in rules if rule.in_task is not None)
 
 
 def _good(rule: RowRule) -> Column:

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from jobs.operators.spec import Chain, RowRule
-from jobs.operators.stateless_job import failed_rules
+from jobs.operators.spec import Chain, RowRule, TaskSteps
+from jobs.operators.stateless_job import failed_rules, in_task
+from jobs.operators.task_rules import NullRule
 from jobs.pipeline.columns import require_columns
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.quality.expectation import Expectation, InvalidExpectationError, Suite
-from jobs.quality.rules import compile_row_rule
+from jobs.quality.rules import compile_row_rule, null_rule
 
 _NAMING = ("column", "column_A", "column_B")
 """The arguments in which Great Expectations names a column."""
@@ -22,18 +23,24 @@ def row_rules(where: str, rows: StructType, expectations: Sequence[Expectation])
         raise InvalidPipelineError(f"{where}: check_rows needs at least one expectation")
     _require_expected_columns(where, rows, expectations)
     try:
-        return tuple(RowRule(str(one), compile_row_rule(one)) for one in expectations)
+        return tuple(RowRule(str(one), compile_row_rule(one), _in_task(one)) for one in expectations)
     except InvalidExpectationError as error:
         raise InvalidPipelineError(f"{where}: {error}") from error
 
 
+def _in_task(expectation: Expectation) -> NullRule | None:
+    of_null = null_rule(expectation)
+    return None if of_null is None else NullRule(*of_null)
+
+
 def good_rows(rules: Sequence[RowRule]) -> Chain:
-    """Return the step that drops the rows which fail a rule."""
+    """Return the step that drops the rows which fail a rule. A task does so itself if it can judge all rules."""
 
     def keep(rows: DataFrame) -> DataFrame:
         return rows.filter(failed_rules(rules).isNull())
 
-    return keep
+    known = in_task(rules)
+    return TaskSteps(keep, tuple(rule for _, rule in known)) if len(known) == len(rules) else keep
 
 
 def suite_of(name: str, table: str, rows: StructType, expectations: tuple[Expectation, ...]) -> Suite:

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import DataType
 
-from jobs.operators.spec import Chain, ColumnChoice
+from jobs.operators.spec import Chain, TaskSteps
 
 
 def selected(columns: Sequence[str]) -> Chain:
@@ -15,7 +15,7 @@ def selected(columns: Sequence[str]) -> Chain:
     def select(rows: DataFrame) -> DataFrame:
         return rows.select(*[F.col(f"`{name}`") for name in columns])
 
-    return ColumnChoice(select)
+    return TaskSteps(select)
 
 
 def dropped(columns: Sequence[str]) -> Chain:
@@ -24,7 +24,7 @@ def dropped(columns: Sequence[str]) -> Chain:
     def drop(rows: DataFrame) -> DataFrame:
         return rows.drop(*columns)
 
-    return ColumnChoice(drop)
+    return TaskSteps(drop)
 
 
 def with_column(name: str, expression: str | Callable[[], Column], kind: DataType) -> Chain:
@@ -38,7 +38,7 @@ def with_column(name: str, expression: str | Callable[[], Column], kind: DataTyp
 
 
 def in_turn(chains: Sequence[Chain]) -> Chain | None:
-    """Return these steps as one, None if there are none. Choices of columns are one choice."""
+    """Return these steps as one, None if there are none. If a task can do each of them itself, it can do all."""
     if not chains:
         return None
 
@@ -47,4 +47,7 @@ def in_turn(chains: Sequence[Chain]) -> Chain | None:
             rows = chain(rows)
         return rows
 
-    return ColumnChoice(apply) if all(isinstance(chain, ColumnChoice) for chain in chains) else apply
+    light = [chain for chain in chains if isinstance(chain, TaskSteps)]
+    if len(light) < len(chains):
+        return apply
+    return TaskSteps(apply, tuple(rule for steps in light for rule in steps.rules))
