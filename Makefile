@@ -34,8 +34,9 @@ SEED ?= 1
 # The random inputs that Flink and Tidemark both answer, for each component.
 ORACLE_SEEDS ?= 0:2000
 PYTEST := $(BIN)/pytest -q --randomly-seed=$(SEED)
-# A peer in an environment of its own: its pins are not ours.
+# Peers in environments of their own: their pins are not ours.
 FLINK := .bench/flink/.complete
+PATHWAY := .bench/pathway/.complete
 
 .PHONY: help machine env jars data run test test-pure test-kill tla flink-oracle coverage bench dev lint types format lock clean
 
@@ -67,7 +68,7 @@ coverage: machine $(ENV) $(TLC) $(ORACLE) ## branch coverage of the protocol by 
 	@$(PYTEST) -n auto -m "not spark and not kill and not dear and not browser" tests/unit tests/spec \
 	    --cov=checkpointing --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=98
 
-bench: machine $(ENV) $(CLASSES) $(FLINK) ## measure against the peers, half an hour; BENCH='--only P1,P6 --quick' for less
+bench: machine $(ENV) $(CLASSES) $(DATA) $(FLINK) $(PATHWAY) ## measure against the peers, half an hour; BENCH='--only P1,P6 --quick' for less
 	@$(BIN)/python -m bench $(BENCH)
 
 dev: machine $(ENV) $(CLASSES) $(DATA) ## the Dagster UI on this project
@@ -124,6 +125,11 @@ $(DATA): | $(ENV)
 $(FLINK): | $(ENV)
 	@$(BIN)/python -m venv .bench/flink
 	@.bench/flink/bin/pip install --quiet apache-flink==2.3.0
+	@touch $@
+
+$(PATHWAY): | $(ENV)
+	@$(BIN)/python -m venv .bench/pathway
+	@.bench/pathway/bin/pip install --quiet pathway==0.33.0
 	@touch $@
 
 lock: $(ENV) ## resolve the newest versions that pyproject.toml allows

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from bench.machine import machine, versions
-from bench.plan import FLINK_PYTHON, FULL, QUICK, ROOT, Extent, program
+from bench.plan import FLINK_PYTHON, FULL, PATHWAY_PYTHON, QUICK, ROOT, Extent, program
 from bench.programs import ProgramFailedError, Result, run
 from bench.report import reached, write
 from bench.rows import ROWS, Figures, Row
@@ -26,7 +26,10 @@ def main(
     """Measure the rows, print them, and write bench/results.json and bench/results.md."""
     console, extent = Console(stderr=True), QUICK if quick else FULL
     rows = _chosen(only)
-    about = {"versions": versions(FLINK_PYTHON), "machine": machine() | {"extent": "quick" if quick else "full"}}
+    about = {
+        "versions": versions({"apache-flink": FLINK_PYTHON, "pathway": PATHWAY_PYTHON}),
+        "machine": machine() | {"extent": "quick" if quick else "full"},
+    }
     try:
         results = _run_all(console, rows, extent)
     finally:

@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -24,12 +25,13 @@ def machine() -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def versions(flink: Path) -> dict[str, str]:
-    """Return the versions of everything measured. `flink` is the Python of Flink's environment, if it exists."""
+def versions(peers: Mapping[str, Path]) -> dict[str, str]:
+    """Return the versions of everything measured. `peers` are packages, each with the Python of its environment."""
     found = {"python": platform.python_version(), "java": _java()} | {name: version(name) for name in _PACKAGES}
-    if flink.exists():
-        asked = "from importlib.metadata import version; print(version('apache-flink'))"
-        found["apache-flink"] = _said([str(flink), "-c", asked]).strip()
+    for package, python in peers.items():
+        if python.exists():
+            asked = f"from importlib.metadata import version; print(version({package!r}))"
+            found[package] = _said([str(python), "-c", asked]).strip()
     return found
 
 

@@ -13,6 +13,8 @@ from bench.workload import Workload, lay_out
 ROOT: Final = Path(__file__).resolve().parents[1] / ".bench"
 DATA: Final = ROOT / "data"
 FLINK_PYTHON: Final = ROOT / "flink" / "bin" / "python"
+PATHWAY_PYTHON: Final = ROOT / "pathway" / "bin" / "python"
+_PATHWAY: Final = {"PATHWAY_THREADS": "2"}
 
 _FLIGHTS: Final = {"ours": "bench.ours.flights_medallion", "peer": "bench.peers.foreach_batch_flights"}
 _KAFKA: Final = {"ours": "bench.ours.kafka_sums", "peer": "bench.peers.kafka_foreach_batch"}
@@ -22,9 +24,10 @@ _KEYS: Final = 1_000_000
 WARM_UP: Final = 3
 """The first epochs and batches of a program. They do not count."""
 WARM_UP_FLIGHTS: Final = 4
+WARM_UP_PRICE: Final = 3
 WARM_UP_CLUSTER: Final = 2
 """The first epochs on a cluster."""
-_ONCE: Final = ("state", "tiny", "core", "live", "postgres", "store", "cluster")
+_ONCE: Final = ("price", "state", "tiny", "core", "live", "postgres", "store", "cluster")
 """Programs that measure often enough in one round, so that later rounds leave them out."""
 
 
@@ -74,7 +77,8 @@ def program(name: str, extent: Extent) -> Program:
     """Return a program by its name, after writing its input. Raise KeyError for an unknown name."""
     scratch = ROOT / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
-    return Program(name, (*_command(name, extent), "--scratch", str(scratch)), once=name.startswith(_ONCE))
+    command = (*_command(name, extent), "--scratch", str(scratch))
+    return Program(name, command, name.startswith(_ONCE), _PATHWAY if name == "pathway" else {})
 
 
 def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR0912 - a branch for each kind of program
@@ -87,6 +91,13 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
         case ["flink", backend]:
             script = Path(__file__).parent / "peers" / "flink_sql.py"
             command = (str(FLINK_PYTHON), str(script), str(_events(extent, csv=True)), "--backend", backend)
+        case ["pathway"]:
+            script = Path(__file__).parent / "peers" / "pathway_sums.py"
+            command = (str(PATHWAY_PYTHON), str(script), str(_events(extent, csv=True)))
+        case ["price", "sums"]:
+            command = module("bench.ours.epoch_price", "sums", str(_events(extent)))
+        case ["price", "flights"]:
+            command = module("bench.ours.epoch_price", "flights", str(ROOT.parent / "data"))
         case ["flights", by]:
             command = module(_FLIGHTS[by], str(flights.lay_out(DATA)))
         case ["state", keys, touched]:

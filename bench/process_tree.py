@@ -30,6 +30,23 @@ def cpu_seconds(root: int) -> float:
     return sum(process.cpu_ticks for process in _tree(root)) / _TICKS_A_SECOND
 
 
+def cpu_seconds_by_kind(root: int) -> dict[str, float]:
+    """Return the CPU time so far of the process itself (`driver`), of JVMs (`jvm`) and of all others (`workers`)."""
+    ticks: dict[str, int] = {}
+    for process in _tree(root):
+        kind = "driver" if process.pid == root else _kind(process.pid)
+        ticks[kind] = ticks.get(kind, 0) + process.cpu_ticks
+    return {kind: used / _TICKS_A_SECOND for kind, used in ticks.items()}
+
+
+def _kind(pid: int) -> str:
+    try:
+        program = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+    except OSError:
+        return "workers"
+    return "jvm" if program.endswith(b"java") else "workers"
+
+
 def peak_memory_bytes(root: int) -> int:
     """Return the sum of the peak resident sizes (VmHWM) of all living processes of the tree.
 

@@ -64,6 +64,8 @@ def _ratios(figures: Figures) -> str:
         return f"spread {figures['spread_s']:.3f}"
     if "sequential" in figures:
         return f"{figures['sequential']:.0f} in turn, on {figures['server']}"
+    if "cpu_s_per_million_rows" in figures:
+        return f"{figures['cpu_s_per_million_rows']:.2f} CPU s a million rows, {figures['jobs']:.1f} jobs an epoch"
     if "more_s" in figures:
         return f"{figures['more_s']:+.3f} s"
     return f"{figures['ratio']:.2f}"
