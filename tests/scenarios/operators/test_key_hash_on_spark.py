@@ -14,7 +14,8 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import table_name, vertex_id
 from jobs.operators.key_hash import can_hash, key_groups
 from jobs.operators.scanned import may_scan
-from jobs.operators.spec import StagedTable, StatelessSpec, quarantine_schema
+from jobs.operators.spec import RowRule, StagedTable, StatelessSpec, quarantine_schema
+from jobs.operators.task_rules import NullRule
 from tests.scenarios.operators.test_key_groups_on_spark import counted
 
 pytestmark = pytest.mark.spark
@@ -84,12 +85,21 @@ def test_a_part_of_a_column_hashes_as_the_whole():
         assert key_groups([column.slice(7, 100)], 128) == key_groups([column], 128).slice(7, 100), name
 
 
-def test_keys_of_other_types_and_row_rules_are_left_to_spark():
-    """Texts of a collation may be equal and have other bytes. A rule is an expression of Spark's."""
+def test_keys_of_other_types_and_rules_of_sparks_are_left_to_spark():
+    """Texts of a collation may be equal and have other bytes. A task judges rules about null, and no other rule."""
     assert may_scan(counted(StringType()).spec, 0)
     assert not may_scan(counted(StringType("UTF8_LCASE")).spec, 0)
     assert not may_scan(counted(StructType().add("a", StringType())).spec, 0)
+    known = RowRule("known", "a is not null", NullRule("a", null=False))
+    long = RowRule("long", "a > 'm'")
+    assert may_scan(stateless(), 0)
+    assert may_scan(stateless(known), 0)
+    assert not may_scan(stateless(long), 0)
+    assert not may_scan(stateless(known, long), 0)
+
+
+def stateless(*rules):
+    """Return a step without state that judges these rules."""
     schema = StructType().add("a", StringType())
     table = StagedTable(table_name("quarantine/q"), TableMode.APPEND, quarantine_schema(schema))
-    assert may_scan(StatelessSpec(vertex=vertex_id("v"), schema=schema), 0)
-    assert not may_scan(StatelessSpec(vertex=vertex_id("v"), schema=schema, quarantine=table), 0)
+    return StatelessSpec(vertex=vertex_id("v"), schema=schema, rules=rules, quarantine=table if rules else None)
