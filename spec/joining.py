@@ -70,6 +70,8 @@ def _batch(left: list[Row], right: list[Row], how: JoinType) -> Table:
     pairs = [(one[0], one[1], other[1]) for one in left for other in right if one[0] == other[0] is not None]
     matched = {pair[0] for pair in pairs}
     alone: list[tuple[Any, ...]] = []
+    if how.has_left_alone:
+        return Counter(row for row in left if (row[0] in matched) == (how is JoinType.SEMI))
     if how in (JoinType.LEFT, JoinType.FULL):
         alone += [(key, value, None) for key, value in left if key not in matched]
     if how in (JoinType.RIGHT, JoinType.FULL):

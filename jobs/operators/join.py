@@ -7,6 +7,8 @@ round. So its cost grows with the rows of the touched keys and with the changes 
 - A null in the key matches nothing, as in SQL.
 - An outer side's row without a match is put out with nulls. The first match of its key takes that row back, and the
   last match to go brings it again.
+- A semi join puts out the left rows that have a match, an anti join those that have none. So an anti join keeps a left
+  row with a null in its key.
 - A change that would take back a row that is not there is left out, as Flink does.
 """
 
@@ -29,12 +31,24 @@ _TIMES: Final = "_times"
 
 
 class JoinType(Enum):
-    """Which side keeps its rows that have no match."""
+    """Which rows a join has: those that match, also those of a side that do not, or left rows alone."""
 
     INNER = "inner"
     LEFT = "left"
     RIGHT = "right"
     FULL = "full"
+    SEMI = "semi"
+    ANTI = "anti"
+
+    @property
+    def has_left_alone(self) -> bool:
+        """Return whether its rows have the columns of the left side only."""
+        return self in (JoinType.SEMI, JoinType.ANTI)
+
+    @property
+    def takes_back(self) -> bool:
+        """Return whether it may take back a row although both sides are append-only."""
+        return self not in (JoinType.INNER, JoinType.SEMI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +78,23 @@ class JoinFunction:
         on = list(self.keys)
         left = _side(state, LEFT, [*on, *self.left], _weighed(inputs[0], self.keys, self.keys, self.left))
         right = _side(state, RIGHT, [*on, *self.right], _weighed(inputs[1], self.right_keys, self.keys, self.right))
-        columns = [*on, *self.left, *self.right]
+        columns = [*on, *self.left, *(() if self.how.has_left_alone else self.right)]
+        parts = self._changes(left, right, on)
+        found = pl.concat([part.select(*_present(part, columns), _TIMES) for part in parts], how="diagonal")
+        return Processed(state=self._kept(left.after, right.after, state), output=_as_changes(found, columns))
+
+    def _changes(self, left: _Side, right: _Side, on: Sequence[str]) -> list[pl.DataFrame]:
+        """Return the counted rows by which the joined table changes. Parts may lack the columns of one side."""
+        if self.how is JoinType.ANTI:
+            return [_unmatched(left, right, on)]
+        if self.how is JoinType.SEMI:
+            return [left.difference, _unmatched(left, right, on).with_columns(-pl.col(_TIMES))]
         parts = [_matches(left.difference, right.before, on), _matches(left.after, right.difference, on)]
         if self.how in (JoinType.LEFT, JoinType.FULL):
             parts.append(_unmatched(left, right, on))
         if self.how in (JoinType.RIGHT, JoinType.FULL):
             parts.append(_unmatched(right, left, on))
-        found = pl.concat([part.select(*_present(part, columns), _TIMES) for part in parts], how="diagonal")
-        return Processed(state=self._kept(left.after, right.after, state), output=_as_changes(found, columns))
+        return parts
 
     def _kept(self, left: pl.DataFrame, right: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
         """Return the state rows of the keys that have rows."""
@@ -84,12 +107,16 @@ class JoinFunction:
         return found.select(state.columns)
 
 
-def join_schema(left: StructType, right: StructType, keys: Sequence[str], right_keys: Sequence[str]) -> StructType:
+def join_schema(
+    left: StructType, right: StructType, keys: Sequence[str], right_keys: Sequence[str], how: JoinType
+) -> StructType:
     """Return the schema of a joined row: the keys by their left names, the other left columns, the other right ones.
 
-    Raise ValueError if a column is in both.
+    A semi or an anti join has no right columns. Raise ValueError if a column is in both.
     """
-    rest = [*_others(left, keys).fields, *_others(right, right_keys).fields]
+    rest = list(_others(left, keys).fields)
+    if not how.has_left_alone:
+        rest += _others(right, right_keys).fields
     names = [*keys, *(field.name for field in rest)]
     both = sorted({name for name in names if names.count(name) > 1})
     if both:

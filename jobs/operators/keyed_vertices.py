@@ -105,7 +105,7 @@ def join_spec(
         inputs=tuple(KeyedInput(keys=of, schema=_with_kind(rows) if changes else rows) for rows, of, changes in sides),
         function=JoinFunction(keys, right_keys, own_columns(left, keys), own_columns(right, right_keys), how),
         state=join_state_schema(left, right, keys, right_keys),
-        output=join_schema(left, right, keys, right_keys),
+        output=join_schema(left, right, keys, right_keys, how),
         meanings=join_meanings(left, right, keys, right_keys),
         **place,
     )

@@ -208,7 +208,7 @@ def deletes_rows(vertex: Declared) -> bool:
         case AppliedVertex():
             return True
         case JoinVertex():
-            return bool(vertex.changes_of) or vertex.how is not JoinType.INNER
+            return bool(vertex.changes_of) or vertex.how.takes_back
         case _:
             return False
 

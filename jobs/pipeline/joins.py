@@ -17,24 +17,26 @@ def join(
     right: KeyedStream,
     id: str,  # noqa: A002 - its name
     *,
-    how: Literal["inner", "left", "right", "full"] = "inner",
+    how: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner",
     renamed_from: str | None = None,
 ) -> Stream:
     """Return the joined rows of two streams, as Spark SQL's `JOIN ... USING` does over all rows so far.
 
-    A row has the keys by their left names, then the other columns of the left rows and those of the right ones. State
-    keeps the rows of both sides. An inner join of append-only streams is append-only. All others are changelogs: only
+    A row has the keys by their left names, then the other columns of the left rows and those of the right ones. A semi
+    join has the left rows with a match, an anti join those without, both without right columns. State keeps the rows of
+    both sides. An inner or semi join of append-only streams is append-only. All others are changelogs: only
     `aggregate` and `join` can take their rows. `renamed_from` is the id that the vertex had before.
     Raises InvalidNameError, and InvalidPipelineError for a column that both sides have, keys of different types, or
     updates that lost their kind.
     """
     name, where = vertex_id(id), f"vertex {id}"
-    if how not in {each.value for each in JoinType}:
-        raise InvalidPipelineError(f"{where}: no join is called {how!r}; choose inner, left, right or full")
+    types = [each.value for each in JoinType]
+    if how not in types:
+        raise InvalidPipelineError(f"{where}: no join is called {how!r}; choose one of {', '.join(types)}")
     connected = left.connect(right)
     declarations, inputs = left.stream.declarations, (connected.left.as_input(), connected.right.as_input())
     try:
-        schema = join_schema(left.stream.schema, right.stream.schema, left.keys, right.keys)
+        schema = join_schema(left.stream.schema, right.stream.schema, left.keys, right.keys, JoinType(how))
     except ValueError as error:
         raise InvalidPipelineError(f"{where}: {error}") from error
     for each in inputs:

@@ -55,6 +55,19 @@ def the_last_match_to_go_brings_nothing_back(patch: Patch) -> None:
 
 
 @mutant(JOINS, _JOINS)
+def a_left_row_outlives_its_match(patch: Patch) -> None:
+    """A semi join keeps a row whose last match has gone."""
+    real = join.JoinFunction._changes
+
+    def changes(self: join.JoinFunction, *sides: Any) -> list[pl.DataFrame]:  # noqa: ANN401 - passed on
+        found = real(self, *sides)
+        lasting = self.how is join.JoinType.SEMI
+        return [part.filter(pl.col("_times") > 0) for part in found] if lasting else found
+
+    patch.put(join.JoinFunction, "_changes", changes)
+
+
+@mutant(JOINS, _JOINS)
 def an_equal_row_is_joined_once(patch: Patch) -> None:
     real = join._counted
 

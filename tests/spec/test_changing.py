@@ -15,7 +15,7 @@ def test_changes_add_up_to_the_batch_at_each_cut(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_joins_add_up_to_the_batch(seed):
-    """Inner, left, right and full joins of rows that come and go, some with a null as key (rule `joins-add-up`)."""
+    """Joins of all types over rows that come and go, some with a null as key (rule `joins-add-up`)."""
     assert joins_add_up(seed)
 
 

@@ -26,6 +26,7 @@ def steps_of(seed):
         "left": chance.choice(["n_l % 3 <> 1", "true", "total % 2 = 0"]),
         "right": chance.choice(["least % 3 <> 0", "n_r % 4 < 2"]),
         "again": chance.choice(["inner", "left", "full"]),
+        "alone": ("semi", "anti")[seed % 2],
     }
 
 
@@ -50,6 +51,8 @@ def building(steps):
         own = rows.select("key", "n").with_column("c", "n % 6", LongType()).drop("key").key_by("c")
         again = join(both.select("j", "total", "n_r").key_by("n_r"), own, "again", how=steps["again"])
         again.key_by("j").aggregate("late", rows=count(), sum=sum_of("n")).upsert("gold/again")
+        alone = join(left.key_by("j"), right.key_by("i"), "alone", how=steps["alone"])
+        alone.key_by("j").aggregate("lone", rows=count(), sum=sum_of("total")).upsert("gold/alone")
         return pipeline
 
     return build
@@ -63,11 +66,16 @@ def sql_of(steps):
         f"select * from (select * from ({left}) where {steps['left']}) {steps['how']} join "
         f"(select * from ({right}) where {steps['right']}) using (j)"
     )
+    alone = (
+        f"select * from (select * from ({left}) where {steps['left']}) left {steps['alone']} join "
+        f"(select * from ({right}) where {steps['right']}) using (j)"
+    )
     own = "select n, n % 6 as n_r from rows"
     again = f"select * from (select j, total, n_r from ({both})) {steps['again']} join ({own}) using (n_r)"
     return {
         "gold/both": f"select j, {SQL_COUNTED} from ({both}) group by j",
         "gold/again": f"select j, count(*) as rows, sum(n) as sum from ({again}) group by j",
+        "gold/alone": f"select j, count(*) as rows, sum(total) as sum from ({alone}) group by j",
     }
 
 

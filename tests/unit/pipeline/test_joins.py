@@ -38,6 +38,18 @@ def test_an_inner_join_of_append_only_streams_is_append_only():
     assert planned.graph.vertex("n").changes_of == ()
 
 
+def test_a_semi_join_has_the_left_columns_and_an_anti_join_takes_rows_back():
+    """Both sides may have the same columns. A left row that has found a match keeps it if no row is taken back."""
+    pipeline, _, rows = streams()
+    one, other = rows.key_by("key"), rows.key_by("key")
+    join(one, other, "known", how="semi").table("silver/known")
+    with pytest.raises(InvalidPipelineError, match="join 'unknown' takes rows back"):
+        join(one, other, "unknown", how="anti").table("silver/unknown")
+    planned = plan(pipeline)
+    assert planned.vertices["known"].spec.output.names == ["key", "value"]
+    assert not planned.vertices["known"].spec.emits_changes
+
+
 @pytest.mark.parametrize(
     ("follow", "said"),
     [
@@ -59,7 +71,7 @@ def test_joins_that_cannot_be_are_refused():
     """An unknown type, and a column that both sides have."""
     _, _, rows = streams()
     keyed = rows.key_by("key")
-    with pytest.raises(InvalidPipelineError, match="choose inner, left, right or full"):
+    with pytest.raises(InvalidPipelineError, match="choose one of inner, left, right, full, semi, anti"):
         join(keyed, keyed, "joined", how="outer")
     with pytest.raises(InvalidPipelineError, match=r"columns \['value'\] are on both sides"):
         join(keyed, keyed, "joined")
