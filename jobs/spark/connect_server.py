@@ -19,7 +19,7 @@ from typing import Final
 
 from jobs.spark.environment import spark_environment, spark_home
 from jobs.spark.programs import WORKER_VARIABLE
-from jobs.spark.session import SparkConfig, classic_settings, is_local
+from jobs.spark.session import SparkConfig, classic_settings, is_local, places
 from jobs.spark.temporary import private_folder
 
 HOST: Final = "127.0.0.1"
@@ -73,10 +73,14 @@ def connect_server(config: SparkConfig, log_file: Path, *, port: int | None = No
 
 
 def _command(config: SparkConfig, port: int) -> list[str]:
-    settings = classic_settings(config) | {
-        "spark.connect.grpc.binding.address": HOST,
-        "spark.connect.grpc.binding.port": str(port),
-    }
+    settings = (
+        places(config)
+        | classic_settings(config)
+        | {
+            "spark.connect.grpc.binding.address": HOST,
+            "spark.connect.grpc.binding.port": str(port),
+        }
+    )
     memory = settings.pop("spark.driver.memory")
     named = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     master = config.master or f"local[{config.cores}]"

@@ -17,6 +17,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from jobs.spark.jars import jar_set, jars_of
+from jobs.spark.sockets import socket_settings
 from jobs.spark.temporary import open_log, private_folder, private_path, spark_folder
 
 _log = structlog.get_logger(__name__)
@@ -109,8 +110,7 @@ def open_session(config: SparkConfig) -> SparkSession:
             session.conf.set(WORKER_PYTHON, PACKED_PYTHON)
         return session
     builder = SparkSession.builder.appName("tidemark").master(config.master or f"local[{config.cores}]")
-    temporary = {TEMPORARY: str(spark_folder())} if is_local(config) else {}
-    for name, value in (temporary | classic_settings(config)).items():
+    for name, value in (places(config) | classic_settings(config)).items():
         builder = builder.config(name, value)
     with _stderr_of_children(config.log_file), _locale_of_children():
         opened = builder.getOrCreate()
@@ -180,6 +180,17 @@ def is_local(config: SparkConfig) -> bool:
     """Return whether the workers are this machine's own processes, of this environment."""
     in_this_process = config.master is None or config.master.startswith("local")
     return config.connect_url is None and in_this_process
+
+
+def places(config: SparkConfig) -> dict[str, str]:
+    """Return where a Spark of this machine keeps its temporary files and sockets: in a new folder.
+
+    A cluster decides that itself. Raises UnsafeFolderError.
+    """
+    if not is_local(config):
+        return {}
+    folder = spark_folder()
+    return {TEMPORARY: str(folder)} | socket_settings(folder)
 
 
 def classic_settings(config: SparkConfig) -> dict[str, str]:

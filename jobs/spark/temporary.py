@@ -71,7 +71,7 @@ def spark_folder() -> Path:
     It first removes the folders of dead processes. Raises UnsafeFolderError.
     """
     remove_dead()
-    folder = private_folder() / f"spark-{uuid4()}"
+    folder = private_folder() / f"spark-{uuid4().hex[:12]}"  # short, for it holds sockets (`jobs.spark.sockets`)
     local(_owner(folder)).write(document(this_process()))
     folder.mkdir(mode=0o700)
     return folder
