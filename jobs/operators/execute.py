@@ -8,18 +8,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row
 
 from checkpointing.identifiers import Generation, JobName
 from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.snapshots import NO_WORK
 from jobs.operators.failures import MicroBatchError
-from jobs.operators.inputs import read_input, scanned_input
-from jobs.operators.keyed_job import keyed_job, misfits, must_wake
+from jobs.operators.inputs import read_input, scanned_input, stepped_input
+from jobs.operators.keyed_job import is_in_one_task, is_small, keyed_job, misfits, must_wake
+from jobs.operators.planned_jobs import PlannedJobs
 from jobs.operators.reports import TaskReport, report_from
 from jobs.operators.scanned import Scanned, may_scan
-from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
+from jobs.operators.spec import KeyedSpec, Spec, StatelessSpec, VertexPlan
 from jobs.operators.stateless_job import stateless_job
+from jobs.operators.stepped import Part, Stepped
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.worker_copy import NO_USES, CopyUses
 from jobs.storage.address import Root, absolute
@@ -38,17 +40,16 @@ class MicroBatch:
 
 
 def run_micro_batch(
-    spark: SparkSession, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName
+    jobs: PlannedJobs, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName
 ) -> MicroBatch:
-    """Run the micro-batch as one Spark job and return what each subtask wrote.
+    """Run the micro-batch as one Spark job, and return what each subtask wrote.
 
     `warehouse` must be the same folder for the driver and every task. May be called from several
     threads at once. Raise MicroBatchError, naming the vertex and the cause, if the job fails.
     """
     started = time.monotonic()
     try:
-        made = _job(spark, plan, effect, absolute(warehouse), job)
-        rows = [] if made is None else made.collect()
+        rows = _reports(jobs, plan, effect, absolute(warehouse), job)
         tasks = [report_from(row["report"]) for row in rows]
     except Exception as error:
         raise MicroBatchError.of(effect.vertex, effect.micro_batch, error) from error
@@ -71,33 +72,52 @@ def result_of(
     )
 
 
-def _job(
-    spark: SparkSession, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName
-) -> DataFrame | None:
-    """Return the lazy job, or None if there is nothing to read and no state to rewrite."""
+def _reports(jobs: PlannedJobs, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> list[Row]:
     writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
+    parts = _parts(jobs, plan, effect, warehouse, writer)
+    return jobs.collect(parts) if parts else []
+
+
+def _parts(
+    jobs: PlannedJobs, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, writer: StagedFiles
+) -> tuple[Part, ...]:
+    """Return the lazy parts of the job. There are none if there is nothing to read and no state to rewrite."""
     rows = {
         entry.input: arriving
         for entry in effect.inputs
-        if (arriving := _arriving(spark, plan, entry, warehouse)) is not None
+        if (arriving := _arriving(jobs, plan, effect, entry, warehouse)) is not None
     }
     match plan.spec:
         case StatelessSpec() as spec:
-            return stateless_job(spark, spec, list(rows.values()), writer) if rows else None
+            return stateless_job(jobs.session, spec, rows, writer)
         case KeyedSpec() as spec:
             needed = rows or misfits(spec, effect) or must_wake(spec, effect)
-            return keyed_job(spark, spec, effect, rows, writer) if needed else None
+            return (keyed_job(jobs.session, spec, effect, rows, writer),) if needed else ()
         case _ as unreachable:
             assert_never(unreachable)
 
 
 def _arriving(
-    spark: SparkSession, plan: VertexPlan, entry: InputSegments, warehouse: Root
-) -> DataFrame | Scanned | None:
+    jobs: PlannedJobs, plan: VertexPlan, effect: RunMicroBatch, entry: InputSegments, warehouse: Root
+) -> DataFrame | Scanned | Stepped | None:
     """Return the rows of one input: parts of files if tasks can read them themselves, otherwise a DataFrame."""
     reads = plan.inputs[entry.input]
-    scanned = scanned_input(reads, entry.segments, warehouse) if may_scan(plan.spec, entry.input) else None
-    return scanned or read_input(spark, reads, entry.segments, warehouse)
+    if may_scan(plan.spec, entry.input):
+        scanned = scanned_input(reads, entry.segments, warehouse)
+        if scanned is not None:
+            return scanned
+    if _may_step(plan.spec, effect, warehouse) and jobs.lasts(effect.vertex, entry.input, reads):
+        stepped = stepped_input(reads, entry.segments, warehouse)
+        if stepped is not None:
+            return stepped
+    return read_input(jobs.session, reads, entry.segments, warehouse)
+
+
+def _may_step(spec: Spec, effect: RunMicroBatch, warehouse: Root) -> bool:
+    """Return whether one task before the steps of Spark's and one after them carry out the micro-batch."""
+    if isinstance(spec, KeyedSpec):
+        return is_in_one_task(spec, effect, warehouse)
+    return is_small(spec, effect) and may_scan(spec, 0)
 
 
 def _by_subtask(plan: VertexPlan, reports: Iterable[TaskReport]) -> list[list[TaskReport]]:

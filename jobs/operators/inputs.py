@@ -21,6 +21,7 @@ from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
 from jobs.operators.scanned import Scan, Scanned
 from jobs.operators.schemas import arrow_schema, nullable_schema
 from jobs.operators.spec import Chain, InputPlan, InvalidSpecError, OffersScans, TaskSteps
+from jobs.operators.stepped import Stepped
 from jobs.operators.task_rules import FilteredScan, NullRule
 from jobs.state.files import schema_of
 from jobs.storage.address import Root, StoreUrl, parsed
@@ -48,8 +49,22 @@ def read_input(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment]
 def scanned_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Scanned | None:
     """Return the parts of files that tasks can read themselves, or None if Spark must read the input, or nothing is."""
     steps = plan.chain or TaskSteps(_unchanged)
-    if not isinstance(steps, TaskSteps) or plan.of_changes:
+    if not isinstance(steps, TaskSteps):
         return None
+    scans = _scans(plan, segments, warehouse)
+    return Scanned(_filtered(scans, plan.schema, steps.rules)) if scans else None
+
+
+def stepped_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Stepped | None:
+    """Return the parts of files that tasks can read before steps of Spark's, or None as in `scanned_input`."""
+    scans = _scans(plan, segments, warehouse)
+    return Stepped(tuple(scans), plan.schema, plan.chain or _unchanged) if scans else None
+
+
+def _scans(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> list[FileScan]:
+    """Return the parts of files with all rows of an input. There are none if Spark must read it, or nothing is."""
+    if plan.of_changes:
+        return []
     scans = [
         FileScan(root=str(warehouse), name=file.path, first=0, end=file.rows, bytes=file.bytes)
         for segment in segments
@@ -60,11 +75,9 @@ def scanned_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root)
     if slices:
         of_source = plan.reader.scans(slices) if isinstance(plan.reader, OffersScans) else None
         if of_source is None:
-            return None
+            return []
         scans += of_source
-    if not all(_is_in_reach(scan, warehouse) for scan in scans):
-        return None
-    return Scanned(_filtered(scans, plan.schema, steps.rules)) if scans else None
+    return scans if all(_is_in_reach(scan, warehouse) for scan in scans) else []
 
 
 def _filtered(scans: Sequence[FileScan], schema: StructType, rules: tuple[NullRule, ...]) -> tuple[Scan, ...]:

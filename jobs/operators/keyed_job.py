@@ -7,7 +7,7 @@ in turn. Neither does a larger one whose files tasks read themselves: each subta
 groups.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Final
 
@@ -25,16 +25,18 @@ from jobs.operators.functions import EndsInput
 from jobs.operators.inputs import in_schema, renamed_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
 from jobs.operators.reports import REPORT_SCHEMA
-from jobs.operators.scanned import KeyedScan, Scanned, keyed_scan, numbered, shares_of
+from jobs.operators.scan_tasks import ScanTasks
+from jobs.operators.scanned import KeyedScan, Scanned, keyed_scan, shares_of
 from jobs.operators.schemas import arrow_schema, quoted
-from jobs.operators.spec import KeyedSpec
+from jobs.operators.spec import KeyedSpec, Spec, StatelessSpec
+from jobs.operators.stepped import ArrowFunction, Part, Stepped, SteppedWork, rows_of
 from jobs.operators.without_exchange import WithoutExchange
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import fits
 from jobs.state.merge import KEY_GROUP
-from jobs.storage.address import StoreUrl, parsed
+from jobs.storage.address import Root, StoreUrl, parsed
 
-_Branch = tuple[int, DataFrame | Scanned, StructType, tuple[str, ...]]
+_Branch = tuple[int, DataFrame | Scanned | Stepped, StructType, tuple[str, ...]]
 """(tag, rows, their schema, their key columns)."""
 
 _FEW_ROWS: Final = 50_000
@@ -51,10 +53,13 @@ def keyed_job(
     spark: SparkSession,
     spec: KeyedSpec,
     effect: RunMicroBatch,
-    inputs: Mapping[int, DataFrame | Scanned],
+    inputs: Mapping[int, DataFrame | Scanned | Stepped],
     writer: StagedFiles,
-) -> DataFrame:
-    """Return the lazy job whose rows are the tasks' reports. `inputs` are by ordinal; a missing one is empty."""
+) -> Part:
+    """Return the lazy job whose rows are the tasks' reports. `inputs` are by ordinal; a missing one is empty.
+
+    Inputs are `Stepped` only if one task runs the micro-batch (`is_in_one_task`).
+    """
     task = _task(spec, effect, writer)
     branches: list[_Branch] = [
         (tag, rows, spec.inputs[tag].schema, spec.inputs[tag].keys) for tag, rows in inputs.items()
@@ -63,13 +68,14 @@ def keyed_job(
     if others:
         rows = renamed_rows(spark, spec.output, others, parsed(writer.root), spec.columns_renamed_from)
         branches.append((len(spec.inputs), rows, spec.output, spec.keys))
+    if is_in_one_task(spec, effect, parsed(writer.root)):
+        return _in_one_task(spark, spec, branches, task)
     if not others and not isinstance(parsed(writer.root), StoreUrl):
-        if _has_at_most(effect, _FEW_ROWS, _FEW_BYTES) and spec.parallelism <= _FEW_SUBTASKS:
-            return _in_one_task(spark, spec, branches, task)
         scans = _scans(spec, branches)
         few = _has_at_most(effect, _READ_BY_ALL_ROWS, _READ_BY_ALL_BYTES) and spec.parallelism <= _READERS
         if few and len(scans) == len(branches):
-            return _scanning(spark, WithoutExchange(task, scans), tasks=spec.parallelism)
+            subtasks = WithoutExchange(task, scans)
+            return ScanTasks(tuple((subtasks, (subtask,)) for subtask in range(spec.parallelism)))
     wakes = must_wake(spec, effect)
     arriving = [_blocks(spark, spec, branch) for branch in branches]
     if wakes:
@@ -81,21 +87,40 @@ def keyed_job(
     )
 
 
+def is_in_one_task(spec: KeyedSpec, effect: RunMicroBatch, warehouse: Root) -> bool:
+    """Return whether one task runs all subtasks in turn. A store is faster with several tasks."""
+    return is_small(spec, effect) and spec.parallelism <= _FEW_SUBTASKS and not isinstance(warehouse, StoreUrl)
+
+
+def is_small(spec: Spec, effect: RunMicroBatch) -> bool:
+    """Return whether a job costs more than a micro-batch's own work. Nothing is known of the rows of misfits."""
+    fits_all = isinstance(spec, StatelessSpec) or not misfits(spec, effect)
+    return fits_all and _has_at_most(effect, _FEW_ROWS, _FEW_BYTES)
+
+
 def _has_at_most(effect: RunMicroBatch, rows: int, size: int) -> bool:
     segments = [segment for entry in effect.inputs for segment in entry.segments]
     return sum(each.rows for each in segments) <= rows and sum(each.bytes for each in segments) <= size
 
 
-def _in_one_task(spark: SparkSession, spec: KeyedSpec, branches: Sequence[_Branch], task: KeyedTask) -> DataFrame:
+def _in_one_task(spark: SparkSession, spec: KeyedSpec, branches: Sequence[_Branch], task: KeyedTask) -> Part:
     subtasks = WithoutExchange(task, _scans(spec, branches))
-    frames = [_blocks(spark, spec, branch) for branch in branches if isinstance(branch[1], DataFrame)]
-    if not frames:
-        return _scanning(spark, subtasks, tasks=1)
-    return reduce(DataFrame.union, frames).coalesce(1).mapInArrow(subtasks.run, REPORT_SCHEMA)
+    through_spark = [branch for branch in branches if not isinstance(branch[1], Scanned)]
+    stepped = {tag: rows for tag, rows, _, _ in through_spark if isinstance(rows, Stepped)}
+
+    def plan(rows: Mapping[int, DataFrame], after: ArrowFunction) -> DataFrame:
+        sent = (_in_blocks(spec, tag, of, spec.inputs[tag].schema, spec.inputs[tag].keys) for tag, of in rows.items())
+        return _to_one_task(sent, after)
+
+    if not through_spark:
+        return ScanTasks(((subtasks, tuple(range(spec.parallelism))),))
+    if len(stepped) == len(through_spark):
+        return SteppedWork(vertex=spec.vertex, inputs=stepped, after=subtasks, plan=plan)
+    return _to_one_task((_blocks(spark, spec, branch) for branch in through_spark), subtasks.run)
 
 
-def _scanning(spark: SparkSession, subtasks: WithoutExchange, *, tasks: int) -> DataFrame:
-    return numbered(spark, subtasks.task.parallelism, tasks).mapInArrow(subtasks.run_scans, REPORT_SCHEMA)
+def _to_one_task(sent: Iterable[DataFrame], run: ArrowFunction) -> DataFrame:
+    return reduce(DataFrame.union, sent).coalesce(1).mapInArrow(run, REPORT_SCHEMA)
 
 
 def _scans(spec: KeyedSpec, branches: Sequence[_Branch]) -> tuple[KeyedScan, ...]:
@@ -148,6 +173,10 @@ def _blocks(spark: SparkSession, spec: KeyedSpec, branch: _Branch) -> DataFrame:
     tag, rows, schema, keys = branch
     if isinstance(rows, Scanned):
         return keyed_scan(spark, _keyed_scan(spec, branch, rows))
+    return _in_blocks(spec, tag, rows_of(spark, rows) if isinstance(rows, Stepped) else rows, schema, keys)
+
+
+def _in_blocks(spec: KeyedSpec, tag: int, rows: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
     splitter = _splitter(spec, tag, schema)
     grouped = in_schema(rows, schema).selectExpr(
         f"pmod(hash({quoted(keys)}), {spec.max_parallelism}) as {KEY_GROUP}", "*"

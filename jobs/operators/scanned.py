@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, StringType
 from checkpointing.key_groups import range_of
 from jobs.operators.arrived import EXCHANGED, Splitter, with_key_group
 from jobs.operators.key_hash import can_hash, key_groups
-from jobs.operators.reports import REPORT_SCHEMA
+from jobs.operators.scan_tasks import numbered, numbers
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import Spec, StatelessSpec
 from jobs.operators.stateless_task import StatelessTask
@@ -102,9 +102,9 @@ class StatelessScan:
     task: StatelessTask
     rules: tuple[tuple[str, NullRule], ...]
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the reports of the tasks whose numbers are the rows of `batches`. Raises ScanError."""
-        for share in numbers(batches):
+    def run_scans(self, shares: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of these shares, and yield the reports. Raises ScanError."""
+        for share in shares:
             timed = replace(self.task, writer=self.task.writer.timed())
             rows = chain.from_iterable(scan.batches(timed.schema) for scan in self.shares[share])
             yield from timed.carry_out(rows if timed.failed is None else self._marked(rows, timed.failed))
@@ -129,20 +129,4 @@ def shares_of(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], ...]:
 
 def keyed_scan(spark: SparkSession, scan: KeyedScan) -> DataFrame:
     """Return the blocks of an input, one Spark task for each share."""
-    return numbered(spark, len(scan.shares), len(scan.shares)).mapInArrow(scan.run, EXCHANGED)
-
-
-def stateless_scan(spark: SparkSession, scan: StatelessScan) -> DataFrame:
-    """Return the reports of a stateless vertex, one Spark task for each share."""
-    return numbered(spark, len(scan.shares), len(scan.shares)).mapInArrow(scan.run, REPORT_SCHEMA)
-
-
-def numbered(spark: SparkSession, count: int, tasks: int) -> DataFrame:
-    """Return the numbers up to `count` (exclusive) as the rows of so many tasks."""
-    return spark.range(0, count, 1, tasks)
-
-
-def numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    """Yield the numbers that a task has got: its rows have nothing else."""
-    for batch in batches:
-        yield from batch.column(0).to_pylist()
+    return numbered(spark, len(scan.shares)).mapInArrow(scan.run, EXCHANGED)

@@ -40,6 +40,17 @@ class TaskSteps:
         return self.chain(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class TextSteps:
+    """Steps that Spark takes and that texts declare, so that they are the same in every micro-batch."""
+
+    chain: Chain
+
+    def __call__(self, rows: DataFrame) -> DataFrame:
+        """Return the rows after the steps."""
+        return self.chain(rows)
+
+
 FAILED = "_failed"
 """The column of a quarantine table that names the failed expectations, joined by ', '."""
 

@@ -1,7 +1,7 @@
 """Builds the Spark job of a stateless micro-batch: it marks failing rows, and the tasks write all rows."""
 
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
@@ -9,27 +9,40 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.operators.inputs import in_schema
 from jobs.operators.reports import REPORT_SCHEMA
-from jobs.operators.scanned import Scanned, StatelessScan, shares_of, stateless_scan
+from jobs.operators.scan_tasks import ScanTasks
+from jobs.operators.scanned import Scanned, StatelessScan, shares_of
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import FAILED, RowRule, StatelessSpec
 from jobs.operators.stateless_task import StatelessTask
+from jobs.operators.stepped import ArrowFunction, Part, Stepped, SteppedWork, rows_of
 from jobs.operators.task_rules import NullRule
 from jobs.sinks.staged_files import StagedFiles
 
 
 def stateless_job(
-    spark: SparkSession, spec: StatelessSpec, inputs: Sequence[DataFrame | Scanned], writer: StagedFiles
-) -> DataFrame:
-    """Return the lazy job whose rows are the tasks' reports."""
+    spark: SparkSession, spec: StatelessSpec, inputs: Mapping[int, DataFrame | Scanned | Stepped], writer: StagedFiles
+) -> tuple[Part, ...]:
+    """Return the lazy parts of the job, whose rows are the tasks' reports."""
     task = _task(spec, writer)
-    scans = [scan for rows in inputs if isinstance(rows, Scanned) for scan in rows.scans]
-    reports = [stateless_scan(spark, StatelessScan(shares_of(scans), task, in_task(spec.rules)))] if scans else []
-    frames = [rows for rows in inputs if isinstance(rows, DataFrame)]
-    if frames:
-        columns = in_schema(reduce(DataFrame.unionByName, frames), spec.schema)
-        marked = columns if spec.quarantine is None else columns.withColumn(FAILED, failed_rules(spec.rules))
-        reports.append(marked.mapInArrow(task.run, REPORT_SCHEMA))
-    return reduce(DataFrame.union, reports)
+    scans = [scan for rows in inputs.values() if isinstance(rows, Scanned) for scan in rows.scans]
+    reports: list[Part] = []
+    if scans:
+        scan = StatelessScan(shares_of(scans), task, in_task(spec.rules))
+        reports.append(ScanTasks(tuple((scan, (share,)) for share in range(len(scan.shares)))))
+    stepped = {number: rows for number, rows in inputs.items() if isinstance(rows, Stepped)}
+    frames = {number: rows for number, rows in inputs.items() if isinstance(rows, DataFrame)}
+    if stepped and not frames:
+        reports.append(SteppedWork(vertex=spec.vertex, inputs=stepped, after=task, plan=partial(_written, spec)))
+    elif frames:
+        frames |= {number: rows_of(spark, rows) for number, rows in stepped.items()}
+        reports.append(_written(spec, frames, task.run))
+    return tuple(reports)
+
+
+def _written(spec: StatelessSpec, rows: Mapping[int, DataFrame], run: ArrowFunction) -> DataFrame:
+    columns = in_schema(reduce(DataFrame.unionByName, rows.values()), spec.schema)
+    marked = columns if spec.quarantine is None else columns.withColumn(FAILED, failed_rules(spec.rules))
+    return marked.mapInArrow(run, REPORT_SCHEMA)
 
 
 def failed_rules(rules: Sequence[RowRule]) -> Column:

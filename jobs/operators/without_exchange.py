@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from jobs.operators.arrived import SUBTASK, arrived, blocks_by_tag
 from jobs.operators.keyed_task import KeyedTask
-from jobs.operators.scanned import KeyedScan, numbers
+from jobs.operators.scanned import KeyedScan
 from jobs.operators.worker_heap import freeze_imports
 
 
@@ -23,12 +23,9 @@ class WithoutExchange:
     task: KeyedTask
     scans: tuple[KeyedScan, ...]
 
-    def run_scans(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the subtasks whose numbers are the rows of `batches`, and yield the reports.
-
-        Raises what `KeyedTask.run` and scans raise.
-        """
-        yield from self._run([*numbers(batches)], {})
+    def run_scans(self, subtasks: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Run these subtasks, and yield the reports. Raises what `KeyedTask.run` and scans raise."""
+        yield from self._run(subtasks, {})
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run all subtasks with the blocks that come from Spark, and yield the reports. Raises the same."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from jobs.operators.spec import Chain, RowRule, TaskSteps
+from jobs.operators.spec import Chain, RowRule, TaskSteps, TextSteps
 from jobs.operators.stateless_job import failed_rules, in_task
 from jobs.operators.task_rules import NullRule
 from jobs.pipeline.columns import require_columns
@@ -40,7 +40,7 @@ def good_rows(rules: Sequence[RowRule]) -> Chain:
         return rows.filter(failed_rules(rules).isNull())
 
     known = in_task(rules)
-    return TaskSteps(keep, tuple(rule for _, rule in known)) if len(known) == len(rules) else keep
+    return TaskSteps(keep, tuple(rule for _, rule in known)) if len(known) == len(rules) else TextSteps(keep)
 
 
 def suite_of(name: str, table: str, rows: StructType, expectations: tuple[Expectation, ...]) -> Suite:

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import DataType
 
-from jobs.operators.spec import Chain, TaskSteps
+from jobs.operators.spec import Chain, TaskSteps, TextSteps
 
 
 def selected(columns: Sequence[str]) -> Chain:
@@ -34,11 +34,11 @@ def with_column(name: str, expression: str | Callable[[], Column], kind: DataTyp
         column = F.expr(expression) if isinstance(expression, str) else expression()
         return rows.withColumn(name, column.cast(kind))
 
-    return add
+    return TextSteps(add) if isinstance(expression, str) else add
 
 
 def in_turn(chains: Sequence[Chain]) -> Chain | None:
-    """Return these steps as one, None if there are none. If a task can do each of them itself, it can do all."""
+    """Return these steps as one, None if there are none. What holds for each of them holds for all."""
     if not chains:
         return None
 
@@ -49,5 +49,5 @@ def in_turn(chains: Sequence[Chain]) -> Chain | None:
 
     light = [chain for chain in chains if isinstance(chain, TaskSteps)]
     if len(light) < len(chains):
-        return apply
+        return TextSteps(apply) if all(isinstance(chain, TaskSteps | TextSteps) for chain in chains) else apply
     return TaskSteps(apply, tuple(rule for steps in light for rule in steps.rules))

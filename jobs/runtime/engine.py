@@ -14,6 +14,7 @@ from checkpointing.metadata.paths import ProtocolPaths
 from jobs.distribution import versions
 from jobs.operators.execute import run_micro_batch
 from jobs.operators.failures import MicroBatchError
+from jobs.operators.planned_jobs import PlannedJobs
 from jobs.operators.spec import VertexPlan
 from jobs.runtime.listener import JarsFetching, SparkStarted, SparkStarting, StateLoaded, TickListener
 from jobs.spark.jars import fetch, jars_folder, not_fetched
@@ -61,7 +62,7 @@ class SparkEngine:
         """Start no session yet."""
         self._config = config
         self._listener = listener
-        self._session = given
+        self._jobs = None if given is None else PlannedJobs(given)
         self._own = given is None
         self._compared = given is not None
         self._agreed: set[str] = set()
@@ -71,12 +72,12 @@ class SparkEngine:
 
     def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
         """Run a micro-batch as one Spark job; raise what Spark raises if no session can be opened."""
-        session = self._opened()
-        self._compare_workers(session, effect, warehouse, job)
+        jobs = self._opened()
+        self._compare_workers(jobs.session, effect, warehouse, job)
         try:
-            done = run_micro_batch(session, plan, effect, warehouse, job)
+            done = run_micro_batch(jobs, plan, effect, warehouse, job)
         except MicroBatchError as error:
-            if self._drop_if_dead(session):
+            if self._drop_if_dead(jobs):
                 raise MicroBatchError(effect.vertex, effect.micro_batch, f"{LOST}\n{error}") from error
             raise
         self._compare_reported(done.workers, effect)
@@ -95,22 +96,22 @@ class SparkEngine:
         if not self._own:
             return
         with self._lock:
-            session, self._session = self._session, None
-        if session is not None:
-            _stop(session)
+            jobs, self._jobs = self._jobs, None
+        if jobs is not None:
+            _stop(jobs.session)
 
-    def _drop_if_dead(self, session: SparkSession) -> bool:
+    def _drop_if_dead(self, jobs: PlannedJobs) -> bool:
         """Return whether the session of a failed micro-batch has died, and forget it if it has."""
         with self._lock:
-            if self._own and session is not self._session:
+            if self._own and jobs is not self._jobs:
                 return True
-            if is_alive(session):
+            if is_alive(jobs.session):
                 return False
             if self._own:
-                self._session = None
+                self._jobs = None
         _log.info("Spark has died")
         if self._own:
-            abandon(session)
+            abandon(jobs.session)
         return True
 
     def _compare_workers(self, session: SparkSession, effect: RunMicroBatch, warehouse: Root, job: JobName) -> None:
@@ -136,15 +137,15 @@ class SparkEngine:
                 raise MicroBatchError(effect.vertex, effect.micro_batch, str(error)) from error
             self._agreed.update(new)
 
-    def _opened(self) -> SparkSession:
+    def _opened(self) -> PlannedJobs:
         with self._lock:
-            if self._session is None:
+            if self._jobs is None:
                 self._listener.progress(SparkStarting())
                 started = time.monotonic()
                 self._own = self._own and not finds_open(self._config)
-                self._session = open_session(self._config)
+                self._jobs = PlannedJobs(open_session(self._config))
                 self._listener.progress(SparkStarted(round((time.monotonic() - started) * 1000)))
-            return self._session
+            return self._jobs
 
 
 def _stop(session: SparkSession) -> None:

@@ -15,6 +15,7 @@ from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBa
 from checkpointing.snapshots import RangeFiles
 from jobs.operators import keyed_job
 from jobs.operators.execute import run_micro_batch
+from jobs.operators.planned_jobs import PlannedJobs
 from jobs.operators.spec import KeyedSpec, VertexPlan
 from jobs.state.compaction import live_files
 from jobs.state.worker_copy import NO_USES, CopyUses
@@ -26,7 +27,7 @@ JOB: JobName = job_name("demo")
 class Bench:
     """Runs micro-batches of one vertex, one after another, and keeps what a coordinator would keep."""
 
-    spark: object
+    jobs: PlannedJobs
     warehouse: Path
     plan: VertexPlan
     state: list[tuple[KeyedFile, ...]] = field(default_factory=list)
@@ -63,7 +64,7 @@ class Bench:
         )
         held = tuple(self.state), tuple(self.ranges)
         effect = RunMicroBatch(self.plan.spec.vertex, self.micro_batch, 1, segments, *held, end_of_input=end)
-        ran = run_micro_batch(self.spark, self.plan, effect, self.warehouse, JOB)
+        ran = run_micro_batch(self.jobs, self.plan, effect, self.warehouse, JOB)
         done, self.copies = ran.finished, self.copies + ran.copies
         for subtask, output in enumerate(done.outputs):
             self.state[subtask] = live_files([*self.state[subtask], *output.state])
@@ -85,7 +86,7 @@ def bench(spark, tmp_path):
     """Return a function that makes a bench in a warehouse of its own. Its name has characters of glob patterns."""
     warehouse = tmp_path / "ware[house] {1}"
     warehouse.mkdir()
-    return lambda plan, **kept: Bench(spark, warehouse, plan, **kept)
+    return lambda plan, **kept: Bench(PlannedJobs(spark), warehouse, plan, **kept)
 
 
 @pytest.fixture(params=["one task", "own scans", "exchange"])

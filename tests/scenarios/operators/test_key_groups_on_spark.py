@@ -29,7 +29,7 @@ from checkpointing.identifiers import vertex_id
 from checkpointing.key_groups import key_group_ranges
 from jobs.operators.keyed_vertices import aggregate_spec
 from jobs.operators.schemas import arrow_schema
-from jobs.operators.spec import InputPlan, VertexPlan
+from jobs.operators.spec import InputPlan, TextSteps, VertexPlan
 from jobs.pipeline.aggregates import count, named_aggregates
 from jobs.state.merge import KEY_GROUP
 
@@ -78,7 +78,7 @@ def through_expressions(rows):
 
 @pytest.mark.parametrize("name", KEYS)
 def test_equal_keys_keep_their_key_group_and_their_count(bench, spark, name):
-    """Groups are Spark's hashes of the keys. Rows of a file and rows of expressions meet in one state (E2)."""
+    """Groups are Spark's hashes of the keys. Rows of a file, of expressions and of texts meet in one state (E2)."""
     kind, values = KEYS[name]
     schema = arrow_schema(StructType().add("k", kind).add("n", LongType()))
     keys = [*values, None]
@@ -86,9 +86,12 @@ def test_equal_keys_keep_their_key_group_and_their_count(bench, spark, name):
     vertex = bench(counted(kind))
     vertex.run(rows)
     vertex.plan = counted(kind, through_expressions)
+    vertex.run(rows)
+    vertex.plan = counted(kind, TextSteps(through_expressions))
+    vertex.run(rows)
     outputs = vertex.run(rows).outputs
     shown = vertex.read([file for output in outputs for file in output.emitted])
-    assert [2] * len(keys) == shown.get_column("rows").to_list()
+    assert [4] * len(keys) == shown.get_column("rows").to_list()
 
     hashed = spark.createDataFrame(rows).selectExpr("n", f"pmod(hash(k), {GROUPS}) as g").collect()
     found = [vertex.read([file.file for file in own]) for own in vertex.state if own]
