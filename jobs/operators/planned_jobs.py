@@ -13,7 +13,8 @@ from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
+from pyspark import TaskContext
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from checkpointing.identifiers import VertexId
@@ -29,6 +30,8 @@ _CHARACTERS_MAX: Final = 256 * 1024
 """Spark sends the property along with each task. Larger work is sent once, as a part of the plan."""
 _CHANGING: Final = ("CURRENT_LIKE", "PYTHON_UDF", "PLAN_EXPRESSION")
 """Spark's names for expressions whose value may change from one micro-batch to the next: times, Python, subqueries."""
+_SERIALIZER: Final[Any] = CloudPickleSerializer()
+"""Spark's own for functions that it sends to tasks. Nothing of it outlives the job."""
 
 
 @dataclass(slots=True)
@@ -127,8 +130,7 @@ def run_after(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _handed(work: ScanTasks | SteppedWork) -> str:
     needed = work if isinstance(work, ScanTasks) else _SteppedHanded(_rows_before(work), work.after)
-    pickled: bytes = cloudpickle.dumps(needed)  # type: ignore[no-untyped-call]
-    return base64.b64encode(pickled).decode("ascii")
+    return base64.b64encode(_SERIALIZER.dumps(needed)).decode("ascii")
 
 
 def _rows_before(work: SteppedWork) -> dict[int, FileRows]:
@@ -137,7 +139,7 @@ def _rows_before(work: SteppedWork) -> dict[int, FileRows]:
 
 def _found() -> Any:  # noqa: ANN401 - ScanTasks or _SteppedHanded, as the plan was made for
     context: Any = TaskContext.get()
-    return cloudpickle.loads(base64.b64decode(context.getLocalProperty(_WORK)))
+    return _SERIALIZER.loads(base64.b64decode(context.getLocalProperty(_WORK)))
 
 
 def _lasts(session: SparkSession, rows: DataFrame) -> bool:
