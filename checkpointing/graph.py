@@ -47,6 +47,8 @@ class Table:
     """The table's name in older checkpoints. A state table is renamed with its vertex."""
     outside: bool = False
     """True if it has an outside sink, which gets the rows that each checkpoint adds, or shows an upsert table."""
+    partitioned_by: tuple[str, ...] = ()
+    """The columns by which the table is laid out. Each of its files has rows of one partition only."""
     votes: bool = False
     """True if this sink commits in two phases. Then it can decline a checkpoint before the commit point."""
 

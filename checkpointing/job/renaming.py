@@ -24,7 +24,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import ChannelId, EdgeId, Generation, JobName, TableName, VertexId
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.unfit_tables import tables_of
-from checkpointing.metadata.paths import ProtocolPaths, StagedName, parse_staged_name, table_of_state
+from checkpointing.metadata.paths import ProtocolPaths, StagedName, staged_name_in, table_of_state
 from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, VertexRecord
 from checkpointing.renames import declared_renames
 from checkpointing.snapshots import ChannelState, SubtaskSnapshot
@@ -194,9 +194,11 @@ def _name_of(path: str) -> StagedName:
 
     It names micro-batch 0, because this generation did not write the file.
     """
-    known = parse_staged_name(path.rpartition("/")[2])
+    known = staged_name_in(path)
     unique = hashlib.blake2b(path.encode(), digest_size=16).hexdigest()
-    return StagedName(known.vertex if known is not None else VertexId("linked"), 0, unique)
+    if known is None:
+        return StagedName(VertexId("linked"), 0, unique)
+    return StagedName(known.vertex, 0, unique, known.partition)
 
 
 @dataclass(frozen=True, slots=True)

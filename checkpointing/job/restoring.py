@@ -8,14 +8,15 @@ from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState, Task
 from checkpointing.gate.input_gate import InputGate
-from checkpointing.graph import JobGraph, Vertex, VertexKind
-from checkpointing.handles import KeyedFile
+from checkpointing.graph import JobGraph, Table, Vertex, VertexKind
+from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, SubtaskId, TableName, VertexId
 from checkpointing.job.barriers import gate_config
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.job.setup import JobSetup
 from checkpointing.job.unfit_tables import unfit_tables
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
+from checkpointing.metadata.paths import laid_out_otherwise, partition_of
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
@@ -50,6 +51,8 @@ def check_fits(
             _check_splits(known[was.vertex], was, record)
     for vertex in graph.vertices:
         _check_changes(vertex, record)
+    for table in graph.tables():
+        _check_layout(table, record)
 
 
 def _must_leave_nothing(graph: JobGraph, record: CheckpointRecord) -> None:
@@ -138,6 +141,25 @@ def _require_all_changes(vertex: Vertex, upstream: VertexId, record: CheckpointR
             f"changes of {upstream!r}, and for this column it would take back rows that it never got. Leave "
             f"the column out, or {begins}"
         )
+
+
+def _check_layout(table: Table, record: CheckpointRecord) -> None:
+    """Raise CutDoesNotFitError if the cut has files of the table for other partition columns: they cannot be moved."""
+    named = (file.path for each in record.tables if each.table == table.name for file in (*each.adds, *each.files))
+    held = (file.path for was in record.vertices for each in was.subtasks for file in _files_of(table, each))
+    unfit = laid_out_otherwise(table.partitioned_by, (*named, *held))
+    if unfit is not None:
+        by = ", ".join(column for column, _ in partition_of(unfit)) or "no column"
+        raise CutDoesNotFitError(
+            f"checkpoint {record.checkpoint} has files of table {table.name} that are laid out by {by}, and the "
+            f"pipeline says partition_by={list(table.partitioned_by)}. A table keeps its layout: put partition_by "
+            "back, or give the table and its vertex new names"
+        )
+
+
+def _files_of(table: Table, snapshot: SubtaskSnapshot) -> Iterator[FileHandle]:
+    yield from (staged.file for staged in snapshot.staged if staged.table == table.name)
+    yield from (keyed.file for each in snapshot.ranges if each.table == table.name for keyed in each.files)
 
 
 def _holds_state(snapshot: SubtaskSnapshot) -> bool:

@@ -6,6 +6,7 @@ in Spark and in delta-rs, and all readers read them.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from checkpointing.identifiers import (
@@ -18,6 +19,7 @@ from checkpointing.identifiers import (
     table_name,
     vertex_id,
 )
+from checkpointing.partitions import PARTITION, Value, values_of
 
 ROOT = "_tidemark"
 """The folder under the warehouse for what belongs to jobs and not to tables."""
@@ -28,6 +30,7 @@ LOG = "_delta_log"
 """The folder of a table's log. It holds no data file, even if an entry or the log says so."""
 
 _STAGED_FILE = re.compile(
+    rf"(?:(?P<partition>{PARTITION}(?:/{PARTITION})*)/)?"
     r"(?P<vertex>[a-z][a-z0-9_]{0,62})-(?P<micro_batch>[0-9]+)-(?P<unique>[0-9a-f-]{32,36})\.parquet"
 )
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -36,31 +39,54 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MANIFEST_SUFFIX = ".json.zst"
 _MANIFEST = re.compile(rf"[0-9a-f]{{64}}{re.escape(_MANIFEST_SUFFIX)}")
 
-_PART_BYTES_MAX = 255
+PART_BYTES_MAX = 255
 
 _GENERATION = re.compile(r"[1-9][0-9]*")
-_STAGED_PATH = re.compile(rf"(?P<folder>.+)/{STAGED}/{_GENERATION.pattern}/{_STAGED_FILE.pattern}")
+_STAGED_PATH = re.compile(rf"(?P<folder>.+)/{STAGED}/{_GENERATION.pattern}/(?P<name>{_STAGED_FILE.pattern})")
 
 
 @dataclass(frozen=True, slots=True)
 class StagedName:
-    """What the name of a staged file says: the vertex and the micro-batch that wrote it."""
+    """What the name of a staged file says: the vertex and the micro-batch that wrote it.
+
+    `partition` is the folder of the file's partition (`checkpointing.partitions`), if its table has any.
+    """
 
     vertex: VertexId
     micro_batch: int
     unique: str
+    partition: str = ""
 
     def __str__(self) -> str:
-        """Return the file's name, without its folder."""
-        return f"{self.vertex}-{self.micro_batch}-{self.unique}.parquet"
+        """Return the file's path in the folder of its generation."""
+        name = f"{self.vertex}-{self.micro_batch}-{self.unique}.parquet"
+        return f"{self.partition}/{name}" if self.partition else name
 
 
 def parse_staged_name(name: str) -> StagedName | None:
-    """Return what a file's name says, or None if no micro-batch gives such names."""
+    """Return what a file's path in its generation's folder says, or None if no micro-batch gives such names."""
     found = _STAGED_FILE.fullmatch(name)
     if found is None:
         return None
-    return StagedName(VertexId(found["vertex"]), int(found["micro_batch"]), found["unique"])
+    return StagedName(VertexId(found["vertex"]), int(found["micro_batch"]), found["unique"], found["partition"] or "")
+
+
+def staged_name_in(path: str) -> StagedName | None:
+    """Return what the name of a staged file says, by its whole path, or None if no micro-batch gives such paths."""
+    found = _STAGED_PATH.fullmatch(path)
+    return None if found is None else parse_staged_name(found["name"])
+
+
+def partition_of(path: str) -> tuple[Value, ...]:
+    """Return the partition of a staged file by its path. Empty if the file belongs to a table without partitions."""
+    name = staged_name_in(path)
+    return () if name is None else values_of(name.partition)
+
+
+def laid_out_otherwise(by: Iterable[str], paths: Iterable[str]) -> str | None:
+    """Return the first of these staged files that is not laid out by these columns, or None if all are."""
+    columns = tuple(by)
+    return next((path for path in paths if tuple(column for column, _ in partition_of(path)) != columns), None)
 
 
 def staging_folder(path: str) -> str | None:
@@ -223,5 +249,5 @@ def is_data_file(path: str) -> bool:
     if "\\" in path or has_control_characters(path):
         return False
     parts = path.split("/")
-    plain = all(part not in ("", ".", "..") and len(part.encode()) <= _PART_BYTES_MAX for part in parts)
+    plain = all(part not in ("", ".", "..") and len(part.encode()) <= PART_BYTES_MAX for part in parts)
     return plain and parts[0].casefold() != LOG and not _SCHEME.match(path)

@@ -10,7 +10,8 @@ from checkpointing.commit.cleanup import Unneeded
 from checkpointing.identifiers import Generation
 from checkpointing.metadata.paths import parse_generation
 from jobs.cleanup.tables import JobTable
-from jobs.storage.place import drop_if_empty
+from jobs.storage.folder import Folder
+from jobs.storage.place import StoragePlace, drop_if_empty
 from jobs.storage.together import together
 from jobs.stores.warehouse import Warehouse
 
@@ -50,4 +51,11 @@ def drop_empty_folders(warehouse: Warehouse, tables: Iterable[JobTable], current
         for folder in warehouse.place(warehouse.paths.staged_root(table.name)).folders():
             generation = parse_generation(folder.last)
             if generation is not None and generation < current:
-                drop_if_empty(folder)
+                _drop_empty(folder)
+
+
+def _drop_empty(folder: StoragePlace) -> None:
+    """Delete a folder if it holds no file. It may hold a folder for each partition."""
+    for inside in folder.folders() if isinstance(folder.storage, Folder) else ():
+        _drop_empty(inside)
+    drop_if_empty(folder)

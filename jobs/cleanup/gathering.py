@@ -133,9 +133,9 @@ def _named(paths: Iterable[str], name: TableName) -> Iterator[str]:
 def _staged(warehouse: Warehouse, table: TableName) -> Iterator[ListedFile]:
     """Yield the files that generations staged for a table, unfinished ones too; no other files."""
     for found in warehouse.place(warehouse.paths.staged_root(table)).entries(deep=True):
-        folder, _, name = found.name.rpartition("/")
+        folder, _, name = found.name.partition("/")
         generation = parse_generation(folder)
-        if generation is not None and (_is_ours(name) or _UNFINISHED.fullmatch(name)):
+        if generation is not None and (_is_ours(name) or _UNFINISHED.fullmatch(name.rpartition("/")[2])):
             path = f"{warehouse.paths.staged_folder(table, generation)}/{name}"
             with suppress(FileNotFoundError):  # somebody has just deleted it
                 yield ListedFile(path, table, generation, found.size, found.changed_ms)

@@ -138,7 +138,7 @@ def _log(warehouse: Warehouse, name: str, folder: StoragePlace) -> tuple[str, tu
 def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, folder: StoragePlace) -> Iterator[Finding]:
     """Yield what in the table itself forbids publishing. A starting tick also compares it with the pipeline."""
     shape = shape_of(table)
-    for problem in problems_of(shape, shape.columns, mode or TableMode.APPEND, str(folder)):
+    for problem in problems_of(shape, shape.columns, mode or TableMode.APPEND, str(folder), shape.partitioned_by):
         yield Finding(f"table {name} {problem.what}: nothing can be published into it", problem.way_out)
     if mode in (TableMode.UPSERT, TableMode.STATE):
         marked = paths_with_deletion_vectors(table)

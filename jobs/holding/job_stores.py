@@ -176,7 +176,8 @@ class JobStores:
             settled, was_renamed = name not in unsettled, name in renamed
             shows = Shows(columns.get(name, ()), settled=settled, renamed=was_renamed, mode=modes.get(name))
             with self._lock(name):
-                self._outputs.ensure(name, schemas[name], table.mode, shows, says.get(name, NOTHING_SAID))
+                said = says.get(name, NOTHING_SAID)
+                self._outputs.ensure(name, schemas[name], table.mode, shows, said, table.partitioned_by)
 
         together(self.warehouse.storage, ensure, tables)
 

@@ -232,10 +232,12 @@ def _target(spec: KeyedSpec, effect: RunMicroBatch) -> AppendTarget | UpsertTarg
     if spec.table is None:
         return None
     if spec.upserted is None:
-        return AppendTarget(table=spec.table.name)
+        return AppendTarget(table=spec.table.name, partitioned_by=spec.table.partitioned_by)
     ranges = enumerate(_range_files(spec, effect))
     fitting = tuple(files if _fits(spec, subtask, files) else None for subtask, files in ranges)
-    return UpsertTarget(table=spec.table.name, keys=spec.table.keys, files=fitting)
+    return UpsertTarget(
+        table=spec.table.name, keys=spec.table.keys, files=fitting, partitioned_by=spec.table.partitioned_by
+    )
 
 
 def _range_files(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[tuple[KeyedFile, ...], ...]:

@@ -45,9 +45,10 @@ class InputLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendTarget:
-    """An append table that takes the output."""
+    """An append table that takes the output, laid out by these columns."""
 
     table: TableName
+    partitioned_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class UpsertTarget:
     table: TableName
     keys: tuple[str, ...]
     files: tuple[tuple[KeyedFile, ...] | None, ...]
+    partitioned_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +285,8 @@ class KeyedTask:
         place = self.target.table if isinstance(self.target, AppendTarget) else elsewhere
         if place is None or output.is_empty():
             return ()
-        return (self.writer.write(place, arrow_of(output, self.output_schema)),)
+        by = self.target.partitioned_by if isinstance(self.target, AppendTarget) else ()
+        return self.writer.write_partitions(place, arrow_of(output, self.output_schema), by)
 
     def _write_changes(self, changes: pl.DataFrame | None) -> tuple[FileHandle, ...]:
         if self.channel is None or changes is None or changes.is_empty():
@@ -302,7 +305,7 @@ class KeyedTask:
         if made.output.is_empty() and gone.is_empty() and not self._is_replaced(subtask):
             return ()
         files = self.target.files[subtask]
-        upsert = self._upsert_range(self.target, own, files or ())
+        upsert = self._upsert_range(self.target, own, files or (), all_partitions=self._is_replaced(subtask))
         current = arrived.frames[-1].drop(KEY_GROUP) if files is None else upsert.load()
         return (RangeFiles(self.target.table, upsert.write(current, made.output, gone)),)
 
@@ -335,7 +338,9 @@ class KeyedTask:
             renamed=self.columns_renamed_from,
         )
 
-    def _upsert_range(self, target: UpsertTarget, own: KeyGroupRange, files: tuple[KeyedFile, ...]) -> UpsertRange:
+    def _upsert_range(
+        self, target: UpsertTarget, own: KeyGroupRange, files: tuple[KeyedFile, ...], *, all_partitions: bool
+    ) -> UpsertRange:
         return UpsertRange(
             operator=self.operator,
             table=target.table,
@@ -346,6 +351,8 @@ class KeyedTask:
             writer=self.writer,
             version=self.version,
             renamed=self.columns_renamed_from,
+            partitioned_by=target.partitioned_by,
+            all_partitions=all_partitions,
         )
 
 

@@ -98,12 +98,16 @@ class InputPlan:
 
 @dataclass(frozen=True, slots=True)
 class StagedTable:
-    """An output table as a task writes it; `schema` is the table's, `keys` an upsert's key."""
+    """An output table as a task writes it; `schema` is the table's, `keys` an upsert's key.
+
+    Each of its files has rows of one partition by the columns `partitioned_by`.
+    """
 
     name: TableName
     mode: TableMode
     schema: StructType
     keys: tuple[str, ...] = ()
+    partitioned_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

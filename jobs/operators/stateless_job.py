@@ -69,6 +69,7 @@ def _task(spec: StatelessSpec, writer: StagedFiles) -> StatelessTask:
         schema=arrow_schema(spec.schema),
         failed=None if spec.quarantine is None else FAILED,
         table=None if spec.table is None else spec.table.name,
+        partitioned_by=() if spec.table is None else spec.table.partitioned_by,
         channel=ProtocolPaths(writer.job).channel(spec.vertex) if spec.emits else None,
         emits=spec.emits,
         quarantine=None if spec.quarantine is None else spec.quarantine.name,

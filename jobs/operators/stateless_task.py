@@ -17,7 +17,7 @@ from jobs.sinks.staged_files import StagedFiles
 class StatelessTask:
     """All that a task needs. `failed` names the column with the failed rules; None without rules.
 
-    All rows go to `table` if there is one, else to `channel`, else nowhere.
+    All rows go to `table` if there is one, laid out by `partitioned_by`. Else they go to `channel`, else nowhere.
     """
 
     writer: StagedFiles
@@ -27,6 +27,7 @@ class StatelessTask:
     channel: TableName | None
     emits: bool
     quarantine: TableName | None
+    partitioned_by: tuple[str, ...] = ()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows and yield one report; yield nothing for a Spark partition without rows."""
@@ -55,7 +56,9 @@ class StatelessTask:
         place = self.table or self.channel
         if place is None:
             return ()
-        return (self.writer.write(place, rows.select(self.schema.names).cast(self.schema)),)
+        return self.writer.write_partitions(
+            place, rows.select(self.schema.names).cast(self.schema), self.partitioned_by
+        )
 
     def _write_failed(self, rows: pa.Table) -> tuple[tuple[TableName, FileHandle], ...]:
         if self.quarantine is None or self.failed is None:

@@ -54,6 +54,8 @@ class OutputTable:
     """The outside sink: a `Sink` of an append table, an `UpsertSink` of an upsert table."""
     says: Description = NOTHING_SAID
     """The comments and properties that the table gets."""
+    partitioned_by: tuple[str, ...] = ()
+    """The columns by which the table is laid out."""
 
     def __post_init__(self) -> None:
         """Raise InvalidPipelineError for something that is no sink, or if the table is renamed too.

@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from checkpointing.graph import TableMode
 from jobs.operators.spec import Chain, RowRule, TaskSteps, TextSteps
 from jobs.operators.stateless_job import failed_rules, in_task
 from jobs.operators.task_rules import NullRule
 from jobs.pipeline.columns import require_columns
+from jobs.pipeline.declarations import OutputTable
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.quality.expectation import Expectation, InvalidExpectationError, Suite
 from jobs.quality.rules import compile_row_rule, null_rule
@@ -56,3 +58,14 @@ def _require_expected_columns(where: str, rows: StructType, expectations: Iterab
     for expectation in expectations:
         named = (expectation.kwargs.get(argument) for argument in _NAMING)
         require_columns(f"{where}, {expectation}", rows, [name for name in named if isinstance(name, str)])
+
+
+def require_judgeable(table: OutputTable) -> None:
+    """Raise InvalidPipelineError for a table that no suite can judge, or that has one already."""
+    if table.mode is not TableMode.APPEND:
+        raise InvalidPipelineError(
+            f"table {table.name}: a suite judges rows as they are appended, and this table is upserted; "
+            "judge the stream that feeds it"
+        )
+    if table.suite is not None:
+        raise InvalidPipelineError(f"table {table.name}: it has a suite already; put all expectations into one")

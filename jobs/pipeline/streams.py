@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pyspark.sql import Column
 from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
 
-from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId, table_name, vertex_id
 from jobs.operators.aggregate import output_schema
 from jobs.operators.enrich import RIGHT, WAITING, enrich_schema
@@ -43,9 +42,9 @@ from jobs.pipeline.declarations import (
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_columns, former_id, former_table, require_id_of_its_own
 from jobs.pipeline.processing import Rows, process_vertex
-from jobs.pipeline.quality import good_rows, row_rules, suite_of
+from jobs.pipeline.quality import good_rows, require_judgeable, row_rules, suite_of
 from jobs.pipeline.steps import dropped, selected, with_column
-from jobs.pipeline.tables import NOTHING, description_of, upsert_keys
+from jobs.pipeline.tables import NOTHING, append_table, description_of, upsert_table
 from jobs.pipeline.unions import union_vertex
 from jobs.pipeline.updates import changes_taken, require_append_only_right
 from jobs.quality.expectation import Expectation
@@ -109,17 +108,19 @@ class Stream:
         *,
         id: str | None = None,
         sink: Sink | None = None,
+        partition_by: Sequence[str] = (),
         renamed_from: str | None = None,
         id_renamed_from: str | None = None,
     ) -> "Stream":
         """Append the rows to a table and go on with exactly what was written to it.
 
         Right after a keyed vertex or a union, that vertex writes the table. Elsewhere a new vertex with this `id` does.
-        `sink` gets each checkpoint's rows too. `renamed_from` is the table's old name, `id_renamed_from` the old id.
-        Raises InvalidNameError, InvalidPipelineError if the id is missing, the name taken, or `sink` does not fit.
+        `sink` gets each checkpoint's rows too. `partition_by` lays the table out by these columns for ever.
+        `renamed_from` is the table's old name, `id_renamed_from` the old id. Raises InvalidNameError,
+        InvalidPipelineError if the id is missing, the name taken, or `sink` or `partition_by` does not fit.
         """
         require_id_of_its_own(f"table {name}", id, id_renamed_from)
-        table = OutputTable(table_name(name), TableMode.APPEND, renamed_from=former_table(renamed_from), sink=sink)
+        table = append_table(name, self.schema, partition_by, sink, renamed_from)
         vertex = self._unkept_union() or self._unkept_keyed_vertex()
         if id is None and vertex is not None:
             self.declarations.amend(replace(vertex, table=table))
@@ -131,13 +132,20 @@ class Stream:
         return self._staged(id, table, None, id_renamed_from)
 
     def upsert(
-        self, name: str, keys: Sequence[str] = (), *, sink: UpsertSink | None = None, renamed_from: str | None = None
+        self,
+        name: str,
+        keys: Sequence[str] = (),
+        *,
+        sink: UpsertSink | None = None,
+        partition_by: Sequence[str] = (),
+        renamed_from: str | None = None,
     ) -> "Stream":
         """Keep one row per key in a table: the newest; `keys` default to those of the keyed vertex.
 
         The vertex's own keys must be among them, so that all rows of a table key meet in one subtask.
-        `sink` shows the table too. `renamed_from` is the name that the table had before: it keeps its rows.
-        Raises InvalidNameError, InvalidPipelineError if a keyed vertex does not put this out, or `sink` does not fit.
+        `sink` shows the table too. `partition_by` lays it out by these columns for ever. `renamed_from` is its old
+        name: it keeps its rows. Raises InvalidNameError, InvalidPipelineError if no keyed vertex puts this out, or
+        `sink` or `partition_by` does not fit.
         """
         name = table_name(name)
         vertex = self._unkept_keyed_vertex()
@@ -146,8 +154,7 @@ class Stream:
                 f"table {name}: only the direct output of a keyed vertex that writes no table yet can be upserted; "
                 "key the stream and aggregate or process it first"
             )
-        by = upsert_keys(name, vertex, self.schema, keys)
-        table = OutputTable(name, TableMode.UPSERT, by, renamed_from=former_table(renamed_from), sink=sink)
+        table = upsert_table(name, vertex, self.schema, keys, partition_by, sink=sink, renamed_from=renamed_from)
         self.declarations.amend(replace(vertex, table=table))
         return self
 
@@ -204,13 +211,7 @@ class Stream:
         name of the expectations together; None means the table's name. Raises InvalidPipelineError.
         """
         vertex, table = self._with_table(f"expect on {self.origin}: a suite judges a table")
-        if table.mode is not TableMode.APPEND:
-            raise InvalidPipelineError(
-                f"table {table.name}: a suite judges rows as they are appended, and this table is upserted; "
-                "judge the stream that feeds it"
-            )
-        if table.suite is not None:
-            raise InvalidPipelineError(f"table {table.name}: it has a suite already; put all expectations into one")
+        require_judgeable(table)
         named = suite_of(suite or table.name.replace("/", "_"), table.name, self.schema, expectations)
         self.declarations.amend(replace(vertex, table=replace(table, suite=named)))
         return self

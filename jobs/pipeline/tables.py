@@ -5,22 +5,61 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
 
-from jobs.pipeline.columns import require_columns, require_keys
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import TableName, table_name
+from jobs.pipeline.columns import require_columns, require_keys, require_unique
 from jobs.pipeline.declarations import KeyedVertex, OutputTable, former_names_of_columns, keys_of_rows
 from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.former_names import require_no_key
+from jobs.pipeline.former_names import former_table, require_no_key
 from jobs.sinks.description import Description
+from jobs.sinks.port import Sink, UpsertSink
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+_PARTITIONING: Final = (BooleanType, ByteType, DateType, IntegerType, LongType, ShortType, StringType)
+"""The types of columns by which a table can be laid out."""
 
 _PROPERTY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _OWNED: Final = ("delta.", "tidemark.")
 """Delta gives properties with the first prefix a meaning, and Tidemark those with the second."""
 
 
-def upsert_keys(table: str, vertex: KeyedVertex, rows: StructType, keys: Sequence[str]) -> tuple[str, ...]:
+def append_table(
+    name: str, rows: StructType, partition_by: Sequence[str], sink: Sink | None, renamed_from: str | None
+) -> OutputTable:
+    """Return an append table of these rows. Raises InvalidNameError, InvalidPipelineError."""
+    by, was = _partition_columns(name, rows, partition_by), former_table(renamed_from)
+    return OutputTable(table_name(name), TableMode.APPEND, renamed_from=was, sink=sink, partitioned_by=by)
+
+
+def upsert_table(
+    name: TableName,
+    vertex: KeyedVertex,
+    rows: StructType,
+    keys: Sequence[str],
+    partition_by: Sequence[str],
+    *,
+    sink: UpsertSink | None,
+    renamed_from: str | None,
+) -> OutputTable:
+    """Return an upsert table of a vertex's rows. Raises InvalidNameError, InvalidPipelineError."""
+    own, was = _upsert_keys(name, vertex, rows, keys), former_table(renamed_from)
+    by = _partition_columns(name, rows, partition_by, former_names_of_columns(vertex))
+    return OutputTable(name, TableMode.UPSERT, own, renamed_from=was, sink=sink, partitioned_by=by)
+
+
+def _upsert_keys(table: str, vertex: KeyedVertex, rows: StructType, keys: Sequence[str]) -> tuple[str, ...]:
     """Return the keys of an upsert table: `keys`, or those of its vertex.
 
     Raises InvalidPipelineError for a key that the rows lack or that is renamed, and if a key of the vertex is missing.
@@ -37,6 +76,36 @@ def upsert_keys(table: str, vertex: KeyedVertex, rows: StructType, keys: Sequenc
     for new, old in former_names_of_columns(vertex).items():
         require_no_key(f"table {table}: column {new} is renamed from {old!r}", by, new)
     return by
+
+
+def _partition_columns(
+    table: str, rows: StructType, by: Sequence[str], renamed: Mapping[str, str] = NOTHING
+) -> tuple[str, ...]:
+    """Return the columns by which a table is laid out. `renamed` are old names of its columns, by the new ones.
+
+    Raises InvalidPipelineError for a column that is missing, named twice or renamed, for a type whose values Delta does
+    not write as texts that all readers agree on, and if no other column is left.
+    """
+    if isinstance(by, str):
+        raise InvalidPipelineError(f"table {table}: partition_by is the text {by!r}; name columns, as in [{by!r}]")
+    where = f"partition_by of table {table}"
+    require_unique(where, by)
+    require_columns(where, rows, by)
+    for name in by:
+        kind = rows[name].dataType
+        if not isinstance(kind, _PARTITIONING):
+            raise InvalidPipelineError(
+                f"{where}: column {name!r} is a {kind.simpleString()}, and only texts, whole numbers, dates and "
+                "booleans can lay a table out; derive such a column with with_column, as a date of a timestamp"
+            )
+        if name in renamed:
+            raise InvalidPipelineError(
+                f"{where}: column {name!r} is renamed from {renamed[name]!r}, and the table's files lie in folders of "
+                "the old name; keep the name, or name another table"
+            )
+    if by and len(by) == len(rows.fields):
+        raise InvalidPipelineError(f"{where}: it names all columns of the table; leave out at least one")
+    return tuple(by)
 
 
 def description_of(

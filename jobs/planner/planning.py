@@ -153,6 +153,7 @@ def _graph_vertex(
             columns=delta_columns(arrow_schema(table.schema)),
             renamed_from=called.get(table.name),
             outside=table.name in sinks,
+            partitioned_by=table.partitioned_by,
             votes=_votes(sinks.get(table.name)),
         )
         for table in written

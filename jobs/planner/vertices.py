@@ -149,4 +149,4 @@ def _stateless_spec(vertex: StagedVertex, around: Around) -> StatelessSpec:
 
 
 def _staged_table(table: OutputTable | None, rows: StructType) -> StagedTable | None:
-    return None if table is None else StagedTable(table.name, table.mode, rows, table.keys)
+    return None if table is None else StagedTable(table.name, table.mode, rows, table.keys, table.partitioned_by)

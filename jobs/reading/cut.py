@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
@@ -199,4 +198,4 @@ class Cut:
 
 def _is_there(folder: StoragePlace, path: str) -> bool:
     """Return whether an active file exists. A file outside the table's folder is not checked."""
-    return "://" in path or path.startswith("/") or (folder / unquote(path)).exists()
+    return "://" in path or path.startswith("/") or (folder / path).exists()

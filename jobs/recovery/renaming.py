@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from checkpointing.commit.net import Renamed
-from checkpointing.graph import JobGraph, TableMode
+from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.job.first_part import in_first_part, parts_of, read_alone
@@ -20,7 +20,7 @@ from checkpointing.job.renaming import (
     renamed_tables,
     under_new_names,
 )
-from checkpointing.metadata.paths import staging_folder
+from checkpointing.metadata.paths import laid_out_otherwise, staging_folder
 from checkpointing.metadata.record import CheckpointRecord, Rename
 from checkpointing.renames import declared_renames
 from jobs.holding.boundaries import LINK_RENAMED, Boundary, around
@@ -113,6 +113,7 @@ def link_renamed(
         if table.mode is TableMode.APPEND:
             files, more = relocated_files(_shown(stores, before[table.name]), job, folders, generation)
             links |= more
+            _must_be_laid_out(table, before[table.name], files)
             renamed[table.name] = replace(_emptied(stores, table.name), files=files)
         else:
             renamed[table.name] = Renamed(columns=_columns(stores, table.name))
@@ -122,6 +123,14 @@ def link_renamed(
         except FileNotCopiedError as error:
             raise RenameFailedError(f"renamed tables cannot take their files along: {error}") from error
     return Linked(moved.record, renamed, _with_paths(plan, links))
+
+
+def _must_be_laid_out(table: Table, was: TableName, files: tuple[FileHandle, ...]) -> None:
+    if laid_out_otherwise(table.partitioned_by, (file.path for file in files)) is not None:
+        raise RenameFailedError(
+            f"table {table.name} was {was}, and has another partition_by now. A table keeps its layout: put "
+            "partition_by back, or begin a new table"
+        )
 
 
 def _new_tables(stores: JobStores, plan: JobPlan, record: CheckpointRecord) -> dict[TableName, Renamed]:

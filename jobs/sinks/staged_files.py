@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
+from jobs.sinks.partitions import partitions
 from jobs.sinks.statistics import statistics_json
 from jobs.sinks.stopwatch import Stopwatch
 from jobs.storage.location import storage_at
@@ -64,20 +65,39 @@ class StagedFiles:
             _place(self.root, handle.path, content)
         return handle
 
+    def write_partitions(self, table: TableName, rows: pa.Table, by: tuple[str, ...]) -> tuple[FileHandle, ...]:
+        """Write rows (at least one) to one file for each partition by these columns. Return the files' handles.
+
+        Without columns that is one file. An empty text in a partition column becomes null, as with Spark.
+        Raises StagedFileError, and PartitionError for rows that cannot be laid out so.
+        """
+        if not by:
+            return (self.write(table, rows),)
+        handles = []
+        for folder, part in partitions(table, rows, by):
+            with self.watch.writing():
+                content = _parquet(part, Encoding.PLAIN)
+                handle = self._handle(table, part, content, folder, by)
+                _place(self.root, handle.path, content)
+            handles.append(handle)
+        return tuple(handles)
+
     def inline(self, table: TableName, rows: pa.Table) -> FileHandle:
         """Return a handle that carries the file which `write` would have written; nothing is written."""
         with self.watch.writing():
             content = _parquet(rows, Encoding.DIFFERENCES)
             return replace(self._handle(table, rows, content), inline=base64.b64encode(content).decode("ascii"))
 
-    def _handle(self, table: TableName, rows: pa.Table, content: pa.Buffer) -> FileHandle:
-        name = StagedName(self.vertex, self.micro_batch, str(uuid4()))
+    def _handle(
+        self, table: TableName, rows: pa.Table, content: pa.Buffer, partition: str = "", by: tuple[str, ...] = ()
+    ) -> FileHandle:
+        name = StagedName(self.vertex, self.micro_batch, str(uuid4()), partition)
         return FileHandle(
             path=ProtocolPaths(self.job).staged_file(table, self.generation, name),
             rows=rows.num_rows,
             bytes=content.size,
             crc32=zlib.crc32(content),
-            stats=statistics_json(rows),
+            stats=statistics_json(rows, besides=by),
         )
 
 

@@ -6,7 +6,7 @@ rounded up.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -32,9 +32,13 @@ _ORDERED = (
 )
 
 
-def statistics_json(rows: pa.Table) -> str:
-    """Return the statistics of a file that holds exactly these rows."""
-    columns = {name: rows.column(name) for name in rows.column_names[:_COLUMNS_MAX]}
+def statistics_json(rows: pa.Table, *, besides: Collection[str] = ()) -> str:
+    """Return the statistics of a file that holds exactly these rows.
+
+    The partition columns `besides` get none, because the log says their values.
+    """
+    named = [name for name in rows.column_names if name not in besides]
+    columns = {name: rows.column(name) for name in named[:_COLUMNS_MAX]}
     flat = {name: column for name, column in columns.items() if not pa.types.is_nested(column.type)}
     extremes = {name: found for name, column in flat.items() if (found := _extremes(column)) is not None}
     return _json(

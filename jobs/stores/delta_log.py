@@ -12,7 +12,7 @@ is not synced then, so a power cut may lose it. `DeltaLog.sync` makes a log entr
 (`durable`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any
@@ -21,6 +21,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
+from checkpointing.partitions import Value
 from jobs.storage.folder import Folder
 from jobs.storage.place import StoragePlace, delete_folder
 from jobs.storage.synced import new_folders, sync_files, sync_folders
@@ -87,7 +88,13 @@ class DeltaLog:
             return DeltaTable.is_deltatable(str(self.folder))
         return log_of(self.folder).is_folder()  # unlike delta-rs, this raises the reason if a store does not answer
 
-    def create(self, schema: pa.Schema | Schema, configuration: dict[str, str], comment: str = "") -> None:
+    def create(
+        self,
+        schema: pa.Schema | Schema,
+        configuration: dict[str, str],
+        comment: str = "",
+        partitioned_by: Sequence[str] = (),
+    ) -> None:
         """Create the table if it is missing. If several processes try at once, one creates it, and all go on."""
         if self.is_open or self._opens() or self.exists():
             return
@@ -97,6 +104,7 @@ class DeltaLog:
                 str(self.folder),
                 schema,
                 mode="ignore",
+                partition_by=list(partitioned_by) or None,
                 description=comment or None,
                 configuration=configuration,
                 raise_if_key_not_exists=False,
@@ -240,6 +248,12 @@ def remove(path: str, at_ms: int) -> RemoveAction:
     return RemoveAction(path=path, data_change=True, deletion_timestamp=at_ms)
 
 
-def add(path: str, size: int, stats: str, at_ms: int) -> AddAction:
-    """Return the action that adds a file to the table. `path` is relative to the table's folder."""
-    return AddAction(path=path, size=size, partition_values={}, modification_time=at_ms, data_change=True, stats=stats)
+def add(path: str, size: int, stats: str, at_ms: int, partition: Iterable[Value] = ()) -> AddAction:
+    """Return the action that adds a file to the table. `path` is relative to the table's folder.
+
+    `partition` has the values of the table's partition columns.
+    """
+    values = dict(partition)
+    return AddAction(
+        path=path, size=size, partition_values=values, modification_time=at_ms, data_change=True, stats=stats
+    )

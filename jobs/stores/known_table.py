@@ -70,8 +70,8 @@ class KnownTable:
 
 
 def active_paths(table: DeltaTable) -> list[str]:
-    """Return the paths of the table's active files, as its log has them."""
-    return [str(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
+    """Return the paths of the table's active files. The log writes them as parts of a URL."""
+    return [unquote(str(path)) for path in pa.table(table.get_add_actions()).column("path").to_pylist()]
 
 
 def paths_with_deletion_vectors(table: DeltaTable) -> frozenset[str]:

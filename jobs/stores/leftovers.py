@@ -42,7 +42,7 @@ def delete_unfinished(warehouse: Warehouse, tables: Iterable[TableName], effect:
     for table in tables:
         folder = warehouse.paths.staged_folder(table, Generation(effect.generation))
         with suppress(OSError):
-            for file in [*warehouse.place(folder).entries()]:
+            for file in [*warehouse.place(folder).entries(deep=True)]:
                 name = parse_staged_name(file.name)
                 if name is not None and (name.vertex, name.micro_batch) == (effect.vertex, effect.micro_batch):
                     warehouse.delete(f"{folder}/{file.name}")
@@ -79,10 +79,10 @@ def _staged(
     if current - oldest <= LISTED_ALONE:
         for generation in map(Generation, range(oldest, current)):
             staged = warehouse.place(warehouse.paths.staged_folder(table, generation))
-            yield from ((generation, file.name) for file in staged.entries())
+            yield from ((generation, file.name) for file in staged.entries(deep=True))
         return
     for file in warehouse.place(warehouse.paths.staged_root(table)).entries(deep=True):
-        folder, _, last = file.name.rpartition("/")
+        folder, _, last = file.name.partition("/")
         by = parse_generation(folder)
         if by is not None and by < current:
             yield by, last

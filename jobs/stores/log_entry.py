@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
@@ -29,6 +30,7 @@ from jobs.stores.table_rules import HARMLESS
 _READER, _WRITER = 3, 7
 _IMPLIED: Final = {2: ("appendOnly", "invariants"), 3: ("checkConstraints",), 4: ("changeDataFeed", "generatedColumns")}
 """The features that a writer version implies in a table that does not list its features."""
+_IN_URL: Final = "/=!$&'()*+,;:@~"
 _NTZ: Final = "timestampNtz"
 _ENGINE: Final = f"Tidemark/{installed_version() or 'unknown'}"
 """The writer of our entries, as DESCRIBE HISTORY shows it."""
@@ -121,11 +123,16 @@ def _protocol(table: DeltaTable, schema: Schema) -> Iterator[dict[str, Any]]:
     }
 
 
+def _as_logged(path: str) -> str:
+    """Return a path as a log writes it: as a part of a URL, since a folder of a partition may have percent signs."""
+    return quote(path, safe=_IN_URL)
+
+
 def _file_action(action: Action) -> dict[str, Any]:
     if isinstance(action, AddAction):
         return {
             "add": {
-                "path": action.path,
+                "path": _as_logged(action.path),
                 "partitionValues": dict(action.partition_values),
                 "size": action.size,
                 "modificationTime": action.modification_time,
@@ -135,7 +142,7 @@ def _file_action(action: Action) -> dict[str, Any]:
         }
     return {
         "remove": {
-            "path": action.path,
+            "path": _as_logged(action.path),
             "deletionTimestamp": action.deletion_timestamp,
             "dataChange": action.data_change,
         }

@@ -25,7 +25,7 @@ class LostFile:
 
 def is_ours(path: str) -> bool:
     """Return True if a path in a table's log is that of a file that a vertex staged."""
-    parts = path.split("/")
+    parts = path.split("/", _PARTS_OF_A_STAGED_PATH - 1)
     return (
         len(parts) == _PARTS_OF_A_STAGED_PATH
         and parts[0] == STAGED

@@ -79,6 +79,7 @@ class _Expected:
     declared: Columns
     mode: TableMode
     shows: Shows
+    partitioned_by: tuple[str, ...] = ()
 
     @property
     def is_unchanged(self) -> bool:
@@ -120,14 +121,17 @@ class OutputTables:
         mode: TableMode,
         shows: Shows = NOTHING_YET,
         says: Description = NOTHING_SAID,
+        partitioned_by: tuple[str, ...] = (),
     ) -> None:
         """Create the table if it is missing, with the columns of the newest entry, or else those of `schema`.
+
+        It is laid out by the columns `partitioned_by` for ever.
 
         If the pipeline `says` something else than the table's metadata, the next publication changes the metadata.
         Raises TableMismatchError, before anything runs, if the pipeline cannot write to the existing table, or if
         others have changed it.
         """
-        expected = _Expected(declared_columns(schema), mode, shows)
+        expected = _Expected(declared_columns(schema), mode, shows, partitioned_by)
         self._expect(table, expected)
         self._tables.describe(table, says)
         if expected.is_unchanged and self._tables.left(table) is not None:
@@ -139,7 +143,7 @@ class OutputTables:
             [field_of(column) for column in shows.columns] if shows.columns else Schema.from_arrow(schema).fields
         )
         properties = {**says.properties, **CONFIGURATION, JOB_PROPERTY: str(self._warehouse.paths.job)}
-        log.create(described(made_in, says, shows.columns), properties, says.comment)
+        log.create(described(made_in, says, shows.columns), properties, says.comment, partitioned_by)
         known = log.looked_at()
         self._must_be_ours(known, table, mode, renamed=shows.renamed)
         problems = self._problems(table, known)
@@ -188,7 +192,7 @@ class OutputTables:
             return ()
         expected, folder = self._expected[table], str(self._tables.log(table).folder)
         shape = shape_of(known.loaded)
-        found = [*problems_of(shape, _due(expected, shape), expected.mode, folder)]
+        found = [*problems_of(shape, _due(expected, shape), expected.mode, folder, expected.partitioned_by)]
         found += _vectors(known, expected.mode, folder)
         if not found:
             self._sound_at[table] = known.version()
@@ -256,7 +260,7 @@ def shape_of(table: DeltaTable) -> TableShape:
 def first_problem(table: DeltaTable, mode: TableMode, folder: str) -> str:
     """Return why a table with these columns forbids publishing, and the way out. Empty if it allows it."""
     shape = shape_of(table)
-    problems = problems_of(shape, shape.columns, mode, folder)
+    problems = problems_of(shape, shape.columns, mode, folder, shape.partitioned_by)
     return f"{problems[0].what}: {problems[0].way_out}" if problems else ""
 
 

@@ -23,7 +23,7 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
-from checkpointing.metadata.paths import relative_to_table
+from checkpointing.metadata.paths import laid_out_otherwise, partition_of, relative_to_table
 from jobs.storage.folder import Folder, link_to
 from jobs.storage.together import together
 from jobs.stores import maintenance
@@ -158,7 +158,9 @@ class Publisher:
         publication = request.publication
         files = publication.adds if publication.mode is TableMode.APPEND else publication.files
         there = table.files  # a large table has many, so each of the two loops does little for a file
-        adds = self._adds(request, sorted((file for file in files if file.path not in there), key=_PATH))
+        new = sorted((file for file in files if file.path not in there), key=_PATH)
+        self._must_be_laid_out(table, request, new)
+        adds = self._adds(request, new)
         match publication.mode:
             case TableMode.APPEND:
                 return [*self._takes_out(table, request), *adds], ""
@@ -173,7 +175,16 @@ class Publisher:
         now_ms = self._warehouse.now_ms()
         new = {_inside(request.table, file): file for file in files}
         together(self._warehouse.storage, lambda file: self._must_exist(request, file), new.values())
-        return [add(path, file.bytes, file.stats, now_ms) for path, file in new.items()]
+        return [add(path, file.bytes, file.stats, now_ms, partition_of(file.path)) for path, file in new.items()]
+
+    def _must_be_laid_out(self, table: KnownTable, request: _Request, new: list[FileHandle]) -> None:
+        by = table.loaded.metadata().partition_columns
+        unfit = laid_out_otherwise(by, map(_PATH, new))
+        if unfit is not None:
+            raise _CannotPublishError(
+                f"table {request.table} is laid out by {', '.join(by) or 'no column'}, and file {unfit} of checkpoint "
+                f"{request.checkpoint} is not: name another table, or put back the folder's log from before"
+            )
 
     def _removes(self, table: KnownTable, request: _Request, gone: AbstractSet[str]) -> list[Action]:
         vectors = table.with_deletion_vectors()

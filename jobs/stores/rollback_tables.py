@@ -17,7 +17,7 @@ from checkpointing.commit.net import keyed_tables
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
-from checkpointing.metadata.paths import relative_to_table, table_of_state
+from checkpointing.metadata.paths import laid_out_otherwise, relative_to_table, table_of_state
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.sinks.statistics import logged_statistics
 from jobs.stores.cuts import Cut
@@ -119,6 +119,7 @@ def _keyed_back(
 ) -> TableBack:
     table = load(warehouse, name)
     _must_be_writable(warehouse, table, name, mode)
+    _must_be_laid_out(table, name, files)
     vectors = paths_with_deletion_vectors(table)
     if vectors:
         folder = str(warehouse.place(name))
@@ -152,6 +153,7 @@ def _append_back(warehouse: Warehouse, name: TableName, base: Base, seen: Histor
         old, name, [file for path, file in sorted(wanted.items()) if path not in now and path not in lost]
     )
     _must_let_go(warehouse, table, name, removes)
+    _must_be_laid_out(table, name, adds)
     record = TableRecord(
         table=name,
         mode=TableMode.APPEND,
@@ -195,6 +197,16 @@ def _must_be_writable(warehouse: Warehouse, table: DeltaTable, name: TableName, 
     problem = first_problem(table, mode, str(warehouse.place(name)))
     if problem:
         raise TableNotRolledBackError(f"table {name} {problem}")
+
+
+def _must_be_laid_out(table: DeltaTable, name: TableName, files: Iterable[FileHandle]) -> None:
+    """Refuse a table that somebody has laid out in another way since the cut."""
+    by = table.metadata().partition_columns
+    if laid_out_otherwise(by, (file.path for file in files)) is not None:
+        raise TableNotRolledBackError(
+            f"table {name} is laid out by {', '.join(by) or 'no column'} now, and its files at that cut are not: put "
+            "back a copy of the table's folder from before"
+        )
 
 
 def _ours(table: DeltaTable, name: TableName) -> dict[str, FileHandle]:

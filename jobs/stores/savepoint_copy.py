@@ -135,7 +135,11 @@ def _publish(original: _Original, copy: Warehouse, record: CheckpointRecord) -> 
     versions: dict[TableName, int] = {}
     for publication in publications(record):
         table = load(original.warehouse, publication.table, original.cut.get(publication.table))
-        logs.log(publication.table).create(table.schema(), dict(table.metadata().configuration))
+        logs.log(publication.table).create(
+            table.schema(),
+            dict(table.metadata().configuration),
+            partitioned_by=table.metadata().partition_columns,
+        )
         answer = publisher.publish(publication, record.checkpoint)
         if isinstance(answer, PublishFailed):
             raise SavepointNotCopiedError(f"the copy's tables cannot be written: {answer.error}")

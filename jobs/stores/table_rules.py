@@ -10,7 +10,7 @@ The rules come from an experiment. Spark 4.2 with Delta 4.4.0 enabled each featu
 | appendOnly with a remove                          | refused                   | upsert: stop     |
 | columnMapping, by name                            | yes, with logical names   | stop             |
 | check constraint, generated column                | yes, checking nothing     | stop             |
-| another partitioning                              | yes, and shows null there | stop             |
+| another partitioning than the pipeline's          | yes, and shows null there | stop             |
 | rowTracking, domainMetadata, clustering           | refused                   | stop             |
 | inCommitTimestamp, identityColumns, typeWidening  | refused                   | stop             |
 | allowColumnDefaults, icebergCompatV1/V2           | refused                   | stop             |
@@ -79,10 +79,27 @@ class Problem:
     way_out: str
 
 
-def problems_of(shape: TableShape, declared: tuple[Column, ...], mode: TableMode, folder: str) -> tuple[Problem, ...]:
-    """Return the reasons why rows of the declared columns cannot be published into a table of this shape."""
+def problems_of(
+    shape: TableShape, declared: tuple[Column, ...], mode: TableMode, folder: str, partitioned_by: tuple[str, ...]
+) -> tuple[Problem, ...]:
+    """Return the reasons why rows of the declared columns cannot be published into a table of this shape.
+
+    The files of the rows are laid out by the columns `partitioned_by`.
+    """
     sql = f"ALTER TABLE delta.`{folder}`"
-    return (*_features(shape, sql), *_properties(shape, mode, sql), *_columns(shape, declared, mode, sql))
+    return (
+        *_features(shape, sql),
+        *_properties(shape, mode, sql),
+        *_layout(shape, partitioned_by),
+        *_columns(shape, declared, mode, sql),
+    )
+
+
+def _layout(shape: TableShape, partitioned_by: tuple[str, ...]) -> Iterator[Problem]:
+    if shape.partitioned_by != partitioned_by:
+        by, ours = (", ".join(columns) or "no column" for columns in (shape.partitioned_by, partitioned_by))
+        what = f"is laid out by {by}, and the pipeline says {ours}: a table keeps its partition_by"
+        yield Problem(what, "partitionColumns", "say the table's own, or name another table")
 
 
 def _features(shape: TableShape, sql: str) -> Iterator[Problem]:
@@ -112,9 +129,6 @@ def _properties(shape: TableShape, mode: TableMode, sql: str) -> Iterator[Proble
     if properties.get("delta.columnMapping.mode", "none") != "none" and "columnMapping" not in shape.features:
         way_out = _drop("columnMapping", sql)
         yield Problem("maps columns to other names", "delta.columnMapping.mode", way_out)
-    if shape.partitioned_by:
-        by = ", ".join(shape.partitioned_by)
-        yield Problem(f"is laid out by {by}, and staged files are not", "partitionColumns", "name another table")
 
 
 def _columns(shape: TableShape, declared: tuple[Column, ...], mode: TableMode, sql: str) -> Iterator[Problem]:

@@ -16,7 +16,7 @@ from checkpointing.commit.net import keyed_tables, nothing_staged
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
-from checkpointing.metadata.paths import is_data_file
+from checkpointing.metadata.paths import is_data_file, laid_out_otherwise
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.sinks.statistics import logged_statistics
 from jobs.stores.cuts import Cut
@@ -133,9 +133,7 @@ def _appended(
 def _in_log(warehouse: Warehouse, name: TableName, version: int | None) -> Iterator[FileHandle]:
     table = load(warehouse, name, version)
     folder = str(warehouse.place(name))
-    if table.metadata().partition_columns:
-        by = ", ".join(table.metadata().partition_columns)
-        raise TableNotCopyableError(f"table {name} is laid out by {by}, which a copy cannot keep: name another table")
+    partitioned_by = table.metadata().partition_columns
     actions = pa.table(table.get_add_actions()).to_pylist()
     marked = paths_with_deletion_vectors(table).intersection(action["path"] for action in actions)
     if marked:
@@ -148,6 +146,11 @@ def _in_log(warehouse: Warehouse, name: TableName, version: int | None) -> Itera
         if not is_data_file(path):
             raise TableNotCopyableError(
                 f"table {name} names a file outside its folder ({path}), as a shallow clone does: copy the table whole"
+            )
+        if laid_out_otherwise(partitioned_by, [f"{name}/{path}"]) is not None:
+            raise TableNotCopyableError(
+                f"table {name} is laid out by {', '.join(partitioned_by)}, and others have added {path}, whose "
+                "partition no entry tells: move its rows into the pipeline's input, or name another table"
             )
         rows, stats = action["num_records"], logged_statistics(action)
         yield FileHandle(f"{name}/{path}", rows or 0, action["size_bytes"], UNKNOWN_CRC32, stats)

@@ -136,14 +136,15 @@ def test_exactly_the_files_of_a_failed_micro_batch_are_deleted(tmp_path):
     warehouse = Warehouse(tmp_path, ProtocolPaths(job_name("flights")))
     gone, stays = [], []
     for generation, vertex, micro_batch in [(2, "join", 7), (2, "join", 8), (2, "other", 7), (1, "join", 7)]:
-        name = StagedName(VertexId(vertex), micro_batch, str(uuid4()))
-        path = tmp_path / warehouse.paths.staged_file(SILVER, Generation(generation), name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x")
-        (gone if (generation, vertex, micro_batch) == (2, "join", 7) else stays).append(path)
+        for partition in ("", "day=2024-05-01/city=a%2Fb"):
+            name = StagedName(VertexId(vertex), micro_batch, str(uuid4()), partition)
+            path = tmp_path / warehouse.paths.staged_file(SILVER, Generation(generation), name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x")
+            (gone if (generation, vertex, micro_batch) == (2, "join", 7) else stays).append(path)
     foreign = tmp_path / warehouse.paths.staged_folder(SILVER, Generation(2)) / "notes.txt"
     foreign.write_text("x")
     effect = RunMicroBatch("join", 7, 2, (), (), ())
     delete_unfinished(warehouse, [SILVER, table_name("gold/absent")], effect)
-    assert [False] == [path.exists() for path in gone]
+    assert [False, False] == [path.exists() for path in gone]
     assert {True} == {path.exists() for path in (*stays, foreign)}

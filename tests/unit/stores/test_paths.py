@@ -1,7 +1,7 @@
 """The names of objects. One class makes them, and can read them back."""
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from checkpointing.identifiers import Generation, InvalidNameError, JobName, VertexId, job_name, table_name
@@ -10,8 +10,11 @@ from checkpointing.metadata.paths import (
     StagedName,
     parse_generation,
     parse_staged_name,
+    partition_of,
     relative_to_table,
+    staging_folder,
 )
+from checkpointing.partitions import NO_VALUE, Value, folder_of
 
 FLIGHTS = ProtocolPaths(job_name("flights"))
 SILVER = table_name("silver/flights")
@@ -58,11 +61,18 @@ def test_a_job_name_that_may_not_be_a_folder_is_refused(text: str) -> None:
     vertex=st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True).map(VertexId),
     micro_batch=st.integers(0, 10**9),
     unique=st.uuids().map(str),
+    values=st.lists(st.tuples(st.text(min_size=1), st.none() | st.text(min_size=1)), max_size=3),
 )
-def test_a_staged_name_is_read_back_as_it_was_given(vertex: VertexId, micro_batch: int, unique: str) -> None:
-    """A file's name says which vertex wrote it, and when."""
-    name = StagedName(vertex, micro_batch, unique)
+def test_a_staged_name_is_read_back_as_it_was_given(
+    vertex: VertexId, micro_batch: int, unique: str, values: list[Value]
+) -> None:
+    """A file's name says which vertex wrote it, and when. Its folder says the partition of its rows."""
+    assume(all(value != NO_VALUE for _, value in values))
+    name = StagedName(vertex, micro_batch, unique, folder_of(values))
     assert name == parse_staged_name(str(name))
+    path = FLIGHTS.staged_file(SILVER, Generation(3), name)
+    assert tuple(values) == partition_of(path)
+    assert "silver/flights" == staging_folder(path)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ def _shape(**changes: object) -> TableShape:
     return TableShape(**(plain | changes))  # type: ignore[arg-type]
 
 
-def _texts(shape: TableShape, mode: TableMode) -> list[str]:
-    return [f"{found.what}: {found.way_out}" for found in problems_of(shape, DECLARED, mode, "/w/t")]
+def _texts(shape: TableShape, mode: TableMode, by: tuple[str, ...] = ()) -> list[str]:
+    return [f"{found.what}: {found.way_out}" for found in problems_of(shape, DECLARED, mode, "/w/t", by)]
 
 
 @pytest.mark.parametrize("mode", TableMode)
@@ -81,3 +81,12 @@ def test_advice_distinguishes_a_refused_table_from_a_lost_race() -> None:
     assert "appendOnly" in advice("Delta table is append-only")
     assert not refused_for_good("Failed to commit transaction: 0")
     assert "the next tick tries again" in advice("Failed to commit transaction: 0")
+
+
+def test_a_table_keeps_its_layout() -> None:
+    """The order of the columns counts too."""
+    assert [] == _texts(_shape(partitioned_by=("k",)), TableMode.APPEND, ("k",))
+    (text,) = _texts(_shape(partitioned_by=("k", "v")), TableMode.UPSERT, ("v", "k"))
+    assert "is laid out by k, v, and the pipeline says v, k: a table keeps its partition_by" in text
+    (text,) = _texts(_shape(), TableMode.APPEND, ("k",))
+    assert "is laid out by no column, and the pipeline says k" in text

@@ -1,0 +1,42 @@
+"""Says in which folder the files of one table partition lie, as `day=2024-05-01/city=Graz`.
+
+Each file of a partitioned table has rows of one partition only. Its folder tells the partition's values, as texts of
+Delta's protocol, so an entry needs no other record of them. In a folder's name, every byte but letters, digits, `_`,
+`.` and `-` is written as `%` and two hexadecimal digits, as Hive does. Readers should take the values from the log, but
+Polars takes them from the folder.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""Stands for null in a folder's name, as everywhere with Delta and Hive. So no value is this text."""
+
+PARTITION: Final = r"[A-Za-z0-9_.%-]+=[A-Za-z0-9_.%-]+"
+"""The pattern of one folder's name."""
+
+_SPECIAL: Final = re.compile(rb"[^A-Za-z0-9_.-]")
+_ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
+
+Value = tuple[str, str | None]
+"""A partition column and its value, as Delta's protocol writes it. None is null."""
+
+
+def folder_of(values: Iterable[Value]) -> str:
+    """Return the folder of a partition, in order of the table's partition columns. Empty without such columns."""
+    return "/".join(f"{_escaped(column)}={NO_VALUE if value is None else _escaped(value)}" for column, value in values)
+
+
+def values_of(folder: str) -> tuple[Value, ...]:
+    """Return the values of a partition by its folder, in order of the table's partition columns."""
+    parts = (part.partition("=") for part in folder.split("/") if part)
+    return tuple((_plain(column), None if text == NO_VALUE else _plain(text)) for column, _, text in parts)
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(lambda found: b"%%%02X" % found[0][0], text.encode()).decode()
+
+
+def _plain(text: str) -> str:
+    return _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), text.encode()).decode()

@@ -1,0 +1,123 @@
+"""Models partitioned tables: where their files lie, what a new name does to them, and which cuts are restored.
+
+The functions are those that the product calls. The model knows only the files and the values of their rows.
+"""
+
+import re
+from random import Random
+from typing import Final
+
+from checkpointing import partitions
+from checkpointing.commit.leftovers import Referenced, is_unreferenced
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, EdgeId, Generation, JobName, TableName, VertexId
+from checkpointing.job import renaming, restoring
+from checkpointing.metadata import paths
+from checkpointing.metadata.paths import ProtocolPaths, StagedName
+from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord, VertexRecord
+from checkpointing.partitions import Value
+from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
+
+LAID_OUT: Final = "partitions-are-kept"
+"""The log of a partitioned table says of each file the values of its rows, under every name of the table."""
+LAYOUT_STAYS: Final = "layout-stays"
+"""A cut is restored only if its files are laid out as the pipeline says."""
+
+_JOB: Final = JobName("model")
+_TABLE: Final = TableName("gold/totals")
+_NEW: Final = TableName("gold/sums")
+_SPECIAL: Final = re.compile(r"[^A-Za-z0-9_.%=/-]")
+_VALUES: Final = (None, "null", "a/b", "a", "A", "=", "!", "!41", "%41", "..", ".", " ", "ö", "\n", "a=b")
+_COLUMNS: Final = ("day", "city", "a b", "größe", "a=b")
+
+
+def files_keep_their_partition(seed: int) -> bool:
+    """Return whether files of random partitions keep their values, apart from each other, also in a renamed table."""
+    chance = Random(seed)  # noqa: S311 - a model, no secret
+    columns = tuple(chance.sample(_COLUMNS, chance.randint(1, 3)))
+    wanted: list[tuple[Value, ...]] = [
+        tuple((column, chance.choice(_VALUES)) for column in columns) for _ in range(chance.randint(2, 12))
+    ]
+    files = [_file(number, values) for number, values in enumerate(wanted)]
+    moved, links = renaming.relocated_files(files, _JOB, {_TABLE: _NEW}, Generation(4))
+    return (
+        all(_is_laid_out(file, values) for file, values in zip(files, wanted, strict=True))
+        and all(_is_laid_out(file, values) for file, values in zip(moved, wanted, strict=True))
+        and len(links) == len(files)
+        and _apart(files) == _apart(wanted)
+    )
+
+
+def _is_laid_out(file: FileHandle, values: tuple[Value, ...]) -> bool:
+    """Return whether the file's path is plain, belongs to its table, is known to clean-up, and says these values."""
+    table = _NEW if file.path.startswith(f"{_NEW}/") else _TABLE
+    name = paths.staged_name_in(file.path)
+    inside = paths.relative_to_table(table, file.path)
+    if name is None or inside is None or paths.staging_folder(file.path) != table or not inside.isascii():
+        return False
+    generation = Generation(4 if table == _NEW else 3)
+    dead = is_unreferenced(file.path, name, generation, current=Generation(9), by=_NOTHING)
+    return dead and not _SPECIAL.search(inside) and values == paths.partition_of(file.path)
+
+
+def _apart(of: list[FileHandle] | list[tuple[Value, ...]]) -> int:
+    """Return how many partitions there are, by the files' folders or by the rows' values."""
+    return len({each.path.rpartition("/")[0] if isinstance(each, FileHandle) else each for each in of})
+
+
+def _file(number: int, values: tuple[Value, ...]) -> FileHandle:
+    name = StagedName(VertexId("totals"), number, f"{number:032x}", partitions.folder_of(values))
+    return FileHandle(ProtocolPaths(_JOB).staged_file(_TABLE, Generation(3), name), 1, 10, 7)
+
+
+_NOTHING: Final = Referenced()
+
+# ------------------------------------------------------------------ restores
+
+
+def layouts_stay() -> bool:
+    """Return whether exactly those cuts are restored whose files are laid out as the pipeline says."""
+    laid = {
+        (): _file(1, ()),
+        ("day",): _file(1, (("day", "1"),)),
+        ("city",): _file(1, (("city", "1"),)),
+        ("day", "city"): _file(1, (("day", "1"), ("city", None))),
+        ("city", "day"): _file(1, (("city", None), ("day", "1"))),
+    }
+    return all(
+        _restores(by, mode, file, as_net=as_net) is (by == was)
+        for by in laid
+        for was, file in laid.items()
+        for mode in (TableMode.APPEND, TableMode.UPSERT)
+        for as_net in (False, True)
+    )
+
+
+def _restores(by: tuple[str, ...], mode: TableMode, file: FileHandle, *, as_net: bool) -> bool:
+    """Return whether a cut with the file is restored. It is `as_net` in the entry's table, or else in a snapshot."""
+    vertex = Vertex(VertexId("totals"), VertexKind.KEYED, 1, (Table(_TABLE, mode, partitioned_by=by),))
+    source = Vertex(VertexId("source"), VertexKind.SOURCE, 0)
+    graph = JobGraph((source, vertex), (EdgeId(source.id, vertex.id),))
+    keyed = KeyedFile(file, KeyedFileKind.BASE, 0, 3, Version(Generation(3), 1))
+    snapshot = SubtaskSnapshot(staged=(StagedFile(_TABLE, file, CheckpointId(2)),))
+    if mode is TableMode.UPSERT:
+        snapshot = SubtaskSnapshot(ranges=(RangeFiles(_TABLE, (keyed,)),))
+    listed = TableRecord(table=_TABLE, mode=mode, parent_version=0)
+    listed = listed.model_copy(update={"adds" if mode is TableMode.APPEND else "files": (file,)})
+    entry = CheckpointRecord(
+        job=_JOB,
+        checkpoint=CheckpointId(3),
+        parent=NO_CHECKPOINT,
+        generation=Generation(3),
+        nonce="3",
+        max_parallelism=4,
+        vertices=(VertexRecord(vertex=vertex.id, micro_batch=1, subtasks=() if as_net else (snapshot,)),),
+        tables=(listed,) if as_net else (),
+        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+    )
+    try:
+        restoring.check_fits(graph, entry, entry.max_parallelism)
+    except restoring.CutDoesNotFitError:
+        return False
+    return True
