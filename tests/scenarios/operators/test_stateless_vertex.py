@@ -121,7 +121,7 @@ def test_a_worker_keeps_its_imports_from_the_garbage_collector(bench):
     """Spark's daemon collects garbage after each task. It does not walk over what the worker has imported."""
     vertex = bench(bronze())
     vertex.run(ROWS)
-    (counts,) = vertex.spark.range(0, 1, 1, 1).mapInArrow(_counts, "frozen bigint, alive bigint").collect()
+    (counts,) = vertex.jobs.session.range(0, 1, 1, 1).mapInArrow(_counts, "frozen bigint, alive bigint").collect()
     assert counts.frozen > counts.alive
 
 
