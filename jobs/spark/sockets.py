@@ -6,6 +6,7 @@ sockets since 4.1 (SPARK-51688).
 """
 
 import os
+import socket
 from pathlib import Path
 from typing import Final
 
@@ -14,14 +15,27 @@ FOLDER: Final = "spark.python.unix.domain.socket.dir"
 
 _PATH_BYTES_MAX: Final = 103
 """The longest path of a socket that every system takes. Linux takes 107 bytes, macOS 103."""
-_NAME_BYTES: Final = len("/.00000000-0000-0000-0000-000000000000.sock")
+_NAME: Final = ".00000000-0000-0000-0000-000000000000.sock"
+"""A name as Spark gives its sockets."""
 
 
 def socket_settings(folder: Path) -> dict[str, str]:
     """Return the settings for sockets in this folder of this machine, which only this user can open.
 
-    There are none if the folder's path is too long. Then Spark uses TCP.
+    There are none if the folder cannot hold sockets, for example because its path is too long. Then Spark uses TCP.
     """
-    if len(os.fsencode(folder)) + _NAME_BYTES > _PATH_BYTES_MAX:
+    if not _holds_sockets(folder / _NAME):
         return {}
     return {ENABLED: "true", FOLDER: str(folder)}
+
+
+def _holds_sockets(path: Path) -> bool:
+    if len(os.fsencode(path)) > _PATH_BYTES_MAX:
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX) as tried:
+            tried.bind(str(path))
+    except OSError:  # file systems of other machines often have none
+        return False
+    path.unlink()
+    return True

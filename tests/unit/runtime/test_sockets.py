@@ -29,7 +29,16 @@ def test_there_are_settings_only_for_a_path_that_a_socket_can_have():
     assert {ENABLED: "true", FOLDER: str(longest)} == socket_settings(longest)
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(longest / NAME))
+    (longest / NAME).unlink()
     assert {} == socket_settings(of_length(61))
+
+
+def test_a_folder_without_room_for_sockets_gets_none():
+    """Some file systems hold no sockets. Nothing is left of the trial."""
+    assert {} == socket_settings(Path("/proc"))
+    folder = of_length(40)
+    assert socket_settings(folder)
+    assert [] == list(folder.iterdir())
 
 
 def test_a_cluster_decides_about_its_folders_itself():
