@@ -2,7 +2,7 @@
 
 Spark takes longer to plan a small job than to run it. If tasks find their work in a property of their job, the plan is
 the same in every micro-batch, and Spark makes it once. Spark Connect has no such properties, so there each micro-batch
-is planned.
+is planned. So it is where the threads of a process share the JVM's threads, and with them such properties.
 """
 
 import base64
@@ -13,6 +13,7 @@ from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
+from py4j.clientserver import ClientServer
 from pyspark import TaskContext
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -57,7 +58,7 @@ class PlannedJobs:
         Python.
         """
         steps = plan.chain
-        if not isinstance(steps, TextSteps) or not self._is_classic:
+        if not isinstance(steps, TextSteps) or not self._hands_over:
             return False
         with self._lock:
             key = (vertex, number, steps)
@@ -67,7 +68,7 @@ class PlannedJobs:
             return self._lasting[key]
 
     def _collect(self, work: ScanTasks | SteppedWork) -> list[Row]:
-        handed = _handed(work) if self._is_classic else None
+        handed = _handed(work) if self._hands_over else None
         if handed is None or len(handed) > _CHARACTERS_MAX:
             return work.frame(self.session).collect()
         key = len(work.tasks) if isinstance(work, ScanTasks) else work.key
@@ -83,8 +84,13 @@ class PlannedJobs:
             self.session.sparkContext.setLocalProperty(_WORK, None)  # type: ignore[arg-type]
 
     @property
-    def _is_classic(self) -> bool:
-        return isinstance(self.session, SparkSession)
+    def _hands_over(self) -> bool:
+        """Return whether a job's property is seen by no job of another thread.
+
+        With PYSPARK_PIN_THREAD=false, PySpark lets threads of Python share those of the JVM, and with them properties.
+        """
+        session: Any = self.session  # SparkSession, or that of Spark Connect
+        return isinstance(session, SparkSession) and isinstance(session.sparkContext._gateway, ClientServer)  # noqa: SLF001
 
     def _plan(self, key: object, work: ScanTasks | SteppedWork) -> DataFrame:
         with self._lock:

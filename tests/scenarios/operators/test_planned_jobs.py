@@ -158,6 +158,14 @@ def test_vertices_use_one_plan_at_the_same_time(spark, tmp_path):
     assert [1] == list(jobs._plans)
 
 
+def test_threads_that_share_the_jvms_threads_get_no_plan(bench, monkeypatch):
+    """A job could get the work of another one. With PYSPARK_PIN_THREAD=false the gateway is of another class."""
+    monkeypatch.setattr(planned_jobs, "ClientServer", type("NoGateway", (), {}))
+    vertex = bench(summed(with_column("n", "n * 10", LongType())))
+    assert [10, 30] == [emitted(vertex, rows(number))["total"].item() for number in (1, 2)]
+    assert 0 == plans(vertex)
+
+
 def test_sparks_event_log_hides_the_work(spark):
     """A user's function may contain a password."""
     settings = getattr(spark.sparkContext._jvm.org.apache.spark.internal.config, "package$").__getattr__("MODULE$")
