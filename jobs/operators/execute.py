@@ -6,8 +6,9 @@ Nothing is decided here. A job that fails leaves at most orphaned files. A subta
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 
 from checkpointing.identifiers import Generation, JobName
@@ -23,8 +24,12 @@ from jobs.operators.spec import KeyedSpec, Spec, StatelessSpec, VertexPlan
 from jobs.operators.stateless_job import stateless_job
 from jobs.operators.stepped import Part, Stepped
 from jobs.sinks.staged_files import StagedFiles
+from jobs.sources.slice_reading import MayDecline, ScanDeclinedError
 from jobs.state.worker_copy import NO_USES, CopyUses
 from jobs.storage.address import Root, absolute
+from jobs.user_code import kind_of
+
+_DECLINED: Final = f"{ScanDeclinedError.__module__}.{ScanDeclinedError.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,15 @@ def result_of(
 def _reports(jobs: PlannedJobs, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> list[Row]:
     writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
     parts = _parts(jobs, plan, effect, warehouse, writer)
-    return jobs.collect(parts) if parts else []
+    try:
+        return jobs.collect(parts) if parts else []
+    except PySparkException as error:
+        if kind_of(error) != _DECLINED:
+            raise
+    for reads in plan.inputs:
+        if isinstance(reads.reader, MayDecline):
+            reads.reader.leave_to_spark()
+    return jobs.collect(_parts(jobs, plan, effect, warehouse, writer))
 
 
 def _parts(

@@ -18,11 +18,12 @@ from checkpointing.columns import columns_then
 from checkpointing.handles import FileHandle
 from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
-from jobs.operators.scanned import Scan, Scanned
+from jobs.operators.scanned import Scanned
 from jobs.operators.schemas import arrow_schema, nullable_schema
-from jobs.operators.spec import Chain, InputPlan, InvalidSpecError, OffersScans, TaskSteps
+from jobs.operators.spec import Chain, InputPlan, InvalidSpecError, TaskSteps
 from jobs.operators.stepped import Stepped
 from jobs.operators.task_rules import FilteredScan, NullRule
+from jobs.sources.slice_reading import OffersScans, RowScan
 from jobs.state.files import schema_of
 from jobs.storage.address import Root, StoreUrl, parsed
 from jobs.storage.file_scan import FileScan
@@ -61,11 +62,11 @@ def stepped_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root)
     return Stepped(tuple(scans), plan.schema, plan.chain or _unchanged) if scans else None
 
 
-def _scans(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> list[FileScan]:
+def _scans(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> list[RowScan]:
     """Return the parts of files with all rows of an input. There are none if Spark must read it, or nothing is."""
     if plan.of_changes:
         return []
-    scans = [
+    scans: list[RowScan] = [
         FileScan(root=str(warehouse), name=file.path, first=0, end=file.rows, bytes=file.bytes)
         for segment in segments
         if isinstance(segment, StagedSegment)
@@ -80,16 +81,16 @@ def _scans(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> lis
     return scans if all(_is_in_reach(scan, warehouse) for scan in scans) else []
 
 
-def _filtered(scans: Sequence[FileScan], schema: StructType, rules: tuple[NullRule, ...]) -> tuple[Scan, ...]:
+def _filtered(scans: Sequence[RowScan], schema: StructType, rules: tuple[NullRule, ...]) -> tuple[RowScan, ...]:
     if not rules:
         return tuple(scans)
     tested = arrow_schema(StructType([schema[name] for name in dict.fromkeys(rule.column for rule in rules)]))
     return tuple(FilteredScan(scan=scan, rules=rules, tested=tested) for scan in scans)
 
 
-def _is_in_reach(scan: FileScan, warehouse: Root) -> bool:
+def _is_in_reach(scan: RowScan, warehouse: Root) -> bool:
     """Return whether a task can read a file. Only a task that writes into a store surely has a key for objects."""
-    if not isinstance(parsed(scan.root), StoreUrl):
+    if not isinstance(scan, FileScan) or not isinstance(parsed(scan.root), StoreUrl):
         return True
     return isinstance(warehouse, StoreUrl) and scan.bytes <= _WHOLE_OBJECT_BYTES_MAX
 

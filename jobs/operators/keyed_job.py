@@ -73,7 +73,7 @@ def keyed_job(
     if not others and not isinstance(parsed(writer.root), StoreUrl):
         scans = _scans(spec, branches)
         few = _has_at_most(effect, _READ_BY_ALL_ROWS, _READ_BY_ALL_BYTES) and spec.parallelism <= _READERS
-        if few and len(scans) == len(branches):
+        if few and len(scans) == len(branches) and all(scan.may_repeat for scan in scans):
             subtasks = WithoutExchange(task, scans)
             return ScanTasks(tuple((subtasks, (subtask,)) for subtask in range(spec.parallelism)))
     wakes = must_wake(spec, effect)

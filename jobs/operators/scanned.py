@@ -21,23 +21,20 @@ from jobs.operators.scan_tasks import numbered, numbers
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.spec import Spec, StatelessSpec
 from jobs.operators.stateless_task import StatelessTask
-from jobs.operators.task_rules import FilteredScan, NullRule, marked
+from jobs.operators.task_rules import NullRule, marked
 from jobs.operators.worker_heap import freeze_imports
+from jobs.sources.slice_reading import RowScan
 from jobs.state.merge import KEY_GROUP
-from jobs.storage.file_scan import FileScan
 
 _TASK_ROWS: Final = 100_000
 """A task scans about so many rows. A file part is never divided."""
-
-
-Scan = FileScan | FilteredScan
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
     """The rows of an input, as the parts of files that tasks read. There is at least one part."""
 
-    scans: tuple[Scan, ...]
+    scans: tuple[RowScan, ...]
 
 
 def may_scan(spec: Spec, number: int) -> bool:
@@ -59,10 +56,15 @@ def _is_hashed(kind: DataType, arrow: pa.DataType) -> bool:
 class KeyedScan:
     """Reads the rows of one keyed input, and splits them into blocks. `shares` are the parts of files by task."""
 
-    shares: tuple[tuple[Scan, ...], ...]
+    shares: tuple[tuple[RowScan, ...], ...]
     keys: tuple[str, ...]
     max_parallelism: int
     splitter: Splitter
+
+    @property
+    def may_repeat(self) -> bool:
+        """Return whether several tasks may read all parts."""
+        return all(scan.may_repeat for scan in chain.from_iterable(self.shares))
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the blocks of the tasks whose numbers are the rows of `batches`. Raises ScanError."""
@@ -83,7 +85,7 @@ class KeyedScan:
         group = rows.column(KEY_GROUP)
         return rows.filter(pc.and_(pc.greater_equal(group, own.first), pc.less_equal(group, own.last)))
 
-    def _rows(self, scans: Iterable[Scan]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, scans: Iterable[RowScan]) -> Iterator[pa.RecordBatch]:
         schema = self.splitter.schema
         for scan in scans:
             for batch in scan.batches(schema):
@@ -98,7 +100,7 @@ class StatelessScan:
     `rules` are its row rules with their names.
     """
 
-    shares: tuple[tuple[Scan, ...], ...]
+    shares: tuple[tuple[RowScan, ...], ...]
     task: StatelessTask
     rules: tuple[tuple[str, NullRule], ...]
 
@@ -114,9 +116,9 @@ class StatelessScan:
         return (marked(batch, self.rules, column) for batch in rows)
 
 
-def shares_of(scans: Sequence[Scan]) -> tuple[tuple[Scan, ...], ...]:
+def shares_of(scans: Sequence[RowScan]) -> tuple[tuple[RowScan, ...], ...]:
     """Return the parts by task: about `_TASK_ROWS` each, in their order."""
-    shares: list[list[Scan]] = []
+    shares: list[list[RowScan]] = []
     rows = _TASK_ROWS
     for scan in scans:
         if rows >= _TASK_ROWS:

@@ -7,19 +7,17 @@ inferred from files.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Protocol, runtime_checkable
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from checkpointing.channel_items import SourceSlice
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.task_rules import NullRule
+from jobs.sources.slice_reading import SliceReader
 from jobs.state.backends import IncrementalBackend, StateBackend
-from jobs.storage.file_scan import FileScan
 
 Chain = Callable[[DataFrame], DataFrame]
 """Stateless steps, which run in the Spark job of each consumer. They must be deterministic."""
@@ -57,26 +55,6 @@ FAILED = "_failed"
 
 class InvalidSpecError(ValueError):
     """No job can run this specification; the message names the vertex, the column and the way out."""
-
-
-class SliceReader(Protocol):
-    """The part of a source that a micro-batch needs: it reads slices."""
-
-    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
-        """Return the rows of these slices, in the input's schema."""
-        ...
-
-
-@runtime_checkable
-class OffersScans(SliceReader, Protocol):
-    """A source whose slices are parts of Parquet files, which a task can read without Spark's reader."""
-
-    def scans(self, slices: Sequence[SourceSlice]) -> Sequence[FileScan] | None:
-        """Return the parts of files with the rows of these slices, or None if Spark must read them.
-
-        Raises what `SliceReader.read` raises.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

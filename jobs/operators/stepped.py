@@ -16,7 +16,7 @@ from jobs.operators.scan_tasks import ScanTasks, numbered
 from jobs.operators.schemas import arrow_schema, nullable_schema
 from jobs.operators.spec import Chain
 from jobs.operators.worker_heap import freeze_imports
-from jobs.storage.file_scan import FileScan
+from jobs.sources.slice_reading import RowScan
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What `DataFrame.mapInArrow` takes."""
@@ -26,7 +26,7 @@ ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 class FileRows:
     """The rows of an input before its steps, as the parts of files that a task reads."""
 
-    scans: tuple[FileScan, ...]
+    scans: tuple[RowScan, ...]
     schema: pa.Schema
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -42,7 +42,7 @@ class FileRows:
 class Stepped:
     """The rows of an input: those of files, of this schema, after its steps in Spark."""
 
-    scans: tuple[FileScan, ...]
+    scans: tuple[RowScan, ...]
     schema: StructType
     steps: Chain
 

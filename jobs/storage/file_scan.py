@@ -50,6 +50,11 @@ class FileScan:
         """Return how many rows the part has."""
         return self.end - self.first
 
+    @property
+    def may_repeat(self) -> bool:
+        """Return True: each reader decodes the columns that it needs."""
+        return True
+
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows in `schema`. A column that the file lacks is null, and a narrower type is widened.
 

@@ -15,6 +15,8 @@ from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, Struc
 
 from jobs.quality.expectation import Expectation
 from jobs.sources.kafka.avro_form import avro_form
+from jobs.sources.kafka.plain_json import PlainJson, can_be_plain
+from jobs.sources.kafka.scan import VALUE, Decoding
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
 
 if TYPE_CHECKING:
@@ -66,31 +68,44 @@ class RecordForm:
         """Return True if the connector must bring the headers."""
         return "headers" in self.metadata
 
+    @property
+    def decodes_in_tasks(self) -> bool:
+        """Return whether a task can decode values without Spark."""
+        return self.format != "json" or can_be_plain(self.value)
+
+    def decoding(self) -> Decoding | None:
+        """Return how a task decodes values, if it does; None leaves them as they are."""
+        if self.format == "raw":
+            return None
+        if self.avro is not None:
+            return self.avro.run
+        return PlainJson.of(self.value, VALUE, UNDECODED_COLUMN).run
+
     def rows(self, records: DataFrame, split: Column) -> DataFrame:
         """Return the rows of the connector's records, with split and position."""
         own = [F.col(name).alias(METADATA[name].name) for name in self.metadata]
         place = [split.alias(SPLIT_COLUMN), F.col("offset").alias(POSITION_COLUMN)]
         if self.format == "raw":
-            return records.select("value", *own, *place)
+            return records.select(VALUE, *own, *place)
         if self.avro is not None:
             schema = StructType([*self.schema(), StructField(SPLIT_COLUMN, StringType()), _POSITION])
-            return records.select("value", *own, *place).mapInArrow(self.avro.run, schema)
+            return records.select(VALUE, *own, *place).mapInArrow(self.avro.run, schema)
         parsed = records.withColumn(_PARSED, self._parsed())
         bad = self._bad()
         fields = [F.when(~bad, F.col(_PARSED).getField(field.name)).alias(field.name) for field in self.value.fields]
-        return parsed.select(*fields, F.when(bad, F.col("value")).alias(UNDECODED_COLUMN), *own, *place)
+        return parsed.select(*fields, F.when(bad, F.col(VALUE)).alias(UNDECODED_COLUMN), *own, *place)
 
     def _parsed(self) -> Column:
         """Return the value's columns, and last the text of a record that is not JSON of this schema."""
         value = self.schema().fields[: len(self.value.fields)]
         told = StructType([*value, StructField(_CORRUPT, StringType())])
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        return F.from_json(F.col("value").cast("string"), told, options)
+        return F.from_json(F.col(VALUE).cast("string"), told, options)
 
     def _bad(self) -> Column:
         """Return the expression that is true for a record with a value that did not decode. It is never null."""
-        no_text = ~F.coalesce(F.is_valid_utf8(F.col("value").cast("string")), F.lit(False))  # noqa: FBT003
-        return F.col("value").isNotNull() & (
+        no_text = ~F.coalesce(F.is_valid_utf8(F.col(VALUE).cast("string")), F.lit(False))  # noqa: FBT003
+        return F.col(VALUE).isNotNull() & (
             F.col(_PARSED).isNull() | F.col(_PARSED).getField(_CORRUPT).isNotNull() | no_text
         )
 
@@ -112,7 +127,7 @@ def record_form(
         case "raw":
             if schema is not None:
                 raise SourceError("a KafkaSource with format='raw' has the column 'value' alone: leave the schema out")
-            value = StructType().add("value", BinaryType())
+            value = StructType().add(VALUE, BinaryType())
         case "json":
             if not isinstance(schema, StructType):
                 raise SourceError(

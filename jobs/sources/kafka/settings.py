@@ -45,6 +45,17 @@ class ClientSettings:
         self._options = dict(options)
         self._secrets = secrets
 
+    @property
+    def open_part(self) -> tuple[object, ...]:
+        """Return all that is not secret, and where secrets are found. Equal means the same client."""
+        secrets = () if self._secrets is None or callable(self._secrets) else tuple(sorted(self._secrets.items()))
+        return self.servers, tuple(sorted(self._options.items())), secrets
+
+    @property
+    def reach_tasks(self) -> bool:
+        """Return whether a task can make the client: no setting is for Spark's connector, no secret in a function."""
+        return not callable(self._secrets) and not any(name.startswith(_FOR_SPARK) for name in self._options)
+
     def for_librdkafka(self) -> WithheldSettings:
         """Return librdkafka's configuration, with secrets. Raise SourceError if a secret is missing."""
         given = self._options | looked_up(self._secrets)

@@ -39,7 +39,8 @@ from jobs.sources.kafka.position import (
     place_of,
     split_of,
 )
-from jobs.sources.kafka.records import AvroSchema, Format, record_form
+from jobs.sources.kafka.records import METADATA, AvroSchema, Format, record_form
+from jobs.sources.kafka.scan import KafkaScan
 from jobs.sources.kafka.settings import ClientSettings
 from jobs.sources.kafka.starts import EARLIEST, LATEST, offset_named, offset_of, start_of
 from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, read_schema
@@ -119,6 +120,8 @@ class KafkaSource(ReadsFirst):
         self._reads_on = False
         """True if a Kafka partition had a position. Then the job is not new, and neither are its topics."""
         self._committed = NO_CHECKPOINT
+        self._is_sparks = False
+        """True once a task has declined a scan."""
         self.bounded = bounded
         self._ends: dict[TopicPartition, int] = {}
         """Where partitions end for which a bounded source has no position that says so."""
@@ -173,17 +176,36 @@ class KafkaSource(ReadsFirst):
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the records of the slices; see `port.Source.read`."""
-        ranges = joined([PlacedRange(place_of(each.split), _range(each)) for each in slices])
+        ranges = self._present(slices)
         if not ranges:
             return spark.createDataFrame([], read_schema(self))
-        topics = sorted({one.place.topic for one in ranges})
-        look = self._cluster.look(topics, missing_ok=True)
-        for one in ranges:
-            held(look, one.place, KafkaPosition(offset=one.range.first, topic_id=one.range.topic_id), slices[0].source)
         # With a group of their own, the connector's consumers stay open from one micro-batch to the next.
-        own = {"kafka.group.id": f"{self._group or 'tidemark'}-reader", "includeHeaders": str(self._form.reads_headers)}
+        own = {"kafka.group.id": self._readers, "includeHeaders": str(self._form.reads_headers)}
         found = records(spark, ranges, WithheldSettings(self._settings.for_spark(), own, self._spark_options))
-        return self._form.rows(found, split_column(topics))
+        return self._form.rows(found, split_column(sorted({one.place.topic for one in ranges})))
+
+    def scans(self, slices: Sequence[SourceSlice]) -> tuple[KafkaScan, ...] | None:
+        """Return the ranges of offsets, for tasks that read them themselves; see `slice_reading.OffersScans`.
+
+        Options of Spark's connector ask for it, and so does a secret that only a function of this process can give.
+        """
+        by_tasks = self._form.decodes_in_tasks and self._settings.reach_tasks and not self._spark_options
+        if self._is_sparks or not by_tasks or type(self).read is not KafkaSource.read:
+            return None
+        return tuple(
+            KafkaScan(
+                settings=self._settings,
+                group=self._readers,
+                placed=one,
+                decoding=self._form.decoding(),
+                metadata=tuple((name, METADATA[name].name) for name in self._form.metadata),
+            )
+            for one in self._present(slices)
+        )
+
+    def leave_to_spark(self) -> None:
+        """Offer no scans any more; see `slice_reading.MayDecline`."""
+        self._is_sparks = True
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
         """Commit the offsets to the consumer group; see `port.CommitsPositions`.
@@ -233,6 +255,19 @@ class KafkaSource(ReadsFirst):
         with self._lock:
             self._look = None
             self._cluster.close()
+
+    @property
+    def _readers(self) -> str:
+        return f"{self._group or 'tidemark'}-reader"
+
+    def _present(self, slices: Sequence[SourceSlice]) -> list[PlacedRange]:
+        """Return the ranges of the slices. Raise SourceError if their records are gone."""
+        ranges = joined([PlacedRange(place_of(each.split), _range(each)) for each in slices])
+        if ranges:
+            look = self._cluster.look(sorted({one.place.topic for one in ranges}), missing_ok=True)
+        for one in ranges:
+            held(look, one.place, KafkaPosition(offset=one.range.first, topic_id=one.range.topic_id), slices[0].source)
+        return ranges
 
     def _lag(self, place: TopicPartition, extent: Extent, given: str | None) -> Lag:
         """Return the lag of a Kafka partition. It is unknown if a poll must first report a loss or find the begin."""

@@ -1,0 +1,66 @@
+"""The port by which a micro-batch reads slices of a source: through Spark, or in Spark's tasks themselves.
+
+If a task reads, Spark neither plans the read nor makes rows of what is read.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from checkpointing.channel_items import SourceSlice
+
+
+class SliceReader(Protocol):
+    """The part of a source that a micro-batch needs: it reads slices."""
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the rows of these slices, in the input's schema."""
+        ...
+
+
+class ScanDeclinedError(Exception):
+    """A task cannot read the rows so that they are those that Spark's reader reads. Spark must read them.
+
+    The message says why.
+    """
+
+
+class RowScan(Protocol):
+    """A part of a source's rows. Tasks get it pickled, so it holds no secret and nothing that is open."""
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows the part has, or a guess."""
+        ...
+
+    @property
+    def may_repeat(self) -> bool:
+        """Return whether it costs little if several tasks read the whole part, each for itself."""
+        ...
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in `schema`. Raises ScanDeclinedError, or an error that names what cannot be read."""
+        ...
+
+
+@runtime_checkable
+class OffersScans(SliceReader, Protocol):
+    """Optional for a source: tasks can read its slices themselves."""
+
+    def scans(self, slices: Sequence[SourceSlice]) -> Sequence[RowScan] | None:
+        """Return scans with the rows of these slices, or None if Spark must read them.
+
+        Raises SourceError if the rows of a slice are no longer those that were polled.
+        """
+        ...
+
+
+@runtime_checkable
+class MayDecline(OffersScans, Protocol):
+    """Optional for a source: its scans may raise ScanDeclinedError."""
+
+    def leave_to_spark(self) -> None:
+        """Offer no scans any more, because one was declined."""
+        ...
