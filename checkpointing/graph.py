@@ -59,7 +59,8 @@ class Vertex:
 
     A source is `bounded` if each of its splits has an end (Flink: `Boundedness.BOUNDED`). A source may read several
     sources one after the other, its `parts` (Flink: `HybridSource`). The name of each split begins as its part says.
-    Every part but the last is bounded.
+    Every part but the last is bounded. A source is `coordinated` if it has a coordinator, whose state each checkpoint
+    holds (A7).
     `meanings` say how the columns of a keyed vertex's state are computed, and its checkpoints record them.
     `renamed_from` is the vertex's id in older checkpoints. `columns_renamed_from` has the old names of columns of its
     state and of its table, by the new ones. `changes_of` are the keyed vertices whose changes it takes.
@@ -75,6 +76,7 @@ class Vertex:
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
     bounded: bool = False
     parts: tuple[str, ...] = ()
+    coordinated: bool = False
     changes_of: tuple[VertexId, ...] = ()
 
     def part(self, split: str) -> int:

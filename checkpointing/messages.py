@@ -10,7 +10,18 @@ from enum import Enum
 
 from checkpointing.channel_items import Segment
 from checkpointing.columns import TableColumn
-from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
+from checkpointing.coordinator.messages import (
+    AskHook,
+    AskOperatorCoordinator,
+    CloseHook,
+    HookAnswered,
+    HookFailed,
+    OperatorCoordinatorAnswered,
+    OperatorCoordinatorFailed,
+    ResetHook,
+    ResetOperatorCoordinator,
+    RestoreHook,
+)
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
@@ -153,6 +164,21 @@ class HookRestoreFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorReset:
+    """Answer to ResetOperatorCoordinator: the source's own state is that of the cut (A7)."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorResetFailed:
+    """Answer to ResetOperatorCoordinator: the job cannot begin. `error` names the source and the way out."""
+
+    source: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class TablesChecked:
     """Answer to CheckTables: the problems that were found, each with the table and the way out; or none."""
 
@@ -280,6 +306,10 @@ Fact = (
     | HookFailed
     | HookRestored
     | HookRestoreFailed
+    | OperatorCoordinatorAnswered
+    | OperatorCoordinatorFailed
+    | CoordinatorReset
+    | CoordinatorResetFailed
     | TablesChecked
     | TableCheckFailed
     | RowAppended
@@ -513,6 +543,8 @@ Effect = (
     | RunMicroBatch
     | JudgeSuites
     | CancelJudgement
+    | AskOperatorCoordinator
+    | ResetOperatorCoordinator
     | AskHook
     | RestoreHook
     | ResetHook

@@ -6,13 +6,26 @@ from typing import TYPE_CHECKING, assert_never
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.commit.fencing import rival_of
-from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
+from checkpointing.coordinator.messages import (
+    AskHook,
+    AskOperatorCoordinator,
+    CloseHook,
+    HookAnswered,
+    HookFailed,
+    OperatorCoordinatorAnswered,
+    OperatorCoordinatorFailed,
+    ResetHook,
+    ResetOperatorCoordinator,
+    RestoreHook,
+)
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, VertexId
 from checkpointing.messages import (
     AppendRow,
     CancelJudgement,
     CheckTables,
+    CoordinatorReset,
+    CoordinatorResetFailed,
     CutRecorded,
     DiscardFiles,
     Effect,
@@ -138,6 +151,8 @@ class Hands:
             case RestoreHook() | ResetHook():
                 broken = self._strikes(faults.hook_restore_fails)
                 return HookRestoreFailed(effect.hook, "it is away") if broken else HookRestored(effect.hook)
+            case AskOperatorCoordinator() | ResetOperatorCoordinator():
+                return self._to_coordinator(effect, generation, faults)
             case (
                 CancelJudgement()
                 | CloseHook()
@@ -238,6 +253,24 @@ class Hands:
         silent = effect.hook == SEQUENCE and effect.checkpoint % 2
         state = None if silent else json.dumps([effect.hook, effect.checkpoint, effect.triggered_ms])
         return HookAnswered(effect.hook, effect.checkpoint, state)
+
+    def _to_coordinator(
+        self, effect: AskOperatorCoordinator | ResetOperatorCoordinator, generation: Generation, faults: Faults
+    ) -> Fact:
+        """Restore a source's coordinator, or ask it. It keeps what it was asked, or nothing at every third id."""
+        name = effect.coordinator
+        if isinstance(effect, ResetOperatorCoordinator):
+            broken = self._strikes(faults.hook_restore_fails)
+            return CoordinatorResetFailed(name, "it is away") if broken else CoordinatorReset(name)
+        checkpoint = effect.checkpoint
+        if self._strikes(faults.hook_fails):
+            return OperatorCoordinatorFailed(name, checkpoint, "it is away")
+        if self._strikes(faults.hook_state_is_bad):
+            return OperatorCoordinatorAnswered(name, checkpoint, "{")
+        silent = effect.checkpoint % 3 == 0
+        return OperatorCoordinatorAnswered(
+            name, checkpoint, None if silent else json.dumps([name, checkpoint, generation])
+        )
 
     def _check(self, effect: CheckTables, generation: Generation, faults: Faults) -> Fact:
         if self._strikes(faults.check_fails):

@@ -13,7 +13,6 @@ from checkpointing.columns import TableColumn
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.reset import Move
 from checkpointing.config import CheckpointConfig
-from checkpointing.coordinator.messages import AskHook, ResetHook, RestoreHook
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, EdgeId, Generation, JobName, SplitId
@@ -54,6 +53,7 @@ from spec.history import (
     TableChanged,
     TickOver,
 )
+from spec.hook_events import CALLS
 from spec.pipeline import (
     JOINED,
     JOINED_STATE,
@@ -89,9 +89,8 @@ TELLING = (
 )
 """Events after which a history is worth judging again."""
 _STORE = (AppendRow, PublishTable, RecordCut)
-_HOOKS = (AskHook, RestoreHook, ResetHook)
 _READS = (PollSource, CheckTables, LookForRival)
-_ANSWERED = (RunMicroBatch, JudgeSuites, *_READS, *_STORE, *_HOOKS)
+_ANSWERED = (RunMicroBatch, JudgeSuites, *_READS, *_STORE, *CALLS)
 
 
 def join_graph() -> JobGraph:
@@ -125,7 +124,7 @@ class ExploredDoor(JobDoor):
     def checkpoint_timer_ms(self) -> int | None:
         """When the next timer of a checkpoint is due: an interval, an expiry, an alignment, a hook or a pause."""
         timers = [run.gate_wake_ms for run in self._job.runs.values()]
-        timers += [self._job.coordinator.wake_at_ms, self._job.hooks.wake_at_ms]
+        timers += [self._job.coordinator.wake_at_ms, self._job.bystanders.hooks.wake_at_ms]
         timers += [] if self._job.pause.is_over(self._job.now_ms) else [self._job.pause.until_ms]
         return min((at for at in timers if at is not None), default=None)
 

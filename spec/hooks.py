@@ -1,7 +1,7 @@
-"""The invariants of master hooks (A8).
+"""The invariants of master hooks (A8) and source coordinators (A7).
 
-A hook lives outside the job. So the job can only promise when it calls a hook, with what, and what it keeps of the
-answer.
+A hook lives outside the job, and a coordinator in a source. So the job can only promise when it calls them, with what,
+and what it keeps of the answer.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from spec.history import (
     SegmentSent,
     SegmentsRun,
 )
-from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
+from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold, coordinator_of
 
 
 def badly_restored(history: History) -> Iterator[str]:
@@ -70,18 +70,26 @@ def wrongly_kept(history: History) -> Iterator[str]:
 
 def _due(graph: JobGraph, restored: CheckpointRecord | None) -> dict[str, tuple[CheckpointId | None, str | None]]:
     if restored is None:
-        return {hook.name: (None, None) for hook in graph.hooks}
-    return {hook.name: (restored.checkpoint, _held(restored).get(hook.name)) for hook in graph.hooks}
+        return dict.fromkeys(_names(graph), (None, None))
+    known = {coordinator_of(vertex.vertex) for vertex in restored.vertices} | {hook.name for hook in graph.hooks}
+    held = _held(restored)
+    return {name: (restored.checkpoint, held.get(name)) if name in known else (None, None) for name in _names(graph)}
+
+
+def _names(graph: JobGraph) -> list[str]:
+    sources = [coordinator_of(vertex.id) for vertex in graph.vertices if vertex.coordinated]
+    return [*sources, *(hook.name for hook in graph.hooks)]
 
 
 def _held(record: CheckpointRecord) -> dict[str, str]:
-    return {held.hook: held.state for held in record.hooks}
+    own = {coordinator_of(each.vertex): each.coordinator for each in record.vertices if each.coordinator is not None}
+    return own | {held.hook: held.state for held in record.hooks}
 
 
 def _answered(record: CheckpointRecord, graph: JobGraph, answers: dict[str, str | None]) -> Iterator[str]:
-    silent = [hook.name for hook in graph.hooks if hook.name not in answers]
+    silent = [name for name in _names(graph) if name not in answers]
     if silent:
-        yield f"row {record.checkpoint} was committed although hook {silent[0]} gave no answer"
+        yield f"row {record.checkpoint} was committed although {silent[0]} gave no answer"
     kept = {hook: state for hook, state in answers.items() if state is not None}
     if not silent and _held(record) != kept:
         yield f"row {record.checkpoint} holds {_held(record)} of its hooks, which answered {kept}"

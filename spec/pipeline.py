@@ -112,13 +112,18 @@ def graph(
     """Return the graph of this release, with its keyed vertices at that parallelism.
 
     `orders` are the splits of the orders. `audited` says whether it has the vertex that comes and goes. `bounded` are
-    the sources that end, by their first names. `parted` says whether the orders are read in parts.
+    the sources that end, by their first names. `parted` says whether the orders are read in parts. A graph with master
+    hooks has source coordinators too.
     """
     columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
     bare = _with_orders(_graph(parallelism), orders)
     bare = with_columns(_audited(bare) if audited else bare, columns)
     vertices = tuple(_value_named(vertex, renames=release == RENAMING_VALUE) for vertex in bare.vertices)
     vertices = tuple(replace(vertex, bounded=vertex.id in bounded) for vertex in vertices)
+    if hooks:
+        vertices = tuple(
+            replace(each, coordinated=True) if each.kind is VertexKind.SOURCE else each for each in vertices
+        )
     if parted:
         vertices = tuple(replace(vertex, parts=PARTS) if vertex.id == ORDERS else vertex for vertex in vertices)
     named = _named(replace(bare, vertices=vertices), renames=release == RENAMING)

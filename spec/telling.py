@@ -6,14 +6,12 @@ The stores write their own events. This module has those between a door and its 
 from collections.abc import Iterator
 
 from checkpointing.channel_items import SourceSlice, StagedSegment
-from checkpointing.coordinator.messages import AskHook, HookAnswered, HookFailed, ResetHook, RestoreHook
 from checkpointing.identifiers import Generation
 from checkpointing.messages import (
     CancelJudgement,
     CheckTables,
     Effect,
     Fact,
-    HookRestored,
     JudgementFailed,
     JudgeSuites,
     MicroBatchFinished,
@@ -41,12 +39,12 @@ from spec.history import (
     TablesLookedAt,
     WorkMeasured,
 )
-from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
+from spec.hook_events import answered, called
 from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCancelled, JudgementTold
 from spec.upstream import CutReached
 
 
-def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:  # noqa: PLR0912 - one line a fact
+def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:
     """Yield the events of a fact: which segments were sent, and who asked for what."""
     match fact:
         case SliceOffered(SourceSlice() as sent):
@@ -68,14 +66,8 @@ def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:  # no
             yield TablesLookedAt(generation, fact.checkpoint, allow=not fact.problems)
         case TableCheckFailed():
             yield TablesLookedAt(generation, fact.checkpoint, allow=None)
-        case HookRestored():
-            yield HookReady(generation, fact.hook)
-        case HookAnswered():
-            yield HookTold(generation, fact.hook, fact.checkpoint, fact.state, good=True)
-        case HookFailed():
-            yield HookTold(generation, fact.hook, fact.checkpoint, None, good=False)
         case _:
-            pass
+            yield from answered(generation, fact)
 
 
 def _sent(generation: Generation, sent: SourceSlice) -> Iterator[Event]:
@@ -98,12 +90,6 @@ def events_of_effect(generation: Generation, effect: Effect) -> Iterator[Event]:
             yield CheckBegun(generation, effect.checkpoint, effect.tables, effect.leaving)
         case CancelJudgement():
             yield JudgementCancelled(generation, effect.vertex, effect.checkpoint)
-        case RestoreHook():
-            yield HookRestoring(generation, effect.hook, effect.checkpoint, effect.state)
-        case ResetHook():
-            yield HookRestoring(generation, effect.hook, None, None)
-        case AskHook():
-            yield HookAsked(generation, effect.hook, effect.checkpoint)
         case NotifyComplete():
             yield CheckpointEnded(generation, effect.checkpoint, None, effect.positions)
         case NotifyAborted():
@@ -113,4 +99,4 @@ def events_of_effect(generation: Generation, effect: Effect) -> Iterator[Event]:
         case SavepointFailed():
             yield SavepointAnswered(generation, effect.request, None)
         case _:
-            pass
+            yield from called(generation, effect)

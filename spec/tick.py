@@ -11,7 +11,7 @@ from random import Random
 from typing import assert_never
 
 from checkpointing.commit.fencing import IDS_PER_CLAIM, Refused, newest_checkpoint
-from checkpointing.coordinator.messages import AskHook, CloseHook, ResetHook, RestoreHook
+from checkpointing.coordinator import messages as told_by
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
@@ -351,15 +351,17 @@ class Tick:
                     self._completed += 1
                 case SavepointTaken() | SavepointFailed():
                     self._open.discard(effect.request)
-                case CloseHook() | NotifyAborted():
+                case told_by.CloseHook() | NotifyAborted():
                     """It is a message to somebody, and was noted."""
                 case (
                     PollSource()
                     | RunMicroBatch()
                     | JudgeSuites()
-                    | AskHook()
-                    | RestoreHook()
-                    | ResetHook()
+                    | told_by.AskOperatorCoordinator()
+                    | told_by.ResetOperatorCoordinator()
+                    | told_by.AskHook()
+                    | told_by.RestoreHook()
+                    | told_by.ResetHook()
                     | CheckTables()
                     | AppendRow()
                     | PublishTable()

@@ -9,17 +9,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.coordinator.messages import AskHook, HookAnswered, ResetHook, RestoreHook
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.job.lingering import POLLS
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
     AppendRow,
+    CoordinatorResetFailed,
     Effect,
     EndTick,
     Fact,
-    HookRestored,
     HookRestoreFailed,
     MicroBatchFailed,
     MicroBatchFinished,
@@ -48,6 +47,7 @@ from checkpointing.metadata.record import CheckpointRecord, Claim
 from spec.channel_bytes import ChannelBytes
 from spec.entries_say import ended_before, splits_before
 from spec.failures_in_a_row import FailuresInARow
+from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold, answered, called
 from spec.steps import Begun, Step
 
 Split = tuple[VertexId, SplitId]
@@ -81,9 +81,9 @@ class Watched:
     held_back: set[VertexId] = field(default_factory=set)
     """The vertices that could not write a micro-batch and have not tried again."""
     restoring: set[str] = field(default_factory=set)
-    """Hooks that have not answered that they are restored."""
+    """Hooks and source coordinators that have not answered that they are restored."""
     asked_hooks: set[tuple[str, CheckpointId]] = field(default_factory=set)
-    """Hooks that have not answered for a checkpoint, or failed, until the checkpoint has ended."""
+    """Hooks and coordinators that have not answered for a checkpoint, or failed, until the checkpoint has ended."""
     pending: set[CheckpointId] = field(default_factory=set)
     """The checkpoints that have an id and have not ended."""
     aborted: int = 0
@@ -172,12 +172,10 @@ class Watched:
                 self.channels.taken_back(fact.vertex)
             case RowAppended():
                 self.last_id = self.reserving.pop(fact.nonce, self.last_id)
-            case HookAnswered():
-                self.asked_hooks.discard((fact.hook, fact.checkpoint))
             case SavepointRequested():
                 self.requests.setdefault(fact.request, fact.kind)
                 self.is_stopping |= fact.kind is not SavepointKind.PLAIN
-            case MicroBatchFailed() | HookRestoreFailed():
+            case MicroBatchFailed() | HookRestoreFailed() | CoordinatorResetFailed():
                 self.is_troubled = True
             case SuitesJudged():
                 self.is_troubled |= not fact.passed and fact.checkpoint in self.pending
@@ -185,14 +183,12 @@ class Watched:
                 self.is_troubled |= bool(fact.problems)
             case RivalSeen():
                 self.is_troubled |= fact.claim is not None
-            case HookRestored():
-                self.restoring.discard(fact.hook)
             case StopRequested():
                 self.is_stopping, self.is_troubled = True, self.is_troubled or fact.kind is StopKind.NOW
             case Begun():
                 self.channels.restored(fact.setup.restored)
             case _:
-                pass
+                self._heard(fact)
 
     def asked(self, effect: Effect) -> None:
         """Take an effect of the door."""
@@ -221,16 +217,30 @@ class Watched:
                 self.stops_failed += stops
                 no_barrier = effect.reason.pre_flight or effect.reason in _BEFORE_BARRIERS or bool(self.asked_hooks)
                 self.is_troubled |= stops and not no_barrier
-            case AskHook():
-                self.asked_hooks.add((effect.hook, effect.checkpoint))
-            case RestoreHook() | ResetHook():
-                self.restoring.add(effect.hook)
             case AppendRow(Claim() as claim):
                 self.reserving[claim.nonce] = claim.last_id
             case EndTick():
                 self.is_over = True
             case _:
-                pass
+                self._called(effect)
+
+    def _heard(self, fact: Fact) -> None:
+        for event in answered(self.setup.claim.generation, fact):
+            match event:
+                case HookReady():
+                    self.restoring.discard(event.hook)
+                case HookTold(good=True):
+                    self.asked_hooks.discard((event.hook, event.checkpoint))
+                case _:
+                    pass
+
+    def _called(self, effect: Effect) -> None:
+        for event in called(self.setup.claim.generation, effect):
+            match event:
+                case HookRestoring():
+                    self.restoring.add(event.hook)
+                case HookAsked():
+                    self.asked_hooks.add((event.hook, event.checkpoint))
 
     def given(self, step: Step) -> tuple[CheckpointId, ...]:
         """Return the ids that were used in a step, and note them."""

@@ -253,7 +253,7 @@ class Completion:
             self._books.emit(NotifyOperatorCoordinatorAborted(coordinator, pending.id))
 
     def discard_late(self, checkpoint: CheckpointId, handle: str) -> None:
-        """Discard a private handle that came after its checkpoint ended. No run reaches it yet: it waits for A7."""
+        """Discard a private handle that came after its checkpoint ended (A7)."""
         self._discard(checkpoint, (handle,))
 
     def _discard(self, checkpoint: CheckpointId, handles: tuple[str, ...]) -> None:

@@ -119,11 +119,8 @@ class CheckpointCoordinator:
                 self._triggering.coordinator_answered(fact)
             case HookAnswered():
                 self._triggering.hook_answered(fact)
-            case HookFailed():
+            case HookFailed() | OperatorCoordinatorFailed():
                 self._triggering.failed(fact.checkpoint, fact.reason, fact.message)
-            case OperatorCoordinatorFailed():
-                reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
-                self._triggering.failed(fact.checkpoint, reason, fact.message)
             case CommitSucceeded():
                 self._completion.committed(fact)
             case CommitFailed():

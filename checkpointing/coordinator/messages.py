@@ -68,7 +68,7 @@ class LocationCreated:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCoordinatorAnswered:
-    """Answer to AskOperatorCoordinator: a private handle, or None. No run reaches it: it waits for A7."""
+    """Answer to AskOperatorCoordinator: a private handle, or None if the state is kept elsewhere (A7)."""
 
     coordinator: str
     checkpoint: CheckpointId
@@ -77,14 +77,12 @@ class OperatorCoordinatorAnswered:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCoordinatorFailed:
-    """Answer to AskOperatorCoordinator: there is no snapshot, so the checkpoint fails.
-
-    No run reaches it: it waits for A7.
-    """
+    """Answer to AskOperatorCoordinator: there is no snapshot, so the checkpoint fails."""
 
     coordinator: str
     checkpoint: CheckpointId
     message: str = ""
+    reason: CheckpointFailureReason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +365,7 @@ class CloseHook:
 
 @dataclass(frozen=True, slots=True)
 class ResetOperatorCoordinator:
-    """Restore an operator coordinator. `checkpoint` None: to its empty state. No run reaches it: it waits for A7."""
+    """Restore an operator coordinator. `checkpoint` None: to its empty state (A7)."""
 
     coordinator: str
     checkpoint: CheckpointId | None

@@ -86,7 +86,7 @@ class PendingCheckpoint:
         return AcknowledgeResult.SUCCESS
 
     def answer_coordinator(self, coordinator: str, state: str | None) -> None:
-        """Take an operator coordinator's snapshot. No run reaches it yet: it waits for source coordinators (A7)."""
+        """Take an operator coordinator's snapshot (A7)."""
         self.unanswered_coordinators.discard(coordinator)
         self.coordinator_states[coordinator] = state
 

@@ -1,8 +1,7 @@
 """Gives master hooks, operator coordinators and finished operators their part of a checkpoint back.
 
 It takes the checkpoint and the job, and returns effects or raises RestoreRefusedError (Flink: `MasterHooks`,
-`VertexFinishedStateChecker`). No run reaches the part for source coordinators (A7) yet, nor the one for finished
-operators (B4): a job's tasks finish together.
+`VertexFinishedStateChecker`). No run reaches the part for finished operators (B4): a job's tasks finish together.
 `checkpointing.job.restoring` gives subtasks their state.
 """
 
@@ -60,12 +59,14 @@ def restore_hooks(
 
 
 def restore_coordinators(
-    checkpoint: CompletedCheckpoint | None, coordinators: Sequence[str]
+    checkpoint: CheckpointId | None, states: Mapping[str, str | None], coordinators: Sequence[str]
 ) -> Iterator[ResetOperatorCoordinator]:
-    """Yield the state for each operator coordinator. Without a checkpoint, each is reset to its empty state."""
-    states: Mapping[str, str | None] = {} if checkpoint is None else checkpoint.coordinator_states
-    at = None if checkpoint is None else checkpoint.id
-    return (ResetOperatorCoordinator(name, at, states.get(name)) for name in coordinators)
+    """Yield the state for each operator coordinator. One that the checkpoint does not know is reset to its empty state.
+
+    So is each one without a checkpoint (A7).
+    """
+    for name in coordinators:
+        yield ResetOperatorCoordinator(name, checkpoint if name in states else None, states.get(name))
 
 
 def reset_hooks(hooks: Sequence[str]) -> Iterator[ResetHook]:

@@ -40,11 +40,13 @@ class CoordinatorSettings:
         job: str,
         config: CheckpointConfig,
         hooks: tuple[str, ...] = (),
+        operator_coordinators: tuple[str, ...] = (),
         periodic: CheckpointProperties = CHECKPOINT,
     ) -> Self:
         """Return the settings that a job's validated configuration says."""
         return cls(
             job=job,
+            operator_coordinators=operator_coordinators,
             hooks=hooks,
             periodic=periodic,
             interval_ms=config.effective_interval_ms,

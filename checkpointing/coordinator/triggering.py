@@ -147,10 +147,7 @@ class Triggering:
             self._ask_hooks(pending)
 
     def coordinator_answered(self, fact: OperatorCoordinatorAnswered) -> None:
-        """Note the snapshot. Ask the hooks when all have answered. A late snapshot is discarded.
-
-        No run reaches it yet: it waits for source coordinators (A7).
-        """
+        """Note the snapshot. Ask the hooks when all have answered. A late snapshot is discarded (A7)."""
         pending = self._under_way(fact.checkpoint, PendingPhase.TRIGGERING)
         if pending is None or fact.coordinator not in pending.unanswered_coordinators:
             if fact.state is not None and fact.checkpoint not in self._books.pending:

@@ -9,11 +9,11 @@ from typing import assert_never
 
 from checkpointing.channel_items import SourceSlice, StagedSegment
 from checkpointing.coordinator import messages as told
-from checkpointing.coordinator.messages import HookAnswered, HookFailed
 from checkpointing.coordinator.task import SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
 from checkpointing.identifiers import CheckpointId, SubtaskId
+from checkpointing.job.bystanders import FromBystander
 from checkpointing.job.ending import OWN_REQUEST, Cause, Next
 from checkpointing.job.epochs import counts_of
 from checkpointing.job.finishing import end_inputs, hand_end_on, split_ended, stop_scheduler
@@ -30,8 +30,6 @@ from checkpointing.messages import (
     Effect,
     EndTick,
     Fact,
-    HookRestored,
-    HookRestoreFailed,
     JudgementFailed,
     MicroBatchFailed,
     MicroBatchFinished,
@@ -87,7 +85,7 @@ class JobDoor:
         return counts_of(self._job.coordinator.statistics)
 
     def start(self, now_ms: int) -> tuple[Effect, ...]:
-        """Begin. The job is RUNNING once its master hooks are restored (A1)."""
+        """Begin. The job is RUNNING once its source coordinators and master hooks are restored (A1)."""
         job = self._job
         job.now_ms = now_ms
         job.ending.started(now_ms)
@@ -96,7 +94,7 @@ class JobDoor:
         for channel, segment in in_flight(self._setup.restored):
             job.recover(channel_now(self._setup.graph, channel), segment)
             job.ending.uncommitted = True
-        job.effects.extend(job.hooks.restore(self._setup.restored, now_ms))
+        job.effects.extend(job.bystanders.restore(self._setup.restored, now_ms))
         job.tell(told.CoordinatorTimeAdvanced(now_ms))
         job.start_scheduler()
         return self._rest()
@@ -131,8 +129,8 @@ class JobDoor:
                 job.not_staged(job.runs[fact.vertex], fact.error)
             case SuitesJudged() | JudgementFailed():
                 self._judged(fact)
-            case HookAnswered() | HookFailed() | HookRestored() | HookRestoreFailed():
-                self._from_hook(fact)
+            case _ if isinstance(fact, FromBystander):
+                self._from_bystander(fact)
             case (
                 TablesChecked()
                 | TableCheckFailed()
@@ -160,31 +158,23 @@ class JobDoor:
         job = self._job
         job.now_ms = max(job.now_ms, now_ms)
         job.tell(told.CoordinatorTimeAdvanced(job.now_ms))
-        if job.hooks.wake_at_ms is not None:
-            for late in job.hooks.late(job.now_ms):
-                job.from_hook(late)
-            for why in job.hooks.not_restored(job.now_ms):
+        if job.bystanders.hooks.wake_at_ms is not None:
+            for late in job.bystanders.hooks.late(job.now_ms):
+                job.from_bystander(late)
+            for why in job.bystanders.hooks.not_restored(job.now_ms):
                 job.ending.failed(CheckpointFailureReason.TASK_FAILURE, why)
         for run in job.runs.values():
             if run.gate_wake_ms is not None and run.gate_wake_ms <= job.now_ms:
                 run.gate_wake_ms = None
                 job.from_gate(run, run.gate.step(gate.GateTimeAdvanced(job.now_ms)))
 
-    def _from_hook(self, fact: HookAnswered | HookFailed | HookRestored | HookRestoreFailed) -> None:
-        """Take a hook's answer. A late one changes nothing."""
-        job = self._job
-        match fact:
-            case HookAnswered() | HookFailed():
-                answer = job.hooks.answered(fact)
-                if answer is not None:
-                    job.from_hook(answer)
-            case HookRestored():
-                job.hooks.restored(fact.hook)
-            case HookRestoreFailed():
-                if job.hooks.awaits(fact.hook):
-                    job.ending.failed(CheckpointFailureReason.TASK_FAILURE, fact.error)
-            case _:
-                assert_never(fact)
+    def _from_bystander(self, fact: FromBystander) -> None:
+        """Take an answer of a source's coordinator, or of a hook. A late one changes nothing."""
+        heard = self._job.bystanders.heard(fact)
+        if isinstance(heard, str):
+            self._job.ending.failed(CheckpointFailureReason.TASK_FAILURE, heard)
+        elif heard is not None:
+            self._job.from_bystander(heard)
 
     def _offered(self, fact: SliceOffered) -> None:
         if not isinstance(fact.slice, SourceSlice):
@@ -278,7 +268,7 @@ class JobDoor:
 
         If the last pass has changed nothing, and no timer is due, time alone changes nothing either.
         """
-        if not self._job.hooks.restoring:
+        if not self._job.bystanders.restoring:
             holds_one = self._setup.limits.hold and self._job.ending.requested  # with it the tick ends
             if self._job.readers.barrier_due and not holds_one:
                 self._job.readers.barrier_asked()
@@ -288,7 +278,7 @@ class JobDoor:
         if not (waking.moved or self._job.effects or waking.is_due(self._job.now_ms)):
             return
         waking.moved, phase, asked = False, self._job.ending.phase, len(self._job.effects)
-        if not self._job.hooks.restoring:
+        if not self._job.bystanders.restoring:
             end_inputs(self._job)
             self._run_vertices()
         decision = self._decide_end()
@@ -387,7 +377,7 @@ class JobDoor:
         A periodic checkpoint of no rows does not count. With a short interval there would always be another one.
         """
         job = self._job
-        if job.hooks.restoring or job.readers.polling or job.commit.in_doubt:
+        if job.bystanders.restoring or job.readers.polling or job.commit.in_doubt:
             return False
         if job.ending.requested or job.savepoints.under_way:
             return False

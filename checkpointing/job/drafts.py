@@ -1,5 +1,7 @@
 """Collects what is known of each pending checkpoint: what its entry is composed of, and why it failed."""
 
+from collections.abc import Mapping
+
 from checkpointing.commit.two_phase import Draft
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.properties import CheckpointProperties, SnapshotKind
@@ -57,8 +59,11 @@ class Drafts:
         """Return whether the cut lacks rows that were sent: after its barrier, or in flight at the barrier."""
         return rows_sent > self._sent.get(record.checkpoint, 0) or record.has_rows_in_flight
 
-    def compose(self, effect: told.CommitCheckpoint, statistics: Statistics) -> Draft:
-        """Return the draft to commit. Raise TypeError if a subtask acknowledged anything but a snapshot."""
+    def compose(self, effect: told.CommitCheckpoint, statistics: Statistics, coordinators: Mapping[str, str]) -> Draft:
+        """Return the draft to commit. `coordinators` has the states of source coordinators (A7).
+
+        Raise TypeError if a subtask acknowledged anything but a snapshot.
+        """
         counters = self._counters.get(effect.checkpoint, {})
         vertices = tuple(
             VertexRecord(
@@ -72,6 +77,7 @@ class Drafts:
                     for table in vertex.tables
                     if table.mode is TableMode.UPSERT
                 ),
+                coordinator=coordinators.get(vertex.id),
             )
             for vertex in self._graph.vertices
         )

@@ -13,7 +13,7 @@ from checkpointing.coordinator.restoring import reset_hooks, restore_hooks
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import Hook
 from checkpointing.identifiers import CheckpointId
-from checkpointing.metadata.hook_state import InvalidHookStateError, must_be_hook_state
+from checkpointing.metadata.inline_state import InvalidInlineStateError, must_be_inline_state
 from checkpointing.metadata.record import CheckpointRecord
 
 
@@ -22,6 +22,7 @@ class MasterHooks:
 
     def __init__(self, hooks: tuple[Hook, ...]) -> None:
         """Begin without a question to any hook."""
+        self.names: tuple[str, ...] = tuple(hook.name for hook in hooks)
         self._limits_ms: dict[str, int] = {hook.name: hook.timeout_ms for hook in hooks}
         self._restoring: dict[str, int] = {}
         self._asked: dict[tuple[str, CheckpointId], int] = {}
@@ -75,8 +76,8 @@ class MasterHooks:
         if isinstance(fact, HookFailed):
             return replace(fact, reason=CheckpointFailureReason.CHECKPOINT_DECLINED)
         try:
-            must_be_hook_state("null" if fact.state is None else fact.state)
-        except InvalidHookStateError as error:
+            must_be_inline_state("null" if fact.state is None else fact.state)
+        except InvalidInlineStateError as error:
             message = f"the state of master hook {fact.hook!r} {error}"
             return HookFailed(fact.hook, fact.checkpoint, message, CheckpointFailureReason.CHECKPOINT_DECLINED)
         return fact

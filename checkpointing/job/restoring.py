@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator
 
 from checkpointing.channel_items import Segment
+from checkpointing.commit.two_phase import CommitIdentity, TwoPhaseCommit
 from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.shared_state import SharedStateRegistry
@@ -72,6 +73,12 @@ def _must_leave_nothing(graph: JobGraph, record: CheckpointRecord) -> None:
             f"declare it again with pipeline.hook({hook!r}, ...), or leave its state behind with "
             "--allow-non-restored-state"
         )
+    for source in coordinators_left(graph, record)[:1]:
+        raise CutDoesNotFitError(
+            f"checkpoint {record.checkpoint} holds state of source {source!r} besides its positions, and the pipeline "
+            "has another kind of source there now: put the source back, give the new one an id of its own, or leave "
+            "the state behind with --allow-non-restored-state"
+        )
     unfit = next(unfit_tables(graph, record), None)
     if unfit is not None:
         raise CutDoesNotFitError(f"checkpoint {record.checkpoint} {unfit}")
@@ -91,6 +98,12 @@ def hooks_left(graph: JobGraph, record: CheckpointRecord) -> tuple[str, ...]:
     """Return the master hooks that have state in the cut and that the pipeline no longer has, in their order (A8)."""
     known = {hook.name for hook in graph.hooks}
     return tuple(held.hook for held in record.hooks if held.hook not in known)
+
+
+def coordinators_left(graph: JobGraph, record: CheckpointRecord) -> tuple[VertexId, ...]:
+    """Return the sources with state of their own in the cut that have a place for it no longer (A7)."""
+    plain = {vertex.id for vertex in graph.vertices if not vertex.coordinated}
+    return tuple(was.vertex for was in record.vertices if was.coordinator is not None and was.vertex in plain)
 
 
 def _check_splits(vertex: Vertex, was: VertexRecord, record: CheckpointRecord) -> None:
@@ -255,6 +268,25 @@ def channel_now(graph: JobGraph, channel: ChannelId) -> ChannelId:
     Any channel of the edge will do, because the rows of a segment are exchanged by key afterwards.
     """
     return ChannelId(channel.edge, channel.subtask % graph.vertex(channel.edge.upstream).parallelism)
+
+
+def commit_of(setup: JobSetup) -> TwoPhaseCommit:
+    """Return the commit of a tick's checkpoints, onto the restored cut."""
+    claim = setup.claim
+    identity = CommitIdentity(
+        job=setup.job,
+        generation=claim.generation,
+        nonce=claim.nonce,
+        max_parallelism=setup.config.max_parallelism,
+    )
+    return TwoPhaseCommit(
+        setup.graph,
+        identity,
+        parent=setup.restored,
+        versions=setup.versions,
+        at_version=setup.at_version,
+        renamed=setup.renamed,
+    )
 
 
 def completed_store(retained: tuple[CheckpointRecord, ...], keep: int) -> CompletedCheckpointStore:

@@ -16,7 +16,7 @@ class Waking:
 
     def slept(self, job: Wiring, now_ms: int) -> bool:
         """Let time pass if nothing has moved and no timer is due. Otherwise return False: there may be work to do."""
-        if self.moved or self.is_due(now_ms) or job.hooks.restoring or job.readers.barrier_due:
+        if self.moved or self.is_due(now_ms) or job.bystanders.restoring or job.readers.barrier_due:
             return False
         job.now_ms = max(job.now_ms, now_ms)
         job.coordinator.pass_time(job.now_ms)
@@ -32,7 +32,7 @@ class Waking:
         A wait that is already over no longer depends on time, so it must not hide a later timer.
         """
         waits = [job.ending.wake_at_ms, job.readers.next_poll_ms(job.now_ms), job.pause.until_ms]
-        timers = [job.coordinator.wake_at_ms, job.hooks.wake_at_ms]
+        timers = [job.coordinator.wake_at_ms, job.bystanders.hooks.wake_at_ms]
         for run in job.runs.values():
             if run.collected:
                 waits.append(run.collected_since_ms + self._linger_ms)

@@ -13,11 +13,9 @@ from checkpointing.commit.two_phase import (
     CheckpointCommitted,
     CommitEffect,
     CommitEnded,
-    CommitIdentity,
     Declined,
     IdsReserved,
     Saved,
-    TwoPhaseCommit,
 )
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.coordinator import CheckpointCoordinator
@@ -29,17 +27,17 @@ from checkpointing.gate import messages as gate
 from checkpointing.graph import Vertex
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
 from checkpointing.job.barriers import snapshot_for
+from checkpointing.job.bystanders import Answer, Bystanders
 from checkpointing.job.credit import Credit
 from checkpointing.job.drafts import Drafts
 from checkpointing.job.ending import Ending
 from checkpointing.job.epochs import EpochLog
-from checkpointing.job.hooks import MasterHooks
 from checkpointing.job.ids import CheckpointIds
 from checkpointing.job.judgements import Judgements
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.pause import Pause
 from checkpointing.job.readers import SourceReaders, pacing_of
-from checkpointing.job.restoring import acknowledged, completed_store, ended_splits, operator_runs, positions
+from checkpointing.job.restoring import acknowledged, commit_of, completed_store, ended_splits, operator_runs, positions
 from checkpointing.job.rival import RivalWatch
 from checkpointing.job.savepoints import Savepoints
 from checkpointing.job.setup import JobSetup
@@ -57,14 +55,14 @@ class Wiring:
     def __init__(self, setup: JobSetup) -> None:
         """Build every part at the restored cut."""
         config, graph, restored, claim = setup.config, setup.graph, setup.restored, setup.claim
-        hooks = tuple(hook.name for hook in graph.hooks)
         last = restored.checkpoint if restored else NO_CHECKPOINT
         self.setup = setup
+        self.bystanders = Bystanders(graph)
         self.now_ms = 0
         self.effects: list[Effect] = []
         self._inbox: deque[told.CoordinatorFact] = deque()
         self.coordinator = CheckpointCoordinator(
-            CoordinatorSettings.of(setup.job, config, hooks, setup.limits.checkpoint),
+            CoordinatorSettings.of(setup.job, config, *self.bystanders.names, setup.limits.checkpoint),
             Topology.of(graph, config.max_parallelism),
             completed_store(setup.retained, config.retained),
         )
@@ -78,19 +76,12 @@ class Wiring:
         self.ending = Ending(setup.limits)
         self.pause = Pause()
         self.rivals = RivalWatch(claim.generation)
-        identity = CommitIdentity(
-            job=setup.job, generation=claim.generation, nonce=claim.nonce, max_parallelism=config.max_parallelism
-        )
-        versions = setup.versions
-        self.commit = TwoPhaseCommit(
-            graph, identity, parent=restored, versions=versions, at_version=setup.at_version, renamed=setup.renamed
-        )
+        self.commit = commit_of(setup)
         self.judging = Judgements()
         self.savepoints = Savepoints(setup.retained, unaligned=config.unaligned)
         self.drafts = Drafts(graph)
         self._held: list[told.TriggerTask] = []
         """Sources that were told of a checkpoint, and whose barriers wait for a cut of another job (A10)."""
-        self.hooks = MasterHooks(graph.hooks)
         self.data_ended = restored is not None and restored.finished and self.readers.all_ended
         """True if the sources have sent the end of their data, or the cut had no row left."""
         for subtask in graph.subtasks() if self.data_ended else ended:
@@ -130,9 +121,9 @@ class Wiring:
 
     def shut_down(self, end: EndTick) -> None:
         """End the tick: abort what is pending and answer every request."""
-        if self.hooks.restoring:
+        if self.bystanders.restoring:
             self._inbox.clear()
-        self.hooks.give_up()
+        self.bystanders.give_up()
         self.tell(told.ShutDown())
         self.settle()
         self.from_commit(self.commit.withdraw())
@@ -147,8 +138,8 @@ class Wiring:
 
     def settle(self) -> bool:
         """Deliver queued facts to the coordinator; none before the hooks are restored. Return whether there was one."""
-        delivers = bool(self._inbox) and not self.hooks.restoring
-        while self._inbox and not self.hooks.restoring:
+        delivers = bool(self._inbox) and not self.bystanders.restoring
+        while self._inbox and not self.bystanders.restoring:
             for effect in self.coordinator.step(self._inbox.popleft()):
                 self._from_coordinator(effect)
         return delivers
@@ -159,14 +150,15 @@ class Wiring:
                 self._fetch_id()
             case told.CreateLocation():
                 self.tell(told.LocationCreated(effect.checkpoint))
-            case told.AskHook() | told.CloseHook():
-                self.hooks.told(effect, self.now_ms)
+            case told.AskOperatorCoordinator() | told.AskHook() | told.CloseHook():
+                self.bystanders.told(effect, self.now_ms)
                 self.effects.append(effect)
             case told.TriggerTask():
                 self._held.append(effect)
                 self.release_barriers()
             case told.CommitCheckpoint():
-                draft = self.drafts.compose(effect, self.epochs.ended(effect.checkpoint, self.coordinator.statistics))
+                statistics = self.epochs.ended(effect.checkpoint, self.coordinator.statistics)
+                draft = self.drafts.compose(effect, statistics, self.bystanders.coordinators.states(effect.checkpoint))
                 self.from_commit(self.commit.offer(draft, self.now_ms))
             case told.NotifyCheckpointComplete():
                 self.to_subtask(_subtask(effect.task), task.CheckpointCompleted(effect.checkpoint))
@@ -185,6 +177,8 @@ class Wiring:
                 self.tell(told.StateDiscarded(effect.checkpoint))
             case told.WakeCoordinatorAt() | told.AnswerAcknowledge():
                 """The door asks for the coordinator's next timer itself, and nobody waits for the other answer."""
+            case told.NotifyOperatorCoordinatorComplete() | told.NotifyOperatorCoordinatorAborted():
+                """A source hears of completed checkpoints by NotifyComplete, when the tables show them (F2)."""
             case _:
                 raise TypeError(f"the coordinator asked for {effect}, which no checkpoint of this job needs")
 
@@ -240,11 +234,11 @@ class Wiring:
     def _forget(self, checkpoint: CheckpointId) -> None:
         self.epochs.forget(checkpoint)
         self.drafts.forget(checkpoint)
-        self.hooks.forget(checkpoint)
+        self.bystanders.forget(checkpoint)
 
-    def from_hook(self, fact: told.HookAnswered | told.HookFailed) -> None:
-        """Tell the coordinator a hook's answer. If the hook failed, note why its checkpoint fails."""
-        if isinstance(fact, told.HookFailed):
+    def from_bystander(self, fact: Answer) -> None:
+        """Tell the coordinator the answer of a source or a hook. If it failed, note why its checkpoint fails."""
+        if isinstance(fact, told.HookFailed | told.OperatorCoordinatorFailed):
             self.drafts.failed(fact.checkpoint, fact.reason, fact.message)
         self.tell(fact)
 

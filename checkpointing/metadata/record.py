@@ -104,6 +104,8 @@ class VertexRecord(_Persisted):
 
     table_keys: tuple[TableKeys, ...] = ()
     """The keys of the upsert tables that it writes. Entries of format 3 and older did not record them."""
+    coordinator: str | None = None
+    """The state of a source's coordinator as JSON (A7). None: it has none, or the entry is older than this field."""
 
 
 class TableRecord(_Persisted):

@@ -27,7 +27,7 @@ from checkpointing.identifiers import (
     vertex_id,
 )
 from checkpointing.key_groups import KEY_GROUPS_MAX
-from checkpointing.metadata.hook_state import InvalidHookStateError, must_be_hook_state
+from checkpointing.metadata.inline_state import InvalidInlineStateError, must_be_inline_state
 from checkpointing.metadata.paths import ProtocolPaths, relative_to_table, staging_folder
 from checkpointing.metadata.record import (
     BarrierRecord,
@@ -137,6 +137,7 @@ class _Judge:
         _each("meanings", vertex.meanings or (), _meaning)
         _each("table_keys", vertex.table_keys, lambda keys: self._table_name(keys.table))
         _each("subtasks", vertex.subtasks, self._snapshot)
+        _each("coordinator", [text for text in [vertex.coordinator] if text is not None], must_be_inline_state)
 
     def _snapshot(self, snapshot: SubtaskSnapshot) -> None:
         _each("state", snapshot.state, self._state)
@@ -316,10 +317,7 @@ def _meaning(meaning: ColumnMeaning) -> None:
 
 def _hook(held: HookState) -> None:
     _name("hook", hook_name, held.hook)
-    try:
-        must_be_hook_state(held.state)
-    except InvalidHookStateError as error:
-        raise InvalidFieldError("state", str(error)) from error
+    _inside("state", held.state, must_be_inline_state)
 
 
 def _statistics(statistics: Statistics, subtasks: Mapping[VertexId, int]) -> None:
@@ -365,6 +363,8 @@ def _inside(name: str, item: _T, judge: Callable[[_T], None]) -> None:
         judge(item)
     except InvalidFieldError as error:
         raise error.within(name) from error
+    except InvalidInlineStateError as error:
+        raise InvalidFieldError(name, str(error)) from error
 
 
 def _name(field: str, validator: Callable[[str], str], text: str) -> None:

@@ -15,6 +15,7 @@ from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.evolution import first_refused
 from checkpointing.identifiers import CheckpointId, Generation, JobName
 from checkpointing.job.renaming import relocated
+from checkpointing.job.restoring import coordinators_left
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row
 from checkpointing.tick.errand import IMPORT
@@ -73,9 +74,14 @@ def restorable(wanted: Import) -> Renaming:
             f"renamed_from={left[0]!r} where it has its new name, or leave it behind with --allow-non-restored-state"
         )
     _must_fit_tables(wanted, record)
+    left_states = coordinators_left(wanted.plan.graph, record)
     taken = record.model_copy(
         update={
-            "vertices": tuple(vertex for vertex in record.vertices if vertex.vertex in known),
+            "vertices": tuple(
+                vertex.model_copy(update={"coordinator": None}) if vertex.vertex in left_states else vertex
+                for vertex in record.vertices
+                if vertex.vertex in known
+            ),
             "tables": tuple(table for table in record.tables if table.table in tables),
             "columns": tuple(each for each in record.columns if each.table in tables),
             "hooks": tuple(each for each in record.hooks if each.hook in wanted.plan.hooks),

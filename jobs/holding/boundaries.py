@@ -13,7 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from checkpointing.coordinator.messages import AskHook, CloseHook, ResetHook, RestoreHook
+from checkpointing.coordinator.messages import (
+    AskHook,
+    AskOperatorCoordinator,
+    CloseHook,
+    ResetHook,
+    ResetOperatorCoordinator,
+    RestoreHook,
+)
 from checkpointing.graph import JobGraph
 from checkpointing.messages import (
     AppendRow,
@@ -36,6 +43,7 @@ Boundary = Callable[[str], None]
 """Called with a boundary's name when it is crossed, from any thread."""
 
 HookEffect = AskHook | RestoreHook | ResetHook | CloseHook
+CoordinatorEffect = AskOperatorCoordinator | ResetOperatorCoordinator
 
 CarriedOut = (
     PollSource
@@ -47,6 +55,7 @@ CarriedOut = (
     | RecordCut
     | DiscardFiles
     | HookEffect
+    | CoordinatorEffect
     | NotifyComplete
     | NotifyAborted
     | LookForRival
@@ -82,7 +91,7 @@ def cross_freely(name: str) -> None:
 
 
 def boundary_of(effect: CarriedOut) -> str:
-    """Return an effect's name at its boundaries: its kind, then the table of a publication or the name of a hook."""
+    """Return an effect's name at its boundaries: its kind, then the name of a table, a hook or a source."""
     kind = type(effect).__name__
     match effect:
         case PublishTable() if effect.publication.outside:
@@ -91,6 +100,8 @@ def boundary_of(effect: CarriedOut) -> str:
             return f"{kind}:{effect.publication.table}"
         case AskHook() | RestoreHook() | ResetHook() | CloseHook():
             return f"{kind}:{effect.hook}"
+        case AskOperatorCoordinator() | ResetOperatorCoordinator():
+            return f"{kind}:{effect.coordinator}"
         case _:
             return kind
 
@@ -104,6 +115,8 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
     outside = [str(table.name) for table in graph.tables() if table.outside]
     votes = [str(table.name) for table in graph.tables() if table.votes]
     hooks = [str(hook.name) for hook in graph.hooks]
+    coordinated = [str(vertex.id) for vertex in graph.vertices if vertex.coordinated]
+    asked = (ResetOperatorCoordinator, AskOperatorCoordinator)
     steps = [
         CLAIM,
         LEASE,
@@ -112,6 +125,7 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
         *(f"{ROLL_FORWARD_OUTSIDE}:{table}" for table in outside),
         ROLL_FORWARD_CUT,
         DISCARD_LEFTOVERS,
+        *(f"{kind.__name__}:{source}" for source in coordinated for kind in asked),
         *(f"{kind.__name__}:{hook}" for hook in hooks for kind in (ResetHook, RestoreHook, AskHook)),
         *(kind.__name__ for kind in (PollSource, RunMicroBatch, DiscardFiles)),
         *([JudgeSuites.__name__] if any(table.judged for table in graph.tables()) else []),

@@ -1,6 +1,7 @@
 """Plans a pipeline: makes its vertices, edges and tables, and refuses a source that nothing reads."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from jobs.planner.staging import stage_shared_sources
 from jobs.planner.vertices import Around, vertex_plan
 from jobs.quality.expectation import Suite
 from jobs.sinks.port import AppendedTable, Sink, TableSink, TwoPhaseSink, UpsertedTable, UpsertSink
+from jobs.sources.own_state import keeps_state
 from jobs.sources.port import begins_of, is_bounded, source_of_cuts
 from jobs.state.backend import state_file_schema
 from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend, StateBackend
@@ -140,7 +142,8 @@ def _graph_vertex(
     if isinstance(vertex, SourceVertex):
         source = vertex.source
         bounded, parts = is_bounded(source), begins_of(source)
-        return Vertex(vertex.id, VertexKind.SOURCE, 0, renamed_from=before, bounded=bounded, parts=parts)
+        bare = Vertex(vertex.id, VertexKind.SOURCE, 0, renamed_from=before, bounded=bounded, parts=parts)
+        return replace(bare, coordinated=keeps_state(source))
     spec = plans[vertex.id].spec
     written, called = _output_tables(plans[vertex.id]), dict(tables_of(vertex))
     sinks = {vertex.table.name: vertex.table.sink} if vertex.table is not None and vertex.table.sink else {}

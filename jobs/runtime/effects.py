@@ -10,7 +10,14 @@ from typing import Final, assert_never
 
 import structlog
 
-from checkpointing.coordinator.messages import AskHook, CloseHook, ResetHook, RestoreHook
+from checkpointing.coordinator.messages import (
+    AskHook,
+    AskOperatorCoordinator,
+    CloseHook,
+    ResetHook,
+    ResetOperatorCoordinator,
+    RestoreHook,
+)
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import (
     AppendRow,
@@ -44,6 +51,7 @@ from jobs.holding.job_stores import JobStores
 from jobs.operators.failures import MicroBatchError
 from jobs.planner import JobPlan
 from jobs.quality.judge import Judge, JudgementCancelledError
+from jobs.runtime.coordinator_calls import CoordinatorCalls
 from jobs.runtime.engine import Engine
 from jobs.runtime.hook_calls import HookCalls
 from jobs.runtime.notices import Notices
@@ -87,6 +95,7 @@ class EffectHandlers:
         self._root = stores.warehouse.root
         self._judge = Judge(self._root)
         self._hooks = HookCalls(plan.hooks)
+        self._coordinators = CoordinatorCalls(plan.sources)
         self._words = PositionWords(plan.sources)
         self._cancelled: set[tuple[VertexId, CheckpointId]] = set()
         in_folder = isinstance(stores.warehouse.storage, Folder)
@@ -128,6 +137,8 @@ class EffectHandlers:
                 self._discard(effect)
             case AskHook() | RestoreHook() | ResetHook() | CloseHook():
                 return self._hooks.carry_out(effect)
+            case AskOperatorCoordinator() | ResetOperatorCoordinator():
+                return self._coordinators.carry_out(effect)
             case NotifyComplete():
                 self._notices.complete(effect)
                 self._maintain(effect.checkpoint)

@@ -10,14 +10,14 @@ from checkpointing.evolution import Change
 from checkpointing.graph import JobGraph, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import SubtaskId, TableName
-from checkpointing.job.restoring import hooks_left, in_flight, not_restored, positions
+from checkpointing.job.restoring import coordinators_left, hooks_left, in_flight, not_restored, positions
 from checkpointing.job.unfit_tables import tables_left
 from checkpointing.key_groups import key_group_ranges
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.planner import JobPlan
 from jobs.showing.quantities import count, plural, size
 from jobs.showing.statistics import right
-from jobs.showing.timeline import hooks_grid
+from jobs.showing.timeline import states_grid
 from jobs.sources.position_words import PositionWords
 
 
@@ -62,6 +62,7 @@ def left_behind(graph: JobGraph, record: CheckpointRecord) -> tuple[str, ...]:
     """Return the state, hooks and tables of the entry that the pipeline no longer has, named for a user."""
     return (
         *(f"the state of {vertex}" for vertex in not_restored(graph, record)),
+        *(f"the own state of source {source}" for source in coordinators_left(graph, record)),
         *(f"the state of master hook {hook}" for hook in hooks_left(graph, record)),
         *(f"table {table}" for table in tables_left(graph, record)),
     )
@@ -115,7 +116,7 @@ def _amounts(files: Collection[FileHandle]) -> tuple[str, str, str]:
 def _others(graph: JobGraph, record: CheckpointRecord) -> Iterator[RenderableType]:
     if graph.hooks:
         held = {each.hook: each.state for each in record.hooks}
-        yield hooks_grid([(hook.name, held.get(hook.name)) for hook in graph.hooks])
+        yield states_grid("master hook", [(hook.name, held.get(hook.name)) for hook in graph.hooks])
     segments = sum(1 for _ in in_flight(record))
     if segments:
         yield Text(f"{plural(segments, 'segment')} in flight will be processed first")

@@ -105,15 +105,18 @@ def render_timeline(
 
 
 def _hooks(record: CheckpointRecord) -> Iterator[Grid]:
+    own = [(each.vertex, each.coordinator) for each in record.vertices if each.coordinator is not None]
+    if own:
+        yield states_grid("source", own)
     if record.hooks:
-        yield hooks_grid([(held.hook, held.state) for held in record.hooks])
+        yield states_grid("master hook", [(held.hook, held.state) for held in record.hooks])
 
 
-def hooks_grid(hooks: Sequence[tuple[str, str | None]]) -> Grid:
-    """Return master hooks with their state, the beginning of one that is long."""
-    grid = Grid("master hook", "state")
-    for hook, state in hooks:
-        grid.add_row(hook, Text("none in this checkpoint" if state is None else _short(state)))
+def states_grid(whose: str, states: Sequence[tuple[str, str | None]]) -> Grid:
+    """Return master hooks or sources with the state that an entry holds of them, the beginning of one that is long."""
+    grid = Grid(whose, "state")
+    for name, state in states:
+        grid.add_row(name, Text("none in this checkpoint" if state is None else _short(state)))
     return grid
 
 

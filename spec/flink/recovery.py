@@ -81,7 +81,10 @@ class Recovery:
         hooks = restore_hooks(source.id, source.master_states, books.hooks, allow_non_restored=allow_non_restored)
         effects.extend(hooks)
         if kind is not RestoreKind.REGION:
-            effects.extend(restore_coordinators(source, books.settings.operator_coordinators))
+            names = books.settings.operator_coordinators
+            effects.extend(
+                restore_coordinators(source.id, dict.fromkeys(names) | dict(source.coordinator_states), names)
+            )
         effects.append(RestoreFinished(source.id, checked))
         return effects
 
@@ -95,7 +98,7 @@ class Recovery:
     def _restart(self, kind: RestoreKind) -> list[FlinkEffect]:
         effects: list[FlinkEffect] = [*reset_hooks(self._books.hooks)]
         if kind is RestoreKind.LATEST:
-            effects.extend(restore_coordinators(None, self._books.settings.operator_coordinators))
+            effects.extend(restore_coordinators(None, {}, self._books.settings.operator_coordinators))
         return [*effects, RestoreFinished(None, finished_checked=False)]
 
 

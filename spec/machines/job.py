@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
-from checkpointing.coordinator.messages import AskHook, ResetHook, RestoreHook
 from checkpointing.gate import GatePolicy
 from checkpointing.graph import Hook
 from checkpointing.identifiers import SplitId
@@ -34,6 +33,7 @@ from checkpointing.messages import (
 )
 from spec.explore_job import TELLING, DrivenJob, SmallJob
 from spec.faults import NONE, Faults
+from spec.hook_events import CALLS
 from spec.invariants import violations
 from spec.machines.judging import BrokenRuleError, expect, is_unwinding
 from spec.pipeline import MAX_PARALLELISM, graph
@@ -57,7 +57,7 @@ _OF_POLICY = {
 _KINDS: tuple[tuple[type[Effect], ...], ...] = (
     (PollSource,),
     (RunMicroBatch,),
-    (JudgeSuites, CheckTables, AppendRow, PublishTable, RecordCut, AskHook, RestoreHook, ResetHook),
+    (JudgeSuites, CheckTables, AppendRow, PublishTable, RecordCut, *CALLS),
 )
 _DECLINED = {"micro_batch_not_staged": 1.0, "judge_fails": 1.0, "check_fails": 1.0, "reply_lost": 1.0}
 _TROUBLE = st.sampled_from([Faults(reply_lost=1.0, **_ALL), Faults(write_lost=1.0, **_ALL), Faults(**_DECLINED)])

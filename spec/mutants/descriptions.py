@@ -1,6 +1,6 @@
 """Plants bugs in the state descriptions of an entry: meanings of columns, and keys of upsert tables (D6)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from checkpointing.commit import net
@@ -17,8 +17,8 @@ _Change = Callable[[Draft, VertexRecord], VertexRecord]
 def _compose_otherwise(patch: Patch, change: _Change) -> None:
     real = Drafts.compose
 
-    def compose(self: Drafts, effect: told.CommitCheckpoint, statistics: Statistics) -> Draft:
-        draft = real(self, effect, statistics)
+    def compose(self: Drafts, effect: told.CommitCheckpoint, statistics: Statistics, own: Mapping[str, str]) -> Draft:
+        draft = real(self, effect, statistics, own)
         return replace(draft, vertices=tuple(change(draft, vertex) for vertex in draft.vertices))
 
     patch.put(Drafts, "compose", compose)

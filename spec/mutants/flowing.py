@@ -6,7 +6,13 @@ from dataclasses import replace
 from checkpointing.channel_items import Barrier, Segment, SourceSlice
 from checkpointing.config import CheckpointConfig
 from checkpointing.coordinator.completion import Completion
-from checkpointing.coordinator.messages import AskHook, CommitSucceeded, RequestFailed, RequestSucceeded
+from checkpointing.coordinator.messages import (
+    AskHook,
+    AskOperatorCoordinator,
+    CommitSucceeded,
+    RequestFailed,
+    RequestSucceeded,
+)
 from checkpointing.coordinator.scheduler import PeriodicScheduler
 from checkpointing.gate import messages as gate
 from checkpointing.gate.handler import Effects
@@ -23,7 +29,7 @@ from checkpointing.job.setup import JobSetup
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import RunMicroBatch, SavepointKind, SavepointRequested, TimeAdvanced
 from spec.explore_job import DrivenJob, SmallJob
-from spec.faults import Faults
+from spec.faults import NONE, Faults
 from spec.invariants import violations
 from spec.mutants.judges import PAUSES, QUOTAS, directed
 from spec.mutants.planting import Patch, mutant
@@ -273,10 +279,12 @@ def _triggering_goes_on_after_a_failed_stop() -> bool:
     rows = dict.fromkeys((split for splits in SPLITS.values() for split in splits), 4)
     driven = DrivenJob(SmallJob(graph=graph(1, hooks=HOOKS[:1]), config=config, rows=rows))
     driven.start()
-    driven.answer(0)
+    for _ in range(3):  # two sources and a hook are restored
+        driven.answer(0)
     driven.tell(SavepointRequested("stop", SavepointKind.SUSPEND))
-    asked = next(place for place, effect in enumerate(driven.outstanding) if isinstance(effect, AskHook))
-    driven.answer(asked, Faults(hook_fails=1.0))
+    failing = Faults(hook_fails=1.0)
+    for kind, faults in ((AskOperatorCoordinator, NONE), (AskOperatorCoordinator, NONE), (AskHook, failing)):
+        driven.answer(next(place for place, asked in enumerate(driven.outstanding) if isinstance(asked, kind)), faults)
     driven.tell(TimeAdvanced(driven.world.now_ms + 3 * _INTERVAL_MS))
     return not any(broken.invariant == "not-too-late" for broken in violations(driven.world.history))
 

@@ -48,7 +48,7 @@ def a_savepoint_is_begun_when_the_restore_has_failed(patch: Patch) -> None:
     real = Wiring.shut_down
 
     def shut_down(self: Wiring, end: EndTick) -> None:
-        self.hooks.give_up()
+        self.bystanders.give_up()
         real(self, end)
 
     patch.put(Wiring, "shut_down", shut_down)

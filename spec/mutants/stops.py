@@ -1,6 +1,6 @@
 """Plants bugs in users' requests: their answers, what savepoints pin, how a stop and a drain end."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from checkpointing.commit import leftovers
 from checkpointing.commit.leftovers import Referenced
@@ -150,8 +150,8 @@ def the_savepoint_of_a_stop_is_not_pinned(patch: Patch) -> None:
 def _compose_otherwise(patch: Patch, kind: RowKind | None) -> None:
     real = Drafts.compose
 
-    def compose(self: Drafts, effect: told.CommitCheckpoint, statistics: Statistics) -> Draft:
-        due = real(self, effect, statistics)
+    def compose(self: Drafts, effect: told.CommitCheckpoint, statistics: Statistics, own: Mapping[str, str]) -> Draft:
+        due = real(self, effect, statistics, own)
         pinned = due.pinned and kind is not None
         return Draft(due.checkpoint, due.vertices, due.statistics, due.subsumed, kind or due.kind, pinned)
 
@@ -252,6 +252,6 @@ def a_tick_without_new_rows_is_quiet(patch: Patch) -> None:
     def is_quiet(self: JobDoor) -> bool:
         job = self._job
         busy = job.readers.polling or any(run.at_work for run in job.runs.values()) or job.commit.in_doubt
-        return real(self) or not (busy or job.ending.uncommitted or job.hooks.restoring or job.ending.requested)
+        return real(self) or not (busy or job.ending.uncommitted or job.bystanders.restoring or job.ending.requested)
 
     patch.put(JobDoor, "_is_quiet", is_quiet)

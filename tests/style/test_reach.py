@@ -16,7 +16,6 @@ ALPHABETS = {"channel_items", "messages", "sink_messages"}
 
 SINKS = "two-phase sinks (F3)"
 OPERATOR_STATE = "operators with broadcast state (D1)"
-SOURCE_COORDINATORS = "source coordinators (A7)"
 FINISHED_TASKS = "tasks that finish one by one (B4)"
 
 WAITING = {
@@ -24,13 +23,6 @@ WAITING = {
     "checkpointing.commit.two_phase_sink": SINKS,
     "checkpointing.rescale": OPERATOR_STATE,
     "checkpointing.coordinator.restoring.check_finished": FINISHED_TASKS,
-    "checkpointing.coordinator.restoring.restore_coordinators": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.messages.ResetOperatorCoordinator": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.messages.OperatorCoordinatorAnswered": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.messages.OperatorCoordinatorFailed": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.triggering.Triggering.coordinator_answered": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.pending.PendingCheckpoint.answer_coordinator": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.completion.Completion.discard_late": SOURCE_COORDINATORS,
     "checkpointing.channel_items.EndOfChannel": FINISHED_TASKS,
     "checkpointing.gate.messages.DeliverEnd": FINISHED_TASKS,
     "checkpointing.coordinator.messages.TaskStateChanged": FINISHED_TASKS,
@@ -47,9 +39,6 @@ JUDGED = ("snapshot", "blocked", "pending")
 """Questions to a gate that its judges ask: the explorer, the gate's machine and Flink's cases compare its states."""
 
 UNHEARD = {
-    "checkpointing.coordinator.messages.AskOperatorCoordinator": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.messages.NotifyOperatorCoordinatorComplete": SOURCE_COORDINATORS,
-    "checkpointing.coordinator.messages.NotifyOperatorCoordinatorAborted": SOURCE_COORDINATORS,
     "checkpointing.task.messages.NotifyOperatorsComplete": SINKS,
     "checkpointing.task.messages.NotifyOperatorsAborted": SINKS,
     "checkpointing.gate.messages.BlockChannel": "done by the gate itself, and told to those who judge it",

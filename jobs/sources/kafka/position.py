@@ -81,6 +81,25 @@ class KafkaPosition(BaseModel):
             raise SourceError(f"{text!r} is no position of Kafka: give the new source an id of its own") from error
 
 
+class FirstLook(BaseModel):
+    """The state of a source: the splits that its job found at its first look. None: an older version has not kept them.
+
+    So does Flink (`KafkaSourceEnumState`): `start` is for these splits, and later ones are read from their beginning.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    found: list[SplitId] | None
+
+    @classmethod
+    def parse(cls, text: str) -> "FirstLook":
+        """Return the state of that text. Raise SourceError if another source has written it."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise SourceError(f"{text!r} is no state of a KafkaSource: give the source an id of its own") from error
+
+
 class OffsetRange(BaseModel):
     """The content of a slice: the offsets from `first` to before `end` of one Kafka partition."""
 

@@ -3,7 +3,8 @@
 Spark's connector reads the records. Asking for offsets needs no Spark (`cluster`). These things may happen to a topic
 between two looks:
 
-- It gets further Kafka partitions. They are new splits of the next tick, and are read from their first offset.
+- It gets further Kafka partitions. They are new splits of the next tick, and are read from their first offset. To tell
+  them from those of its first look, the source keeps state besides its positions (A7).
 - Transactions are aborted, or records compacted. Their offsets are skipped. So the rows of a slice are an estimate:
   a slice may have fewer rows than offsets, or none.
 - Unread records are deleted, the topic is deleted or made again, or its end moves back. Polling then stops with an
@@ -31,6 +32,7 @@ from jobs.sources.kafka.cluster import FIRST_ANSWER_S, Cluster, ClusterLook, Ext
 from jobs.sources.kafka.connector import records, split_column
 from jobs.sources.kafka.loss import held
 from jobs.sources.kafka.position import (
+    FirstLook,
     KafkaPosition,
     OffsetRange,
     PlacedRange,
@@ -117,8 +119,11 @@ class KafkaSource(ReadsFirst):
         self._look: ClusterLook | None = None
         self._starts: dict[TopicPartition, KafkaPosition] = {}
         """The begin of each Kafka partition that had no position when this process first asked."""
-        self._reads_on = False
-        """True if a Kafka partition had a position. Then the job is not new, and neither are its topics."""
+        self._listed: frozenset[SplitId] = frozenset()
+        self._first_found: frozenset[SplitId] | None = None
+        """The splits that the job found at its first look. Later ones are read from their first record."""
+        self._goes_on = False
+        """True if the job has read this source before, and no checkpoint says what it found at its first look."""
         self._committed = NO_CHECKPOINT
         self._is_sparks = False
         """True once a task has declined a scan."""
@@ -138,7 +143,23 @@ class KafkaSource(ReadsFirst):
         """Return the present Kafka partitions of the topics; see `port.Source.splits`."""
         with self._lock:
             self._look = None
-            return tuple(sorted(split_of(place) for place in self._cluster.partitions(self._names())))
+            self._listed = frozenset(split_of(place) for place in self._cluster.partitions(self._names()))
+            return tuple(sorted(self._listed))
+
+    def snapshot_state(self) -> str:
+        """Return the splits of the job's first look; see `own_state.KeepsState`."""
+        with self._lock:
+            return FirstLook(found=None if self._first_found is None else sorted(self._first_found)).model_dump_json()
+
+    def restore_state(self, checkpoint: CheckpointId | None, state: str | None) -> None:
+        """Take the splits of the first look back. A new job has just looked; see `own_state.KeepsState`."""
+        with self._lock:
+            self._goes_on = checkpoint is not None
+            if state is not None:
+                found = FirstLook.parse(state).found
+                self._first_found = None if found is None else frozenset(found)
+            else:
+                self._first_found = None if self._goes_on else self._listed
 
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next offsets of a Kafka partition; see `port.Source.poll`. The number of rows is an estimate."""
@@ -311,7 +332,6 @@ class KafkaSource(ReadsFirst):
     ) -> KafkaPosition:
         """Return the position to read from: the job's own, or the begin of a Kafka partition that has none."""
         if position is not None:
-            self._reads_on = self._reads_on or place not in self._starts
             return position
         if place not in self._starts:
             extent = look.partitions[place]
@@ -330,8 +350,11 @@ class KafkaSource(ReadsFirst):
 
     def _first(self, place: TopicPartition, extent: Extent) -> int:
         """Return the begin of a Kafka partition without a position."""
-        start = EARLIEST if self._reads_on and self._start == LATEST else self._start
-        return offset_of(self._cluster, place, extent, start)
+        if self._first_found is None:
+            is_later = self._goes_on and self._start == LATEST
+        else:
+            is_later = split_of(place) not in self._first_found
+        return offset_of(self._cluster, place, extent, EARLIEST if is_later else self._start)
 
 
 def _fresh_s(look: ClusterLook, place: TopicPartition, position: KafkaPosition | None) -> float:

@@ -98,6 +98,20 @@ def test_ticks_read_every_record_once(make_topic, trial):
     assert {0: 500, 1: 700, 2: 100} == one.committed("tidemark-shop-orders", 3)
 
 
+def test_a_topic_that_comes_later_is_read_from_its_start_whatever_its_name(make_topic, trial):
+    """A job began at `latest`. The later topic is polled first, and none of its records is skipped."""
+    old = make_topic(name="z-orders")
+    prefix = old.name.removeprefix("z-orders")
+    job = trial(servers=old.servers, pattern=f".-orders-{prefix.split('-')[1]}-.*", start="latest")
+    old.write(orders(0, 10))
+    assert [] == amounts(job.run())
+    old.write(orders(10, 20))
+    assert list(range(10, 20)) == amounts(job.run())
+    make_topic(name="a-orders").write(orders(20, 30))
+    old.write(orders(30, 40))
+    assert list(range(10, 40)) == amounts(job.run())
+
+
 def test_records_that_do_not_decode_go_to_the_quarantine(make_topic, trial):
     """Quarantine has their bytes. The table has all rows, and the sums only the good ones.
 

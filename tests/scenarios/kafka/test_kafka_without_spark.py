@@ -110,17 +110,47 @@ def test_latest_begins_at_the_end_of_the_first_poll(make_topic):
     assert (1, 2) == offsets(ask(raw(topic.servers, topic.name, start="latest"), f"{topic.name}-0", pin.end))
 
 
-def test_a_new_kafka_partition_is_read_from_its_start(make_topic):
-    """Its records came after the job began, so `latest` must not skip them."""
+@pytest.mark.parametrize("start", ["latest", "2026-01-31T12:00:00Z"])
+def test_a_new_kafka_partition_is_read_from_its_start(make_topic, start):
+    """Its records came after the job's first look, so `start` must not skip them. The first look is the source's state.
+
+    The new partition may be polled first.
+    """
+    topic = make_topic(retention_ms="-1")
+    source = raw(topic.servers, topic.name, start=start)
+    assert (f"{topic.name}-0",) == source.splits()
+    source.restore_state(None, None)
+    topic.write(["old"], timestamp=1)
+    state = source.snapshot_state()
+    topic.add_partitions(2)
+    topic.write(["new", "more"], 1, timestamp=1)
+    next_tick = raw(topic.servers, topic.name, start=start)
+    assert 2 == len(next_tick.splits())
+    next_tick.restore_state(CheckpointId(1), state)
+    assert (0, 2) == offsets(ask(next_tick, f"{topic.name}-1"))
+    first = ask(next_tick, f"{topic.name}-0")
+    assert first is None or (1, 1) == offsets(first)
+    assert state == next_tick.snapshot_state()
+
+
+def test_a_job_of_an_older_version_reads_new_partitions_from_their_start(make_topic):
+    """Its checkpoints have no first look. All partitions of then have positions if the job began at `latest`."""
     topic = make_topic()
     source = raw(topic.servers, topic.name, start="latest")
-    pin = ask(source, f"{topic.name}-0")
-    topic.add_partitions(2)
-    topic.write(["new"], 1)
-    next_tick = raw(topic.servers, topic.name, start="latest")
-    assert 2 == len(next_tick.splits())
-    assert None is ask(next_tick, f"{topic.name}-0", pin.end)
-    assert (0, 1) == offsets(ask(next_tick, f"{topic.name}-1"))
+    source.splits()
+    source.restore_state(CheckpointId(4), None)
+    topic.write(["new"])
+    assert (0, 1) == offsets(ask(source, f"{topic.name}-0"))
+    later = raw(topic.servers, topic.name, start="latest")
+    later.restore_state(CheckpointId(5), source.snapshot_state())
+    assert (0, 1) == offsets(ask(later, f"{topic.name}-0"))
+
+
+def test_the_state_of_another_source_is_refused(make_topic):
+    """The message offers a new id."""
+    topic = make_topic()
+    with pytest.raises(SourceError, match="no state of a KafkaSource: give the source an id of its own"):
+        raw(topic.servers, topic.name).restore_state(CheckpointId(1), '{"offset": 1}')
 
 
 def test_a_start_time_begins_at_the_first_record_that_is_not_older(make_topic):

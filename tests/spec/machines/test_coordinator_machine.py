@@ -215,7 +215,7 @@ BUGS = {
     "a stop leaves requests queued": (leave_requests_queued, {"queue"}),
     "the timer is due in the past": (wake_in_the_past, {"wake"}),
     "statistics steer": (let_statistics_steer, {"statistics-never-steer"}),
-    "an abort wedges the trigger": (wedge_on_an_abort_while_triggering, {"no-deadlock"}),
+    "an abort wedges the trigger": (wedge_on_an_abort_while_triggering, {"no-deadlock", "queue-held"}),
     "plain savepoints are told complete": (tell_plain_savepoints, {"ends-once", "told-truly"}),
 }
 

@@ -21,7 +21,7 @@ from checkpointing.messages import (
     StopRequested,
     TickOutcome,
 )
-from checkpointing.metadata.hook_state import HOOK_STATE_MAX
+from checkpointing.metadata.inline_state import INLINE_STATE_MAX
 from checkpointing.metadata.record import HookState
 
 LIMIT_MS = 5_000
@@ -156,7 +156,7 @@ def test_a_hook_that_is_late_fails_its_checkpoint_by_name_and_its_answer_is_igno
     assert before == len(story.told)
 
 
-@pytest.mark.parametrize("state", ["{", "x" * 10, json.dumps("y" * HOOK_STATE_MAX), "[" * 100_000])
+@pytest.mark.parametrize("state", ["{", "x" * 10, json.dumps("y" * INLINE_STATE_MAX), "[" * 100_000])
 def test_a_state_that_no_entry_may_hold_fails_the_checkpoint(hooked, state):
     """A text that is no JSON is not committed. Neither is one that is too long."""
     story = hooked(config={"tolerable_failures": 9})
