@@ -11,14 +11,16 @@ from typing import Final
 from checkpointing.identifiers import InvalidNameError
 from jobs.pipeline import InvalidPipelineError, Pipeline
 from jobs.project import OWN, Project, here, make_importable, project_above, unknown_pipeline, working_directory
+from jobs.sources.port import SourceAwayError
 from jobs.storage.address import Root
 from jobs.suggestions import NotThereError, nearest
 from jobs.user_code import message_of
 
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
-REFUSALS: Final = (InvalidPipelineError, InvalidNameError)
-"""Tidemark's own errors for a wrong pipeline. They already say what is wrong, and where."""
+REFUSALS: Final = (InvalidPipelineError, InvalidNameError, SourceAwayError)
+"""Tidemark's own errors for a wrong pipeline, or for a server that does not answer. They say what is wrong, and where.
+"""
 
 PipelineReference = str | Pipeline | Callable[[Path], Pipeline]
 """A pipeline, a function of the data folder that returns one, or the name of either (see `find_pipeline`)."""

@@ -17,9 +17,9 @@ import gzip
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import file_digest
-from io import BytesIO
+from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import Path, PurePosixPath
-from typing import IO, Final, cast
+from typing import IO, TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
 from pyarrow import orc
@@ -34,6 +34,9 @@ from jobs.sources.port import SourceError
 from jobs.storage.folder import Folder
 from jobs.storage.parquet import parquet_of
 from jobs.storage.place import StoragePlace
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 Options = Mapping[str, str]
 """The options of Spark's reader for the format, all as text."""
@@ -107,14 +110,42 @@ def _without_comments(lines: Iterator[str], options: Options) -> Iterator[str]:
 
 def _opened(path: StoragePlace) -> IO[bytes]:
     """Open the beginning of a file, in which its header lies."""
-    beginning = BytesIO(path.read(_HEADER_BYTES_MAX))
+    return _unpacked(path, BytesIO(path.read(_HEADER_BYTES_MAX)))
+
+
+def _unpacked(path: StoragePlace, packed: IO[bytes]) -> IO[bytes]:
     match PurePosixPath(str(path)).suffix:
         case ".gz":
-            return cast("IO[bytes]", gzip.open(beginning))
+            return cast("IO[bytes]", gzip.open(packed))
         case ".bz2":
-            return bz2.open(beginning)
+            return bz2.open(packed)
         case _:
-            return beginning
+            return packed
+
+
+class _Chunks(RawIOBase):
+    """Reads a file of any storage from its beginning to its end, one part at a time."""
+
+    def __init__(self, path: StoragePlace) -> None:
+        """Read nothing yet."""
+        self._chunks = path.chunks()
+        self._rest = b""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Fill the buffer as far as the present part goes. Raises OSError."""
+        view = memoryview(buffer).cast("B")
+        while not self._rest:
+            part = next(self._chunks, None)
+            if part is None:
+                return 0
+            self._rest = part
+        count = min(len(view), len(self._rest))
+        view[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
 
 
 def _of_parquet(path: StoragePlace, _: Options) -> Footer:
@@ -161,7 +192,7 @@ def _of_csv(path: StoragePlace, options: Options) -> Footer:
 
 def _of_json(path: StoragePlace, options: Options) -> Footer:
     try:
-        with _opened(path) as opened:
+        with _unpacked(path, BufferedReader(_Chunks(path))) as opened:
             found = json_columns(opened, options.get("encoding", options.get("charset", "utf-8")))
     except (OSError, EOFError) as error:
         raise unreadable(path, "JSON lines", error) from error

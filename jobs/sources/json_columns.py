@@ -1,10 +1,12 @@
-"""Finds the columns of a file of JSON lines: the fields that its first records have.
+"""Finds the columns of a file of JSON lines: the fields of its records.
 
-No other part of the file names its columns, so whole records are parsed, up to a bound. A field that only later records
-have is not found, and Spark does not read it. A record that is no JSON object is left to Spark, and so is its type.
+No part of the file names its columns, so each record is looked at. The first ones are parsed whole, up to a bound. Of
+the later ones only those are parsed that have a name that no record before them has. A record that is no JSON object is
+left to Spark, and so is its type.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import IO, Final
 
@@ -13,15 +15,17 @@ from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, Strin
 from jobs.sources.file_footer import Column
 
 RECORDS_BYTES_MAX: Final = 1024 * 1024
-"""So many bytes of records are parsed, after decompression."""
+"""So many bytes of records are parsed whatever they have, after decompression."""
+_TEXTS: Final = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*+:)?')
+"""The texts of a record. Those with a colon are names, of its fields or of fields inside them."""
 _TYPES: Final[dict[type, DataType]] = {bool: BooleanType(), int: LongType(), float: DoubleType()}
 _LONG_MAX: Final = 2**63 - 1
 
 
 def json_columns(opened: IO[bytes], encoding: str) -> tuple[Column, ...]:
-    """Return the fields of the first records, with the types of their values, in the order in which they come.
+    """Return the fields of the records, in the order in which they come, with the types of the values that were parsed.
 
-    A field that has no value in any of them is left out: nothing is lost without it.
+    A field that has no value in any of these is left out: nothing is lost without it.
     """
     types: dict[str, DataType] = {}
     for record in _records(opened, encoding):
@@ -33,7 +37,7 @@ def json_columns(opened: IO[bytes], encoding: str) -> tuple[Column, ...]:
 
 
 def _records(opened: IO[bytes], encoding: str) -> Iterator[dict[str, object]]:
-    for line in _lines(opened):
+    for line in _telling(_lines(opened)):
         try:
             found = json.loads(line.decode(encoding).removeprefix("\ufeff"))
         except (ValueError, LookupError, RecursionError):
@@ -42,15 +46,21 @@ def _records(opened: IO[bytes], encoding: str) -> Iterator[dict[str, object]]:
             yield found
 
 
-def _lines(opened: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines until the bound. The file may end within one, since only its beginning was opened."""
-    left = RECORDS_BYTES_MAX
-    try:
-        for line in opened:
-            left -= len(line)
-            if left < 0:
-                return
+def _telling(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines up to the bound, and the later ones that have a name that no line before them has."""
+    left, known = RECORDS_BYTES_MAX, set[bytes]()
+    for line in lines:
+        left -= len(line)
+        names = {name for name, colon in _TEXTS.findall(line) if colon}
+        if left >= 0 or not names <= known:
             yield line
+        known |= names
+
+
+def _lines(opened: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines. A damaged file ends where it cannot be read on, and Spark says so."""
+    try:
+        yield from opened
     except (OSError, EOFError):
         return
 

@@ -35,6 +35,10 @@ class SourceError(Exception):
     """A source cannot be read. The message names file or split, the problem, and the way out."""
 
 
+class SourceAwayError(SourceError):
+    """The server behind a source does not answer, and may answer later. Nothing is wrong with the pipeline."""
+
+
 class NoSuchPositionError(SourceError):
     """The words name no position in the split. The message of a source says what to write instead."""
 

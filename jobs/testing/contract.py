@@ -13,14 +13,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import pyarrow as pa
 from pydantic import TypeAdapter
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.messages import PollSource
+from jobs.operators.schemas import arrow_schema
 from jobs.settings import TickSettings
 from jobs.sources.closing import close_all
+from jobs.sources.own_state import OwnState, keeps_state
 from jobs.sources.port import (
     POSITION_COLUMN,
     SPLIT_COLUMN,
@@ -35,6 +38,7 @@ from jobs.sources.port import (
 )
 from jobs.sources.position_words import END, START
 from jobs.sources.seeking import Place, seek
+from jobs.sources.slice_reading import OffersScans
 from jobs.testing.trial import NotKilledError, Trial, session_for
 
 NAME: Final = VertexId("source")
@@ -75,13 +79,16 @@ class SourceUnderTest:
         """Return rows as Spark reads them: split and position first, in their order."""
         if not slices:
             return []
-        frame = source.read(_session(source), slices)
-        names = [SPLIT_COLUMN, POSITION_COLUMN, *source.schema().names]
-        return sorted((_plain(row) for row in frame.select(*(f"`{name}`" for name in names)).collect()), key=_place)
+        return _rows_of(source, source.read(_session(source), slices))
 
 
 def _session(source: Source) -> SparkSession:
     return session_for([source], TickSettings())
+
+
+def _rows_of(source: Source, rows: DataFrame) -> list[Row]:
+    names = [SPLIT_COLUMN, POSITION_COLUMN, *source.schema().names]
+    return sorted((_plain(row) for row in rows.select(*(f"`{name}`" for name in names)).collect()), key=_place)
 
 
 def _place(row: Row) -> Row:
@@ -249,6 +256,33 @@ class SourceContract(SourceUnderTest):
                     promised(done[split].seconds in (None, 0.0), f"split {split}: it is behind at its end")
         close_all({NAME: source})
 
+    def test_its_own_state_comes_back(self, tmp_path: Path) -> None:
+        """A new object that gets the state of a checkpoint gives the same state, and the same rows (`KeepsState`)."""
+        source, again = self.source(tmp_path), self.source(tmp_path)
+        if keeps_state(source):
+            splits = source.splits()
+            OwnState(source).restore(None, None)
+            state = OwnState(source).snapshot()
+            promised(splits == again.splits(), "a new object lists other splits")
+            OwnState(again).restore(CheckpointId(1), state)
+            promised(OwnState(again).snapshot() == state, f"its state {state} did not come back")
+            for split in splits:
+                one, other = (Walk(each, split, 1_000_000).slices for each in (source, again))
+                promised(one == other, f"with its state, split {split} has other slices")
+        close_all({NAME: source})
+
+    def test_tasks_read_the_rows_of_its_slices(self, tmp_path: Path) -> None:
+        """Where tasks read slices themselves, they find the rows that Spark reads (`OffersScans`)."""
+        source = self.source(tmp_path)
+        slices = [piece for split in source.splits() for piece in Walk(source, split, 4).slices]
+        scans = source.scans(slices) if isinstance(source, OffersScans) else None
+        if scans is not None:
+            schema = arrow_schema(read_schema(source))
+            table = pa.Table.from_batches([batch for scan in scans for batch in scan.batches(schema)], schema)
+            shown, due = _rows_of(source, _session(source).createDataFrame(table)), self._read(source, slices)
+            promised(shown == due, f"its scans have other rows: {_differences(Counter(due), Counter(shown))}")
+        close_all({NAME: source})
+
     def test_it_can_be_closed_at_any_time(self, tmp_path: Path) -> None:
         """Twice, before anything was asked, and in the middle; what is asked next opens it again."""
         source = self.source(tmp_path)
@@ -296,9 +330,7 @@ class SurvivesKills(SourceUnderTest):
         promised(bool(struck), f"no tick was killed at any of {self.kills}: name other boundaries")
         with self.around(trial):
             cut = trial.run(**self.settings)
-        names = [SPLIT_COLUMN, POSITION_COLUMN, *source.schema().names]
-        table = _session(source).createDataFrame(cut.arrow(TABLE)).select(*(f"`{name}`" for name in names))
-        shown = sorted((_plain(row) for row in table.collect()), key=_place)
+        shown = _rows_of(source, _session(source).createDataFrame(cut.arrow(TABLE)))
         promised(shown == due, f"after kills at {struck}: {_differences(Counter(due), Counter(shown))}")
         counts = {row[SPLIT_COLUMN]: row["rows"] for row in cut.arrow(COUNTS).to_pylist()}
         promised(counts == Counter(row[0] for row in due), f"after kills at {struck} the counts are {counts}")

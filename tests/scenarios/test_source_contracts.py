@@ -21,6 +21,7 @@ from jobs.sources.sequence import SequenceSource, SequenceSplit
 from jobs.testing.contract import BrokenPromiseError
 from tests.scenarios.runtime import cut_jobs
 from tests.unit.sources.gaps import Gaps
+from tests.unit.sources.remembering import Remembering
 from tidemark.testing import SourceContract, SurvivesKills
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -81,6 +82,11 @@ def gaps(folder: Path) -> Gaps:
     return Gaps({"a": (3, 4, 700, 701, 702, 70_000, 70_001), "b": (0, 2**40)})
 
 
+def remembering(folder: Path) -> Remembering:
+    """Return the same source, which also remembers a word."""
+    return Remembering(gaps(folder), folder)
+
+
 def delta(folder: Path) -> DeltaSource:
     """Return a Delta table of three versions."""
     for version, rows in enumerate((4, 1, 6)):
@@ -109,6 +115,33 @@ class TestGenerator(SourceContract):
     """A source of made-up rows."""
 
     source = staticmethod(lambda folder: GeneratorSource(rows=11, seed=3, splits=2))
+
+
+@pytest.mark.dear
+class TestGeneratorSurvives(SurvivesKills):
+    """Made-up rows in real ticks."""
+
+    source = staticmethod(lambda folder: GeneratorSource(rows=11, seed=3, splits=2))
+    kills = ("after:AppendRow", "before:PublishTable:bronze/rows")
+
+
+@pytest.mark.dear
+class TestStateOfItsOwn(SourceContract):
+    """A source that keeps a word besides its positions."""
+
+    source = staticmethod(remembering)
+
+
+class TestStateOfItsOwnSurvives(SurvivesKills):
+    """Each tick gets back the word that the job chose when it was new, wherever the tick before died."""
+
+    source = staticmethod(remembering)
+    kills = (
+        "before:AskOperatorCoordinator:source#2",
+        "after:AskOperatorCoordinator:source#2",
+        "after:AppendRow",
+        "before:ResetOperatorCoordinator:source",
+    )
 
 
 class TestFiles(SourceContract):

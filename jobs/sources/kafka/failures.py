@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jobs.sources.port import SourceError
+from jobs.sources.port import SourceAwayError, SourceError
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -52,7 +52,7 @@ SINK: Final = Asker("KafkaSink", "write to", "DESCRIBE, READ and WRITE")
 """Kafka asks for READ too if the offset that carries the checkpoint's number is committed in a transaction."""
 
 
-class BrokerAwayError(SourceError):
+class BrokerAwayError(SourceAwayError):
     """No broker answers. It may answer later."""
 
 

@@ -54,7 +54,7 @@ class PostgresChanges:
         slot: str,
         tables: Sequence[str] | None = None,
         *,
-        staged: Path,
+        staged: Path | str,
         snapshot: SnapshotMode = "whole",
         new_columns: NewColumns = "fail",
         unfit: Literal["fail", "null"] = "fail",
@@ -70,7 +70,7 @@ class PostgresChanges:
         that Spark's type cannot hold. `keep` says how long the source keeps files that were read.
         None means for ever. A rollback to an older checkpoint needs its files. Raises SourceError for a bad name.
         """
-        self._log = StagedLog(staged.absolute())
+        self._log = StagedLog(Path(staged).absolute())
         self._reading = Reading(
             server=Server(url),
             slot=slot_name(slot),

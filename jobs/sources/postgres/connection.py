@@ -9,7 +9,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from jobs.sources.port import SourceError
+from jobs.sources.port import SourceAwayError, SourceError
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -77,7 +77,7 @@ class Server:
             except psycopg.OperationalError as error:
                 text = self.told(error)
                 if time.monotonic() >= deadline or any(each in text for each in _HOPELESS):
-                    raise SourceError(
+                    raise SourceAwayError(
                         f"PostgreSQL at {self.place} cannot be reached ({text}): start the server, or correct the URL. "
                         "The next tick goes on where this one stopped"
                     ) from None

@@ -3,12 +3,14 @@
 import copy
 import io
 import shutil
+import sys
 import traceback
 
 import psycopg
 import pytest
 
 from checkpointing.identifiers import VertexId
+from jobs.cli.main import execute
 from jobs.doctor.folder_health import input_sections
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.changes import PostgresChanges
@@ -160,6 +162,26 @@ def test_a_missing_server_is_refused(bank, monkeypatch):
     refused("the environment variable BANK_URL is not set", bank.source(url="env:BANK_URL").schema)
     monkeypatch.setenv("BANK_URL", bank.server.url(bank.name))
     assert bank.source(url="env:BANK_URL").schema()
+
+
+def test_a_missing_server_is_no_fault_of_the_pipeline(bank, tmp_path, capsys):
+    """A command says that the server is away, not that the pipeline's code is to be corrected."""
+    (tmp_path / "lost.py").write_text(
+        "from tidemark import Pipeline, PostgresChanges\n"
+        "def build(data):\n"
+        "    pipeline = Pipeline('lost')\n"
+        "    changes = PostgresChanges('postgresql://a@127.0.0.1:1/b', 'p', 's', ['t'], staged=f'{data}/s')\n"
+        "    pipeline.source('changes', changes).table('bronze/t', id='bronze')\n"
+        "    return pipeline\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        execute(["doctor", "lost:build", "--data", str(tmp_path), "--warehouse", str(tmp_path / "warehouse")])
+    finally:
+        sys.path.remove(str(tmp_path))
+    said = capsys.readouterr().err
+    assert "PostgreSQL at 127.0.0.1:1/b cannot be reached" in said
+    assert "could not be built" not in said
 
 
 @pytest.mark.dear

@@ -1,0 +1,30 @@
+"""Provides a source with state besides its positions: a word that it chose when its job was new."""
+
+from pathlib import Path
+from uuid import uuid4
+
+from checkpointing.identifiers import CheckpointId
+from jobs.sources.port import Source, SourceError, WrappedSource
+
+
+class Remembering(WrappedSource):
+    """Fails as soon as a checkpoint brings another word than the newest new job chose, or none. The folder notes it."""
+
+    def __init__(self, source: Source, folder: Path) -> None:
+        """Choose no word yet."""
+        super().__init__(source)
+        self._noted, self._word = folder / "word", ""
+
+    def snapshot_state(self) -> str:
+        """Return the word."""
+        return self._word
+
+    def restore_state(self, checkpoint: CheckpointId | None, state: str | None) -> None:
+        """Take the word back, or choose one and note it."""
+        if checkpoint is None:
+            self._word = uuid4().hex
+            self._noted.write_text(self._word)
+        elif state is None or state != self._noted.read_text():
+            raise SourceError(f"checkpoint {checkpoint} has {state!r}, and the job chose {self._noted.read_text()!r}")
+        else:
+            self._word = state
