@@ -36,6 +36,8 @@ class _Cuts:
     rejected: set[CheckpointId] = field(default_factory=set)
     ever: set[CheckpointId] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
+    there: dict[CheckpointId, frozenset[str]] = field(default_factory=dict)
+    """What each entry names that is there now."""
     newest: int = 0
     """The generation of the newest claim. An older one that wakes up is fenced."""
     holders: set[Generation] = field(default_factory=set)
@@ -56,9 +58,12 @@ class _Cuts:
                     self.ever.add(record.checkpoint)
                     self.hidden[record.checkpoint] = named_files(record) - self.named
                 self.named |= named_files(record)
-            case SavepointDisposed(checkpoint) if checkpoint in self.waiting:
-                del self.waiting[checkpoint]
-                self.rejected.add(checkpoint)
+                self.there = {each: self.there[each] for each in kept if each in self.there}
+                self.there[record.checkpoint] = named_files(record)
+            case SavepointDisposed(checkpoint):
+                self.there.pop(checkpoint, None)
+                if self.waiting.pop(checkpoint, None) is not None:
+                    self.rejected.add(checkpoint)
             case _:
                 pass
 
@@ -128,12 +133,16 @@ def _approves(record: CheckpointRecord, held: CheckpointRecord) -> bool:
 
 
 def left_by_rejected(history: History) -> Iterator[str]:
-    """Yield every file of a rejected cut that is still there when the job has come to rest."""
+    """Yield every file of a rejected cut that is still there when the job has come to rest, and that no entry names.
+
+    A savepoint that was taken while the cut waited may share a manifest with it.
+    """
     cuts = _Cuts()
     for event in history.without_flow:
         if isinstance(event, CameToRest):
+            needed = frozenset[str]().union(*cuts.there.values())
             for held in sorted(cuts.rejected):
-                left = cuts.hidden[held] & event.files
+                left = (cuts.hidden[held] & event.files) - needed
                 if left:
                     yield f"{min(left)} of rejected cut {held} is left"
         cuts.note(event)
