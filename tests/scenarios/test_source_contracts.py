@@ -46,6 +46,18 @@ def files(folder: Path, *, bounded: bool = False) -> FileSource:
     return FileSource(folder, SCHEMA, bounded=bounded)
 
 
+def json_lines(folder: Path) -> FileSource:
+    """Return small files of JSON lines in two folders. Such files are read whole."""
+    for split, sizes in {"berlin": (4, 1, 6), "paris": (5,)}.items():
+        for number, rows in enumerate(sizes):
+            path = folder / split / f"{number}.json"
+            path.parent.mkdir(exist_ok=True)
+            if path.exists():
+                continue
+            path.write_text("".join(f'{{"n": {row}, "name": "{split} {number}"}}\n' for row in range(rows)))
+    return FileSource(folder, SCHEMA, format="json")
+
+
 def consumed(folder: Path) -> FileSource:
     """Return the same files, which are deleted once a checkpoint has their rows."""
     if not (written := folder.parent / "written").exists():
@@ -148,6 +160,22 @@ class TestFiles(SourceContract):
     """Parquet files in folders."""
 
     source = staticmethod(files)
+
+
+@pytest.mark.dear
+class TestJsonLines(SourceContract):
+    """Files without row addresses. A slice never ends within one."""
+
+    source = staticmethod(json_lines)
+    may_exceed = True
+
+
+@pytest.mark.dear
+class TestJsonLinesSurvive(SurvivesKills):
+    """Files of JSON lines in real ticks."""
+
+    source = staticmethod(json_lines)
+    kills = ("after:PollSource#2", "before:AppendRow", "after:AppendRow")
 
 
 @pytest.mark.dear
