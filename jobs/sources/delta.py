@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache, reduce
 from types import MappingProxyType
 from typing import Final, Literal
@@ -24,7 +24,8 @@ from jobs.engine_paths import typed
 from jobs.sources.delta_contents import HistoryReader, NewColumns, VersionUnreadableError, made_anew
 from jobs.sources.delta_history import DataFile, DeltaHistory, NewestVersion
 from jobs.sources.delta_position import ChangeType, DeltaPosition, DeltaRange, DeltaSlice
-from jobs.sources.delta_reader import CHANGE_TYPE, COMMIT_VERSION, Like, joined, layers, read_history
+from jobs.sources.delta_reader import CHANGE_TYPE, COMMIT_VERSION, Like, history_scans, joined, layers, read_history
+from jobs.sources.delta_start import Start, first_version
 from jobs.sources.file_footer import Footer, conversions_of, read_footer
 from jobs.sources.hybrid import ReadsFirst
 from jobs.sources.places import root_of, store_asked
@@ -39,6 +40,7 @@ from jobs.sources.port import (
 )
 from jobs.sources.position_words import END
 from jobs.storage.address import Root
+from jobs.storage.file_scan import FileScan
 from jobs.storage.location import place_in
 from jobs.storage.place import StoragePlace
 from jobs.storage.together import together
@@ -86,7 +88,7 @@ class DeltaSource(ReadsFirst):
             raise SourceError(f"{path}: changes=True reads all changes: leave skip_change_commits out")
         self._changes = changes
         self._declared = schema
-        self._start = datetime.fromisoformat(start) if isinstance(start, str) and start != LATEST else start
+        self._start: Start = datetime.fromisoformat(start) if isinstance(start, str) and start != LATEST else start
         self._new_columns = NewColumns.NEXT_TICK if schema is None else NewColumns(new_columns)
         self._skip_change_commits = skip_change_commits
         self.bounded = bounded
@@ -172,6 +174,19 @@ class DeltaSource(ReadsFirst):
         ]
         return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], read_schema(self))
 
+    @store_asked()
+    def scans(self, slices: Sequence[SourceSlice]) -> tuple[FileScan, ...] | None:
+        """Return the parts of the files, or None if Spark must read one of them; see `slice_reading.OffersScans`.
+
+        A subclass with a `read` of its own is read by that.
+        """
+        if self._changes or type(self).read is not DeltaSource.read:
+            return None
+        folder = self._history.folder
+        parts = joined(part for piece in slices for part in DeltaSlice.parse(piece.detail).ranges)
+        alike = together(folder.storage, self._like, parts)
+        return history_scans(folder, SPLIT, parts) if all(like.is_plain for like in alike) else None
+
     def named(self, split: SplitId, position: str) -> str:
         """Return a position in words, such as `version 12, file 3, row 1,200`; see `port.NamesPositions`."""
         del split
@@ -249,43 +264,10 @@ class DeltaSource(ReadsFirst):
         This object remembers it, because a position names the same rows for ever.
         """
         if self._origin is None or self._origin.table != newest.columns.id:
-            version = self._first_version(newest)
+            version = first_version(self._history, self._start, newest.version)
             snapshot = self._start is None
             self._origin = DeltaPosition(table=newest.columns.id, version=version, snapshot=snapshot)
         return self._origin
-
-    def _first_version(self, newest: NewestVersion) -> int:
-        match self._start:
-            case None:
-                return newest.version
-            case str():
-                return newest.version + 1
-            case datetime():
-                return self._first_since(self._start, newest.version)
-            case version if 0 <= version <= newest.version + 1:
-                return version
-            case version:
-                raise SourceError(
-                    f"{self._history.folder} has no version {version} to begin with: its newest is {newest.version}"
-                )
-
-    def _first_since(self, moment: datetime, newest: int) -> int:
-        """Return the first version that was committed at or after a time, or the next version if there is none yet."""
-        at_ms = int(moment.astimezone(UTC).timestamp() * 1_000)
-        oldest = self._history.oldest()
-        low, high = oldest, newest + 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._history.commit(middle).at_ms >= at_ms:
-                high = middle
-            else:
-                low = middle + 1
-        if low == oldest > 0:
-            raise SourceError(
-                f"{self._history.folder}: the log begins with version {oldest}, after {moment.isoformat()}, so what "
-                f"was committed between is unknown: name a later time, or begin with start={oldest}"
-            )
-        return low
 
     def _must_be_of(self, newest: NewestVersion, start: DeltaPosition) -> None:
         if start.table != newest.columns.id:
@@ -351,7 +333,8 @@ class DeltaSource(ReadsFirst):
         if footer.rows != part.rows:
             raise SourceError(f"{path} has {footer.rows} rows, and its log says {part.rows}: write the table anew")
         conversions = conversions_of(footer, self._reading().columns.names)
-        return Like(conversions, part.change is ChangeType.SAID_IN_FILE, tuple(sorted(part.partition)))
+        says_change = part.change is ChangeType.SAID_IN_FILE
+        return Like(conversions, says_change, tuple(sorted(part.partition)), as_arrow=footer.is_plain)
 
 
 def _without(schema: StructType, names: Collection[str]) -> StructType:

@@ -20,6 +20,7 @@ from jobs.sources.delta_position import DeltaRange
 from jobs.sources.file_footer import Conversions
 from jobs.sources.file_reader import converted, stored_field
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.storage.file_scan import FileScan, Numbering
 from jobs.storage.place import StoragePlace
 
 CHANGE_TYPE: Final = "_change_type"
@@ -37,6 +38,13 @@ class Like:
     conversions: Conversions
     says_change: bool
     partitioned_by: tuple[str, ...]
+    as_arrow: bool
+    """Whether Arrow reads the values of the file as Spark does."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether all columns are in the file, and Arrow reads them as Spark does."""
+        return self.as_arrow and not (self.conversions or self.says_change or self.partitioned_by)
 
 
 def joined(ranges: Iterable[DeltaRange]) -> list[DeltaRange]:
@@ -58,6 +66,22 @@ def layers(ranges: Iterable[DeltaRange]) -> list[list[DeltaRange]]:
     for part in ranges:
         by_path.setdefault(part.path, []).append(part)
     return [[part for part in layer if part is not None] for layer in zip_longest(*by_path.values())]
+
+
+def history_scans(folder: StoragePlace, split: str, ranges: Iterable[DeltaRange]) -> tuple[FileScan, ...]:
+    """Return the scans of ranges of plain files."""
+    places = ((folder / part.path, part) for part in ranges)
+    return tuple(
+        FileScan(
+            root=str(place.storage.root),
+            name=place.name,
+            first=part.first,
+            end=part.end,
+            bytes=part.size,
+            numbering=Numbering(SPLIT_COLUMN, split, POSITION_COLUMN, part.before),
+        )
+        for place, part in places
+    )
 
 
 def read_history(
