@@ -33,7 +33,7 @@ FIRST_WAVE = {"fast": 105, "slow": 100}
 
 ALL = {"fast": SequenceSplit(205), "slow": SequenceSplit(200, poll_rows_max=1)}
 
-SLICE_ROWS = 25
+SLICE_ROWS = 10
 """How many records are read and counted at a time: few, so that they queue before the count."""
 
 SECOND_WAVE_S = 1.0
