@@ -24,12 +24,12 @@ from jobs.operators.spec import KeyedSpec, Spec, StatelessSpec, VertexPlan
 from jobs.operators.stateless_job import stateless_job
 from jobs.operators.stepped import Part, Stepped
 from jobs.sinks.staged_files import StagedFiles
-from jobs.sources.slice_reading import MayDecline, ScanDeclinedError
+from jobs.sources.slice_reading import LeftToSparkError, MayLeaveToSpark
 from jobs.state.worker_copy import NO_USES, CopyUses
 from jobs.storage.address import Root, absolute
 from jobs.user_code import kind_of
 
-_DECLINED: Final = f"{ScanDeclinedError.__module__}.{ScanDeclinedError.__qualname__}"
+_LEFT_TO_SPARK: Final = f"{LeftToSparkError.__module__}.{LeftToSparkError.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ def _reports(jobs: PlannedJobs, plan: VertexPlan, effect: RunMicroBatch, warehou
     try:
         return jobs.collect(parts) if parts else []
     except PySparkException as error:
-        if kind_of(error) != _DECLINED:
+        if kind_of(error) != _LEFT_TO_SPARK:
             raise
     for reads in plan.inputs:
-        if isinstance(reads.reader, MayDecline):
+        if isinstance(reads.reader, MayLeaveToSpark):
             reads.reader.leave_to_spark()
     return jobs.collect(_parts(jobs, plan, effect, warehouse, writer))
 

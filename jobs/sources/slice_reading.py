@@ -20,7 +20,7 @@ class SliceReader(Protocol):
         ...
 
 
-class ScanDeclinedError(Exception):
+class LeftToSparkError(Exception):
     """A task cannot read the rows so that they are those that Spark's reader reads. Spark must read them.
 
     The message says why.
@@ -41,7 +41,7 @@ class RowScan(Protocol):
         ...
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in `schema`. Raises ScanDeclinedError, or an error that names what cannot be read."""
+        """Yield the rows in `schema`. Raises LeftToSparkError, or an error that names what cannot be read."""
         ...
 
 
@@ -58,9 +58,9 @@ class OffersScans(SliceReader, Protocol):
 
 
 @runtime_checkable
-class MayDecline(OffersScans, Protocol):
-    """Optional for a source: its scans may raise ScanDeclinedError."""
+class MayLeaveToSpark(OffersScans, Protocol):
+    """Optional for a source: its scans may raise LeftToSparkError."""
 
     def leave_to_spark(self) -> None:
-        """Offer no scans any more, because one was declined."""
+        """Offer no scans any more, because a task has left one to Spark."""
         ...

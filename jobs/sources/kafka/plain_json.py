@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from jobs.sources.slice_reading import ScanDeclinedError
+from jobs.sources.slice_reading import LeftToSparkError
 
 _ARROW: Final[dict[DataType, pa.DataType]] = {
     BooleanType(): pa.bool_(),
@@ -70,7 +70,7 @@ class PlainJson:
         return cls(value, tuple((field.name, _ARROW[field.dataType]) for field in schema.fields), undecoded)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield each batch with the decoded columns before its others. Raises ScanDeclinedError."""
+        """Yield each batch with the decoded columns before its others. Raises LeftToSparkError."""
         for batch in batches:
             values = batch.column(self.value)
             others = [name for name in batch.schema.names if name != self.value]
@@ -87,7 +87,7 @@ class PlainJson:
             return [pa.nulls(len(values), kind) for _, kind in self.columns]
         found = self._parsed(_lines(present))
         if found.num_rows != len(present):
-            raise ScanDeclinedError("a record has several JSON objects")
+            raise LeftToSparkError("a record has several JSON objects")
         columns = [_typed(found.column(name), kind) for name, kind in self.columns]
         return columns if len(present) == len(values) else [_spread(column, values) for column in columns]
 
@@ -101,20 +101,20 @@ class PlainJson:
             )
             found.validate(full=True)  # the texts, too
         except pa.ArrowInvalid as error:
-            raise ScanDeclinedError(f"a record is no plain JSON of its schema: {error}") from error
+            raise LeftToSparkError(f"a record is no plain JSON of its schema: {error}") from error
         return found.combine_chunks()
 
 
 def _lines(values: pa.BinaryArray) -> pa.Buffer:
-    """Return the records as lines. Raise ScanDeclinedError if a line is surely not plain, or may be several objects."""
+    """Return the records as lines. Raise LeftToSparkError if a line is surely not plain, or may be several objects."""
     all_values = pa.ListArray.from_arrays([0, len(values)], values)
     lines = pc.binary_join(all_values, b"\n")[0].as_buffer()
     text = lines.to_pybytes()
     breaks = len(values) - 1
     if not (text.startswith(b"{") and text.endswith(b"}") and text.count(b"}\n{") == text.count(b"\n") == breaks):
-        raise ScanDeclinedError("a record is no JSON object in one line")
+        raise LeftToSparkError("a record is no JSON object in one line")
     if b"\r" in text or _NOT_FINITE.search(text):
-        raise ScanDeclinedError("a record has a value that JSON does not know, or a line break")
+        raise LeftToSparkError("a record has a value that JSON does not know, or a line break")
     if not text.isascii():
         _require_utf8(text)
     if pc.max(pc.binary_length(values)).as_py() > _LONG:
@@ -126,32 +126,32 @@ def _require_utf8(text: bytes) -> None:
     try:
         text.decode()
     except UnicodeDecodeError as error:
-        raise ScanDeclinedError("a record is no UTF-8") from error
+        raise LeftToSparkError("a record is no UTF-8") from error
 
 
 def _require_modest(text: bytes) -> None:
     deep = any(line.count(b"{") + line.count(b"[") > _DEEP for line in text.split(b"\n") if len(line) > _LONG)
     if deep or _LONG_NUMBER.search(text):
-        raise ScanDeclinedError("a record has a longer number, or more objects in objects, than Spark reads")
+        raise LeftToSparkError("a record has a longer number, or more objects in objects, than Spark reads")
 
 
 def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    """Return a column in its type. Raise ScanDeclinedError for a value that Spark may read otherwise."""
+    """Return a column in its type. Raise LeftToSparkError for a value that Spark may read otherwise."""
     (values,) = column.chunks
     if kind in _PATTERNS:
         return _moments(values, kind)
     if kind == pa.float64() and not _is_certain(values):
-        raise ScanDeclinedError("a record has a number that is not finite, or a zero with a sign")
+        raise LeftToSparkError("a record has a number that is not finite, or a zero with a sign")
     return values
 
 
 def _moments(texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
     if pc.all(pc.match_substring_regex(texts, _PATTERNS[kind])).as_py() is False:
-        raise ScanDeclinedError("a record has a date or a time in another form, or without its zone")
+        raise LeftToSparkError("a record has a date or a time in another form, or without its zone")
     try:
         return texts.cast(kind)
     except pa.ArrowInvalid as error:
-        raise ScanDeclinedError("a record has a date or a time that does not exist") from error
+        raise LeftToSparkError("a record has a date or a time that does not exist") from error
 
 
 def _is_certain(numbers: pa.DoubleArray) -> bool:

@@ -12,7 +12,7 @@ from jobs.sources.kafka.position import PlacedRange, split_of
 from jobs.sources.kafka.settings import ClientSettings
 from jobs.sources.kafka.task_reader import messages
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
-from jobs.sources.slice_reading import ScanDeclinedError
+from jobs.sources.slice_reading import LeftToSparkError
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -70,7 +70,7 @@ class KafkaScan:
         return False
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in `schema`. Raises ScanDeclinedError if Spark must read them, and SourceError."""
+        """Yield the rows in `schema`. Raises LeftToSparkError if Spark must read them, and SourceError."""
         for batch in self._decoded(map(self._batch, self._records())):
             columns = [batch.column(field.name).cast(field.type) for field in schema]
             yield pa.record_batch(columns, schema=schema)
@@ -80,11 +80,11 @@ class KafkaScan:
 
     def _records(self) -> Iterator[list["Message"]]:
         if find_spec("confluent_kafka") is None:
-            raise ScanDeclinedError("the worker has no client of Kafka")
+            raise LeftToSparkError("the worker has no client of Kafka")
         try:
             self.settings.for_librdkafka()
         except SourceError as error:
-            raise ScanDeclinedError("the worker's environment has no such secret") from error
+            raise LeftToSparkError("the worker's environment has no such secret") from error
         asked = self.placed.range
         yield from messages(self.settings, self.group, self.placed.place, asked.first, asked.end)
 

@@ -126,7 +126,7 @@ class KafkaSource(ReadsFirst):
         """True if the job has read this source before, and no checkpoint says what it found at its first look."""
         self._committed = NO_CHECKPOINT
         self._is_sparks = False
-        """True once a task has declined a scan."""
+        """True once a task has left a scan to Spark."""
         self.bounded = bounded
         self._ends: dict[TopicPartition, int] = {}
         """Where partitions end for which a bounded source has no position that says so."""
@@ -225,7 +225,7 @@ class KafkaSource(ReadsFirst):
         )
 
     def leave_to_spark(self) -> None:
-        """Offer no scans any more; see `slice_reading.MayDecline`."""
+        """Offer no scans any more; see `slice_reading.MayLeaveToSpark`."""
         self._is_sparks = True
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:

@@ -13,7 +13,7 @@ from jobs.sources.kafka import source as kafka_source
 from jobs.sources.kafka import task_reader
 from jobs.sources.kafka.source import KafkaSource
 from jobs.sources.port import SourceError, read_schema
-from jobs.sources.slice_reading import ScanDeclinedError
+from jobs.sources.slice_reading import LeftToSparkError
 from tests.avro_types import encoded
 from tests.kafka_broker import PASSWORD, Broker
 from tests.scenarios.kafka.orders_job import SCHEMA
@@ -120,7 +120,7 @@ def test_records_that_only_spark_can_judge_are_left_to_it(make_topic, job, monke
 
 
 def test_columns_and_settings_that_tasks_cannot_have_are_sparks(make_topic):
-    """The source offers no scan for them, nor after a task has declined one."""
+    """The source offers no scan for them, nor after a task has left one to Spark."""
     topic = make_topic()
     topic.write([b"{}"])
     floats = StructType().add("customer", StringType()).add("price", "float")
@@ -152,7 +152,7 @@ def test_tasks_find_secrets_in_their_own_environment(make_topic, broker, monkeyp
         amount for batch in sends.loads(sent).batches(schema) for amount in batch["amount"].to_pylist()
     ]
     monkeypatch.delenv("ORDERS_PASSWORD")
-    with pytest.raises(ScanDeclinedError, match="secret"):
+    with pytest.raises(LeftToSparkError, match="secret"):
         list(scan.batches(schema))
     monkeypatch.setenv("ORDERS_PASSWORD", "another")
     task_reader._IDLE.clear()

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 from jobs.sources.kafka.plain_json import PlainJson, can_be_plain
 from jobs.sources.kafka.records import UNDECODED_COLUMN, RecordForm
 from jobs.sources.kafka.scan import VALUE
-from jobs.sources.slice_reading import ScanDeclinedError
+from jobs.sources.slice_reading import LeftToSparkError
 
 pytestmark = pytest.mark.spark
 
@@ -112,7 +112,7 @@ RECORDS = st.builds(
 
 
 def decoded(values):
-    """Return the rows that a task makes of these values. Raises ScanDeclinedError."""
+    """Return the rows that a task makes of these values. Raises LeftToSparkError."""
     batch = pa.RecordBatch.from_pydict({VALUE: pa.array(values, pa.binary())})
     (found,) = PLAIN.run(iter([batch]))
     return found
@@ -122,7 +122,7 @@ def taken(value):
     """Return whether a task decodes the value."""
     try:
         decoded([value])
-    except ScanDeclinedError:
+    except LeftToSparkError:
         return False
     return True
 
@@ -159,7 +159,7 @@ def test_records_that_a_task_decodes_are_those_of_spark(spark, records):
 
 
 def test_many_records_are_taken_only_if_each_is():
-    """One odd record among plain ones, wherever it is, makes the task decline all."""
+    """One odd record among plain ones, wherever it is, makes the task leave all of them to Spark."""
     good = [b'{"l":%d}' % number for number in range(50)]
     assert 50 == decoded(good).num_rows
     for odd in (value for value in ODD if not taken(value)):
@@ -171,7 +171,7 @@ def all_taken(values):
     """Return whether a task decodes all these values at once."""
     try:
         decoded(values)
-    except ScanDeclinedError:
+    except LeftToSparkError:
         return False
     return True
 
