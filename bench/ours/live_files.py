@@ -31,6 +31,7 @@ from checkpointing.commit.two_phase import (
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, EdgeId, Generation, SplitId, VertexId, job_name
+from checkpointing.job.operator_run import LiveFiles
 from checkpointing.messages import (
     AppendRow,
     CheckTables,
@@ -44,6 +45,7 @@ from checkpointing.metadata.record import Claim, Holder, Statistics, VertexRecor
 from checkpointing.snapshots import SubtaskSnapshot
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
+from jobs.runtime.garbage import collecting_less_often
 from jobs.stores.warehouse import Warehouse
 
 OPERATORS: Final = 10
@@ -67,7 +69,7 @@ class State:
     warehouse: Warehouse
     live: int
     random: Random = field(default_factory=lambda: Random(18))  # noqa: S311 - a run must be repeatable
-    files: dict[VertexId, list[tuple[KeyedFile, ...]]] = field(default_factory=dict)
+    subtasks: dict[VertexId, list[LiveFiles]] = field(default_factory=dict)
     _written: int = 0
 
     def __post_init__(self) -> None:
@@ -77,18 +79,18 @@ class State:
         """
         each, subtasks = max(1, self.live // (OPERATORS * SUBTASKS)), min(SUBTASKS, self.live // OPERATORS)
         for name in _NAMES:
-            full = [tuple(self._file(name, index) for _ in range(each)) for index in range(subtasks)]
-            self.files[name] = [*full, *[()] * (SUBTASKS - subtasks)]
+            full = [LiveFiles(tuple(self._file(name, index) for _ in range(each))) for index in range(subtasks)]
+            self.subtasks[name] = [*full, *(LiveFiles() for _ in range(SUBTASKS - subtasks))]
 
     def change(self) -> None:
         """Replace the oldest file of a hundred subtasks of each operator."""
-        for name, subtasks in self.files.items():
-            full = [index for index, files in enumerate(subtasks) if files]
+        for name, subtasks in self.subtasks.items():
+            full = [index for index, own in enumerate(subtasks) if own.state]
             for index in self.random.sample(full, CHANGED // OPERATORS):
-                subtasks[index] = (*subtasks[index][1:], self._file(name, index))
+                subtasks[index] = LiveFiles((*subtasks[index].state[1:], self._file(name, index)))
 
     def snapshots(self) -> tuple[VertexRecord, ...]:
-        """Return what the subtasks hand over. As in a tick, one that wrote nothing has the same list as before."""
+        """Return what the subtasks hand over."""
         source = VertexRecord(
             vertex=_SOURCE, micro_batch=0, splits=("all",), subtasks=(SubtaskSnapshot(position=str(self._written)),)
         )
@@ -98,9 +100,9 @@ class State:
                 VertexRecord(
                     vertex=name,
                     micro_batch=self._written,
-                    subtasks=tuple(SubtaskSnapshot(state=files) for files in subtasks),
+                    subtasks=tuple(own.snapshot() for own in subtasks),
                 )
-                for name, subtasks in self.files.items()
+                for name, subtasks in self.subtasks.items()
             ),
         )
 
@@ -186,7 +188,7 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=int, default=12)
     parser.add_argument("--scratch", type=Path)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
+    with collecting_less_often(), tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
         warehouse = Warehouse(Path(scratch), _PATHS)
         state, job = State(warehouse, asked.live), Job(warehouse)
         phases: list[dict[str, float]] = []

@@ -190,7 +190,7 @@ def _unchanged(record: CheckpointRecord, before: Stored | None) -> Forms:
     bare = {each.vertex: each.subtasks for each in before.entry.vertices}
     return {
         vertex.vertex: [
-            form if (now is was or now == was) and not count_files(form) else None
+            form if (now is was or now == was) and not (form.state or (form.ranges and count_files(form))) else None
             for (now, was), form in zip(beside(vertex, were), bare.get(vertex.vertex, ()), strict=False)
         ]
         for vertex in record.vertices

@@ -28,14 +28,25 @@ class LiveFiles:
 
     state: tuple[KeyedFile, ...] = ()
     ranges: tuple[RangeFiles, ...] = ()
+    _snapshot: SubtaskSnapshot | None = None
+
+    def snapshot(self) -> SubtaskSnapshot:
+        """Return the files as a snapshot. As long as nothing is written, it is the same object.
+
+        So a commit sees at once which subtasks did not change (ADR 14).
+        """
+        if self._snapshot is None:
+            self._snapshot = SubtaskSnapshot(state=self.state, ranges=self.ranges)
+        return self._snapshot
 
     def take(self, output: SubtaskOutput) -> tuple[KeyedFile, ...]:
         """Add what a micro-batch wrote. Return the files that are no longer live.
 
-        If it wrote nothing, the lists stay the same objects. Unchanged subtasks are told by that (ADR 14).
+        If it wrote nothing, the lists stay the same objects.
         """
         if not output.state and not output.ranges:
             return ()
+        self._snapshot = None
         before = {keyed.file.path: keyed for keyed in self._files()}
         self.state = _after(self.state, output.state)
         written = {entry.table: entry for entry in output.ranges}
@@ -213,7 +224,7 @@ class OperatorRun:
         self.passed = checkpoint
         self.trigger = None
         self.unsnapshotted.clear()
-        return tuple(SubtaskSnapshot(state=own.state, ranges=own.ranges) for own in self.live)
+        return tuple(own.snapshot() for own in self.live)
 
     def in_flight_due(self) -> tuple[InFlightComplete | None, tuple[tuple[SubtaskId, InFlightStored], ...]]:
         """Return the complete channel state, and the fact for each subtask. Before the snapshot there is none.

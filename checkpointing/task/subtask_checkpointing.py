@@ -179,7 +179,10 @@ class SubtaskCheckpointing:
     def _assembled(
         self, snapshot: SubtaskSnapshot, in_flight: tuple[ChannelState, ...], progress: SnapshotInProgress
     ) -> SubtaskSnapshot:
+        """Return the whole snapshot. It is the same object if nothing has to be added (see `LiveFiles.snapshot`)."""
         staged = tuple(file for file in progress.staged if file.after >= self._completed)
+        if not staged and not in_flight and not progress.finished:
+            return snapshot
         return replace(snapshot, staged=staged, in_flight=in_flight, finished=snapshot.finished or progress.finished)
 
     # -------------------------------------------------------------- failed, aborted, complete

@@ -132,11 +132,17 @@ class JobStores:
         """
         try:
             with self._rows:
+                named: tuple[str, ...] = ()
                 if isinstance(row, CheckpointRecord):
                     known = (each for each in self._checkpoints.known() if isinstance(each, CheckpointRecord))
-                    self._durability.sync_files(files_to_sync(row, known))
+                    named = files_to_sync(row, known)
                 result = self._checkpoints.append(
-                    row, at_version, frozenset(subsumed), disposed=frozenset(disposed), marks=marks
+                    row,
+                    at_version,
+                    frozenset(subsumed),
+                    disposed=frozenset(disposed),
+                    marks=marks,
+                    make_durable=lambda: self._durability.sync_files(named),
                 )
         except Exception as error:  # noqa: BLE001 - the entry may be in, whatever the error is
             return RowUnknown(row.nonce, f"{type(error).__name__}: {error}")

@@ -15,6 +15,7 @@ from jobs.holding.boundaries import Boundary, boundary_from_environment
 from jobs.planner import JobPlan
 from jobs.runtime.driver import Inbox
 from jobs.runtime.engine import Engine, SparkEngine, fetch_missing_jars
+from jobs.runtime.garbage import collecting_less_often
 from jobs.runtime.interrupts import stopping_on_interrupt
 from jobs.runtime.listener import OrderedListener, TickListener
 from jobs.runtime.report import TickReport
@@ -60,6 +61,7 @@ def run_tick(
     """
     inbox = inbox or Inbox()
     with ExitStack() as stack:
+        stack.enter_context(collecting_less_often())
         stack.enter_context(stopping_on_interrupt(lambda: inbox.put(StopRequested(StopKind.NOW))))
         ordered = OrderedListener(listener or TickListener())
         stack.callback(ordered.close)

@@ -33,8 +33,8 @@ class SyncedNames:
         folders = {path.parent for path in paths}
         above = {each for new in folders - self._named for each in new.parents if each.is_relative_to(root)}
         with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(_sync, paths))
-            list(pool.map(_sync, folders | above))
+            for each in (paths, [*folders | above]):
+                list(pool.map(_sync_all, [each[thread::THREADS] for thread in range(min(THREADS, len(each)))]))
         self._named |= folders
 
 
@@ -72,6 +72,7 @@ def sync_folders(folders: Iterable[Path]) -> None:
         sync(folder)
 
 
-def _sync(path: Path) -> None:
-    with suppress(FileNotFoundError):
-        sync(path)
+def _sync_all(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            sync(path)

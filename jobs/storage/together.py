@@ -6,6 +6,7 @@ microseconds, which is less than a thread costs. So there they are asked one aft
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Final, TypeVar, cast
 
 from jobs.storage.folder import Folder
@@ -49,3 +50,13 @@ def both(storage: Storage, one: Callable[[], _Asked], other: Callable[[], _Answe
     calls: tuple[Callable[[], object], ...] = (one, other)
     first, second = together(storage, lambda call: call(), calls)
     return cast("tuple[_Asked, _Answer]", (first, second))
+
+
+@contextmanager
+def beside(call: Callable[[], _Answer]) -> Iterator[Callable[[], _Answer]]:
+    """Run a call in another thread. Yield a function that waits for its end.
+
+    That function returns the call's answer, or raises its error. The context ends only after the call has ended.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="beside") as pool:
+        yield pool.submit(call).result

@@ -22,7 +22,7 @@ from checkpointing.commit.manifests import SIZES, Stored, newest_stored, stored,
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.codec import UnreadableRowError, decode_stored, encode, kind_of
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row, RowKind
-from jobs.storage.together import together
+from jobs.storage.together import beside, together
 from jobs.stores import maintenance
 from jobs.stores.delta_log import DeltaLog, FaultHook, no_fault, remove
 from jobs.stores.known_table import KnownTable
@@ -169,8 +169,12 @@ class CheckpointStore:
         *,
         disposed: Collection[CheckpointId] = (),
         marks: Mapping[CheckpointId, bool] = NO_MARKS,
+        make_durable: Callable[[], None] = lambda: None,
     ) -> AppendResult:
         """Append the entry if the table is at `at_version`. The same commit drops the subsumed checkpoints.
+
+        `make_durable` makes the files durable that the entry names. It runs in another thread while the entry is
+        written, and the commit waits for its end. If it fails, nothing is committed.
 
         Savepoints are never subsumed. The same commit also drops the entries that a user has `disposed` of, and those
         that a rollback has abandoned. `marks` says which entries the commit marks as abandoned, or as no longer
@@ -180,7 +184,8 @@ class CheckpointStore:
         try:
             table = self._log.known()
             if table.version() == at_version:
-                entries = self._commit(table, changes)
+                with beside(make_durable) as durable:
+                    entries = self._commit(table, changes, durable)
                 self._log.sync(at_version + 1)
                 self._note(at_version + 1, entries)
                 return Appended(at_version + 1)
@@ -199,8 +204,8 @@ class CheckpointStore:
         rows = tuple(self._decoded[entry["payload"]] for entry in entries if entry["payload"] in self._decoded)
         self._seen = (version, rows) if len(rows) == len(entries) and not self._damaged else None
 
-    def _commit(self, table: KnownTable, changes: "_Changes") -> list[dict[str, Any]]:
-        """Commit the changes. Return all entries that the table has now."""
+    def _commit(self, table: KnownTable, changes: "_Changes", durable: Callable[[], None]) -> list[dict[str, Any]]:
+        """Commit the changes once `durable` has returned. Return all entries that the table has now."""
         at_ms, row, version = self._warehouse.now_ms(), changes.row, table.version() + 1
         survivors, staying = list[dict[str, Any]](), list[dict[str, Any]]()
         actions: list[Any] = []
@@ -220,6 +225,7 @@ class CheckpointStore:
         calls.append(lambda: None if form is None else self._manifests.write(form))
         calls.append(lambda: actions.append(self._files.write(f"{version:020d}", [*survivors, fresh], at_ms)))
         together(self._log.folder.storage, lambda call: call(), calls)
+        durable()
         self._log.commit(table, actions, says=_says(row))
         self._stored[fresh["payload"]] = row if form is None else form.entry
         self._decoded[fresh["payload"]] = row if form is None else row.model_copy(update={"held_in": form.held_in})

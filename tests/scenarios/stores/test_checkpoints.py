@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from time import sleep
 
 import pyarrow as pa
 import pytest
@@ -75,6 +76,33 @@ def test_sql_users_can_read_an_entry(warehouse, rows):
         row[name] for name in ("kind", "checkpoint", "generation", "nonce", "version")
     )
     assert "tidemark 0.1.0" == json.loads(row["payload"])["writer"]
+
+
+def test_an_entry_is_committed_only_after_its_files_are_durable(warehouse, rows):
+    """They are made durable while the entry is written, and the commit waits for that, however long it takes."""
+    seen = []
+
+    def make_durable():
+        sleep(0.3)
+        seen.append(checker.observe()[0])
+
+    store, checker = CheckpointStore(warehouse), CheckpointStore(warehouse)
+    assert Appended(1) == store.append(rows.claim(1), 0, make_durable=make_durable)
+    assert [0] == seen
+
+
+def test_if_files_cannot_be_made_durable_nothing_is_committed(warehouse, rows):
+    """The error says why, and a second call is safe."""
+
+    def fail():
+        raise OSError("the disk is gone")
+
+    store = CheckpointStore(warehouse)
+    answer = store.append(rows.claim(1), 0, make_durable=fail)
+    assert isinstance(answer, Unknown)
+    assert "the disk is gone" in answer.error
+    assert (0, ()) == CheckpointStore(warehouse).observe()
+    assert Appended(1) == store.append(rows.claim(1), 0)
 
 
 def test_an_append_at_a_taken_version_is_refused_and_names_the_holder(warehouse, rows):

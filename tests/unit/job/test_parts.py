@@ -267,3 +267,18 @@ def test_a_staged_file_has_the_id_of_the_barrier_before_it(run, job):
     assert (StagedFile("out/t", job.file("a"), 4),) == run.staged(output)
     run.take_snapshot(5)
     assert (StagedFile("out/t", job.file("a"), 5),) == run.staged(output)
+
+
+def test_a_subtask_that_wrote_nothing_hands_over_the_same_snapshot(run, job):
+    """A commit compares the objects instead of their files. One that wrote hands over another snapshot."""
+
+    def writes(name, micro_batch):
+        written = SubtaskOutput(state=(job.keyed(name, 0, 63, Version(3, micro_batch)),))
+        run.finish(MicroBatchFinished("down", micro_batch, (written, SubtaskOutput())))
+
+    writes("d1", 1)
+    before = run.take_snapshot(5)
+    writes("d2", 2)
+    after = run.take_snapshot(6)
+    assert before[1] is after[1]
+    assert [["d1"], ["d1", "d2"]] == [[each.file.path for each in taken[0].state] for taken in (before, after)]

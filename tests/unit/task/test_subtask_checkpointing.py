@@ -65,6 +65,15 @@ def test_the_steps_come_in_flinks_order():
     assert not door._in_progress
 
 
+def test_a_snapshot_to_which_nothing_is_added_is_acknowledged_as_it_is():
+    """The same object. A file that waits for its checkpoint, or the end of the input, makes another one of it."""
+    assert EMPTY is _acknowledged(_door(), 1)
+    staged, ended = _door(), _door()
+    staged.step(FilesStaged((_staged("f", 0),)))
+    ended.step(SubtaskFinished())
+    assert [(_staged("f", 0),), ()] == [_acknowledged(each, 1).staged for each in (staged, ended)]
+
+
 def test_an_unaligned_snapshot_is_acknowledged_with_its_segments_in_flight():
     """B1: the segments in flight are known when the barrier has been sent. The acknowledgement has them."""
     segment = SourceSlice(VertexId("bronze"), SplitId("a"), "0", "1", "{}", 1, 1)

@@ -1,0 +1,47 @@
+"""How often Python's garbage collector runs while a tick runs."""
+
+import gc
+from weakref import ref
+
+import pytest
+
+from jobs.runtime.garbage import NEW_OBJECTS, collecting_less_often
+
+
+@pytest.fixture(autouse=True)
+def thresholds():
+    """Put the thresholds of this process back."""
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize(("before", "inside"), [(700, NEW_OBJECTS), (50_000, 50_000), (0, 0)])
+def test_the_collector_runs_less_often_and_then_as_before(before, inside):
+    """A process that lets it run even less often, or not at all, keeps what it has. An error changes nothing."""
+    gc.set_threshold(before, 11, 12)
+    seen = []
+
+    def fail():
+        with collecting_less_often():
+            seen.append(gc.get_threshold())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [(inside, 11, 12)] == seen
+    assert (before, 11, 12) == gc.get_threshold()
+
+
+def test_a_ring_of_objects_is_still_collected():
+    """So memory stays bounded."""
+
+    class Ring:
+        def __init__(self):
+            self.itself = self
+
+    with collecting_less_often():
+        first = ref(Ring())
+        rings = [Ring() for _ in range(2 * NEW_OBJECTS)]
+    assert first() is None
+    assert rings
