@@ -83,9 +83,11 @@ class Aligner:
         return effects + self._abort(checkpoint, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)
 
     def end(self, channel: ChannelId, now_ms: int) -> Effects:
-        """Count the channel out. If a checkpoint is pending, align the channel or abort the checkpoint."""
+        """Count the channel out. If a checkpoint is pending, align the channel or abort the checkpoint.
+
+        The channel is not blocked: a blocked channel is not read before it is resumed (see `channel`).
+        """
         self.alignment.close_channel()
-        self._blocked.pop(channel, None)
         if not self.alignment.pending:
             return []
         if not self._rules.end_counts_as_barrier:

@@ -7,6 +7,7 @@ import pytest
 from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed, ResetHook, RestoreHook
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import Hook, InvalidGraphError, JobGraph
+from checkpointing.job.hooks import MasterHooks
 from checkpointing.job.restoring import CutDoesNotFitError, check_fits
 from checkpointing.messages import (
     AppendRow,
@@ -176,6 +177,18 @@ def test_the_failure_of_one_hook_ends_the_wait_for_the_others(hooked):
     story.tell(HookAnswered("clock", 1, "1"))
     story.passes(3 * LIMIT_MS)
     assert [1] == [aborted.checkpoint for aborted in story.all_told(NotifyAborted)]
+
+
+def test_nobody_is_woken_for_a_hook_whose_checkpoint_has_ended():
+    """Its time limit counts no longer. That of a newer checkpoint does."""
+    hooks = MasterHooks((LEDGER, CLOCK))
+    hooks.told(AskHook("clock", 1, 0), 0)
+    assert CLOCK.timeout_ms == hooks.wake_at_ms
+    hooks.told(AskHook("clock", 2, 700), 700)
+    hooks.forget(1)
+    assert 700 + CLOCK.timeout_ms == hooks.wake_at_ms
+    hooks.forget(2)
+    assert hooks.wake_at_ms is None
 
 
 def test_state_without_its_hook_is_refused_unless_it_may_be_left_behind(job):
