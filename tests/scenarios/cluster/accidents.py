@@ -1,15 +1,20 @@
 """What the tests of accidents on a cluster share: a reader beside the tick, and waiting for the tick."""
 
+import os
+import random
+import signal
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import polars as pl
 
 from jobs.pipelines.flights_report import accounting
 from jobs.reading import Cuts
+from jobs.storage.location import place_in
 
 SMALL = ("--every-rows", "3000", "--set", "slice_rows_max=3000")
+KILL_EVERY_S = 4
 RESTARTS = ("--set", "restart_strategy=fixed_delay", "--set", "restart_attempts=20", "--set", "restart_delay_ms=500ms")
 
 
@@ -49,9 +54,9 @@ class Reader(threading.Thread):
         self.join()
 
 
-def ended(driver, process):
+def ended(driver, process, within_s=400):
     """Wait for a tick's end; fail with what it said if it failed."""
-    assert 0 == process.wait(400), (driver.folder / "tick.log").read_text()[-4000:]
+    assert 0 == process.wait(within_s), (driver.folder / "tick.log").read_text()[-4000:]
 
 
 def until_committed(driver, process, checkpoints=1):
@@ -62,3 +67,42 @@ def until_committed(driver, process, checkpoints=1):
                 return
         time.sleep(0.3)
     raise AssertionError((driver.folder / "tick.log").read_text()[-4000:])
+
+
+@contextmanager
+def beside(process, act, every_s):
+    """Do something every few seconds for as long as a process runs. Yield the list of what was done."""
+    done, over = [], threading.Event()
+
+    def go_on():
+        while not over.wait(every_s) and process.poll() is None:
+            done.extend(act())
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    try:
+        yield done
+    finally:
+        over.set()
+        thread.join()
+
+
+def executors_killed(process, cluster, warehouse):
+    """Kill a random executor by SIGKILL every few seconds while a tick runs. Yield the list of those that were killed.
+
+    The next one is killed only after tasks have written something since. A slow machine would get nowhere otherwise.
+    """
+    written = [0]
+
+    def kill_one():
+        found = place_in(warehouse, "").storage.list("", deep=True)
+        objects = sum("/_data/" in each.name for each in found)
+        executors = cluster.executors() if objects > written[0] else []
+        chosen = chance.sample(executors, min(1, len(executors)))
+        written[0] = max(objects, written[0])
+        for pid in chosen:
+            os.kill(pid, signal.SIGKILL)
+        return chosen
+
+    chance = random.Random(1)  # noqa: S311 - which one does not matter
+    return beside(process, kill_one, KILL_EVERY_S)

@@ -1,8 +1,10 @@
 """What the tests of a cluster share: an environment from the wheel, the cluster, input and warehouse in a store."""
 
+import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from uuid import uuid4
@@ -12,7 +14,10 @@ import pytest
 
 from jobs import flights_data
 from jobs.reading import Cuts
+from jobs.spark.connect_server import connect_server
 from jobs.spark.jars import JARS_VARIABLE, fetch, jar_set, jars_folder
+from jobs.spark.object_stores import s3a_settings
+from jobs.spark.session import SparkConfig
 from jobs.storage.address import StoreUrl
 from jobs.storage.location import place_in
 from tests import spark_cluster
@@ -93,6 +98,10 @@ class Driver:
         own = ("--warehouse", str(self.warehouse), "--data", str(self.january.url))
         return [str(self.environment / "bin/tidemark"), "run", "flights", *own, *self.words, *words]
 
+    def on(self, url):
+        """Return the same on a Connect server."""
+        return replace(self, words=("--spark-connect", url, "--spark-cores", "2"))
+
     def start(self, *words, **variables):
         """Start a tick. A variable that is None is taken away."""
         environment = {name: value for name, value in (self.variables | variables).items() if value is not None}
@@ -150,3 +159,33 @@ def driver(cluster, environment, january, store_server, tmp_path, monkeypatch):
     for process in made.started:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def serving(cluster, driver, monkeypatch):
+    """Return a function that lends a Connect server on the cluster, at one port."""
+    port = spark_cluster.free_port()
+    monkeypatch.setenv("PYSPARK_PYTHON", str(spark_cluster.PYTHON))
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("SPARK_CONF_DIR", driver.variables["SPARK_CONF_DIR"])
+    config = SparkConfig(
+        master=cluster.master, cores=2, memory="1g", jar_sets=("s3a",), settings=s3a_settings(os.environ)
+    )
+
+    @contextmanager
+    def lend():
+        with connect_server(config, driver.folder / "server.log", port=port) as server:
+            yield server
+
+    return lend
+
+
+@pytest.fixture
+def client(driver, serving, tmp_path):
+    """Return what runs ticks without Java, on a Connect server."""
+    without_java = tmp_path / "bin"
+    without_java.mkdir()
+    variables = driver.variables | {"PATH": str(without_java)}
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_CONF_DIR"):
+        variables.pop(name, None)
+    return replace(driver, variables=variables)

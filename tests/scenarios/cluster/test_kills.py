@@ -2,22 +2,18 @@
 
 import json
 import os
-import random
 import signal
-import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import combinations
 
 import pytest
 
-from jobs.storage.location import place_in
-from tests.scenarios.cluster.accidents import RESTARTS, SMALL, Reader, ended, until_committed
+from tests.scenarios.cluster.accidents import RESTARTS, SMALL, Reader, beside, ended, executors_killed, until_committed
 from tests.spark_cluster import children
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.dear, pytest.mark.timeout(900)]
 
-KILL_EVERY_S = 4
 STILL_S = 4
 SPECULATION = """
 spark.speculation true
@@ -37,24 +33,6 @@ def january(lay_out):
     return lay_out("001")
 
 
-@contextmanager
-def beside(process, act, every_s):
-    """Do something every few seconds for as long as a process runs. Yield the list of what was done."""
-    done, over = [], threading.Event()
-
-    def go_on():
-        while not over.wait(every_s) and process.poll() is None:
-            done.extend(act())
-
-    thread = threading.Thread(target=go_on, daemon=True)
-    thread.start()
-    try:
-        yield done
-    finally:
-        over.set()
-        thread.join()
-
-
 def ran_twice_at_once(events):
     """Return the tasks of which two attempts ran at the same moment, as stage, its attempt, and number."""
     attempts = [
@@ -70,25 +48,9 @@ def ran_twice_at_once(events):
 
 
 def test_a_random_executor_is_killed_every_few_seconds(cluster, driver):
-    """For the whole run. Spark repeats their tasks, and the tick restarts if that happens too often.
-
-    The next one is killed only after tasks have written something since. A slow machine would get nowhere otherwise.
-    """
-    written = [0]
-
-    def kill_one():
-        found = place_in(driver.warehouse, "").storage.list("", deep=True)
-        objects = sum("/_data/" in each.name for each in found)
-        executors = cluster.executors() if objects > written[0] else []
-        chosen = chance.sample(executors, min(1, len(executors)))
-        written[0] = max(objects, written[0])
-        for pid in chosen:
-            os.kill(pid, signal.SIGKILL)
-        return chosen
-
-    chance = random.Random(1)  # noqa: S311 - which one does not matter
+    """For the whole run. Spark repeats their tasks, and the tick restarts if that happens too often."""
     process = driver.start(*SMALL, *RESTARTS)
-    with Reader(driver.warehouse) as reader, beside(process, kill_one, KILL_EVERY_S) as killed:
+    with Reader(driver.warehouse) as reader, executors_killed(process, cluster, driver.warehouse) as killed:
         ended(driver, process)
     assert len(killed) >= 3
     assert reader.seen

@@ -1,13 +1,15 @@
-"""The whole year of flights on a cluster that shares nothing."""
+"""The whole year of flights on a cluster that shares nothing: exact totals, also while executors are killed."""
 
 import pytest
 
 from jobs.pipelines.flights_report import accounting
 from jobs.reading import Cuts
+from tests.scenarios.cluster.accidents import Reader, ended, executors_killed
 
 WITHIN_S = 3000
 FILES = tuple(f"{number:03}" for number in range(1, 25))
 """Each airport's year: two files a month."""
+MANY_RESTARTS = ("--set", "restart_strategy=fixed_delay", "--set", "restart_attempts=200")
 COUNTED = {"bronze": 336_776, "silver": 325_819, "quarantine": 9_430, "waiting": 1_527}
 """What `tidemark run flights` says of the year in a folder, as the README shows it."""
 
@@ -30,5 +32,28 @@ def test_the_year_of_flights_is_exact(driver):
     """Every table has each row once, and the other flights wait in the state."""
     code, said = driver.run(within_s=WITHIN_S)
     assert 0 == code, said
+    assert {} == driver.wrong()
+    assert COUNTED == counted(driver)
+
+
+def test_the_year_of_flights_is_exact_through_a_connect_server(client, serving):
+    """The client has no Java, and the server runs its jobs on the cluster."""
+    with serving() as server:
+        client = client.on(server.url)
+        code, said = client.run(within_s=WITHIN_S)
+    assert 0 == code, said
+    assert {} == client.wrong()
+    assert COUNTED == counted(client)
+
+
+@pytest.mark.kill
+def test_the_year_is_exact_although_executors_are_killed_every_few_seconds(cluster, driver):
+    """For the whole run, and no reader by cut sees a mixture."""
+    process = driver.start(*MANY_RESTARTS, "--set", "restart_delay_ms=500ms")
+    with Reader(driver.warehouse) as reader, executors_killed(process, cluster, driver.warehouse) as killed:
+        ended(driver, process, WITHIN_S)
+    assert len(killed) >= 20
+    assert reader.seen
+    assert [] == reader.problems
     assert {} == driver.wrong()
     assert COUNTED == counted(driver)

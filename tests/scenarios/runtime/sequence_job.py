@@ -1,9 +1,9 @@
 """A tiny pipeline over numbers, and an engine that runs it without Spark; also a program that other processes start.
 
-`python sequence_job.py WAREHOUSE [--spark] [--take-over] [--gate FILE] [--wait BYTES] [--bounded | --hybrid]` runs one
-tick and prints its outcome as JSON. With a gate its micro-batches wait until that file is there. With --wait it waits
-for more until it is stopped, and its traces are full after so many bytes. With --bounded its source ends, after one
-checkpoint. With --hybrid it reads history first, and then live rows.
+`python sequence_job.py WAREHOUSE [--spark | --connect URL] [--take-over] [--gate FILE] [--wait BYTES] [--bounded |
+--hybrid]` runs one tick and prints its outcome as JSON. With a gate its micro-batches wait until that file is there.
+With --wait it waits for more until it is stopped, and its traces are full after so many bytes. With --bounded its
+source ends, after one checkpoint. With --hybrid it reads history first, and then live rows.
 """
 
 import argparse
@@ -207,6 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("warehouse", type=parsed)
     parser.add_argument("--spark", action="store_true")
+    parser.add_argument("--connect")
     parser.add_argument("--take-over", action="store_true")
     parser.add_argument("--gate", type=Path)
     parser.add_argument("--wait", type=int)
@@ -216,11 +217,11 @@ def main() -> None:
     settings = RuntimeSettings(
         warehouse=given.warehouse,
         take_over=given.take_over,
-        spark=SparkConfig(cores=1, memory="512m"),
+        spark=SparkConfig(cores=1, memory="512m", connect_url=given.connect),
         limits=TickLimits(until_caught_up=given.wait is None),
         trace=DEFAULT_BOUNDS if given.wait is None else TraceBounds(bytes=given.wait),
     )
-    engine = None if given.spark else LocalEngine(gate=given.gate)
+    engine = None if given.spark or given.connect else LocalEngine(gate=given.gate)
     try:
         ends = build(config=ONE, bounded=True) if given.bounded else build()
         report = run_tick(hybrid() if given.hybrid else ends, settings, engine=engine)
