@@ -1,4 +1,4 @@
-"""Runs the changelog cases on the functions that the product's tasks call: aggregates and joins that take rows back.
+"""Runs the changelog cases on the functions that the product's tasks call: aggregates, joins and top rows.
 
 The functions are of `jobs`: what an operator computes is no decision of the protocol, so the core has none.
 """
@@ -25,7 +25,7 @@ from jobs.pipeline.aggregates import (
 )
 from jobs.state.frames import empty_frame
 from jobs.state.merge import KEY_GROUP
-from spec import vectors_joins
+from spec import vectors_joins, vectors_top
 
 Case = Mapping[str, Any]
 
@@ -76,6 +76,8 @@ def skip_reason(_legend: Mapping[str, Any], case: Case) -> str | None:
     """Return why the product has nothing that this case could run on."""
     if case["kind"] == _JOIN:
         return vectors_joins.skip_reason(case)
+    if case["kind"] in (vectors_top.DEDUP, vectors_top.TOP):
+        return vectors_top.skip_reason(case)
     if case["kind"] != _GROUPED:
         return f"no operator of the kind {case['kind']} takes changes"
     if "ttl" in case["given"]:
@@ -85,6 +87,8 @@ def skip_reason(_legend: Mapping[str, Any], case: Case) -> str | None:
 
 def run_case(_legend: Mapping[str, Any], case: Case) -> list[str]:
     """Run one case. Return what does not hold."""
+    if case["kind"] in (vectors_top.DEDUP, vectors_top.TOP):
+        return list(vectors_top.problems(case))
     return list(vectors_joins.problems(case) if case["kind"] == _JOIN else _problems(case))
 
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from jobs.pipeline.pipeline import Pipeline
     from jobs.pipeline.ports import CheckpointListener, MasterHook
     from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
+    from jobs.pipeline.top import deduplicate, top
     from jobs.postgres_sink.sink import PostgresSink
     from jobs.quality.expectation import Expectation, InvalidExpectationError
     from jobs.reading.cut import Cut
@@ -182,6 +183,7 @@ __all__ = [
     "collect_set",
     "count",
     "count_distinct",
+    "deduplicate",
     "first_of",
     "join",
     "last_of",
@@ -193,6 +195,7 @@ __all__ = [
     "read_schema",
     "stddev_of",
     "sum_of",
+    "top",
     "var_of",
 ]
 
@@ -233,6 +236,7 @@ _MODULES: Final = {
     "jobs.pipeline.joins": ("join",),
     "jobs.pipeline.applied_changes": ("apply_changes",),
     "jobs.pipeline.newest": ("newest_rows",),
+    "jobs.pipeline.top": ("deduplicate", "top"),
     "jobs.quality.expectation": ("Expectation", "InvalidExpectationError"),
     "jobs.reading": (
         "Cut",

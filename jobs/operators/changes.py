@@ -50,3 +50,13 @@ def changes_of(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -
         (changed, UPDATE_AFTER),
     )
     return pl.concat([rows.select(*names, pl.lit(kind).alias(KIND)) for rows, kind in parts])
+
+
+def added(changes: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows that the changes add."""
+    return changes.filter(pl.col(KIND).is_in(ADDING)).drop(KIND)
+
+
+def deleted_keys(changes: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return the keys of the rows that are deleted. An upsert table drops them, and then takes the rows added."""
+    return changes.filter(pl.col(KIND) == DELETE).select(keys)

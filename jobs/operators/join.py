@@ -20,14 +20,12 @@ from typing import Final
 import polars as pl
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
-from jobs.operators.changes import ADDING, DELETE, INSERT, KIND
+from jobs.operators.counted_rows import TIMES, as_changes, as_lists, counted, kept, weighed
 from jobs.operators.functions import Processed
 
 LEFT: Final = "_left"
 RIGHT: Final = "_right"
 """The state columns: the kept rows of each side."""
-
-_TIMES: Final = "_times"
 
 
 class JoinType(Enum):
@@ -76,19 +74,19 @@ class JoinFunction:
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         """Return the new state, and as output the changes of the joined table, with their kinds."""
         on = list(self.keys)
-        left = _side(state, LEFT, [*on, *self.left], _weighed(inputs[0], self.keys, self.keys, self.left))
-        right = _side(state, RIGHT, [*on, *self.right], _weighed(inputs[1], self.right_keys, self.keys, self.right))
+        left = _side(state, LEFT, [*on, *self.left], weighed(inputs[0], self.keys, self.keys, self.left))
+        right = _side(state, RIGHT, [*on, *self.right], weighed(inputs[1], self.right_keys, self.keys, self.right))
         columns = [*on, *self.left, *(() if self.how.has_left_alone else self.right)]
         parts = self._changes(left, right, on)
-        found = pl.concat([part.select(*_present(part, columns), _TIMES) for part in parts], how="diagonal")
-        return Processed(state=self._kept(left.after, right.after, state), output=_as_changes(found, columns))
+        found = pl.concat([part.select(*_present(part, columns), TIMES) for part in parts], how="diagonal")
+        return Processed(state=self._kept(left.after, right.after, state), output=as_changes(found, columns))
 
     def _changes(self, left: _Side, right: _Side, on: Sequence[str]) -> list[pl.DataFrame]:
         """Return the counted rows by which the joined table changes. Parts may lack the columns of one side."""
         if self.how is JoinType.ANTI:
             return [_unmatched(left, right, on)]
         if self.how is JoinType.SEMI:
-            return [left.difference, _unmatched(left, right, on).with_columns(-pl.col(_TIMES))]
+            return [left.difference, _unmatched(left, right, on).with_columns(-pl.col(TIMES))]
         parts = [_matches(left.difference, right.before, on), _matches(left.after, right.difference, on)]
         if self.how in (JoinType.LEFT, JoinType.FULL):
             parts.append(_unmatched(left, right, on))
@@ -101,9 +99,7 @@ class JoinFunction:
         on = list(self.keys)
         found = pl.concat([left.select(on), right.select(on)]).unique()
         for name, rows in ((LEFT, left), (RIGHT, right)):
-            held = pl.struct(pl.exclude(on)).alias(name)
-            lists = rows.group_by(on).agg(held).with_columns(pl.col(name).cast(state.schema[name]))
-            found = found.join(lists, on=on, how="left", nulls_equal=True)
+            found = found.join(as_lists(rows, on, name, state.schema[name]), on=on, how="left", nulls_equal=True)
         return found.select(state.columns)
 
 
@@ -128,12 +124,12 @@ def join_state_schema(
     left: StructType, right: StructType, keys: Sequence[str], right_keys: Sequence[str]
 ) -> StructType:
     """Return the schema of a state row of `JoinFunction`."""
-    count = StructField(_TIMES, LongType())
-    kept = (
+    count = StructField(TIMES, LongType())
+    lists = (
         StructField(name, ArrayType(StructType([*_others(rows, of).fields, count])))
         for name, rows, of in ((LEFT, left, keys), (RIGHT, right, right_keys))
     )
-    return StructType([*(left[key] for key in keys), *kept])
+    return StructType([*(left[key] for key in keys), *lists])
 
 
 def own_columns(rows: StructType, keys: Sequence[str]) -> tuple[str, ...]:
@@ -150,29 +146,16 @@ def _others(rows: StructType, keys: Sequence[str]) -> StructType:
     return StructType([field for field in rows.fields if field.name not in keys])
 
 
-def _weighed(rows: pl.DataFrame, keys: Sequence[str], called: Sequence[str], others: Sequence[str]) -> pl.DataFrame:
-    """Return the rows with the number of times that each is added, -1 if it is taken back."""
-    weight = pl.when(pl.col(KIND).is_in(ADDING)).then(1).otherwise(-1) if KIND in rows.columns else pl.lit(1)
-    named = [pl.col(key).alias(name) for key, name in zip(keys, called, strict=True)]
-    return rows.select(*named, *others, weight.cast(pl.Int64).alias(_TIMES))
-
-
 def _side(state: pl.DataFrame, name: str, columns: Sequence[str], arrived: pl.DataFrame) -> _Side:
-    keys = [key for key in columns if key in state.columns]
-    held = state.filter(pl.col(name).list.len() > 0).select(*keys, name).explode(name).unnest(name)
-    before = held.select(*columns, _TIMES).cast(arrived.schema)
-    after = _counted([before, arrived], columns).filter(pl.col(_TIMES) > 0)
-    gone = before.with_columns(-pl.col(_TIMES))
-    return _Side(before, after, _counted([after, gone], columns).filter(pl.col(_TIMES) != 0))
-
-
-def _counted(parts: Sequence[pl.DataFrame], columns: Sequence[str]) -> pl.DataFrame:
-    return pl.concat(parts).group_by(list(columns)).agg(pl.col(_TIMES).sum())
+    before = kept(state, name, columns).cast(arrived.schema)
+    after = counted([before, arrived], columns).filter(pl.col(TIMES) > 0)
+    gone = before.with_columns(-pl.col(TIMES))
+    return _Side(before, after, counted([after, gone], columns).filter(pl.col(TIMES) != 0))
 
 
 def _matches(left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str]) -> pl.DataFrame:
-    found = left.join(right.rename({_TIMES: "\0times"}), on=list(on), how="inner", nulls_equal=False)
-    return found.with_columns(pl.col(_TIMES) * pl.col("\0times")).drop("\0times")
+    found = left.join(right.rename({TIMES: "\0times"}), on=list(on), how="inner", nulls_equal=False)
+    return found.with_columns(pl.col(TIMES) * pl.col("\0times")).drop("\0times")
 
 
 def _unmatched(side: _Side, other: _Side, on: Sequence[str]) -> pl.DataFrame:
@@ -187,14 +170,6 @@ def _unmatched(side: _Side, other: _Side, on: Sequence[str]) -> pl.DataFrame:
         [
             side.difference.join(ever, on=keys, how="anti", nulls_equal=False),
             side.after.join(ended, on=keys, how="semi", nulls_equal=False),
-            lost.with_columns(-pl.col(_TIMES)),
+            lost.with_columns(-pl.col(TIMES)),
         ]
     )
-
-
-def _as_changes(found: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Return the changes of the counted rows. What is taken back comes before what is added."""
-    net = _counted([found], columns).filter(pl.col(_TIMES) != 0).sort(_TIMES)
-    kind = pl.when(pl.col(_TIMES) > 0).then(pl.lit(INSERT)).otherwise(pl.lit(DELETE)).alias(KIND)
-    times = pl.int_ranges(0, pl.col(_TIMES).abs()).alias(_TIMES)
-    return net.select(*columns, kind, times).explode(_TIMES).drop(_TIMES)

@@ -18,12 +18,13 @@ from checkpointing.snapshots import RangeFiles
 from jobs.operators.aggregate import KeyedAggregates
 from jobs.operators.applied_changes import AppliedChanges
 from jobs.operators.arrived import Arrived, take_apart
-from jobs.operators.changes import ADDING, DELETE, KIND, changes_of, with_kind
+from jobs.operators.changes import added, changes_of, deleted_keys, with_kind
 from jobs.operators.changing import ChangingAggregates
 from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
 from jobs.operators.join import JoinFunction
 from jobs.operators.own_keys import require_own_keys
 from jobs.operators.reports import TaskReport, report_batch
+from jobs.operators.top_rows import TopRows
 from jobs.operators.worker_heap import freeze_imports
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import RangeState
@@ -143,8 +144,8 @@ class KeyedTask:
         range_state = self._range_state(subtask, own)
         if isinstance(self.function, MergesPartials):
             made = self._aggregate(self.function, range_state, rows[0])
-        elif isinstance(self.function, JoinFunction):
-            made = self._join(self.function, range_state, rows, self._touched(rows))
+        elif isinstance(self.function, JoinFunction | TopRows):
+            made = self._changed(self.function, range_state, rows, self._touched(rows))
         else:
             made = self._process(range_state, rows, self._touched(rows))
         written = self._write_output(made.output)
@@ -184,10 +185,10 @@ class KeyedTask:
         written = (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
         return Computed(output=output, state=written, changes=changes, gone=gone)
 
-    def _join(
-        self, function: JoinFunction, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
+    def _changed(
+        self, function: JoinFunction | TopRows, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
     ) -> Computed:
-        """Return the changes of the joined rows. Where nobody takes changes, no row is taken back: they are output."""
+        """Return the changes that the function puts out. The output is the rows that they add."""
         if touched.is_empty() and not state.outdated:
             return Computed(output=empty_frame(self.output_schema), state=())
         loaded = state.load()
@@ -197,7 +198,8 @@ class KeyedTask:
         held = conform(done.state, self.state_schema, self.operator, "state")
         delta = change_of(before, held, touched, self.keys)
         written = (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
-        return Computed(output=changes.drop(KIND), state=written, changes=changes)
+        gone = deleted_keys(changes, function.table_keys) if isinstance(function, TopRows) else None
+        return Computed(output=added(changes), state=written, changes=changes, gone=gone)
 
     def _applied(
         self,
@@ -212,10 +214,10 @@ class KeyedTask:
         changes = changes_of(was, shown, function.table_keys)
         delta = new.select(loaded.columns).with_columns(pl.lit(value=False).alias(DELETED))
         return Computed(
-            output=changes.filter(pl.col(KIND).is_in(ADDING)).drop(KIND),
+            output=added(changes),
             state=(state.write(loaded, delta),),
             changes=changes,
-            gone=changes.filter(pl.col(KIND) == DELETE).select(function.table_keys),
+            gone=deleted_keys(changes, function.table_keys),
         )
 
     def _shown(self, function: MergesPartials, state: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Builds the specifications of the built-in keyed vertices: aggregates, joins, enrichments and applied changes."""
+"""Builds the specifications of the built-in keyed vertices: aggregates, joins, top rows and the others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, Unpack
@@ -13,8 +13,9 @@ from jobs.operators.changes import KIND
 from jobs.operators.changing import ROWS, ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.enrich import EnrichFunction, enrich_schema, enrich_state_schema, gained_names
 from jobs.operators.join import JoinFunction, JoinType, join_schema, join_state_schema, own_columns
-from jobs.operators.meanings import aggregate_meanings, applied_meanings, enrich_meanings, join_meanings
+from jobs.operators.meanings import aggregate_meanings, applied_meanings, enrich_meanings, join_meanings, top_meanings
 from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
+from jobs.operators.top_rows import TopRows, top_output, top_state
 from jobs.state.backends import StateBackend
 
 
@@ -125,5 +126,17 @@ def applied_changes_spec(*, rows: StructType, function: AppliedChanges, **place:
         state=applied_state(rows, keys, columns),
         output=applied_output(rows, keys, columns, history=function.history),
         meanings=applied_meanings(function, rows),
+        **place,
+    )
+
+
+def top_spec(*, rows: StructType, function: TopRows, **place: Unpack[KeyedPlace]) -> KeyedSpec:
+    """Return the vertex of the first rows of each key. Its output is the rows that come among them."""
+    return KeyedSpec(
+        inputs=(KeyedInput(keys=function.keys, schema=_with_kind(rows) if function.changelog else rows),),
+        function=function,
+        state=top_state(rows, function.keys),
+        output=top_output(rows, function.keys, function.number),
+        meanings=top_meanings(function, rows),
         **place,
     )

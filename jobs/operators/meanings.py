@@ -12,6 +12,7 @@ from jobs.operators.enrich import RIGHT, WAITING
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.join import LEFT
 from jobs.operators.join import RIGHT as JOINED_RIGHT
+from jobs.operators.top_rows import ROWS, TopRows
 
 
 class InvalidStateVersionError(ValueError):
@@ -56,6 +57,18 @@ def applied_meanings(function: AppliedChanges, rows: StructType) -> tuple[Column
     kept = "all_changes" if function.history else "newest_change"
     arguments = _arguments(rows, (function.sequence_by, *function.columns))
     return (ColumnMeaning(column=HISTORY, function=kept, arguments=arguments),)
+
+
+def top_meanings(function: TopRows, rows: StructType) -> tuple[ColumnMeaning, ...]:
+    """Return the meaning of a key's kept rows: how many are first, in which order, and whether others are kept too.
+
+    All of it tells which rows were put out so far, so no other number and no other order goes on from them.
+    """
+    kept = "all_rows" if function.changelog else "new_rows"
+    ordered = (Argument(str(by), rows[by.column].dataType.simpleString()) for by in function.order)
+    rest = [name for name in function.columns if name not in {by.column for by in function.order}]
+    arguments = (*ordered, *_arguments(rows, rest))
+    return (ColumnMeaning(column=ROWS, function=f"first_{function.n}_of_{kept}", arguments=arguments),)
 
 
 def process_meanings(function: KeyedFunction, state: StructType, keys: Sequence[str]) -> tuple[ColumnMeaning, ...]:

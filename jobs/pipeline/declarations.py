@@ -16,6 +16,7 @@ from jobs.operators.applied_changes import AppliedChanges
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.join import JoinType
 from jobs.operators.spec import Chain, RowRule
+from jobs.operators.top_rows import TopRows
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.quality.expectation import Suite
 from jobs.sinks.description import NOTHING_SAID, Description
@@ -178,7 +179,21 @@ class AppliedVertex:
     renamed_from: VertexId | None = None
 
 
-KeyedVertex = AggregateVertex | AppliedVertex | EnrichVertex | JoinVertex | ProcessVertex
+@dataclass(frozen=True, slots=True)
+class TopVertex:
+    """The first rows of each key; `changes_of` is the vertex whose changes it takes, if its input is a changelog."""
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    function: TopRows
+    table: OutputTable | None = None
+    renamed_from: VertexId | None = None
+    changes_of: tuple[VertexId, ...] = ()
+
+
+TakesChanges = AggregateVertex | JoinVertex | TopVertex
+KeyedVertex = TakesChanges | AppliedVertex | EnrichVertex | ProcessVertex
 Declared = SourceVertex | StagedVertex | KeyedVertex
 
 
@@ -207,7 +222,7 @@ def deletes_rows(vertex: Declared) -> bool:
     match vertex:
         case AggregateVertex():
             return bool(vertex.changes_of)
-        case AppliedVertex():
+        case AppliedVertex() | TopVertex():
             return True
         case JoinVertex():
             return bool(vertex.changes_of) or vertex.how.takes_back
@@ -217,12 +232,13 @@ def deletes_rows(vertex: Declared) -> bool:
 
 def vertices_of_changes(vertex: Declared) -> tuple[VertexId, ...]:
     """Return the vertices whose changes this one takes."""
-    return vertex.changes_of if isinstance(vertex, AggregateVertex | JoinVertex) else ()
+    return vertex.changes_of if isinstance(vertex, TakesChanges) else ()
 
 
 def keys_of_rows(vertex: KeyedVertex) -> tuple[str, ...]:
     """Return the columns that tell the rows of a keyed vertex apart, unless the user names others."""
-    return vertex.function.table_keys if isinstance(vertex, AppliedVertex) else vertex.inputs[0].keys
+    named = vertex.function.table_keys if isinstance(vertex, AppliedVertex | TopVertex) else ()
+    return named or vertex.inputs[0].keys
 
 
 class Declarations:
@@ -268,7 +284,7 @@ class Declarations:
         """
         vertex = self._vertices[name]
         match vertex:
-            case AggregateVertex() | AppliedVertex():
+            case AggregateVertex() | AppliedVertex() | TopVertex():
                 return vertex.id
             case JoinVertex():
                 return vertex.id if deletes_rows(vertex) else None
@@ -298,39 +314,55 @@ class Declarations:
 
     def _require_deletes_taken(self, vertex: Declared) -> None:
         """Raise InvalidPipelineError if rows can be deleted, and this vertex or its table cannot take them back."""
-        for reads in () if isinstance(vertex, AggregateVertex | JoinVertex) else inputs_of(vertex):
+        for reads in () if isinstance(vertex, TakesChanges) else inputs_of(vertex):
             if deletes_rows(self._vertices[reads.origin]):
                 raise InvalidPipelineError(_untaken(vertex, self._vertices[reads.origin]))
-        if isinstance(vertex, JoinVertex) and vertex.table is not None and deletes_rows(vertex):
-            raise InvalidPipelineError(
-                f"table {vertex.table.name}: join {vertex.id!r} takes rows back, and no column of it is known to be "
-                "unique. Aggregate the joined rows by the columns that are, and write the aggregate with upsert"
-            )
-        if not isinstance(vertex, AggregateVertex | AppliedVertex) or vertex.table is None or not deletes_rows(vertex):
+        if not isinstance(vertex, TakesChanges | AppliedVertex) or vertex.table is None or not deletes_rows(vertex):
             return
         table, own, named = vertex.table, keys_of_rows(vertex), f"{_kind(vertex)} {vertex.id!r}"
+        if not _can_be_upserted(vertex):
+            raise InvalidPipelineError(f"table {table.name}: {named} takes rows back, and {_way_to_a_table(vertex)}")
+        why = "takes rows back" if isinstance(vertex, TopVertex) else "takes changes and so deletes rows"
         if table.mode is TableMode.APPEND:
             raise InvalidPipelineError(
-                f"table {table.name}: {named} takes changes and so deletes rows, which an append table "
-                "cannot do; write it with upsert"
+                f"table {table.name}: {named} {why}, which an append table cannot do; write it with upsert"
             )
         if set(table.keys) != set(own):
             raise InvalidPipelineError(
-                f"table {table.name}: {named} takes changes and so deletes rows, and finds them by its "
+                f"table {table.name}: {named} {why}, and finds them by its "
                 f"keys {list(own)} only; leave out keys={list(table.keys)}"
             )
 
 
-def _untaken(vertex: Declared, upstream: Declared) -> str:
-    """Say why a vertex cannot read rows of one that deletes some."""
-    if isinstance(upstream, JoinVertex):
+def _can_be_upserted(vertex: Declared) -> bool:
+    """Return whether columns are known that tell the rows of a vertex apart which takes rows back."""
+    return not isinstance(vertex, JoinVertex) and not (isinstance(vertex, TopVertex) and not vertex.function.table_keys)
+
+
+def _way_to_a_table(vertex: Declared) -> str:
+    """Say how rows get into a table although no columns are known that tell them apart."""
+    if isinstance(vertex, TopVertex):
         return (
-            f"vertex {vertex.id}: its rows are those of join {upstream.id!r}, which takes rows back, and this step "
-            f"cannot. Only aggregate and join can: aggregate the stream of {upstream.id!r} first"
+            f"no column of its {vertex.function.n} rows of a key is known to be unique. Number them, as in "
+            'row_number="nth", and write them with upsert'
         )
     return (
-        f"vertex {vertex.id}: its rows are those of {_kind(upstream)} {upstream.id!r}, which takes changes and so "
-        "deletes rows, and this step cannot take a row back. Only upsert, aggregate and join can: write the "
+        "no column of it is known to be unique. Aggregate the joined rows by the columns that are, and write the "
+        "aggregate with upsert"
+    )
+
+
+def _untaken(vertex: Declared, upstream: Declared) -> str:
+    """Say why a vertex cannot read rows of one that deletes some."""
+    if not _can_be_upserted(upstream):
+        return (
+            f"vertex {vertex.id}: its rows are those of {_kind(upstream)} {upstream.id!r}, which takes rows back, and "
+            f"this step cannot. Only aggregate, join and top can: aggregate the stream of {upstream.id!r} first"
+        )
+    why = "takes rows back" if isinstance(upstream, TopVertex) else "takes changes and so deletes rows"
+    return (
+        f"vertex {vertex.id}: its rows are those of {_kind(upstream)} {upstream.id!r}, which {why}, and this step "
+        "cannot take a row back. Only upsert, aggregate, join and top can: write the "
         f"stream of {upstream.id!r} with upsert, or aggregate it"
     )
 
@@ -341,5 +373,7 @@ def _kind(vertex: Declared) -> str:
             return "apply_changes"
         case JoinVertex():
             return "join"
+        case TopVertex():
+            return "top"
         case _:
             return "aggregate"

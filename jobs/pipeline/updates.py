@@ -11,7 +11,7 @@ from jobs.pipeline.failures import InvalidPipelineError
 
 
 def changes_taken(where: str, declarations: Declarations, reads: Input, columns: Iterable[str]) -> tuple[VertexId, ...]:
-    """Return the vertex whose changes an aggregate or a join takes. There is none if its rows are append-only.
+    """Return the vertex whose changes an aggregate, a join or top rows take. There is none if its rows are append-only.
 
     `columns` are those of its results. Raise InvalidPipelineError for updates that came through another vertex: that
     one passes on new rows only, so each would be added to the one that it replaces. Raise it too for a column that

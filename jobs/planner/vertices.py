@@ -15,6 +15,7 @@ from jobs.operators.keyed_vertices import (
     changing_aggregate_spec,
     enrich_spec,
     join_spec,
+    top_spec,
 )
 from jobs.operators.meanings import process_meanings
 from jobs.operators.spec import (
@@ -39,6 +40,8 @@ from jobs.pipeline.declarations import (
     ProcessVertex,
     SourceVertex,
     StagedVertex,
+    TakesChanges,
+    TopVertex,
     former_names_of_columns,
     inputs_of,
     vertices_of_changes,
@@ -70,16 +73,15 @@ def vertex_plan(vertex: StagedVertex | KeyedVertex, around: Around) -> VertexPla
 
 
 def _input_plan(reads: Input, around: Around, *, takes_changes: bool) -> InputPlan:
-    """Return how the input is read. Files of aggregates and joins may have kinds: an older pipeline may need them.
+    """Return how the input is read. Files of a changelog may have kinds: an older pipeline may need them.
 
     Rows in flight, which an unaligned cut holds, come from the pipeline of that time.
     """
     origin = around.vertices[reads.origin]
     reader = origin.source if isinstance(origin, SourceVertex) else None
     chain = in_turn([step.chain for step in reads.steps])
-    return InputPlan(
-        origin.rows, reader, chain, isinstance(origin, AggregateVertex | AppliedVertex | JoinVertex), takes_changes
-    )
+    of_changes = isinstance(origin, TakesChanges | AppliedVertex)
+    return InputPlan(origin.rows, reader, chain, of_changes, takes_changes)
 
 
 def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
@@ -124,6 +126,8 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
             )
         case AppliedVertex():
             return applied_changes_spec(rows=vertex.inputs[0].schema, function=vertex.function, **place)
+        case TopVertex():
+            return top_spec(rows=vertex.inputs[0].schema, function=vertex.function, **place)
         case ProcessVertex():
             return KeyedSpec(
                 inputs=tuple(KeyedInput(keys=reads.keys, schema=reads.schema) for reads in vertex.inputs),

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from jobs.operators import join
+from jobs.operators import counted_rows, join
 from jobs.operators.changes import ADDING, DELETE
 from jobs.operators.functions import Processed
 from spec.joining import JOINS, joins_add_up
@@ -17,7 +17,7 @@ _JOINS = Judge("model of joins", lambda seed: frozenset() if joins_add_up(seed) 
 
 @mutant(JOINS, _JOINS)
 def a_deleted_row_is_joined_as_a_new_one(patch: Patch) -> None:
-    patch.put(join, "ADDING", (*ADDING, DELETE))
+    patch.put(counted_rows, "ADDING", (*ADDING, DELETE))
 
 
 @mutant(JOINS, _JOINS)
@@ -69,9 +69,9 @@ def a_left_row_outlives_its_match(patch: Patch) -> None:
 
 @mutant(JOINS, _JOINS)
 def an_equal_row_is_joined_once(patch: Patch) -> None:
-    real = join._counted
+    real = counted_rows.counted
 
     def counted(parts: Sequence[pl.DataFrame], columns: Sequence[str]) -> pl.DataFrame:
         return real(parts, columns).with_columns(pl.col("_times").sign())
 
-    patch.put(join, "_counted", counted)
+    patch.put(join, "counted", counted)

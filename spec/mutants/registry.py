@@ -56,6 +56,7 @@ from spec.mutants import (
     stores,
     subtasks,
     texts,
+    top_rows,
     transactions,
     unreadable,
     upstream,
@@ -65,6 +66,7 @@ from spec.mutants.planting import Mutant
 _ROOMS = (
     changing,
     joining,
+    top_rows,
     applying,
     laying_out,
     contents,

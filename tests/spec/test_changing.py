@@ -5,6 +5,7 @@ import pytest
 from spec.applying import applied_changes_add_up
 from spec.changing import changes_add_up, cuts_hold_all_changes
 from spec.joining import joins_add_up
+from spec.top_rows import top_rows_add_up
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -17,6 +18,12 @@ def test_changes_add_up_to_the_batch_at_each_cut(seed):
 def test_joins_add_up_to_the_batch(seed):
     """Joins of all types over rows that come and go, some with a null as key (rule `joins-add-up`)."""
     assert joins_add_up(seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_top_rows_add_up_to_the_first_rows(seed):
+    """First rows of rows that only come, and of rows that come and go (rule `top-rows-add-up`)."""
+    assert top_rows_add_up(seed)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,0 +1,107 @@
+"""Keeps the first rows of each key in an order, and puts out the changes of these rows.
+
+Of an append-only stream the state of a key holds its first rows and no other, since no later row brings one of the
+others back. Of a changelog it holds all rows of the key: when a first row is taken back, the next one moves up. Each
+different row is kept once, with its count. A change that would take back a row that is not there is left out, as in
+joins.
+
+Two rows with the same place in the order are told apart by their other columns, in ascending order. So neither the
+arrival of rows nor the number of subtasks changes which rows are first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StructField, StructType
+
+from jobs.operators.changes import KIND
+from jobs.operators.counted_rows import TIMES, as_changes, as_lists, counted, kept, weighed
+from jobs.operators.functions import Processed
+
+ROWS: Final = "_top_rows"
+"""The state column with the kept rows."""
+
+_AHEAD: Final = "\0ahead"
+"""The column with the number of rows before a row: no column of a user begins so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A column by which rows are put in order. Null comes first, and last if it is descending, as in Spark SQL."""
+
+    column: str
+    descending: bool = False
+
+    def __str__(self) -> str:
+        """Return the order as a user writes it."""
+        return f"{self.column} desc" if self.descending else self.column
+
+
+@dataclass(frozen=True, slots=True)
+class TopRows:
+    """The keyed function. `columns` are those besides the keys; `number` is the column of a row's number, if any.
+
+    Rows have the column `_change_kind` if the input is a `changelog`.
+    """
+
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    order: tuple[Order, ...]
+    n: int
+    number: str | None
+    changelog: bool
+
+    @property
+    def table_keys(self) -> tuple[str, ...]:
+        """Return the columns that tell the rows apart; none if several rows of a key have no number."""
+        if self.number is not None:
+            return (*self.keys, self.number)
+        return self.keys if self.n == 1 else ()
+
+    def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
+        """Return the new state, and as output the changes of the first rows, with their kinds."""
+        columns = [*self.keys, *self.columns]
+        arrived = weighed(inputs[0], self.keys, self.keys, self.columns)
+        before = kept(state, ROWS, columns).cast(arrived.schema)
+        after = counted([before, arrived], columns).filter(pl.col(TIMES) > 0)
+        was, first = self._first(before), self._first(after)
+        held = as_lists(after if self.changelog else first, self.keys, ROWS, state.schema[ROWS])
+        shown = pl.concat([self._shown(first), self._shown(was).with_columns(-pl.col(TIMES))])
+        return Processed(state=held.select(state.columns), output=as_changes(shown, shown.drop(TIMES).columns))
+
+    def _first(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the first rows of each key in order, with the number of rows before each one in `_AHEAD`."""
+        rest = [name for name in self.columns if name not in {by.column for by in self.order}]
+        falling = [by.descending for by in self.order] + [False] * len(rest)
+        # Without another column than the keys, a key's rows are equal.
+        by = [*(order.column for order in self.order), *rest] or list(self.keys)
+        falling = falling or [False] * len(by)
+        ordered = rows.sort(by, descending=falling, nulls_last=falling)
+        ahead = (pl.col(TIMES).cum_sum() - pl.col(TIMES)).over(self.keys).alias(_AHEAD)
+        first = ordered.with_columns(ahead).filter(pl.col(_AHEAD) < self.n)
+        return first.with_columns(pl.min_horizontal(pl.col(TIMES), self.n - pl.col(_AHEAD)))
+
+    def _shown(self, first: pl.DataFrame) -> pl.DataFrame:
+        """Return these rows as they are put out."""
+        if self.number is None:
+            return first.drop(_AHEAD)
+        numbers = pl.int_ranges(pl.col(_AHEAD) + 1, pl.col(_AHEAD) + 1 + pl.col(TIMES)).alias(self.number)
+        numbered = first.with_columns(numbers).explode(self.number).with_columns(pl.col(self.number).cast(pl.Int32))
+        one = pl.lit(1, dtype=pl.Int64).alias(TIMES)
+        return numbered.select(*self.keys, *self.columns, self.number, one)
+
+
+def top_state(rows: StructType, keys: Sequence[str]) -> StructType:
+    """Return the columns of the state of `TopRows` over rows of this schema."""
+    others = [field for field in rows.fields if field.name not in (*keys, KIND)]
+    held = StructType([*others, StructField(TIMES, LongType())])
+    return StructType([*(rows[key] for key in keys), StructField(ROWS, ArrayType(held))])
+
+
+def top_output(rows: StructType, keys: Sequence[str], number: str | None) -> StructType:
+    """Return the columns of the first rows: the keys, the other columns, and their number."""
+    others = [field for field in rows.fields if field.name not in keys]
+    numbers = [] if number is None else [StructField(number, IntegerType())]
+    return StructType([*(rows[key] for key in keys), *others, *numbers])

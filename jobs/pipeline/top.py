@@ -1,0 +1,95 @@
+"""Declares the vertex that keeps the first rows of each key in an order. The input is append-only or a changelog."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal
+
+from pyspark.sql.types import StructType
+
+from checkpointing.identifiers import vertex_id
+from checkpointing.metadata.row_validity import NUMBER_MAX
+from jobs.operators.changes import KIND
+from jobs.operators.counted_rows import TIMES
+from jobs.operators.top_rows import ROWS, Order, TopRows, top_output
+from jobs.pipeline.columns import require_free, require_ordered, require_unique
+from jobs.pipeline.declarations import TopVertex
+from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.former_names import former_id
+from jobs.pipeline.streams import KeyedStream, Stream
+from jobs.pipeline.updates import changes_taken
+
+_DIRECTIONS: Final = {" desc": True, " asc": False}
+
+
+def top(
+    rows: KeyedStream,
+    id: str,  # noqa: A002 - its name
+    *,
+    n: int,
+    order_by: str | Sequence[str],
+    row_number: str | None = None,
+    renamed_from: str | None = None,
+) -> Stream:
+    """Return the first `n` rows of each key, as Spark SQL's `row_number() <= n` does over all rows so far.
+
+    `order_by` names one or more columns; write "total desc" for the greatest first. Nulls come first, and last with
+    desc. Rows that are alike there follow in ascending order of their other columns. `row_number` is the
+    name of a column for the number of a row, from 1. The stream is a changelog. With a `row_number`, and with n=1,
+    `upsert` can keep it.
+    `renamed_from` is the id that the vertex had before.
+    Raises InvalidNameError, and InvalidPipelineError for an `n` that is no number of rows, a column that is not there
+    or has no order, or updates that lost their kind.
+    """
+    name, where, reads = vertex_id(id), f"vertex {id}", rows.stream.as_input(rows.keys)
+    _require_number(where, n)
+    order = tuple(_orders(where, reads.schema, [order_by] if isinstance(order_by, str) else order_by, rows.keys))
+    output = top_output(reads.schema, rows.keys, row_number)
+    require_unique(where, [*output.names, ROWS, TIMES, KIND])
+    require_free(where, output.names)
+    declarations = rows.stream.declarations
+    changes_of = changes_taken(where, declarations, reads, ())
+    others = tuple(column for column in reads.schema.names if column not in rows.keys)
+    function = TopRows(rows.keys, others, order, n, row_number, bool(changes_of))
+    vertex = TopVertex(name, (reads,), output, function, renamed_from=former_id(renamed_from), changes_of=changes_of)
+    declarations.add(vertex)
+    return Stream(declarations, vertex.id, (), output)
+
+
+def deduplicate(
+    rows: KeyedStream,
+    id: str,  # noqa: A002 - its name
+    *,
+    order_by: str,
+    keep: Literal["first", "last"] = "first",
+    renamed_from: str | None = None,
+) -> Stream:
+    """Return one row of each key: the first or the last by the column `order_by`. It is `top` with n=1.
+
+    A row without a value in `order_by` is the first and never the last, if the key has another one.
+    Raises what `top` raises, and InvalidPipelineError for another word in `keep`.
+    """
+    if keep not in ("first", "last"):
+        raise InvalidPipelineError(f'vertex {id}: keep is {keep!r}; write "first" or "last"')
+    by = f"{order_by} desc" if keep == "last" else f"{order_by} asc"
+    return top(rows, id, n=1, order_by=by, renamed_from=renamed_from)
+
+
+def _require_number(where: str, n: object) -> None:
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= NUMBER_MAX:
+        raise InvalidPipelineError(f"{where}: n is {n!r}; write a whole number of rows from 1 to {NUMBER_MAX}")
+
+
+def _orders(where: str, rows: StructType, order_by: Sequence[str], keys: Sequence[str]) -> Iterator[Order]:
+    """Yield the columns of the order. Raise InvalidPipelineError for one that is not there, a key, or has no order."""
+    if not order_by:
+        raise InvalidPipelineError(f'{where}: order_by names no column; write one, as in order_by=["total desc"]')
+    for text in order_by:
+        column, falls = next(
+            ((text[: -len(end)].rstrip(), falls) for end, falls in _DIRECTIONS.items() if text.lower().endswith(end)),
+            (text, False),
+        )
+        require_ordered(where, rows, column, "order_by")
+        if column in keys:
+            raise InvalidPipelineError(
+                f"{where}: order_by names {column!r}, a key, and all rows of a key are alike in it; name another column"
+            )
+        yield Order(column, falls)
