@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from checkpointing.channel_items import StagedSegment
 from checkpointing.commit.cleanup import (
     CleanupFacts,
     ListedFile,
@@ -22,13 +23,15 @@ from checkpointing.commit.cleanup import (
 )
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
-from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
+from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 from spec.machines.judging import expect
 from spec.named_files import named_files
 
 TABLE = TableName("gold/by_key")
+IN_FLIGHT = ("flying", "flying-beside")
+"""The kinds of the files of one segment in flight."""
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 """No reservation lasts longer."""
@@ -89,7 +92,7 @@ class CleanupMachine(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         """Complete a checkpoint. It subsumes the last one, drops its cut, and deletes its own files."""
-        private = [_path(kind, self.version) for kind in ("state", "flying")]
+        private = [_path(kind, self.version) for kind in ("state", *IN_FLIGHT)]
         self.version += 1
         record = _record(self.version)
         self.files.there |= named_files(record)
@@ -160,9 +163,12 @@ def _path(kind: str, number: int) -> str:
 
 
 def _record(number: int) -> CheckpointRecord:
-    """Return a checkpoint with a table's file, a file of state, and a file that only its entry names."""
-    table, state, flying = (FileHandle(_path(kind, number), 1, 1, 1) for kind in ("table", "state", "flying"))
-    keyed = tuple(KeyedFile(file, KeyedFileKind.BASE, 0, 7, Version(Generation(1), number)) for file in (state, flying))
+    """Return a checkpoint with a table's file, a file of state, and files in flight that only its entry names."""
+    table, state, *flying = (FileHandle(_path(kind, number), 1, 1, 1) for kind in ("table", "state", *IN_FLIGHT))
+    keyed = KeyedFile(state, KeyedFileKind.BASE, 0, 7, Version(Generation(1), number))
+    channel = ChannelId(EdgeId(VertexId("read"), VertexId("count")), 0)
+    held = ChannelState(channel, (StagedSegment(tuple(flying)),))
+    subtask = SubtaskSnapshot(state=(keyed,), in_flight=(held,))
     return CheckpointRecord(
         job="small",
         checkpoint=CheckpointId(number),
@@ -170,9 +176,7 @@ def _record(number: int) -> CheckpointRecord:
         generation=Generation(1),
         nonce=str(number),
         max_parallelism=8,
-        vertices=(
-            VertexRecord(vertex=VertexId("count"), micro_batch=number, subtasks=(SubtaskSnapshot(state=keyed),)),
-        ),
+        vertices=(VertexRecord(vertex=VertexId("count"), micro_batch=number, subtasks=(subtask,)),),
         tables=(TableRecord(table=TABLE, mode=TableMode.UPSERT, files=(table,), parent_version=number - 1),),
         statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
     )

@@ -1,9 +1,14 @@
 """Plants bugs in reservations: which files a reader's reservation keeps from clean-ups, and for how long."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from checkpointing.channel_items import Segment, StagedSegment
 from checkpointing.commit import cleanup
 from checkpointing.commit.cleanup import Reservation
+from checkpointing.handles import FileHandle
+from checkpointing.metadata import files
+from checkpointing.snapshots import SubtaskSnapshot
 from spec.machines.cleanup import HOUR_MS, LAPSED_GOES, RESERVED_STAYS
 from spec.mutants.judges import CLEANUP
 from spec.mutants.planting import Patch, mutant
@@ -45,6 +50,18 @@ def a_reservation_counts_for_an_hour_whatever_its_lease(patch: Patch) -> None:
     patch.function(cleanup, "standing", standing)
 
 
+@mutant(RESERVED_STAYS, CLEANUP)
+def an_entry_names_only_the_first_file_of_a_segment_in_flight(patch: Patch) -> None:
+    """A clean-up deletes the other file, so the next reader reserves a cut that is no longer whole."""
+    real = files.handles_of_snapshot
+
+    def handles_of_snapshot(snapshot: SubtaskSnapshot) -> Iterator[FileHandle]:
+        held = (replace(each, segments=tuple(map(_with_one_file, each.segments))) for each in snapshot.in_flight)
+        return real(replace(snapshot, in_flight=tuple(held)))
+
+    patch.function(files, "handles_of_snapshot", handles_of_snapshot)
+
+
 @mutant(LAPSED_GOES, CLEANUP)
 def a_reader_that_was_killed_keeps_its_cut_for_ever(patch: Patch) -> None:
     def standing(reservations: Iterable[Reservation], _now_ms: int) -> tuple[Reservation, ...]:
@@ -59,3 +76,7 @@ def a_lease_of_forty_hours_counts_for_forty(patch: Patch) -> None:
         return tuple(each for each in reservations if now_ms < each.lapses_ms)
 
     patch.function(cleanup, "standing", standing)
+
+
+def _with_one_file(segment: Segment) -> Segment:
+    return StagedSegment(segment.files[:1]) if isinstance(segment, StagedSegment) else segment
