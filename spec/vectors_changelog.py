@@ -76,7 +76,7 @@ def skip_reason(_legend: Mapping[str, Any], case: Case) -> str | None:
     """Return why the product has nothing that this case could run on."""
     if case["kind"] == _JOIN:
         return vectors_joins.skip_reason(case)
-    if case["kind"] in (vectors_top.DEDUP, vectors_top.TOP):
+    if case["kind"] in vectors_top.KINDS:
         return vectors_top.skip_reason(case)
     if case["kind"] != _GROUPED:
         return f"no operator of the kind {case['kind']} takes changes"
@@ -87,7 +87,7 @@ def skip_reason(_legend: Mapping[str, Any], case: Case) -> str | None:
 
 def run_case(_legend: Mapping[str, Any], case: Case) -> list[str]:
     """Run one case. Return what does not hold."""
-    if case["kind"] in (vectors_top.DEDUP, vectors_top.TOP):
+    if case["kind"] in vectors_top.KINDS:
         return list(vectors_top.problems(case))
     return list(vectors_joins.problems(case) if case["kind"] == _JOIN else _problems(case))
 

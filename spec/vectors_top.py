@@ -1,8 +1,11 @@
-"""Runs Flink's cases of top rows and of deduplication on the function that the product's tasks call.
+"""Runs Flink's cases of top rows, deduplication and upsert sinks on the function that the product's tasks call.
 
 Flink puts equal rows in the order of their arrival. The product knows no arrival that the rows do not tell. So here
 each row gets its arrival as a last column, the order ends with it, and the output leaves it out. A pipeline would use
 the position that a source gives each row.
+
+A sink keeps the last row of each key of a changelog whose keys are not unique. In a pipeline, that is `deduplicate`
+with `keep="last"`, and `upsert`. So only the tables are compared in these cases.
 """
 
 from collections import Counter
@@ -22,6 +25,8 @@ Row = tuple[Any, ...]
 
 DEDUP: Final = "dedup"
 TOP: Final = "topn"
+SINK: Final = "upsert_sink"
+KINDS: Final = (DEDUP, TOP, SINK)
 
 _ARRIVAL: Final = "arrival"
 _PLACE: Final = "place"
@@ -32,6 +37,8 @@ def skip_reason(case: Case) -> str | None:
     given = case["given"]
     if any(event[0] == "ttl_time" and event[1] >= given["ttl"] for event in case["events"]):
         return "state has no time-to-live"
+    if case["kind"] == SINK and _replaces(case):
+        return "an update comes without the row that it replaces, as in no changelog here"
     if case["kind"] == TOP and given["rank"] != "row_number":
         return f"top knows row numbers only, no {given['rank']}"
     if "end_column" in given or (case["kind"] == TOP and given["end"] is None):
@@ -44,6 +51,9 @@ def problems(case: Case) -> Iterator[str]:
 
     A case of Flink that runs on several algorithms runs here on both: on an append-only input and on a changelog.
     """
+    if case["kind"] == SINK:
+        yield from _problems_of_table(case)
+        return
     inserts = all(event[2] == INSERT for event in case["events"] if event[0] == "element")
     for changelog in (False, True) if inserts else (True,):
         yield from _problems(case, changelog=changelog)
@@ -73,6 +83,42 @@ def _problems(case: Case, *, changelog: bool) -> Iterator[str]:
             out = Counter()
 
 
+def _problems_of_table(case: Case) -> Iterator[str]:
+    """Yield where the sink's table differs from Flink's: the rows by key, after each event."""
+    run, key = _Run(case, changelog=True), case["given"]["key"]
+    table: Counter[Row] = Counter()
+    wanted: dict[Any, Row] = {}
+    expected = {entry["after"]: entry["out"] for entry in case["expect"]}
+    for index, (word, *args) in enumerate(case["events"]):
+        if word == "element":
+            table.update(run.take([(args[1], tuple(args[2]))], adds_only=False))
+        if word == "snapshot_restore":
+            run.restore()
+        for kind, row in expected.get(index, ()):
+            if kind in ADDING:
+                wanted[row[key]] = tuple(row)
+            else:
+                del wanted[row[key]]
+        got = {row: times for row, times in table.items() if times}
+        if index in expected and Counter(wanted.values()) != Counter(got):
+            yield f"after {index}: expected the table {[*wanted.values()]}, got {got}"
+
+
+def _replaces(case: Case) -> bool:
+    """Return whether a row is to be found by its upsert key, since no equal one is there."""
+    place, live = case["given"]["upsert_key"], list[Row]()
+    for _, _, kind, row, _ in (event for event in case["events"] if event[0] == "element"):
+        if kind in ADDING:
+            if place is not None and any(row[place] == each[place] for each in live):
+                return True
+            live.append(tuple(row))
+        elif tuple(row) in live:
+            live.remove(tuple(row))
+        else:
+            return True
+    return False
+
+
 def _adds_only(case: Case) -> bool:
     """Return whether the case's output says only what is added: Flink then leaves each row before an update out."""
     given = case["given"]
@@ -96,7 +142,7 @@ class _Run:
         self._names = [f"c{place}" for place in range(len(first))]
         fields = [StructField(name, _kind(value)) for name, value in zip(self._names, first, strict=True)]
         rows = StructType([*fields, StructField(_ARRIVAL, LongType())])
-        keys = (f"c{given['key'] if case['kind'] == DEDUP else given['partition']}",)
+        keys = (f"c{given['partition'] if case['kind'] == TOP else given['key']}",)
         others = tuple(name for name in rows.names if name not in keys)
         order, count, self._start = _declared(case)
         numbered = bool(given.get("rank_number")) or self._start > 1
@@ -154,8 +200,8 @@ def _declared(case: Case) -> tuple[tuple[Order, ...], int, int]:
     given = case["given"]
     if case["kind"] == TOP:
         return (Order(f"c{given['order']}"), Order(_ARRIVAL)), given["end"], given["start"]
-    arrival = Order(_ARRIVAL, descending=given["keep"] == "last")
-    if given["time"] == "processing":
+    arrival = Order(_ARRIVAL, descending=given.get("keep", "last") == "last")
+    if given.get("time", "processing") == "processing":
         return (arrival,), 1, 1
     return (Order(f"c{given['row_time']}", arrival.descending), arrival), 1, 1
 

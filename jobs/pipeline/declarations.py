@@ -347,8 +347,8 @@ def _way_to_a_table(vertex: Declared) -> str:
             'row_number="nth", and write them with upsert'
         )
     return (
-        "no column of it is known to be unique. Aggregate the joined rows by the columns that are, and write the "
-        "aggregate with upsert"
+        "no column of it is known to be unique. Aggregate or deduplicate the joined rows by the columns that are, and "
+        "write the result with upsert"
     )
 
 

@@ -1,5 +1,6 @@
 """Flink's own cases of aggregates over a changelog hold for the functions that the tasks call."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,18 @@ def test_a_wrong_expectation_is_reported():
     wrong = {**case, "expect": [{"after": 2, "out": [["+I", ["a", 1, 7]]]}]}
     (problem,) = vectors_changelog.run_case(LEGEND, wrong)
     assert problem.startswith("after 2: expected Counter({(True, ('a', 1, 7)): 1}) too, got Counter(")
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "said"),
+    [
+        ("topn", ["+I", ["a", 1, 5, 3]], r"after 3, changelog: expected \{\('a', 1, 5, 3\): 1\}, got"),
+        ("upsert_sink", ["+I", [1, 1, "no"]], r"expected the table \[\(1, 1, 'no'\)\], got \{\(1, 1, 'a"),
+    ],
+)
+def test_a_wrong_expectation_of_top_rows_is_reported(kind, wrong, said):
+    """Another first row is expected than the one that comes."""
+    case = next(case for case in RUN if case["kind"] == kind and case["name"].startswith("ours#"))
+    first = case["expect"][0]["after"]
+    found = vectors_changelog.run_case(LEGEND, {**case, "expect": [{"after": first, "out": [wrong]}]})
+    assert re.search(said, found[0])
