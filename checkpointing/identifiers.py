@@ -47,6 +47,11 @@ def vertex_id(text: str) -> VertexId:
     return VertexId(_matched(_WORD, "id", text))
 
 
+def output_name(text: str) -> str:
+    """Return `text` as the name of a vertex's output. Raise InvalidNameError, naming the rule that it breaks."""
+    return _matched(_WORD, "output", text)
+
+
 def hook_name(text: str) -> HookName:
     """Return `text` as a master hook's name. Raise InvalidNameError, naming the rule that it breaks."""
     return HookName(_matched(_WORD, "hook name", text))

@@ -3,8 +3,8 @@
 A function that holds rows back also says what to emit when the input ends.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import polars as pl
@@ -15,11 +15,13 @@ class Processed:
     """What a keyed function returns.
 
     `state` has the new row of each touched key, key columns first. A touched key that is missing in it loses its state.
-    `output` has the rows to emit.
+    `output` has the rows to emit. `outputs` has those of the function's named outputs, by name; one that is missing has
+    no rows.
     """
 
     state: pl.DataFrame
     output: pl.DataFrame
+    outputs: Mapping[str, pl.DataFrame] = field(default_factory=dict)
 
 
 class KeyedFunction(Protocol):

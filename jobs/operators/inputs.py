@@ -18,6 +18,7 @@ from checkpointing.columns import columns_then
 from checkpointing.handles import FileHandle
 from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
+from jobs.operators.named_outputs import of_output
 from jobs.operators.scanned import Scanned
 from jobs.operators.schemas import arrow_schema, nullable_schema
 from jobs.operators.spec import Chain, InputPlan, InvalidSpecError, TaskSteps
@@ -66,13 +67,14 @@ def _scans(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> lis
     """Return the parts of files with all rows of an input. There are none if Spark must read it, or nothing is."""
     if plan.of_changes:
         return []
+    own = list(of_output(segments, plan.output, plan.outputs))
     scans: list[RowScan] = [
         FileScan(root=str(warehouse), name=file.path, first=0, end=file.rows, bytes=file.bytes)
-        for segment in segments
+        for segment in own
         if isinstance(segment, StagedSegment)
         for file in segment.files
     ]
-    slices = [segment for segment in segments if isinstance(segment, SourceSlice)]
+    slices = [segment for segment in own if isinstance(segment, SourceSlice)]
     if slices:
         of_source = plan.reader.scans(slices) if isinstance(plan.reader, OffersScans) else None
         if of_source is None:
@@ -157,8 +159,9 @@ def _called(schema: StructType, names: Sequence[str]) -> StructType:
 
 
 def _parts(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Iterator[DataFrame]:
-    slices = [segment for segment in segments if isinstance(segment, SourceSlice)]
-    paths = [file.path for segment in segments if isinstance(segment, StagedSegment) for file in segment.files]
+    own = list(of_output(segments, plan.output, plan.outputs))
+    slices = [segment for segment in own if isinstance(segment, SourceSlice)]
+    paths = [file.path for segment in own if isinstance(segment, StagedSegment) for file in segment.files]
     if slices:
         if plan.reader is None:
             raise InvalidSpecError(f"source {slices[0].source} has slices to read, but the plan names no reader for it")

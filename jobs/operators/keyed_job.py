@@ -24,6 +24,7 @@ from jobs.operators.arrived import BLOCK, EXCHANGED, SUBTASK, TAG, WAKING, Split
 from jobs.operators.functions import EndsInput
 from jobs.operators.inputs import in_schema, renamed_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
+from jobs.operators.named_outputs import NamedOutputs
 from jobs.operators.reports import REPORT_SCHEMA
 from jobs.operators.scan_tasks import ScanTasks
 from jobs.operators.scanned import KeyedScan, Scanned, keyed_scan, shares_of
@@ -215,6 +216,9 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
         state_table=paths.state_table(spec.vertex),
         state_schema=arrow_schema(spec.state),
         output_schema=arrow_schema(spec.output),
+        outputs=NamedOutputs(
+            paths.channel(spec.vertex), {name: arrow_schema(rows) for name, rows in spec.outputs.items()}
+        ),
         state=effect.state or ((),) * spec.parallelism,
         backend=spec.backend,
         target=_target(spec, effect),

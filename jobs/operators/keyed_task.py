@@ -22,6 +22,7 @@ from jobs.operators.changes import added, changes_of, deleted_keys, with_kind
 from jobs.operators.changing import ChangingAggregates
 from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
 from jobs.operators.join import JoinFunction
+from jobs.operators.named_outputs import NamedOutputs, joined
 from jobs.operators.own_keys import require_own_keys
 from jobs.operators.reports import TaskReport, report_batch
 from jobs.operators.top_rows import TopRows
@@ -67,19 +68,24 @@ class UpsertTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """What a function has made of a micro-batch: output, state files, changes of the output, keys that are gone."""
+    """What a function has made of a micro-batch: output, state files, changes of the output, keys that are gone.
+
+    `named` has the rows of the named outputs.
+    """
 
     output: pl.DataFrame
     state: tuple[KeyedFile, ...]
     changes: pl.DataFrame | None = None
     gone: pl.DataFrame | None = None
+    named: Mapping[str, pl.DataFrame] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTask:
     """All that the tasks of one micro-batch need. `state[i]` are subtask i's live state files, oldest first.
 
-    `channel` takes output for downstream vertices that goes to no append table; None if there is none. With
+    `outputs` are the function's named outputs. `channel` takes output for downstream vertices that goes to no append
+    table; None if there is none. With
     `emits_changes` it takes the changes of the output instead, whatever the table is. With `end_of_input` the
     function's `end_of_input`, if it has one, is called after the rows. Subtasks that are `outdated` rewrite their
     range of the state with the declared columns, even without rows. Those of `outdated_ranges` rewrite their range of
@@ -97,6 +103,7 @@ class KeyedTask:
     state_table: TableName
     state_schema: pa.Schema
     output_schema: pa.Schema
+    outputs: NamedOutputs
     state: tuple[tuple[KeyedFile, ...], ...]
     backend: StateBackend
     target: AppendTarget | UpsertTarget | None
@@ -152,7 +159,7 @@ class KeyedTask:
         emitted = self._write_changes(made.changes) if self.emits_changes else written
         return TaskReport(
             subtask=subtask,
-            emitted=emitted if self.emits else (),
+            emitted=(*(emitted if self.emits else ()), *self.outputs.write(self.writer, made.named)),
             staged=self._staged(written),
             state=made.state,
             ranges=self._ranges(subtask, own, arrived, made),
@@ -232,37 +239,40 @@ class KeyedTask:
         if touched.is_empty() and ends is None and not state.outdated:
             return Computed(output=empty_frame(self.output_schema), state=())
         loaded = state.load()
-        output, delta = self._of_rows(loaded, rows, touched)
+        result, delta = self._of_rows(loaded, rows, touched)
+        results = [result]
         if ends is not None:
             last, ended = self._of_end(
                 ends, apply_change(loaded, StateChange(KeyedFileKind.DELTA, state.range, delta), self.keys)
             )
-            output, delta = pl.concat([output, last]), superseded(delta, ended, self.keys)
+            results.append(last)
+            delta = superseded(delta, ended, self.keys)
         written = (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
-        return Computed(output=output, state=written)
+        output, named = pl.concat([each.output for each in results]), joined([each.outputs for each in results])
+        return Computed(output=output, state=written, named=named)
 
     def _of_rows(
         self, loaded: pl.DataFrame, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
-    ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the output of the rows, and the delta of the state."""
+    ) -> tuple[Processed, pl.DataFrame]:
+        """Return the function's result for the rows, and the delta of the state."""
         before = of_keys(loaded, touched, self.keys)
+        state = before.drop(KEY_GROUP)
         if touched.is_empty():
-            return empty_frame(self.output_schema), change_of(before, before.drop(KEY_GROUP), touched, self.keys)
-        result = self._conformed(
-            self.function.process([frame.drop(KEY_GROUP) for frame in rows], before.drop(KEY_GROUP))
-        )
+            result = self._conformed(Processed(state, empty_frame(self.output_schema)))
+        else:
+            result = self._conformed(self.function.process([frame.drop(KEY_GROUP) for frame in rows], state))
         self._require_own(result.output, touched)
-        return result.output, change_of(before, result.state, touched, self.keys)
+        return result, change_of(before, result.state, touched, self.keys)
 
-    def _of_end(self, function: EndsInput, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the output at the end of input, and the delta of the range's state."""
+    def _of_end(self, function: EndsInput, state: pl.DataFrame) -> tuple[Processed, pl.DataFrame]:
+        """Return the function's result at the end of input, and the delta of the range's state."""
         before = state.drop(KEY_GROUP)
         result = self._conformed(function.end_of_input(before))
         every = state.select(KEY_GROUP, *self.keys)
         self._require_own(result.output, every)
         touched = every.clear() if result.state.equals(before) else every
         after = before.clear() if touched.is_empty() else result.state
-        return result.output, change_of(of_keys(state, touched, self.keys), after, touched, self.keys)
+        return result, change_of(of_keys(state, touched, self.keys), after, touched, self.keys)
 
     def _require_own(self, output: pl.DataFrame, own: pl.DataFrame) -> None:
         """Raise ForeignKeyError for an upsert row under another subtask's key. With one subtask it never raises."""
@@ -273,6 +283,7 @@ class KeyedTask:
         return Processed(
             state=conform(result.state, self.state_schema, self.operator, "state"),
             output=conform(result.output, self.output_schema, self.operator, "output"),
+            outputs=self.outputs.conformed(self.operator, result.outputs),
         )
 
     def _touched(self, rows: Sequence[pl.DataFrame]) -> pl.DataFrame:

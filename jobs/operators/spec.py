@@ -64,7 +64,8 @@ class InputPlan:
     `schema` is the schema of the rows on the channel. `reader` reads source slices; None if the
     upstream vertex is not a source. `chain` holds the transformations and the filter of row rules, applied lazily.
     A channel `of_changes` may hold the kinds of changes. An operator that `takes_changes` gets each change with its
-    kind, and other operators get the rows that are added.
+    kind, and other operators get the rows that are added. `output` is the named output that is read, and `outputs` are
+    the names of all that the upstream vertex has.
     """
 
     schema: StructType
@@ -72,6 +73,8 @@ class InputPlan:
     chain: Chain | None = None
     of_changes: bool = False
     takes_changes: bool = False
+    output: str | None = None
+    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +139,9 @@ class KeyedSpec:
     """A vertex with keyed state: one exchange into ranges of key groups, and one keyed function.
 
     `state` is the schema of a state row: the key columns (named as in the first input), then the
-    function's own. `output` is the schema of the rows that the function emits. They go to `table` if there is one, and
-    to the downstream channels if `emits`; with `emits_changes` the channels get the changes of these rows. An upsert
+    function's own. `output` is the schema of the rows that the function emits, `outputs` has those of its named
+    outputs, which downstream vertices read. The rows of `output` go to `table` if there is one, and to the downstream
+    channels if `emits`; with `emits_changes` the channels get the changes of these rows. An upsert
     table's keys must include the vertex's keys, under the same names, so that all rows of a table key meet in one
     subtask. `outdated` are the paths of restored state and upsert files
     that have other columns; a subtask that holds one rewrites its range. `meanings` say how the function's own state
@@ -158,6 +162,7 @@ class KeyedSpec:
     outdated: frozenset[str] = frozenset()
     meanings: tuple[ColumnMeaning, ...] = ()
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, StructType] = field(default_factory=dict)
 
     @property
     def keys(self) -> tuple[str, ...]:

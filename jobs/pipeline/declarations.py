@@ -34,12 +34,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What a vertex reads: the rows of `origin` after these steps; `schema` is theirs then."""
+    """What a vertex reads: the rows of `origin` after these steps; `schema` is theirs then.
+
+    `output` is the named output of `origin` whose rows they are. None: its own output.
+    """
 
     origin: VertexId
     steps: tuple[Step, ...]
     schema: StructType
     keys: tuple[str, ...] = ()
+    output: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ class EnrichVertex:
 
 @dataclass(frozen=True, slots=True)
 class ProcessVertex:
-    """A keyed process function; `state` has the key columns, then the function's own.
+    """A keyed process function; `state` has the key columns, then the function's own; `outputs` are the named ones.
 
     `columns_renamed_from` are old names of columns of its state and its output, by the new ones.
     """
@@ -152,6 +156,7 @@ class ProcessVertex:
     table: OutputTable | None = None
     renamed_from: VertexId | None = None
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, StructType] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +205,11 @@ Declared = SourceVertex | StagedVertex | KeyedVertex
 def inputs_of(vertex: Declared) -> tuple[Input, ...]:
     """Return what a vertex reads; a source reads no vertex."""
     return () if isinstance(vertex, SourceVertex) else vertex.inputs
+
+
+def named_outputs_of(vertex: Declared) -> Mapping[str, StructType]:
+    """Return the columns of a vertex's named outputs."""
+    return vertex.outputs if isinstance(vertex, ProcessVertex) else {}
 
 
 def former_names_of_columns(vertex: Declared) -> Mapping[str, str]:

@@ -2,25 +2,33 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from pyspark.sql.types import StructType
 
-from checkpointing.identifiers import vertex_id
-from jobs.operators.functions import KeyedFunction
+from checkpointing.identifiers import VertexId, output_name, vertex_id
+from jobs.operators.functions import KeyedFunction, MergesPartials
 from jobs.operators.meanings import InvalidStateVersionError, process_meanings
 from jobs.pipeline.columns import require_free, require_unique
-from jobs.pipeline.declarations import Input, ProcessVertex
+from jobs.pipeline.declarations import Declared, Input, ProcessVertex
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_columns, former_id
+
+NO_OUTPUTS: Final[Mapping[str, StructType]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The columns of a process function: its state's own, and what it puts out; `renamed`: old names by new ones."""
+    """The columns of a process function: its state's own, and what it puts out; `renamed`: old names by new ones.
+
+    `outputs` are those of its named outputs.
+    """
 
     state: StructType
     output: StructType
     renamed: Mapping[str, str]
+    outputs: Mapping[str, StructType]
 
 
 def process_vertex(
@@ -31,6 +39,14 @@ def process_vertex(
     require_unique(f"{where}, state", [*keys, *state.names])
     require_free(where, [*keys, *state.names])
     require_unique(f"{where}, output", output.names)
+    outputs = {output_name(named): schema for named, schema in rows.outputs.items()}
+    for named, schema in outputs.items():
+        _require_columns_of_output(f"{where}, output {named!r}", schema)
+    if outputs and isinstance(function, MergesPartials):
+        raise InvalidPipelineError(
+            f"{where}: its function merges partials, so its output is its new state and it has no other outputs; "
+            "take the methods `partials` and `merged` away, or leave `outputs` out"
+        )
     keyed = StructType([*[inputs[0].schema[key] for key in keys], *state.fields])
     try:
         process_meanings(function, keyed, keys)
@@ -44,7 +60,31 @@ def process_vertex(
         keyed,
         renamed_from=former_id(renamed_from),
         columns_renamed_from=former_columns(where, keys, _own(keys, state, output), rows.renamed),
+        outputs=outputs,
     )
+
+
+def named_output(vertex: Declared | None, origin: VertexId, name: str) -> StructType:
+    """Return the columns of this named output. Raise InvalidPipelineError if the vertex has none of that name."""
+    if not isinstance(vertex, ProcessVertex):
+        raise InvalidPipelineError(
+            f"output {name!r} of {origin}: only the stream that process(...) returns has named outputs; call output on "
+            "it before any other step"
+        )
+    if name not in vertex.outputs:
+        have = ", ".join(vertex.outputs) or "none"
+        raise InvalidPipelineError(
+            f"vertex {origin} has no output {name!r}; it has {have}. Declare it, as in "
+            f"process(..., outputs={{{name!r}: StructType(...)}})"
+        )
+    return vertex.outputs[name]
+
+
+def _require_columns_of_output(where: str, schema: StructType) -> None:
+    """Raise InvalidPipelineError for columns that nobody can write."""
+    if not getattr(schema, "fields", ()):
+        raise InvalidPipelineError(f"{where}: give its columns as a StructType with at least one field, not {schema!r}")
+    require_unique(where, schema.names)
 
 
 def _own(keys: Sequence[str], *schemas: StructType) -> tuple[str, ...]:

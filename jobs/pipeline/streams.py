@@ -35,13 +35,13 @@ from jobs.pipeline.declarations import (
     KeyedVertex,
     OutputTable,
     RowCheck,
-    SourceVertex,
     StagedVertex,
     Step,
 )
+from jobs.pipeline.direct import unkept_keyed_vertex, unkept_union, with_table
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_columns, former_id, former_table, require_id_of_its_own
-from jobs.pipeline.processing import Rows, process_vertex
+from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, process_vertex
 from jobs.pipeline.quality import good_rows, require_judgeable, row_rules, suite_of
 from jobs.pipeline.steps import dropped, selected, with_column
 from jobs.pipeline.tables import NOTHING, append_table, description_of, upsert_table
@@ -54,12 +54,16 @@ from jobs.state.files import NONE_RENAMED
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The rows of vertex `origin` after `steps`; `schema` is theirs. Made by a Pipeline."""
+    """The rows of vertex `origin` after `steps`; `schema` is theirs. Made by a Pipeline.
+
+    They are those of its output `named`, or of its own output.
+    """
 
     declarations: Declarations
     origin: VertexId
     steps: tuple[Step, ...]
     schema: StructType
+    named: str | None = None
 
     # -------------------------------------------------------------- stateless steps
 
@@ -121,7 +125,7 @@ class Stream:
         """
         require_id_of_its_own(f"table {name}", id, id_renamed_from)
         table = append_table(name, self.schema, partition_by, sink, renamed_from)
-        vertex = self._unkept_union() or self._unkept_keyed_vertex()
+        vertex = unkept_union(self._direct) or unkept_keyed_vertex(self._direct)
         if id is None and vertex is not None:
             self.declarations.amend(replace(vertex, table=table))
             return self
@@ -148,7 +152,7 @@ class Stream:
         `sink` or `partition_by` does not fit.
         """
         name = table_name(name)
-        vertex = self._unkept_keyed_vertex()
+        vertex = unkept_keyed_vertex(self._direct)
         if vertex is None:
             raise InvalidPipelineError(
                 f"table {name}: only the direct output of a keyed vertex that writes no table yet can be upserted; "
@@ -166,7 +170,7 @@ class Stream:
         A table that exists gets them with the next checkpoint that changes it. Others that it has stay as they are.
         Raises InvalidPipelineError for a column that the table lacks, and for a property of Delta or Tidemark.
         """
-        vertex, table = self._with_table(f"describe_table on {self.origin}: it describes a table")
+        vertex, table = with_table(self._direct, f"describe_table on {self.origin}: it describes a table")
         says = description_of(table, self.schema, comment, columns, properties)
         self.declarations.amend(replace(vertex, table=replace(table, says=says)))
         return self
@@ -195,8 +199,8 @@ class Stream:
         require_unique(f"vertex {place}", [*self.schema.names, FAILED])
         if id is not None:
             return self._staged(id, None, check, id_renamed_from).transform(good_rows(check.rules))
-        vertex = self._vertex()
-        if not isinstance(vertex, StagedVertex) or self.steps or vertex.check is not None:
+        vertex = self._direct
+        if not isinstance(vertex, StagedVertex) or vertex.check is not None:
             raise InvalidPipelineError(
                 f"quarantine {quarantine}: rows are checked right after table(..., id=...), once; "
                 "elsewhere by a vertex of its own, as in check_rows(..., id=...)"
@@ -210,13 +214,20 @@ class Stream:
         If one fails, nothing of the epoch becomes visible and the tick ends. Must follow `table`. `suite` is the
         name of the expectations together; None means the table's name. Raises InvalidPipelineError.
         """
-        vertex, table = self._with_table(f"expect on {self.origin}: a suite judges a table")
+        vertex, table = with_table(self._direct, f"expect on {self.origin}: a suite judges a table")
         require_judgeable(table)
         named = suite_of(suite or table.name.replace("/", "_"), table.name, self.schema, expectations)
         self.declarations.amend(replace(vertex, table=replace(table, suite=named)))
         return self
 
-    # -------------------------------------------------------------- keys
+    # -------------------------------------------------------------- named outputs and keys
+
+    def output(self, name: str) -> "Stream":
+        """Return the rows that a process function puts out under this name, as declared with `process(outputs=)`.
+
+        Call it on the stream that `process` returns. Raises InvalidPipelineError for a name that was not declared.
+        """
+        return Stream(self.declarations, self.origin, (), named_output(self._direct, self.origin, name), name)
 
     def key_by(self, *keys: str) -> "KeyedStream":
         """Key the rows by these columns; raise InvalidPipelineError unless each is there, once."""
@@ -234,31 +245,12 @@ class Stream:
 
     def as_input(self, keys: tuple[str, ...] = ()) -> Input:
         """Return the stream as what a vertex reads."""
-        return Input(self.origin, self.steps, self.schema, keys)
+        return Input(self.origin, self.steps, self.schema, keys, self.named)
 
-    def _vertex(self) -> Declared:
-        return self.declarations.vertex(self.origin)
-
-    def _with_table(self, where: str) -> tuple[StagedVertex | KeyedVertex, OutputTable]:
-        """Return the vertex whose direct output this is, and its table. `where` begins the message without one."""
-        vertex = self._vertex()
-        if isinstance(vertex, SourceVertex) or vertex.table is None or self.steps:
-            raise InvalidPipelineError(f"{where}; write it right after table(...)")
-        return vertex, vertex.table
-
-    def _unkept_keyed_vertex(self) -> KeyedVertex | None:
-        """Return the keyed vertex whose direct output this is, unless it writes a table already."""
-        vertex = self._vertex()
-        if isinstance(vertex, SourceVertex | StagedVertex) or self.steps or vertex.table is not None:
-            return None
-        return vertex
-
-    def _unkept_union(self) -> StagedVertex | None:
-        """Return the union whose direct output this is, unless it writes a table already."""
-        vertex = self._vertex()
-        if isinstance(vertex, StagedVertex) and len(vertex.inputs) > 1 and vertex.table is None and not self.steps:
-            return vertex
-        return None
+    @property
+    def _direct(self) -> Declared | None:
+        """The vertex whose own output this is, without a step."""
+        return self.declarations.vertex(self.origin) if not self.steps and self.named is None else None
 
     def _staged(self, id: str, table: OutputTable | None, check: RowCheck | None, renamed_from: str | None) -> "Stream":
         name, before = vertex_id(id), former_id(renamed_from)
@@ -309,6 +301,7 @@ class KeyedStream:
         *,
         state: StructType,
         output: StructType,
+        outputs: Mapping[str, StructType] = NO_OUTPUTS,
         renamed_from: str | None = None,
         columns_renamed_from: Mapping[str, str] = NONE_RENAMED,
     ) -> Stream:
@@ -317,10 +310,11 @@ class KeyedStream:
         After an aggregate its input rows are updates: each replaces the row before of its key. Its output counts as
         append-only. So a function that adds updates up must add only the difference to the row before.
         A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
+        `outputs` are the columns of further outputs by name: see `Stream.output`.
         `renamed_from` is the id that the vertex had before: it keeps its state. `columns_renamed_from` are old names by
         the new ones, of columns of the state and of the upsert table: they keep their values.
         """
-        rows = Rows(state, output, columns_renamed_from)
+        rows = Rows(state, output, columns_renamed_from, outputs)
         vertex = process_vertex((self.as_input(),), id, function, rows, renamed_from)
         return _declared(self.stream.declarations, vertex)
 
@@ -378,16 +372,17 @@ class ConnectedStreams:
         *,
         state: StructType,
         output: StructType,
+        outputs: Mapping[str, StructType] = NO_OUTPUTS,
         renamed_from: str | None = None,
         columns_renamed_from: Mapping[str, str] = NONE_RENAMED,
     ) -> Stream:
         """Run a keyed function of two inputs; `state` has its own columns (the left keys come before them).
 
         A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
-        `renamed_from` and `columns_renamed_from` are as in `KeyedStream.process`.
+        `outputs`, `renamed_from` and `columns_renamed_from` are as in `KeyedStream.process`.
         """
         inputs = (self.left.as_input(), self.right.as_input())
-        vertex = process_vertex(inputs, id, function, Rows(state, output, columns_renamed_from), renamed_from)
+        vertex = process_vertex(inputs, id, function, Rows(state, output, columns_renamed_from, outputs), renamed_from)
         return _declared(self.left.stream.declarations, vertex)
 
 

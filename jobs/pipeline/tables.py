@@ -18,6 +18,7 @@ from pyspark.sql.types import (
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, table_name
+from jobs.operators.named_outputs import OUTPUT
 from jobs.pipeline.columns import require_columns, require_keys, require_unique
 from jobs.pipeline.declarations import KeyedVertex, OutputTable, former_names_of_columns, keys_of_rows
 from jobs.pipeline.failures import InvalidPipelineError
@@ -98,6 +99,8 @@ def _partition_columns(
                 f"{where}: column {name!r} is a {kind.simpleString()}, and only texts, whole numbers, dates and "
                 "booleans can lay a table out; derive such a column with with_column, as a date of a timestamp"
             )
+        if name == OUTPUT:
+            raise InvalidPipelineError(f"{where}: folders of {name!r} are Tidemark's own; rename the column")
         if name in renamed:
             raise InvalidPipelineError(
                 f"{where}: column {name!r} is renamed from {renamed[name]!r}, and the table's files lie in folders of "

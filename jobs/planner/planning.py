@@ -18,6 +18,7 @@ from jobs.pipeline.declarations import (
     OutputTable,
     SourceVertex,
     inputs_of,
+    named_outputs_of,
     tables_of,
     vertices_of_changes,
 )
@@ -48,7 +49,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
     _require_changes_once(vertices, used)
     around = Around(
         vertices={vertex.id: vertex for vertex in vertices},
-        read=frozenset(reads.origin for vertex in vertices for reads in inputs_of(vertex)),
+        read=frozenset(reads.origin for vertex in vertices for reads in inputs_of(vertex) if reads.output is None),
         changelogs=frozenset(name for vertex in vertices for name in vertices_of_changes(vertex)),
         parallelism=pipeline.parallelism if parallelism is None else parallelism,
         max_parallelism=used.max_parallelism,
@@ -102,6 +103,14 @@ def _require_all_read(job: JobName, vertices: Sequence[Declared]) -> None:
         raise InvalidPipelineError(
             f"pipeline {job}: nothing reads source {idle[0]}; keep it in a table, key it, or leave it out"
         )
+    taken = {(reads.origin, reads.output) for vertex in vertices for reads in inputs_of(vertex)}
+    for vertex in vertices:
+        left = [name for name in named_outputs_of(vertex) if (vertex.id, name) not in taken]
+        if left:
+            raise InvalidPipelineError(
+                f"pipeline {job}: nothing reads the output {left[0]!r} of vertex {vertex.id}; keep it in a table, "
+                f"as in output({left[0]!r}).table(..., id=...), or leave it out"
+            )
     if not vertices:
         raise InvalidPipelineError(f"pipeline {job}: it has no source")
 

@@ -44,6 +44,7 @@ from jobs.pipeline.declarations import (
     TopVertex,
     former_names_of_columns,
     inputs_of,
+    named_outputs_of,
     vertices_of_changes,
 )
 from jobs.pipeline.steps import in_turn
@@ -53,6 +54,8 @@ from jobs.state.backends import StateBackend
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
     """The rest of a pipeline, as a vertex's plan needs it: all vertices, those that are read, how keyed ones run.
+
+    A vertex of which only named outputs are read is not among those that are `read`.
 
     `changelogs` are the vertices whose changes another one takes.
     """
@@ -81,7 +84,9 @@ def _input_plan(reads: Input, around: Around, *, takes_changes: bool) -> InputPl
     reader = origin.source if isinstance(origin, SourceVertex) else None
     chain = in_turn([step.chain for step in reads.steps])
     of_changes = isinstance(origin, TakesChanges | AppliedVertex)
-    return InputPlan(origin.rows, reader, chain, of_changes, takes_changes)
+    outputs = named_outputs_of(origin)
+    rows = origin.rows if reads.output is None else outputs[reads.output]
+    return InputPlan(rows, reader, chain, of_changes, takes_changes, reads.output, tuple(outputs))
 
 
 def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
@@ -134,6 +139,7 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
                 function=vertex.function,
                 state=vertex.state,
                 output=vertex.rows,
+                outputs=vertex.outputs,
                 meanings=process_meanings(vertex.function, vertex.state, vertex.inputs[0].keys),
                 **place,
             )

@@ -54,14 +54,17 @@ class StagedFiles:
         """Return the same writer with a stopwatch that starts now; a task calls this first."""
         return replace(self, watch=Stopwatch())
 
-    def write(self, table: TableName, rows: pa.Table, encoding: Encoding = Encoding.PLAIN) -> FileHandle:
+    def write(
+        self, table: TableName, rows: pa.Table, encoding: Encoding = Encoding.PLAIN, *, folder: str = ""
+    ) -> FileHandle:
         """Write these rows to a new file staged for `table` (also a state's or a channel's) and return its handle.
 
+        `folder` is the folder of a partition (`checkpointing.partitions`), if the file is to lie in one.
         Raise StagedFileError if the file can't be written, for example because the disk is full.
         """
         with self.watch.writing():
             content = _parquet(rows, encoding)
-            handle = self._handle(table, rows, content)
+            handle = self._handle(table, rows, content, folder)
             _place(self.root, handle.path, content)
         return handle
 

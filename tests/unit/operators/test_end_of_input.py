@@ -1,6 +1,6 @@
 """The end of input in a keyed task, without Spark. Every key of the range ends, with or without rows (F4)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 import pyarrow as pa
@@ -14,6 +14,7 @@ from jobs.operators.arrived import BLOCK, SUBTASK, TAG, WAKING, Splitter
 from jobs.operators.enrich import EnrichFunction
 from jobs.operators.functions import Processed
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
+from jobs.operators.named_outputs import NamedOutputs
 from jobs.operators.own_keys import ForeignKeyError
 from jobs.operators.reports import report_from
 from jobs.sinks.staged_files import StagedFiles
@@ -45,6 +46,7 @@ class Bench:
     files: tuple = ()
     table_files: tuple = ()
     micro_batch: int = 0
+    outputs: dict = field(default_factory=dict)
 
     def run(self, *rows, end=False):
         """Run rows, with a list of tuples for each input. Return the report, or None if there is none."""
@@ -82,6 +84,7 @@ class Bench:
             state_table=TableName("_tidemark/j/state/silver"),
             state_schema=self.state_schema,
             output_schema=self.output_schema,
+            outputs=NamedOutputs(TableName("_tidemark/j/channels/silver"), self.outputs),
             state=(self.files, *[()] * (self.parallelism - 1)),
             backend=IncrementalBackend(self.policy),
             target=append if self.mode is TableMode.APPEND else upsert,
@@ -207,6 +210,34 @@ def test_a_users_function_ends_its_keys_into_an_upsert_table(tmp_path):
     bench.run([("a", 4)], end=True)
     assert [("a", 3), ("b", 1)] == bench.read(file.file for file in bench.table_files)
     assert {} == bench.state()
+
+
+@dataclass(frozen=True, slots=True)
+class Narrates(Sessions):
+    """Puts out a line for each key of its rows, and one for each key that ends."""
+
+    def process(self, inputs, state):
+        done = super(Narrates, self).process(inputs, state)
+        return replace(done, outputs={"lines": _lines(inputs[0].unique("k"), "rows")})
+
+    def end_of_input(self, state):
+        return replace(super(Narrates, self).end_of_input(state), outputs={"lines": _lines(state, "end")})
+
+
+def _lines(keys, said):
+    return keys.select("k", line=pl.lit(said))
+
+
+def test_a_named_output_has_its_rows_in_files_of_its_own(tmp_path):
+    """Those of the last rows and those of the end. The function's own output lies elsewhere."""
+    lines = pa.schema([("k", pa.string()), ("line", pa.string())])
+    one = (InputLayout(schema=LEFT, keys=("k",)),)
+    bench = Bench(
+        str(tmp_path), Narrates(), one, COUNT, COUNT, TableMode.UPSERT, outputs={"lines": lines, "none": lines}
+    )
+    (file,) = bench.run([("a", 1), ("b", 1)], end=True).emitted
+    assert "channels/silver/_data/1/_output=lines/silver-1-" in file.path
+    assert [("a", "end"), ("a", "rows"), ("b", "end"), ("b", "rows")] == bench.read([file])
 
 
 @dataclass(frozen=True, slots=True)
