@@ -5,6 +5,7 @@ import random
 import pytest
 from pyspark.sql.types import LongType
 
+from checkpointing.job.restoring import CutDoesNotFitError
 from jobs.reading import Cuts
 from tidemark import Pipeline, SequenceSource, count, deduplicate, join, max_of, sum_of, top
 from tidemark.testing import Trial
@@ -139,3 +140,30 @@ def test_a_kill_between_first_rows_changes_nothing(tmp_path, spark):
     trial.kill("after:AppendRow#2", spark_cores=1, every_rows=40, slice_rows_max=20, retained=9)
     trial.run(every_rows=40, slice_rows_max=20, retained=9)
     assert all(judge(spark, trial.warehouse, FIXED).values())
+
+
+def deduplicating(order_by, *, counted=False):
+    """Return what builds one vertex of first rows, over rows or over their counts."""
+
+    def build(data):
+        pipeline = Pipeline("tops", parallelism=2)
+        rows = pipeline.source("rows", SequenceSource({"a": 90}, keys=7)).select("key", "n").key_by("key")
+        rows = rows.aggregate("counts", n=count()).key_by("key") if counted else rows
+        top(rows, "first", n=1, order_by=order_by).upsert("gold/first")
+        return pipeline
+
+    return build
+
+
+def test_first_rows_in_another_order_do_not_go_on_from_the_kept_ones(tmp_path):
+    """The rows that would be first now were not kept. The tick is refused by name, and the old pipeline goes on."""
+    trial = Trial(deduplicating("n"), tmp_path)
+    trial.run(every_rows=30, slice_rows_max=10, checkpoints=1)
+    meant = r"column _top_rows was first_1_of_new_rows\(n bigint\) and is now first_1_of_new_rows\(n desc bigint\)"
+    for other, says in (
+        (deduplicating("n desc"), meant),
+        (deduplicating("n", counted=True), "'first' takes the changes of 'counts', and would take back rows that"),
+    ):
+        with pytest.raises(CutDoesNotFitError, match=says):
+            Trial(other, tmp_path).run()
+    assert trial.run().polars("gold/first").collect().sort("key")["n"].to_list() == [0, 1, 2, 3, 4, 5, 6]
