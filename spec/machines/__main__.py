@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each of the 25 machines. Some 130 to 170 of them are
+The nightly profile takes 2,000 runs of up to 200 steps of each of the 26 machines. Some 130 to 170 of them are
 taken, so four machines together take more than a million.
 """
 
@@ -27,6 +27,7 @@ from spec.machines.gate import GATE_MACHINES
 from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.keeping import KeepingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
+from spec.machines.pausing import PauseMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.subtask import SubtaskMachine
@@ -44,6 +45,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     OutsideTransactionMachine,
     ReadersMachine,
     CutGroupsMachine,
+    PauseMachine,
     RepairMachine,
     LineMachine,
     *JOB_MACHINES.values(),

@@ -9,14 +9,14 @@ from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import FailJob, RequestFailed, RequestSucceeded
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId
-from checkpointing.job import judgements
+from checkpointing.job import judgements, pause
 from checkpointing.job.door import JobDoor
 from checkpointing.job.judgements import Judged
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.pause import Pause
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import JudgementFailed, RunMicroBatch, SavepointKind, TableCheckFailed, TablesChecked
-from spec.mutants.judges import DECLINES, DECLINES_WITH_QUOTAS
+from spec.mutants.judges import DECLINES, PAUSE
 from spec.mutants.planting import Patch, mutant
 
 _Answer = RequestSucceeded | RequestFailed
@@ -141,15 +141,30 @@ def _pause_otherwise(patch: Patch, changed: Callable[[Pause, bool], int]) -> Non
 
 @mutant("pauses", DECLINES)
 def every_pause_takes_a_second(patch: Patch) -> None:
-    _pause_otherwise(patch, lambda pause, succeeded: 0)
+    _pause_otherwise(patch, lambda its, succeeded: 0)
 
 
 @mutant("pauses", DECLINES)
 def the_first_pause_takes_two_seconds(patch: Patch) -> None:
-    _pause_otherwise(patch, lambda pause, succeeded: max(1, pause._in_a_row))
+    _pause_otherwise(patch, lambda its, succeeded: max(1, its._in_a_row))
 
 
-@mutant("pauses", DECLINES_WITH_QUOTAS)
+@mutant("pauses", PAUSE)
+def a_pause_grows_beyond_a_minute(patch: Patch) -> None:
+    patch.put(pause, "LONGEST_MS", 2 * pause.LONGEST_MS)
+
+
+@mutant("pauses", PAUSE)
+def a_savepoint_that_failed_begins_a_pause(patch: Patch) -> None:
+    real = Pause.answered
+
+    def answered(self: Pause, effect: _Answer, kind: SavepointKind | None, now_ms: int) -> None:
+        real(self, effect, None if isinstance(effect, RequestFailed) else kind, now_ms)
+
+    patch.put(Pause, "answered", answered)
+
+
+@mutant("pauses", PAUSE)
 def a_success_does_not_shorten_the_next_pause(patch: Patch) -> None:
     real = Pause.answered
 

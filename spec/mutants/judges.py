@@ -23,6 +23,7 @@ from spec.machines.gate import GATE_MACHINES
 from spec.machines.judging import BrokenRuleError
 from spec.machines.keeping import KeepingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
+from spec.machines.pausing import PauseMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.subtask import SubtaskMachine
@@ -116,11 +117,6 @@ QUOTAS = Judge("simulator with quotas", partial(_simulated, orders_max=6), 400)
 TRANSACTIONS = Judge("simulator with transactions", partial(_simulated, savepoints_max=2, transaction_rows=5), 400)
 RESTARTS = Judge("simulator with restarts", partial(_simulated, savepoints_max=1, restarts=True), 400)
 DECLINES = Judge("simulator with declines", partial(_simulated, declines=True), 400)
-DECLINES_WITH_QUOTAS = Judge(
-    "simulator with declines, quotas and rows that come meanwhile",
-    partial(_simulated, declines=True, orders_max=6, arrivals_max=3),
-    400,
-)
 UNREADABLE = Judge("simulator with splits that cannot be read", partial(_simulated, polls_fail=True), 400)
 UPSTREAM = Judge(
     "simulator with cuts of another job",
@@ -227,6 +223,7 @@ SUBTASK = Judge("subtask machine", _by_machine(SubtaskMachine), 60)
 OUTSIDE_TRANSACTIONS = Judge("machine of outside transactions", _by_machine(OutsideTransactionMachine), 60)
 READERS = Judge("machine of the splits' turns", _by_machine(ReadersMachine), 60)
 CUT_GROUPS = Judge("machine of cuts of other jobs", _by_machine(CutGroupsMachine), 60)
+PAUSE = Judge("machine of the pause after failures", _by_machine(PauseMachine), 60)
 REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
 LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)
 ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 60)

@@ -256,7 +256,6 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "jitter makes a delay longer than the longest": 26,
     "an approval counts the checkpoints of another generation": 5,
     "an approval forgets what was measured": 5,
-    "a success does not shorten the next pause": 80,
     "a delay counts as quiet time": 12,
     "a late publication rolls back newer transactions": 19,
     "a start rolls back before it rolls forward": 36,
