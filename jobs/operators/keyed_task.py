@@ -32,7 +32,16 @@ from jobs.state.backend import RangeState
 from jobs.state.backends import StateBackend
 from jobs.state.failures import KeyGroupError
 from jobs.state.frames import arrow_of, conform, empty_frame
-from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, change_of, of_keys, superseded
+from jobs.state.merge import (
+    DELETED,
+    KEY_GROUP,
+    StateChange,
+    apply_change,
+    change_of,
+    of_keys,
+    superseded,
+    without_unchanged,
+)
 from jobs.state.upsert_range import UpsertRange
 from jobs.state.worker_copy import COPIES
 
@@ -204,8 +213,11 @@ class KeyedTask:
         changes = conform(done.output, with_kind(self.output_schema), self.operator, "output")
         held = conform(done.state, self.state_schema, self.operator, "state")
         delta = change_of(before, held, touched, self.keys)
+        gone = None
+        if isinstance(function, TopRows):  # most rows come after the first ones, and change nothing
+            delta = without_unchanged(delta, before, self.keys)
+            gone = deleted_keys(changes, function.table_keys)
         written = (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
-        gone = deleted_keys(changes, function.table_keys) if isinstance(function, TopRows) else None
         return Computed(output=added(changes), state=written, changes=changes, gone=gone)
 
     def _applied(

@@ -18,6 +18,9 @@ DELETED = "_deleted"
 _PIECES_MAX = 8
 """The largest number of chunks of a state frame."""
 
+_BEFORE = "\0"
+"""Prefix of the old columns beside the new ones: no column of a user begins with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
@@ -68,6 +71,18 @@ def change_of(before: pl.DataFrame, after: pl.DataFrame, touched: pl.DataFrame, 
             lost.with_columns(pl.lit(value=True).alias(DELETED)),
         ]
     )
+
+
+def without_unchanged(delta: pl.DataFrame, before: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Return a delta without the rows that are as in `before`, the state of the touched keys. Tombstones stay."""
+    others = [name for name in before.columns if name not in (KEY_GROUP, *keys)]
+    was = before.select(
+        *keys, *(pl.col(name).alias(_BEFORE + name) for name in others), pl.lit(value=True).alias(_BEFORE)
+    )
+    both = delta.join(was, on=list(keys), how="left", nulls_equal=True)
+    there = pl.col(_BEFORE).fill_null(value=False) & ~pl.col(DELETED)
+    same = pl.all_horizontal(there, *(pl.col(name).eq_missing(pl.col(_BEFORE + name)) for name in others))
+    return both.filter(~same).select(delta.columns)
 
 
 def _chosen(state: pl.DataFrame, others: pl.DataFrame, keys: Sequence[str], *, present: bool) -> pl.DataFrame:

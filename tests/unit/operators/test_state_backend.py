@@ -18,7 +18,7 @@ from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend
 from jobs.state.compaction import CompactionPolicy, live_files
 from jobs.state.failures import StateFileError, StateTooLargeError
 from jobs.state.files import schema_of
-from jobs.state.merge import KEY_GROUP, change_of, of_keys
+from jobs.state.merge import DELETED, KEY_GROUP, change_of, of_keys, without_unchanged
 from jobs.state.worker_copy import CopyUses, WorkerCopies
 from spec.flink.key_groups import subtask_of
 
@@ -303,3 +303,29 @@ def test_an_outdated_range_is_written_as_a_whole(tmp_path):
     assert ("key",) == keys_of(schema_of(root, written.file))
     after = replace(backend(root, [written], WHOLE, policy, WorkerCopies()), schema=wider)
     assert {"a": 1.0, "b": 2.0} == content(after)
+
+
+_VALUES = st.one_of(st.none(), st.integers(0, 1))
+_STATES = st.dictionaries(
+    st.one_of(st.none(), st.sampled_from("abc")), st.tuples(_VALUES, st.lists(_VALUES, max_size=2))
+)
+
+
+def _frame(rows):
+    schema = {KEY_GROUP: pl.Int32, "key": pl.String, "value": pl.Int64, "kept": pl.List(pl.Struct({"n": pl.Int64}))}
+    return pl.DataFrame(
+        [(0, key, value, [{"n": each} for each in kept]) for key, (value, kept) in rows.items()], schema, orient="row"
+    )
+
+
+@given(before=_STATES, after=_STATES)
+def test_a_row_that_stays_as_it_is_is_in_no_delta(before, after):
+    """Every key was touched. The delta has the new and changed rows, and a tombstone for each key that is gone."""
+    was, now = _frame(before), _frame(after)
+    touched = pl.concat([was, now]).select(KEY_GROUP, "key").unique()
+    delta = without_unchanged(change_of(was, now.drop(KEY_GROUP), touched, ("key",)), was, ("key",))
+    assert [*was.columns, DELETED] == delta.columns
+    changed = {key for key, row in after.items() if key not in before or before[key] != row}
+    gone = before.keys() - after.keys()
+    assert sorted(map(str, [*changed, *gone])) == sorted(map(str, delta["key"]))
+    assert set(delta.filter(DELETED)["key"]) == gone
