@@ -20,7 +20,8 @@ def wrongly_netted(history: History) -> Iterator[str]:
 
     If an upsert or state table consists of other files than at the parent, it is published as exactly its files; if it
     has none any more, as empty. An append table gets no file that its parent's cut shows already. Entries that no tick
-    wrote say in another way what they do to a table.
+    wrote say in another way what they do to a table. But any entry that takes files out of an append table says what
+    the table showed then. Without that, nobody notices if the table's log goes back before the entry is published.
     """
     began: dict[Generation, DoorStarted] = {}
     entries: dict[CheckpointId, CheckpointRecord] = {}
@@ -37,6 +38,7 @@ def wrongly_netted(history: History) -> Iterator[str]:
                 cuts |= {checkpoint: dict(versions) for checkpoint, versions in corrected}
             case RowCommitted(record):
                 entries[record.checkpoint] = record
+                yield from _planned_on_nothing(record)
                 if record.generation in began and not at_rest(record):
                     door = began[record.generation]
                     restored = door.restored
@@ -62,6 +64,13 @@ def _added_again(record: CheckpointRecord, shown: Mapping[TableName, frozenset[s
         again = shown.get(table.table, frozenset()).intersection(file.path for file in table.adds)
         if again:
             yield f"entry {record.checkpoint} adds {min(again)} to {table.table}, which its parent's cut shows already"
+
+
+def _planned_on_nothing(record: CheckpointRecord) -> Iterator[str]:
+    for table in record.tables:
+        on = table.planned_on or NO_CHECKPOINT
+        if table.removes and not NO_CHECKPOINT < on < record.checkpoint:
+            yield f"entry {record.checkpoint} takes files out of {table.table}, and says that it showed {on}"
 
 
 def _files_other(record: CheckpointRecord, parent: CheckpointRecord | None, graph: JobGraph) -> Iterator[str]:

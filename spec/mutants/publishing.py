@@ -10,7 +10,7 @@ from checkpointing.commit.two_phase import CommitEffect, CommitState, TwoPhaseCo
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import TableName, VertexId
+from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.messages import RowAppended
 from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind, TableRecord, VertexRecord
 from spec.mutants.judges import COMMIT, RELEASES, SAVEPOINTS, SIMULATOR
@@ -163,3 +163,17 @@ def an_append_table_gets_the_files_of_its_parent_once_more(patch: Patch) -> None
         return (*(file for each in before for file in each.adds), *real(table, now, parent))
 
     patch.put(net, "_net_files", net_files)
+
+
+@mutant("tables-follow", RELEASES)
+def a_renamed_table_forgets_what_its_log_showed(patch: Patch) -> None:
+    _net_otherwise(patch, of_tables=lambda tables: [_planned(each, None) for each in tables])
+
+
+@mutant("tables-follow", RELEASES)
+def a_renamed_table_is_planned_on_what_is_still_to_come(patch: Patch) -> None:
+    _net_otherwise(patch, of_tables=lambda tables: [_planned(each, CheckpointId(10**6)) for each in tables])
+
+
+def _planned(table: TableRecord, on: CheckpointId | None) -> TableRecord:
+    return table.model_copy(update={"planned_on": on}) if table.planned_on is not None else table
