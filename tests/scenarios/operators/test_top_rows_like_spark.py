@@ -38,6 +38,7 @@ def building(steps):
         first = top(own.key_by("c"), "first", n=steps["n"], order_by="value desc")
         counted = rows.key_by("key").aggregate("counted", n_of=count(), total=sum_of("value"), least=max_of("n"))
         counted = counted.with_column("j", steps["j"], LongType()).transform(lambda each: each.filter(steps["filter"]))
+        deduplicate(counted.key_by("key"), "having", order_by="n_of").upsert("gold/having")
         order = [f"o{place}" + " desc" * by.endswith(" desc") for place, by in enumerate(steps["order"])]
         for place, by in enumerate(steps["order"]):
             counted = counted.with_column(f"o{place}", by.removesuffix(" desc"), LongType())
@@ -82,6 +83,7 @@ def sql_of(steps):
         f"select *, row_number() over (partition by nth order by total desc, n, j, key, value) as place from ({both})"
     )
     return {
+        "gold/having": f"select key, n_of, total, least from ({counted})",
         "gold/latest": f"select c, key, n, value from ({latest}) where nth = 1",
         "gold/ranked": ranked,
         "gold/sizes": f"select nth, count(*) as rows, sum(total) as sum from ({ranked}) group by nth",
