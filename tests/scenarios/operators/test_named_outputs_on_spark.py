@@ -4,8 +4,12 @@ import polars as pl
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
+from checkpointing.identifiers import JobName
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.at_rest.rollback import roll_back
 from jobs.reading import Cuts
-from tidemark import Pipeline, Processed, SequenceSource, count
+from jobs.stores.warehouse import Warehouse
+from tidemark import Pipeline, Processed, SequenceSource, count, join
 from tidemark.testing import TickFailedError, Trial
 
 pytestmark = pytest.mark.spark
@@ -96,6 +100,73 @@ def test_each_cut_shows_each_output_whole_over_a_restart_and_a_rescale(tmp_path,
     cuts = judge(trial.warehouse)
     assert len(cuts) > 3
     assert sum(ROWS.values()) == cuts[-1].polars("bronze/rows").collect().height
+
+
+def test_a_rollback_takes_each_output_back(tmp_path, spark):
+    """Every table shows what it showed at the first cut, read by cut and without. The next tick ends exactly."""
+    trial = Trial(build, tmp_path)
+    trial.run(**SMALL)
+    first, *_, last = judge(trial.warehouse)
+    before = first.polars("bronze/rows").collect()
+    assert before.height < last.polars("bronze/rows").collect().height
+    roll_back(Warehouse(trial.warehouse, ProtocolPaths(JobName("sorted"))), first.checkpoint)
+    for table, rows in expected(before).items():
+        shown = pl.read_delta(str(trial.warehouse / table)).select(rows.columns)
+        assert sorted(rows.rows()) == sorted(shown.rows()), table
+    trial.run(**SMALL)
+    newest = judge(trial.warehouse)[-1]
+    assert sum(ROWS.values()) == newest.polars("bronze/rows").collect().height
+
+
+RARE = 77
+"""The number of the only rows that are alerts."""
+
+
+class Watches:
+    """Puts each row out, and as `alerts` the rows of one number: most micro-batches have none."""
+
+    def process(self, inputs, state):
+        """Keep the greatest number of each key."""
+        (rows,) = inputs
+        now = pl.concat([rows.select("key", "n"), state.select("key", "n")]).group_by("key").max()
+        each = rows.select("n", "key", "split")
+        return Processed(state=now, output=each, outputs={"alerts": each.filter(pl.col("n") == RARE)})
+
+
+def watched(data):
+    """Return a pipeline in which vertices read both outputs of one function: a union, and a join."""
+    pipeline = Pipeline("watched", parallelism=2)
+    rows = pipeline.source("rows", SequenceSource(ROWS, keys=KEYS)).table("bronze/rows", id="bronze")
+    number = StructType().add("n", LongType())
+    done = rows.key_by("key").process("watch", Watches(), state=number, output=ODD, outputs={"alerts": ODD})
+    alerts = done.output("alerts")
+    done.union(alerts.with_column("n", "-n", LongType()), id="both").table("silver/both")
+    wanted = alerts.select("key", "n").transform(_called_at, StructType().add("key", LongType()).add("at", LongType()))
+    join(done.key_by("key"), wanted.key_by("key"), "met").table("silver/met")
+    return pipeline
+
+
+def _called_at(rows):
+    return rows.withColumnRenamed("n", "at")
+
+
+def test_one_vertex_may_read_two_outputs_and_one_of_them_may_be_empty_for_long(tmp_path, spark):
+    """A union and a join read both. Neither confuses the two, and micro-batches without an alert pass."""
+    trial = Trial(watched, tmp_path)
+    trial.run(checkpoints=1, **SMALL)
+    trial.run(**SMALL)
+    cuts = trial.cuts.all()
+    alerts_in = []
+    for cut in cuts:
+        rows = cut.polars("bronze/rows").collect().select("n", "key", "split")
+        alerts = rows.filter(pl.col("n") == RARE)
+        both = pl.concat([rows, alerts.with_columns(-pl.col("n"))])
+        met = rows.join(alerts.select("key", at="n"), on="key")
+        for table, made in (("silver/both", both), ("silver/met", met)):
+            found = cut.polars(table).select(made.columns).collect()
+            assert sorted(made.rows()) == sorted(found.rows()), (cut, table)
+        alerts_in.append(alerts.height)
+    assert (0, 2) == (alerts_in[0], alerts_in[-1])
 
 
 def test_a_clean_up_deletes_files_of_outputs_that_were_taken(tmp_path, spark):
