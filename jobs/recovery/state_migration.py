@@ -29,8 +29,9 @@ from checkpointing.renamed_columns import ColumnRenames, column_renames, renamed
 from checkpointing.state_evolution import Column, StateSchema, changes, renamed_inside, under_new_names
 from checkpointing.state_meaning import ColumnMeaning, meaning_changes, renaming_of, still_held
 from checkpointing.state_meaning import under_new_names as meanings_under_new_names
+from jobs.operators.named_outputs import UnknownOutputError, of_output
 from jobs.operators.schemas import arrow_schema, nullable_schema
-from jobs.operators.spec import KeyedSpec, VertexPlan
+from jobs.operators.spec import InputPlan, KeyedSpec, VertexPlan
 from jobs.planner import JobPlan
 from jobs.state.backend import keys_of
 from jobs.state.files import schemas_of
@@ -85,14 +86,18 @@ def all_changes(plan: JobPlan, restored: CheckpointRecord, migrations: Migration
 
 
 def _of_rows_in_flight(plan: JobPlan, restored: CheckpointRecord, root: Root) -> Iterator[Change]:
-    """Yield, refused, each renamed column that rows in flight have under its old name alone: it would be null."""
+    """Yield, refused, each renamed column that rows in flight have under its old name alone: it would be null.
+
+    Raises CutDoesNotFitError for rows in flight of a named output that the pipeline no longer has.
+    """
     for channel, segment in in_flight(restored):
         edge = channel.edge
         if not isinstance(segment, StagedSegment) or edge not in plan.graph.edges:
             continue
-        now = plan.vertices[edge.downstream].inputs[edge.input].schema.names
+        reads = plan.vertices[edge.downstream].inputs[edge.input]
+        files, now = _files_of_output(restored, edge.upstream, segment, reads), reads.schema.names
         above = _renamed_above(plan.graph, edge.downstream)
-        for footer in schemas_of(str(root), segment.files) if above else ():
+        for footer in schemas_of(str(root), files) if above else ():
             for new, old in columns_then(now, footer.names if footer is not None else (), above).items():
                 refused = (
                     f"these rows have the name {old}. Run the version with the name {old} until it is caught up, and "
@@ -100,6 +105,17 @@ def _of_rows_in_flight(plan: JobPlan, restored: CheckpointRecord, root: Root) ->
                 )
                 thing = f"rows in flight from {edge.upstream!r}"
                 yield Change(kind=ChangeKind.NAME, thing=thing, column=new, was=old, now=new, refused=refused)
+
+
+def _files_of_output(
+    restored: CheckpointRecord, upstream: VertexId, segment: StagedSegment, reads: InputPlan
+) -> tuple[FileHandle, ...]:
+    """Return the files that the input reads. The others on its channel are of other outputs, with other columns."""
+    try:
+        of_input = tuple(of_output([segment], reads.output, reads.outputs))
+    except UnknownOutputError as error:
+        raise CutDoesNotFitError(f"checkpoint {restored.checkpoint}, vertex {upstream!r}: {error}") from error
+    return tuple(file for own in of_input if isinstance(own, StagedSegment) for file in own.files)
 
 
 def _renamed_above(graph: JobGraph, vertex: VertexId) -> dict[str, str]:

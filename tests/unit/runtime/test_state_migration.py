@@ -209,3 +209,58 @@ def test_rows_in_flight_under_the_old_name_of_a_renamed_column_are_refused(cut, 
     with pytest.raises(CutDoesNotFitError, match="rows in flight from 'sums': column total was n and is now total"):
         plan_with_migrations(now, record, tmp_path)
     assert plan_with_migrations(before, record, tmp_path)
+
+
+def keyed_rows(name):
+    """Return the columns of rows with a key and a number of this name."""
+    return StructType().add("key", LongType()).add(name, LongType())
+
+
+def sorting(own, outputs=("late", "odd"), **renamed):
+    """Return the plan of a function with these named outputs. `counts` reads the first one, whose number is `total`."""
+    pipeline = Pipeline(JOB)
+    numbers = pipeline.source("numbers", SequenceSource({"a": 1}, keys=1)).key_by("key")
+    done = numbers.process(
+        "sums",
+        Nothing(),
+        state=StructType().add("seen", LongType()),
+        output=keyed_rows(own),
+        outputs={name: keyed_rows("total") for name in outputs},
+        columns_renamed_from=renamed,
+    ).table("s/own")
+    for name in outputs[1:]:
+        done.output(name).table(f"s/{name}", id=name)
+    done.output(outputs[0]).key_by("key").aggregate("counts", rows=count()).upsert("s/t")
+    return plan(pipeline)
+
+
+@pytest.fixture
+def flying(cut, tmp_path):
+    """Return a maker of cuts that hold one file of each output in flight to `counts`, with these columns."""
+
+    def of(before, own, *outputs):
+        channel = TableName(f"_tidemark/{JOB}/channels/sums")
+        writer = StagedFiles(str(tmp_path), JOB, Generation(1), VertexId("sums"), 7)
+        places = {"": keyed_rows(own)} | {f"_output={name}": keyed_rows("total") for name in outputs}
+        rows = {folder: arrow_schema(schema).empty_table() for folder, schema in places.items()}
+        files = tuple(writer.write(channel, content, folder=folder) for folder, content in rows.items())
+        held = ChannelState(ChannelId(EdgeId(VertexId("sums"), COUNTS, 0), 0), (StagedSegment(files),))
+        was = VertexRecord(vertex=COUNTS, micro_batch=1, subtasks=(SubtaskSnapshot(in_flight=(held,)),))
+        return cut(before)[0].model_copy(update={"vertices": (was,)})
+
+    return of
+
+
+def test_rows_in_flight_of_another_output_do_not_refuse_a_rename(flying, tmp_path):
+    """They lie in the same channel, and `counts` passes over them. They have the old name, its own rows never had."""
+    record = flying(sorting("n"), "n", "late", "odd")
+    assert plan_with_migrations(sorting("total", total="n"), record, tmp_path)
+
+
+def test_an_output_with_rows_in_flight_may_not_be_taken_away(flying, tmp_path):
+    """The tick is refused before it claims the job. The message names checkpoint, vertex and output."""
+    record = flying(sorting("n"), "n", "late", "odd")
+    says = "checkpoint 7, vertex 'sums': 0 rows in flight are of the output 'odd', which .* no longer has: put"
+    with pytest.raises(CutDoesNotFitError, match=says):
+        plan_with_migrations(sorting("n", ("late",)), record, tmp_path)
+    assert plan_with_migrations(sorting("n"), record, tmp_path)
