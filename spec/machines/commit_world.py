@@ -24,6 +24,7 @@ SOURCE: Final = VertexId("source")
 SINK: Final = VertexId("sink")
 NUMBERS: Final = TableName("out/numbers")
 COUNT: Final = TableName("out/count")
+_ON_THE_LINE: Final = (RowKind.CHECKPOINT, RowKind.ROLLBACK)
 GRAPH: Final = JobGraph(
     (
         Vertex(SOURCE, VertexKind.SOURCE, 1, splits=(SplitId("a"),)),
@@ -62,6 +63,8 @@ class CommitWorld(World):
         """The tables that were checked for a checkpoint, and that are as it expects."""
         self.positions: dict[CheckpointId, int] = {NO_CHECKPOINT: 0}
         """How many rows lie before each checkpoint that was ever committed, without savepoints."""
+        self.went_back = NO_CHECKPOINT
+        """The newest rollback, also if it is subsumed. The simulator judges what outside sinks show after one."""
 
     def stage(self, generation: Generation, micro_batch: int, numbers: range) -> FileHandle:
         """Write a new file of these numbers."""
@@ -71,7 +74,7 @@ class CommitWorld(World):
     def _commit(self, row: Row, subsumed: tuple[CheckpointId, ...], marks: Mapping[CheckpointId, bool]) -> None:
         if isinstance(row, CheckpointRecord):
             self._judge_row(row)
-            if row.kind is RowKind.CHECKPOINT:
+            if row.kind in _ON_THE_LINE:
                 self.positions[row.checkpoint] = position(row)
         super()._commit(row, subsumed, marks)
 
@@ -84,8 +87,8 @@ class CommitWorld(World):
     # -------------------------------------------------------------- the reference
 
     def line(self) -> list[CheckpointRecord]:
-        """Return the committed checkpoints, without savepoints."""
-        return [row for row in self.checkpoints() if row.kind is RowKind.CHECKPOINT]
+        """Return the committed checkpoints and rollbacks, without savepoints."""
+        return [row for row in self.checkpoints() if row.kind in _ON_THE_LINE]
 
     def _judge_row(self, row: CheckpointRecord) -> None:
         expect(row.checkpoint not in self.declined, "no-commit-after-abort", f"{row.checkpoint} was declined")
@@ -93,6 +96,9 @@ class CommitWorld(World):
         expect(row.generation == holder, "one-generation", f"{row.generation} commits, {holder} holds the job")
         used = [each.checkpoint for each in self.checkpoints()]
         expect(all(n < row.checkpoint for n in used), "ids-rise", f"{row.checkpoint} after {used}")
+        if row.kind is RowKind.ROLLBACK:
+            self.went_back = row.checkpoint
+            return  # its target is chosen, and what the tables show then is judged like any cut
         line = self.line()
         newest = line[-1].checkpoint if line else NO_CHECKPOINT
         expect(row.parent == newest, "parent-line", f"{row.checkpoint} builds on {row.parent}, not on {newest}")
@@ -130,8 +136,8 @@ class CommitWorld(World):
             expect(checkpoint in at, "visible-after-commit", f"cut {checkpoint} is recorded, it is not committed")
             for name, version in versions_at.items():
                 self._is_exact(name, version, at[checkpoint], f"cut {checkpoint} of {name}")
-
-        self._judge_outside()
+        if not self.went_back:
+            self._judge_outside()
 
     def _judge_outside(self) -> None:
         """Judge the outside sinks: each shows its newest checkpoint, and the newest cut shows no later one."""

@@ -2,7 +2,8 @@
 
 Its reference is the content of the tables (`commit_world`). After a tick's start, each table and each recorded cut show
 exactly the numbers below the position of their checkpoint, whatever was lost before. What nobody damaged is left
-alone, and what the retained entries can bring back is brought back.
+alone, and what the retained entries can bring back is brought back. Between ticks, the job also goes back to older
+entries.
 """
 
 from collections import Counter
@@ -10,14 +11,16 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from checkpointing.commit.behind import Lost, reference
+from checkpointing.commit.behind import Cuts, Lost, reference
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.metadata.record import CheckpointRecord, RowKind
+from spec.at_the_door import Visitor
 from spec.behind import doubt, rebuilt_cuts
 from spec.machines.commit_lives import Coordinators, Life, Luck
-from spec.machines.commit_world import COUNT, NUMBERS
+from spec.machines.commit_world import COUNT, GRAPH, NUMBERS
 from spec.machines.judging import BrokenRuleError, expect, is_unwinding
+from spec.rolling_back import others_than_the_newest, rolling_back
 
 REPAIRED = "repaired"
 """After a tick's start, each table shows the newest checkpoint, and each recorded cut shows its own."""
@@ -44,6 +47,9 @@ class RepairMachine(Coordinators):
         self.was_struck = False
         """True if a log has ever lost entries. Entries then name versions that the tables may no longer have."""
         self.lost_cuts: dict[CheckpointId, dict[TableName, int]] = {}
+        self.still_lost: set[CheckpointId] = set()
+        """The cuts that no start has rebuilt yet. A later one may, once the logs are repaired."""
+        self.visits = 0
 
     @initialize(retained=st.integers(1, 3))
     def configure(self, retained: int) -> None:
@@ -81,6 +87,28 @@ class RepairMachine(Coordinators):
         while self.lives:
             self._advance(self.lives[0], Luck.WELL)
 
+    @rule(pick=_pick, long_ago=st.booleans())
+    def roll_back(self, pick: int, long_ago: bool) -> None:  # noqa: FBT001
+        """Go back to another entry, after a tick has repaired what is damaged.
+
+        If that was long ago, the logs have dropped all older entries. Then the cut of the rollback's target is lost.
+        """
+        self._end(self._repaired(), EndTick(TickOutcome.STOPPED))
+        self._release()
+        targets = others_than_the_newest(self.world)
+        if not targets:
+            return
+        target = targets[pick % len(targets)]
+        self.visits += 1
+        for _ in rolling_back(self.world, GRAPH, target, Visitor(f"rollback-{self.visits}")):
+            pass
+        self._judge_contents()
+        if long_ago:
+            for log in self.world.tables.values():
+                log.oldest = log.version
+            if target in self.world.cuts:
+                self.lost_cuts[target] = dict(self.world.cuts.pop(target))
+
     # -------------------------------------------------------------- damage
 
     @rule(table=_tables, entries=st.integers(1, 4))
@@ -115,6 +143,7 @@ class RepairMachine(Coordinators):
         expect(life in self.lives, "recovers", "a tick without trouble did not start")
         self._judge_contents()
         self.struck.clear()
+        self.still_lost = {each for each in self.still_lost.union(self.lost_cuts) if each not in self.world.cuts}
         self.lost_cuts.clear()
         return life
 
@@ -130,7 +159,8 @@ class RepairMachine(Coordinators):
     def _judge_rebuilt(self) -> None:
         """Judge which lost cuts come back. If a table of the newest cut is unknown, restore the cuts from a backup."""
         found = rebuilt_cuts(self.world)
-        expect(not found.cuts or bool(self.lost_cuts), UNDAMAGED, f"{found.cuts} are rebuilt, and no cut was lost")
+        was_lost = bool(self.lost_cuts or self.still_lost)
+        expect(not found.cuts or was_lost, UNDAMAGED, f"{found.cuts} are rebuilt, and no cut was lost")
         for checkpoint, cut in found.cuts.items():
             whole = cut.keys() >= self.lost_cuts.get(checkpoint, cut).keys()
             expect(whole, CUTS_COME_BACK, f"the cut of {checkpoint} is rebuilt as {cut}")
@@ -142,10 +172,16 @@ class RepairMachine(Coordinators):
             self.world.cuts |= self.lost_cuts
             self.lost_cuts.clear()
         elif not self.was_struck and not any(self.world.table(table).oldest for table in (NUMBERS, COUNT)):
-            retained = {record.checkpoint for record in self.world.line()}
+            retained = {record.checkpoint for record in self._since_the_rollback()}
             waits = {record.checkpoint for record in self.world.line()[-1:] if record.checkpoint not in found.cuts}
             missing = (set(self.lost_cuts) & retained) - set(found.cuts) - waits
             expect(not missing, CUTS_COME_BACK, f"the cuts {missing} are not rebuilt, the logs are whole")
+
+    def _since_the_rollback(self) -> list[CheckpointRecord]:
+        """Return the line from its newest rollback on. No entry names the versions of the cut before a rollback."""
+        line = self.world.line()
+        first = max((place for place, row in enumerate(line) if row.kind is RowKind.ROLLBACK), default=0)
+        return line[first:]
 
     def _judge_doubt(self) -> None:
         seen = doubt(self.world)
@@ -153,13 +189,25 @@ class RepairMachine(Coordinators):
         expect(not spared, UNDAMAGED, f"{spared} are in doubt, struck were {self.struck}")
         for lost in seen.repairs.lost:
             at = reference(seen.seen)
-            if at is not None:
+            if at is not None and not self._may_be_missing(lost, seen.seen.cuts):
                 self._is_lost(lost, at.checkpoint)
+
+    def _may_be_missing(self, lost: Lost, cuts: Cuts) -> bool:
+        """Return whether nobody can say if the log entry of what a table lacks was lost, or dropped in order.
+
+        The cut that told it was lost, and is not rebuilt because a rollback came after it.
+        """
+        return lost.lacks not in (None, *cuts) and self.world.went_back > 0 and self.world.table(lost.table).oldest > 0
 
     def _is_lost(self, lost: Lost, checkpoint: CheckpointId) -> None:
         """Judge a table that is said to be lost, by what it shows and what the entries up to the cut would add."""
         expect(lost.table == NUMBERS, NOT_LOST, f"{lost} is whole in each entry")
         line = [record for record in self.world.line() if record.checkpoint <= checkpoint]
+        if self.world.went_back > lost.shows:
+            return  # a rollback builds on the line that it left, whose entries are gone
+        log = self.world.table(NUMBERS)
+        if log.version in log.again and lost.shows not in {record.checkpoint for record in line}:
+            return  # its version number was used before, so it does not prove that the next entry found this content
         there = self.world.shown_by(self.world.table(NUMBERS).active)
         for record in line:
             if record.checkpoint > lost.shows:

@@ -266,4 +266,5 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "only one transaction is rolled back": 11,
     "only the first sink votes": 1,
     "a sink votes on fewer rows than it gets": 1,
+    "only one lost cut is rebuilt": 9,
 }

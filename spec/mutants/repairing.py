@@ -8,7 +8,7 @@ from checkpointing.commit.behind import Again, LogSeen, Reference, Repairs, Stan
 from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.cut_rebuilding import Rebuilt
 from checkpointing.identifiers import CheckpointId, TableName
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind
 from spec.mutants.judges import REPAIRS
 from spec.mutants.planting import Patch, mutant
 
@@ -149,3 +149,15 @@ def the_newest_entry_never_gets_its_cut_back(patch: Patch) -> None:
         return {entry.checkpoint: version for version, entry in entries if version != log.version}
 
     patch.function(cut_rebuilding, "_published", published)
+
+
+@mutant("repaired", REPAIRS)
+def the_cut_of_a_rollbacks_parent_is_that_of_the_line_it_left(patch: Patch) -> None:
+    real = cut_rebuilding._parents_cut
+
+    def parents_cut(
+        seen: Standing, row: CheckpointRecord, parent: CheckpointRecord, cut: behind.Versions
+    ) -> dict[TableName, int] | None:
+        return real(seen, row.model_copy(update={"kind": RowKind.CHECKPOINT}), parent, cut)
+
+    patch.function(cut_rebuilding, "_parents_cut", parents_cut)
