@@ -162,6 +162,14 @@ def test_a_cut_of_unknown_versions_is_dropped():
     assert ({9: {T: 4}}, (4,)) == (done.changed, done.dropped)
 
 
+def test_the_cut_that_a_pending_entry_continues_from_is_never_dropped():
+    """Only the unknown version leaves it. Entry 5 is committed and not published yet, so it needs its parent's cut."""
+    done = corrected(seen(ROWS, {3: 3, 4: 4}, log(3, 3, v3=3)), {T: {3: 3}})
+    assert ({4: {}}, ()) == (done.changed, done.dropped)
+    done = corrected(seen(ROWS, CUTS, log(3, 3, v3=3)), {T: {3: 3, 5: 4}})
+    assert ({5: {T: 4}}, (4,)) == (done.changed, done.dropped)
+
+
 def test_entries_that_were_dropped_in_order_are_trusted():
     """The oldest log entry is 5. A Delta log checkpoint has the older ones."""
     facts = seen(ROWS, CUTS, LogSeen(5, 5, {5: Entry(5)}, oldest=5))
