@@ -7,7 +7,8 @@ another one may raise it before the first one writes. So a process does four ste
 2. It takes the target over. From then on the target refuses every process that took it over before. A transaction that
    such a process has left open is aborted. One whose commit was decided is completed.
 3. It reads the number again, and waits until no commit is on its way. Nobody else can raise it now.
-4. It writes rows and number in one transaction.
+4. It writes rows and number in one transaction. If the rows are changes, they are those since the checkpoint that it
+   has read in step 3.
 
 If a step fails, the process does not know what the target has. A reply may be lost, and the commit may be in. So it
 begins again at step 1, and never concludes anything from a failure.
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from checkpointing.commit.two_phase import UnexpectedFactError
-from checkpointing.identifiers import CheckpointId
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 
 TRIES: Final = 3
 """How often the four steps are done if the target is lost meanwhile."""
@@ -38,7 +39,9 @@ class TakeOverTarget:
 
 @dataclass(frozen=True, slots=True)
 class WriteInTransaction:
-    """Write the rows and the checkpoint's number, in one transaction."""
+    """Write the rows and the checkpoint's number, in one transaction. The target has the checkpoint `since` so far."""
+
+    since: CheckpointId
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +74,8 @@ TargetStep = ReadNewest | TakeOverTarget | WriteInTransaction
 TargetAnswer = TargetHas | TargetDone | TargetLost | TargetRefused
 Publishing = Generator[TargetStep, TargetAnswer, TargetLost | TargetRefused | None]
 
-STEPS: Final[tuple[TargetStep, ...]] = (
-    ReadNewest(settled=False),
-    TakeOverTarget(),
-    ReadNewest(settled=True),
-    WriteInTransaction(),
-)
+STEPS: Final[tuple[TargetStep, ...]] = (ReadNewest(settled=False), TakeOverTarget(), ReadNewest(settled=True))
+"""The steps before the write."""
 
 
 def published_once(checkpoint: CheckpointId) -> Publishing:
@@ -89,16 +88,25 @@ def published_once(checkpoint: CheckpointId) -> Publishing:
 
 
 def _tried(checkpoint: CheckpointId) -> Publishing:
+    since = NO_CHECKPOINT
     for step in STEPS:
         answer = yield step
         match answer:
             case TargetLost() | TargetRefused():
                 return answer
-            case TargetHas(newest):
+            case TargetHas(newest) if isinstance(step, ReadNewest):
                 if newest >= checkpoint:
                     return None
+                since = newest
             case TargetDone() if not isinstance(step, ReadNewest):
                 pass
-            case TargetDone():
+            case _:
                 raise UnexpectedFactError(f"{answer} as the answer to {step}")
-    return None
+    answer = yield WriteInTransaction(since)
+    match answer:
+        case TargetLost() | TargetRefused():
+            return answer
+        case TargetDone():
+            return None
+        case TargetHas():
+            raise UnexpectedFactError(f"{answer} as the answer to a write")

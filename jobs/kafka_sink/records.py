@@ -13,7 +13,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import polars as pl
 import pyarrow as pa
@@ -30,7 +30,10 @@ RECORDS_MAX: Final = 10_000
 VALUE: Final = "value"
 """The column that `raw` writes."""
 Value = str | bytes | None
+Record = dict[str, Any]
+"""A record as `Producer.produce_batch` takes it."""
 _TEXTS: Final = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+_PLAIN: Final = (*_TEXTS, types.is_integer)
 
 
 class Records:
@@ -49,9 +52,7 @@ class Records:
     def must_hold(self, schema: pa.Schema) -> None:
         """Raise SinkError, naming the column, if records cannot be made of rows with this schema."""
         if self._key is not None:
-            _must_be(
-                schema, self._key, "the key of a KafkaSink", "text, bytes or an integer", *_TEXTS, types.is_integer
-            )
+            _must_be(schema, self._key, "the key of a KafkaSink", "text, bytes or an integer", *_PLAIN)
         if self._form == "raw":
             _must_be(schema, VALUE, "the value of a KafkaSink with format='raw'", "text or bytes", *_TEXTS)
         elif self._avro is not None:
@@ -60,18 +61,39 @@ class Records:
             for field in schema:
                 _must_be_json(field.name, field.type)
 
-    def of(self, batch: pa.RecordBatch) -> Iterator[list[dict[str, Value]]]:
+    def must_hold_keys(self, schema: pa.Schema, keys: Sequence[str]) -> None:
+        """Raise SinkError if the records of an upsert table cannot be made of rows with this schema and these keys."""
+        if self._form == "raw":
+            raise SinkError("a KafkaSink of an upsert table has no format 'raw': write format='json' or 'avro'")
+        if self._key is not None and (self._key,) != tuple(keys):
+            raise SinkError(
+                f"the key of a KafkaSink is {self._key}, and those of the upsert table are {', '.join(keys)}: leave "
+                "out key=, and the table's keys are the record's key"
+            )
+        for name in keys:
+            _must_be_json(name, schema.field(name).type)
+        self.must_hold(schema)
+
+    def of(self, batch: pa.RecordBatch) -> Iterator[list[Record]]:
         """Yield the records of a batch, as lists that `Producer.produce_batch` takes."""
-        self.must_hold(batch.schema)
-        for start in range(0, batch.num_rows, RECORDS_MAX):
-            part = batch.slice(start, RECORDS_MAX)
+        for part in self._parts(batch):
             values = self._values(part)
             if self._key is None:
                 yield [{"value": value} for value in values]
-                continue
-            keys = part.column(self._key)
-            texts = (keys.cast(pa.string()) if types.is_integer(keys.type) else keys).to_pylist()
-            yield [{"value": value, "key": key} for value, key in zip(values, texts, strict=True)]
+            else:
+                keys = _plain_key(part.column(self._key))
+                yield [{"value": value, "key": key} for value, key in zip(values, keys, strict=True)]
+
+    def upserted(self, batch: pa.RecordBatch, by: Sequence[str]) -> Iterator[list[Record]]:
+        """Yield the records of rows of an upsert table with these keys."""
+        for part in self._parts(batch):
+            keys = _whole_key(part, by)
+            yield [{"value": value, "key": key} for value, key in zip(self._values(part), keys, strict=True)]
+
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self.must_hold(batch.schema)
+        for start in range(0, batch.num_rows, RECORDS_MAX):
+            yield batch.slice(start, RECORDS_MAX)
 
     def _values(self, batch: pa.RecordBatch) -> Sequence[Value]:
         if self._form == "raw":
@@ -79,6 +101,39 @@ class Records:
         if self._avro is not None:
             return self._avro.of(batch)
         return as_json(pl.DataFrame(pl.from_arrow(batch)))
+
+
+def tombstones(keys: Sequence[Value]) -> Iterator[list[Record]]:
+    """Yield records without value, which say that a key is gone."""
+    for start in range(0, len(keys), RECORDS_MAX):
+        yield [{"value": None, "key": key} for key in keys[start : start + RECORDS_MAX]]
+
+
+def deleted(rows: pa.Table, by: Sequence[str]) -> Iterator[list[Record]]:
+    """Yield the records which say that the keys of these rows are gone."""
+    for batch in rows.to_batches():
+        yield from tombstones(_whole_key(batch, by))
+
+
+def _plain_key(column: pa.Array) -> list[Value]:
+    """Return a column as keys of records: text and bytes as they are, an integer as its digits."""
+    return (column.cast(pa.string()) if types.is_integer(column.type) else column).to_pylist()  # type: ignore[no-any-return]  # pyarrow has no types
+
+
+def _whole_key(batch: pa.RecordBatch, by: Sequence[str]) -> list[Value]:
+    """Return the keys of an upsert table's records. Raise SinkError for a row without one.
+
+    Several columns become a JSON object. So does a single one that is no text, no bytes and no integer.
+    """
+    first = batch.column(by[0])
+    if len(by) > 1 or not any(fit(first.type) for fit in _PLAIN):
+        return as_json(pl.DataFrame(pl.from_arrow(batch.select(list(by)))))
+    if first.null_count:
+        raise SinkError(
+            f"a row of an upsert table has no {by[0]}, which is its key, and Kafka cannot replace a record without a "
+            f"key: filter out such rows, or give {by[0]} another value"
+        )
+    return _plain_key(first)
 
 
 def as_json(frame: pl.DataFrame) -> list[Value]:

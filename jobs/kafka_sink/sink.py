@@ -5,17 +5,18 @@ tick that was taken over, a lost reply and a crash leave each row once (`checkpo
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import pyarrow as pa
 
 from checkpointing.commit.outside_transaction import published_once
 from checkpointing.identifiers import CheckpointId
-from jobs.kafka_sink.records import RecordFormat, Records
+from jobs.kafka_sink.records import Record, RecordFormat, Records
 from jobs.kafka_sink.target import TIMEOUT, KafkaTarget
 from jobs.kafka_sink.transaction import KafkaTransaction
-from jobs.sinks.port import Sink, SinkError
+from jobs.kafka_sink.upserting import UpsertedRecords
+from jobs.sinks.port import Sink, SinkError, TableChanges, UpsertSink
 from jobs.sources.kafka.cluster import Cluster
 from jobs.sources.kafka.failures import SINK
 from jobs.sources.kafka.records import AvroSchema
@@ -26,8 +27,8 @@ from jobs.sources.withheld import Secrets
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
-class KafkaSink(Sink):
-    """Writes the rows of a table to a Kafka topic, each checkpoint once.
+class KafkaSink(Sink, UpsertSink):
+    """Writes a table to a Kafka topic, each checkpoint once: an append table's rows, or an upsert table's changes.
 
     | parameter       | is                                                                                        |
     |-----------------|-------------------------------------------------------------------------------------------|
@@ -76,16 +77,32 @@ class KafkaSink(Sink):
     def prepare(self, job: str, table: str, schema: pa.Schema) -> int:
         """Check columns, topic and rights, and return the newest checkpoint that the topic has."""
         self._records.must_hold(schema)
-        target = self._target(job, table)
-        try:
-            target.must_be_writable()
-            return target.newest(settled=False)
-        except SourceError as error:
-            raise SinkError(str(error)) from None
+        return self._newest(self._target(job, table))
+
+    def prepare_upsert(self, job: str, table: str, schema: pa.Schema, keys: tuple[str, ...]) -> int:
+        """Check columns, topic and rights, and return the newest checkpoint that the topic shows.
+
+        A topic that shows none must be empty.
+        """
+        self._records.must_hold_keys(schema, keys)
+        return self._newest(self._target(job, table), empty_at_first=True)
 
     def publish(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch]) -> None:
         """Write the rows and the checkpoint's number, in one transaction."""
-        transaction = KafkaTransaction(self._target(job, table), self._records, CheckpointId(checkpoint), rows)
+        records = self._records
+        self._once(
+            self._target(job, table), checkpoint, lambda _: (each for batch in rows for each in records.of(batch))
+        )
+
+    def apply(self, job: str, table: str, checkpoint: int, changes: TableChanges) -> None:
+        """Write a record for each key that has changed, and the checkpoint's number, in one transaction."""
+        target = self._target(job, table)
+        self._once(target, checkpoint, UpsertedRecords(self._records, changes, target.keys_shown).since)
+
+    def _once(
+        self, target: KafkaTarget, checkpoint: int, records_since: Callable[[CheckpointId], Iterable[list[Record]]]
+    ) -> None:
+        transaction = KafkaTransaction(target, CheckpointId(checkpoint), records_since)
         steps = published_once(CheckpointId(checkpoint))
         step = next(steps)
         while True:
@@ -96,6 +113,18 @@ class KafkaSink(Sink):
                 if end.value is not None:
                     raise SinkError(f"{self!r}: {end.value.why}") from None
                 return
+
+    @staticmethod
+    def _newest(target: KafkaTarget, *, empty_at_first: bool = False) -> int:
+        """Return the newest checkpoint that the topic has. Raise SinkError if the topic cannot be written to."""
+        try:
+            target.must_be_writable()
+            newest = target.newest(settled=False)
+            if empty_at_first and not newest:
+                target.must_be_empty()
+        except SourceError as error:
+            raise SinkError(str(error)) from None
+        return newest
 
     def _target(self, job: str, table: str) -> KafkaTarget:
         return KafkaTarget(self._settings, self._cluster, self._topic, job, table)

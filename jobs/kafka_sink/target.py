@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, job_name, table_name
+from jobs.kafka_sink.shown import has_records, keys_shown
 from jobs.sinks.port import SinkError
 from jobs.sources.kafka.cluster import QUICK, Cluster
 from jobs.sources.kafka.failures import SINK, failure
@@ -63,6 +64,17 @@ class KafkaTarget:
                 "checkpoint: write to another topic, or delete the group if the topic is to get all rows once more"
             )
         return CheckpointId(int(found[1]))
+
+    def must_be_empty(self) -> None:
+        """Raise SinkError if the topic of an upsert table that shows no checkpoint yet has records."""
+        if has_records(self.for_group(), self._cluster.look([self.topic]).partitions):
+            raise SinkError(
+                f"topic {self.topic} has records, and this job has written none of them: name an empty topic"
+            )
+
+    def keys_shown(self) -> set[bytes]:
+        """Return the keys whose last record has a value, as a reader of committed records sees them."""
+        return keys_shown(self.for_group(), self._cluster.look([self.topic]).partitions)
 
     @staticmethod
     def note_of(checkpoint: CheckpointId) -> str:

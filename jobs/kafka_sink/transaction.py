@@ -5,11 +5,10 @@ transaction that one has left open, and completes one whose commit was decided.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as Asked
 
@@ -25,7 +24,7 @@ from checkpointing.commit.outside_transaction import (
     WriteInTransaction,
 )
 from checkpointing.identifiers import CheckpointId
-from jobs.kafka_sink.records import Records
+from jobs.kafka_sink.records import Record
 from jobs.kafka_sink.target import TIMEOUT, KafkaTarget
 from jobs.sinks.port import SinkError
 from jobs.sources.kafka.cluster import PATIENCE_S, SILENT
@@ -50,20 +49,20 @@ _FINAL: Final = frozenset(
 )
 """Answers that stay the same however often the producer tries. So do those that say that a right is missing."""
 
-_Message = dict[str, Any]
-
 
 class KafkaTransaction:
     """Publishes the rows of one checkpoint, step by step."""
 
     def __init__(
-        self, target: KafkaTarget, records: Records, checkpoint: CheckpointId, rows: Iterable[pa.RecordBatch]
+        self,
+        target: KafkaTarget,
+        checkpoint: CheckpointId,
+        records_since: Callable[[CheckpointId], Iterable[list[Record]]],
     ) -> None:
-        """Connect to nothing yet."""
+        """Connect to nothing yet. `records_since` returns the records for a topic that has an older checkpoint."""
         self._target = target
-        self._records = records
         self._checkpoint = checkpoint
-        self._rows = rows
+        self._records_since = records_since
         self._producer: Producer | None = None
         self._began_s: float | None = None
         self._undelivered: KafkaError | None = None
@@ -78,8 +77,8 @@ class KafkaTransaction:
                     return TargetHas(self._target.newest(settled=settled))
                 case TakeOverTarget():
                     self._take_over()
-                case WriteInTransaction():
-                    self._write()
+                case WriteInTransaction(since):
+                    self._write(since)
         except KafkaException as error:
             return self._failed(error.args[0])
         except BrokerAwayError as error:
@@ -94,19 +93,18 @@ class KafkaTransaction:
         self._producer = Producer({**self._target.for_producer(), **heard}, logger=SILENT)
         self._producer.init_transactions(PATIENCE_S)
 
-    def _write(self) -> None:
+    def _write(self, since: CheckpointId) -> None:
         """Send the rows and the checkpoint's number, and commit."""
         assert self._producer is not None, "the target is taken over first"  # noqa: S101 - the core's order
         producer, self._began_s = self._producer, time.monotonic()
         with self._ending(producer):
             producer.begin_transaction()
-            for batch in self._rows:
-                for messages in self._records.of(batch):
-                    self._send(producer, messages)
+            for messages in self._records_since(since):
+                self._send(producer, messages)
             self._note(producer)
             self._commit(producer)
 
-    def _send(self, producer: Producer, messages: list[_Message]) -> None:
+    def _send(self, producer: Producer, messages: list[Record]) -> None:
         """Put records into the producer's queue. Wait while it is full."""
         while messages:
             producer.produce_batch(self._target.topic, messages)
@@ -192,8 +190,8 @@ def _pass_over(error: KafkaError) -> None:
     del error
 
 
-def _bytes(value: bytes | str) -> int:
-    return len(value) if isinstance(value, bytes) else len(value.encode())
+def _bytes(value: bytes | str | None) -> int:
+    return len(value.encode() if isinstance(value, str) else value or b"")
 
 
 def _too_large(key: bytes | str | None, size: int) -> str:

@@ -32,7 +32,10 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 from spec.machines.judging import expect
 
 OUTSIDE_ONCE: Final = "outside-once"
-"""A target with transactions shows each checkpoint once and in order, and each one that a process has published."""
+"""A target with transactions shows each checkpoint once and in order, and each one that a process has published.
+
+If the rows are changes, they are those since the checkpoint that readers see.
+"""
 UNDISTURBED: Final = "outside-undisturbed"
 """A process whose checkpoint is in the target already, as it has read, shuts nobody out."""
 PROCESSES_MAX: Final = 3
@@ -54,6 +57,8 @@ class Target:
     owner: int = 0
     sent: CheckpointId | None = None
     """The rows in the open transaction."""
+    since: CheckpointId = NO_CHECKPOINT
+    """The checkpoint since which these rows are changes."""
 
     def read(self, *, settled: bool) -> CheckpointId:
         """Return the number, perhaps after the commits that are on their way."""
@@ -70,10 +75,10 @@ class Target:
         self.owner, self.sent = self.owner + 1, None
         return self.owner
 
-    def send(self, owner: int, checkpoint: CheckpointId) -> None:
+    def send(self, owner: int, checkpoint: CheckpointId, since: CheckpointId) -> None:
         """Put rows and number into a transaction."""
         self._must_be(owner)
-        self.sent = checkpoint
+        self.sent, self.since = checkpoint, since
 
     def commit(self, owner: int) -> None:
         """Show the rows. The number follows."""
@@ -81,6 +86,8 @@ class Target:
         if self.sent is None:
             raise ShutOutError
         self.settle()
+        before = self.shown[-1] if self.shown else NO_CHECKPOINT
+        expect(self.since == before, OUTSIDE_ONCE, f"changes since {self.since} follow checkpoint {before}")
         self.shown.append(self.sent)
         self.coming, self.sent = self.sent, None
 
@@ -204,8 +211,8 @@ class OutsideTransactionMachine(RuleBasedStateMachine):
             case WriteInTransaction() if process.has_sent:
                 self.target.commit(process.owner)
                 return TargetDone()
-            case WriteInTransaction():
-                self.target.send(process.owner, process.checkpoint)
+            case WriteInTransaction(since):
+                self.target.send(process.owner, process.checkpoint, since)
                 process.has_sent = True
             case None:
                 pass

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 from jobs.kafka_sink import transaction
 from tests.kafka_broker import PASSWORD, Broker
 from tests.scenarios.kafka.dying_publisher import METHODS, batches
+from tests.scenarios.kafka.records import read
 from tests.scenarios.kafka.topics import TopicMaker, done
 from tidemark import KafkaSink, SinkError
 
@@ -35,24 +36,9 @@ def publish(sink, checkpoint, rows=None):
     sink.publish("job", OUT, checkpoint, batches(checkpoint, 10) if rows is None else rows)
 
 
-def shown(topic, level="read_committed"):
+def shown(topic):
     """Return what a reader of committed records sees up to the end: keys and values of all Kafka partitions."""
-    settings = {"bootstrap.servers": topic.servers, "group.id": "reader", "isolation.level": level}
-    consumer = confluent_kafka.Consumer(settings | {"enable.partition.eof": True, "auto.offset.reset": "earliest"})
-    try:
-        places = consumer.list_topics(topic.name, timeout=10).topics[topic.name].partitions
-        consumer.assign([confluent_kafka.TopicPartition(topic.name, place, 0) for place in places])
-        found, ended = [], set()
-        while len(ended) < len(places):
-            message = consumer.poll(10)
-            assert message is not None, "a reader waits for an open transaction"
-            if message.error() is None:
-                found.append((message.key().decode(), message.value()))
-            else:
-                ended.add(message.partition())
-        return found
-    finally:
-        consumer.close()
+    return [(key.decode(), value) for _, _, key, value in read(topic)]
 
 
 def assert_exact(topic, checkpoints, rows=10):

@@ -32,9 +32,12 @@ def told(checkpoint, *answers):
 
 
 def test_a_checkpoint_is_written_after_the_target_is_taken_over_and_read():
-    """The first look may miss a commit that is on its way. The second one waits for it."""
-    order = [ReadNewest(settled=False), TakeOverTarget(), ReadNewest(settled=True), WriteInTransaction()]
-    assert (order, None) == told(4, TargetHas(3), TargetDone(), TargetHas(3), TargetDone())
+    """The first look may miss a commit that is on its way. The second one waits for it.
+
+    Changes are those since the second look.
+    """
+    order = [ReadNewest(settled=False), TakeOverTarget(), ReadNewest(settled=True), WriteInTransaction(3)]
+    assert (order, None) == told(4, TargetHas(2), TargetDone(), TargetHas(3), TargetDone())
 
 
 @pytest.mark.parametrize("has", [4, 5])
@@ -46,7 +49,8 @@ def test_a_checkpoint_that_the_target_has_is_passed_over(has):
 
 def test_a_lost_reply_leads_back_to_the_first_look():
     """There, a commit that is in is found. After some tries the process gives up, and says why."""
-    assert ([*STEPS, STEPS[0]], None) == told(4, TargetHas(3), TargetDone(), TargetHas(3), LOST, TargetHas(4))
+    found = told(4, TargetHas(3), TargetDone(), TargetHas(3), LOST, TargetHas(4))
+    assert ([*STEPS, WriteInTransaction(3), STEPS[0]], None) == found
     assert ([STEPS[0]] * TRIES, LOST) == told(4, *[LOST] * TRIES)
 
 

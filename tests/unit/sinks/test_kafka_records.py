@@ -8,10 +8,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from jobs.kafka_sink.records import RECORDS_MAX, Records
+from jobs.kafka_sink.records import RECORDS_MAX, Records, deleted, tombstones
 from jobs.kafka_sink.sink import KafkaSink
 from jobs.kafka_sink.target import KafkaTarget
-from jobs.sinks.port import SinkError
+from jobs.kafka_sink.upserting import UpsertedRecords
+from jobs.sinks.port import Difference, SinkError, TableChanges
 from jobs.sources.kafka.failures import SINK
 from jobs.sources.kafka.settings import ClientSettings
 
@@ -76,6 +77,81 @@ def test_many_rows_become_records_in_their_order():
     parts = list(Records("json", "n").of(batch))
     assert [RECORDS_MAX, 1] == [len(part) for part in parts]
     assert [str(n) for n in range(RECORDS_MAX + 1)] == [message["key"] for part in parts for message in part]
+
+
+def upserted(columns, by):
+    """Return the keys of the records of an upsert table's rows, and of those that say that they are gone."""
+    batch = pa.record_batch({name: pa.array(values, of) for name, (of, values) in columns.items()})
+    made = [record for some in Records("json", None).upserted(batch, by) for record in some]
+    gone = [record for some in deleted(pa.Table.from_batches([batch]), by) for record in some]
+    assert [{"value": None, "key": record["key"]} for record in made] == gone
+    assert all(json.loads(record["value"]).keys() == columns.keys() for record in made)
+    return [record["key"] for record in made]
+
+
+def test_the_keys_of_an_upsert_table_are_the_records_key():
+    """One column of text, bytes or integers is written plainly. Others become an object, whose nulls are values."""
+    columns = {"n": (pa.int64(), [7, 8]), "k": (pa.string(), ["é", None]), "f": (pa.float64(), [1.5, math.nan])}
+    assert ["7", "8"] == upserted(columns, ("n",))
+    assert ['{"k":"é","n":7}', '{"k":null,"n":8}'] == upserted(columns, ("k", "n"))
+    assert ['{"f":1.5}', '{"f":"NaN"}'] == upserted(columns, ("f",))
+    with pytest.raises(SinkError, match=r"has no k, which is its key, and Kafka cannot replace a record without a key"):
+        upserted(columns, ("k",))
+
+
+def test_many_keys_that_are_gone_become_records_in_parts():
+    """Their number is bounded as that of the rows is."""
+    assert [RECORDS_MAX, 1] == [len(part) for part in tombstones([str(n) for n in range(RECORDS_MAX + 1)])]
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        (Records("raw", None), "a KafkaSink of an upsert table has no format 'raw'"),
+        (Records("json", "n"), "the key of a KafkaSink is n, and those of the upsert table are k: leave out key="),
+        (Records("json", None), "column t has type time64.us., which a KafkaSink cannot write as JSON"),
+    ],
+)
+def test_upsert_tables_that_become_no_records_are_refused(records, said):
+    """The sink refuses them before the tick begins. `key=` may say what is so anyway."""
+    schema = pa.schema({"k": pa.string(), "n": pa.int64(), "value": pa.string(), "t": pa.time64("us")})
+    with pytest.raises(SinkError, match=said):
+        records.must_hold_keys(schema, ["k"])
+    Records("json", "k").must_hold_keys(schema.remove(3), ["k"])
+
+
+class Changes(TableChanges):
+    """An upsert table of one key and one value, and what has changed since checkpoint 3."""
+
+    keys = ("k",)
+
+    def since(self, checkpoint):
+        """Return the changes since checkpoint 3."""
+        rows, gone = pa.table({"k": ["a"], "v": [2]}), pa.table({"k": ["b"]})
+        return Difference(rows, gone) if checkpoint == 3 else None
+
+    def whole(self):
+        """Return all rows."""
+        return pa.table({"k": ["a", "é"], "v": [2, 5]}).to_batches(max_chunksize=1)
+
+
+@pytest.mark.parametrize(
+    ("since", "there", "expected"),
+    [
+        (3, None, [("b", None), ("a", 2)]),
+        (2, {"é", "b", "d"}, [("a", 2), ("é", 5), ("b", None), ("d", None)]),
+        (0, set(), [("a", 2), ("é", 5)]),
+    ],
+)
+def test_a_topic_gets_the_changes_or_the_whole_table(since, there, expected):
+    """With the changes, it is not read. With the whole table, its other keys are gone."""
+
+    def shown():
+        return {key.encode() for key in there}
+
+    found = [each for some in UpsertedRecords(Records("json", None), Changes(), shown).since(since) for each in some]
+    plain = [(each["key"], each["value"] and json.loads(each["value"])["v"]) for each in found]
+    assert expected == [(key.decode() if isinstance(key, bytes) else key, value) for key, value in plain]
 
 
 @pytest.mark.parametrize(

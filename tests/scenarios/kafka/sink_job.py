@@ -1,0 +1,82 @@
+"""Defines a pipeline with two Kafka sinks. Its producers cross boundaries, where a tick may stop or die.
+
+Orders go from files to an append table and to a topic. An upsert table says how many customers have 1, 2, 3 orders, and
+so on. Its keys come and go, and its topic shows it. `DATA/kafka.json` names servers and topics. A topic that is left
+out has no sink.
+"""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import confluent_kafka
+from pyspark.sql.types import LongType, StringType, StructType
+
+from jobs.holding.boundaries import KILL_VARIABLE, boundary_from_environment
+from jobs.kafka_sink import transaction
+from tests.scenarios.kafka.dying_publisher import METHODS
+from tidemark import CheckpointConfig, FileSource, KafkaSink, Pipeline, count
+
+ORDERS, SIZES = "bronze/orders", "gold/sizes"
+STOP_VARIABLE = "STOP_AT"
+PASSWORD_VARIABLE = "SINK_PASSWORD"  # noqa: S105 - a name
+_SCHEMA = StructType().add("id", LongType()).add("customer", StringType())
+
+
+def build(data: Path) -> Pipeline:
+    """Return the pipeline. Its producers cross boundaries if the environment names one."""
+    told = json.loads((data / "kafka.json").read_text())
+    if os.environ.get(KILL_VARIABLE):
+        transaction.Producer = crossing(boundary_from_environment())
+    if os.environ.get(STOP_VARIABLE):
+        transaction.Producer = crossing(_stopped, (data / "refused").write_text)
+    config = CheckpointConfig(every_rows=10, slice_rows_max=5, retained=told.get("retained", 2))
+    pipeline = Pipeline("shop", config=config, parallelism=2)
+    orders = pipeline.source("orders", FileSource(data / "orders", _SCHEMA))
+    orders = orders.table(ORDERS, id="bronze", sink=_sink(told, ORDERS, key="id"))
+    customers = orders.key_by("customer").aggregate("per_customer", orders=count())
+    customers.key_by("orders").aggregate("sizes", customers=count()).upsert(SIZES, sink=_sink(told, SIZES))
+    return pipeline
+
+
+def _sink(told, table, **how):
+    topic = told["topics"].get(table)
+    secrets = {"sasl.password": PASSWORD_VARIABLE} if "options" in told else None
+    return topic and KafkaSink(told["servers"], topic, options=told.get("options"), secrets=secrets, **how)
+
+
+def crossing(boundary, refused=lambda name: None):
+    """Return a producer whose calls cross boundaries, such as `before:commit_transaction:bronze/orders`.
+
+    What it is given is sent before it crosses `after:produce_batch`. `refused` hears of each error of a commit.
+    """
+
+    def made(method):
+        def call(self, *arguments):
+            boundary(f"before:{method}:{self.table}")
+            try:
+                answer = getattr(confluent_kafka.Producer, method)(self, *arguments)
+            except confluent_kafka.KafkaException as error:
+                refused(error.args[0].name())
+                raise
+            if method == "produce_batch":
+                self.flush(20)
+            boundary(f"after:{method}:{self.table}")
+            return answer
+
+        return call
+
+    def begin(self, settings, **more):
+        self.table = re.fullmatch(r"tidemark/[^/]+/(.+)/[^/]+", settings["transactional.id"])[1]
+        confluent_kafka.Producer.__init__(self, settings, **more)
+
+    return type("Crossing", (confluent_kafka.Producer,), {"__init__": begin} | {each: made(each) for each in METHODS})
+
+
+def _stopped(name):
+    """Stop this process (SIGSTOP) at the boundary that the environment names, once."""
+    if name == os.environ.get(STOP_VARIABLE):
+        os.environ[STOP_VARIABLE] = "never again"
+        os.kill(os.getpid(), signal.SIGSTOP)
