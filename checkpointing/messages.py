@@ -389,6 +389,18 @@ class CancelJudgement:
 
 
 @dataclass(frozen=True, slots=True)
+class FileChanges:
+    """The files that come into an upsert or state table and leave it, if its log is still at `version`.
+
+    At that version the table shows the parent's cut.
+    """
+
+    version: int
+    new: tuple[FileHandle, ...]
+    gone: tuple[FileHandle, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Publication:
     """What publishing checkpoint n means for one table.
 
@@ -412,6 +424,8 @@ class Publication:
     since: CheckpointId | None = None
     """For the sink of an upsert table: the checkpoint at which the table had the files `before`. None: not known."""
     before: tuple[FileHandle, ...] = ()
+    changes: FileChanges | None = None
+    """How `files` differ from the table at the parent's cut. None: nobody knows, so all files are compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.job.setup import JobSetup
-from checkpointing.messages import AppendRow, MicroBatchFinished, PublishTable, RunMicroBatch
+from checkpointing.messages import AppendRow, FileChanges, MicroBatchFinished, PublishTable, RunMicroBatch
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
@@ -195,12 +195,19 @@ def _changed(body: Any, change: _Change) -> Any:  # noqa: ANN401 - any message, 
             return replace(body, row=_entry(body.row, change))
         case PublishTable():
             adds, files = change(body.publication.adds, FileHandle), change(body.publication.files, FileHandle)
-            return replace(body, publication=replace(body.publication, adds=adds, files=files))
+            changes = _changes(body.publication.changes, change)
+            return replace(body, publication=replace(body.publication, adds=adds, files=files, changes=changes))
         case JobSetup():
             restored = None if body.restored is None else _entry(body.restored, change)
             return replace(body, restored=restored, retained=tuple(_entry(each, change) for each in body.retained))
         case _:
             return body
+
+
+def _changes(changes: FileChanges | None, change: _Change) -> FileChanges | None:
+    if changes is None:
+        return None
+    return replace(changes, new=change(changes.new, FileHandle), gone=change(changes.gone, FileHandle))
 
 
 def _entry(record: CheckpointRecord, change: _Change) -> CheckpointRecord:

@@ -17,6 +17,7 @@ from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
 from checkpointing.commit.fencing import Lease, newest_checkpoint, newest_claim
 from checkpointing.commit.leftovers import Referenced, is_unreferenced
+from checkpointing.commit.table_changes import changes_at
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName
@@ -270,7 +271,10 @@ class World:
                 self.history.add(FileMissed(file.path, f"publishing checkpoint {checkpoint} of {publication.table}"))
         paths = frozenset(file.path for file in wanted)
         leaving = frozenset(file.path for file in publication.removes)
-        active = (log.active | paths) - leaving if publication.mode is TableMode.APPEND else paths
+        active = (log.active | paths) - leaving
+        if publication.mode is not TableMode.APPEND:
+            new, gone = changes_at(publication, log.version, log.active)
+            active = (log.active - gone).union(file.path for file in new)
         log.commit(active, checkpoint, self.now_ms, log.columns_after(publication))
         if again:
             log.again.add(log.version)

@@ -49,6 +49,17 @@ def _differ(paths: AbstractSet[str], lists: Lists, were: Lists) -> bool:
     return paths != _by_path(were).keys()
 
 
+def each_changed(lists: Lists, were: Lists) -> tuple[tuple[FileHandle, ...], tuple[FileHandle, ...]]:
+    """Return the files that are new in these lists, and those that are gone. No two lists share a file.
+
+    A list that is the same object as before is not looked into.
+    """
+    pairs = [(now, old) for now, old in zip_longest(lists, were, fillvalue=()) if now is not old]
+    now, before = _by_path([now for now, _ in pairs]), _by_path([old for _, old in pairs])
+    new = tuple(file for path, file in now.items() if path not in before)
+    return new, tuple(file for path, file in before.items() if path not in now)
+
+
 def are_shown(files: tuple[FileHandle, ...], lists: Lists) -> bool:
     """Return True if these files, each of which comes once, are those of `each_once`."""
     return files == tuple(map(_FILE, chain.from_iterable(lists))) or files == each_once(lists)

@@ -204,23 +204,54 @@ def _kept(
     lists = dict(lists_in(record, same))
     if before is None:
         return [], lists
-    found = dict.fromkeys([*lists, *(place for place, _ in lists_in(before.record, same))], 0)
-    kept = []
-    for manifest in before.manifests:
-        left_out = manifest.left_out
-        for place in manifest.handles.at.keys() & found.keys():
-            files, at = lists.get(place, ()), found[place]
-            for index in manifest.handles.at[place]:
-                if left_out >> index & 1:
-                    continue
-                keyed = manifest.handles.files[index].keyed
-                if at < len(files) and (files[at] is keyed or files[at] == keyed):  # comparing fields takes longer
-                    at += 1
-                else:
-                    left_out |= 1 << index
-            found[place] = at
-        kept.append(replace(manifest, left_out=left_out))
-    return kept, {place: files[found[place] :] for place, files in lists.items() if found[place] < len(files)}
+    recent = dict(lists_in(before.entry, same))
+    gone: dict[HandleList, list[int]] = {}
+    for place, were in lists_in(before.record, same):
+        files = lists.get(place, ())
+        in_manifests = were[: len(were) - len(recent.get(place, ()))]
+        gone[place] = _places_gone(in_manifests, files)
+        if place in lists:
+            lists[place] = files[len(in_manifests) - len(gone[place]) :]
+    counted = dict.fromkeys((place for place, places in gone.items() if places), 0)
+    kept = [_left_out_too(manifest, gone, counted) for manifest in before.manifests]
+    return kept, {place: files for place, files in lists.items() if files}
+
+
+def _places_gone(were: tuple[KeyedFile, ...], files: tuple[KeyedFile, ...]) -> list[int]:
+    """Return the places of those files that have left their list. The others begin the list, in their order."""
+    if files[: len(were)] == were:
+        return []
+    gone, at = [], 0
+    for place, keyed in enumerate(were):
+        if at < len(files) and (files[at] is keyed or files[at] == keyed):  # comparing fields takes longer
+            at += 1
+        else:
+            gone.append(place)
+    return gone
+
+
+def _left_out_too(
+    manifest: Manifest, gone: Mapping[HandleList, Sequence[int]], counted: dict[HandleList, int]
+) -> Manifest:
+    """Leave the handles out that are gone. `counted` are the lists with such handles, and how far each was followed.
+
+    A list is followed as far as its last handle that is gone.
+    """
+    left_out = manifest.left_out
+    for list_of in manifest.handles.at.keys() & counted.keys():
+        at, places = counted[list_of], gone[list_of]
+        for index in manifest.handles.at[list_of]:
+            if manifest.left_out >> index & 1:
+                continue
+            if at in places:
+                left_out |= 1 << index
+            at += 1
+            if at > places[-1]:
+                del counted[list_of]
+                break
+        else:
+            counted[list_of] = at
+    return replace(manifest, left_out=left_out)
 
 
 def _without_sparse(kept: Iterable[Manifest], sizes: Sizes) -> Iterator[Manifest | list[PlacedFile]]:

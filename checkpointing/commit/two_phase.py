@@ -18,6 +18,7 @@ from checkpointing.commit.columns import columns_at
 from checkpointing.commit.net import NONE_RENAMED, Renamed, net_tables
 from checkpointing.commit.outside import outside_publications, pre_commits
 from checkpointing.commit.recovery import publications
+from checkpointing.commit.table_changes import with_changes
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
@@ -356,8 +357,9 @@ class TwoPhaseCommit:
             self._record, self._state = None, _S.ENDED if record.kind is RowKind.HELD else _S.IDLE
             return (Saved(record), *self._start())
         self._notes, self._outside = (), outside_publications(record, self._parent)
+        tables = tuple(with_changes(publications(record), self._graph, record, self._parent, self._renamed))
         self._parent, self._parent_rows, self._renamed = record, self._rows, {}
-        return self._publish(publications(record))
+        return self._publish(tables)
 
     def _publish(self, tables: tuple[Publication, ...] = ()) -> tuple[CommitEffect, ...]:
         """Publish the tables. Outside sinks follow them, so a checkpoint that a table refuses stays inside."""

@@ -14,7 +14,7 @@ from jobs.storage.folder import Folder, sync
 from jobs.storage.place import StoragePlace
 from jobs.storage.port import Storage
 
-THREADS: Final = 8
+THREADS: Final = 16
 
 
 class SyncedNames:

@@ -7,7 +7,6 @@ learn what this process has written itself.
 """
 
 from collections.abc import Collection, Iterable
-from collections.abc import Set as AbstractSet
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
@@ -35,8 +34,8 @@ class KnownTable:
         return self._version
 
     @property
-    def files(self) -> AbstractSet[str]:
-        """The names of the active files in the table's storage. The set changes with the next commit."""
+    def files(self) -> set[str]:
+        """The names of the active files in the table's storage. Only the next commit may change the set."""
         return self._known_files()
 
     def paths(self) -> list[str]:
@@ -46,10 +45,6 @@ class KnownTable:
     def without(self, paths: Iterable[str]) -> set[str]:
         """Return those of the paths inside the table's folder that are not active."""
         return {path for path in paths if f"{self._prefix}{path}" not in self.files}
-
-    def files_besides(self, names: Iterable[str]) -> set[str]:
-        """Return the names of the active files that are not among these. No set of `names` is made."""
-        return self._known_files().difference(names)
 
     def with_deletion_vectors(self) -> frozenset[str]:
         """Return the paths of active files with a deletion vector. Tidemark's commits add none."""

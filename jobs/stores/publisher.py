@@ -19,6 +19,7 @@ from deltalake import Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import RemoveAction
 
+from checkpointing.commit.table_changes import changes_at
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, TableName
@@ -156,24 +157,24 @@ class Publisher:
 
     def _plan(self, table: KnownTable, request: _Request) -> tuple[list[Action], str]:
         publication = request.publication
-        files = publication.adds if publication.mode is TableMode.APPEND else publication.files
-        there = table.files  # a large table has many, so each of the two loops does little for a file
-        new = sorted((file for file in files if file.path not in there), key=_PATH)
-        self._must_be_laid_out(table, request, new)
-        adds = self._adds(request, new)
         match publication.mode:
             case TableMode.APPEND:
+                new = [file for file in publication.adds if file.path not in table.files]
+                adds = self._adds(table, request, new)
                 return [*self._takes_out(table, request), *adds], ""
             case TableMode.UPSERT | TableMode.STATE:
+                new, gone = changes_at(publication, table.version(), table.files)
+                adds = self._adds(table, request, new)
                 foreign = self._foreign_since_ours(table, request)
                 healed = f"set back to the checkpoint's files after {_named(foreign)}" if foreign else ""
-                return [*self._removes(table, request, table.files_besides(map(_PATH, files))), *adds], healed
+                return [*self._removes(table, request, gone), *adds], healed
             case _:
                 assert_never(publication.mode)
 
-    def _adds(self, request: _Request, files: list[FileHandle]) -> list[Action]:
+    def _adds(self, table: KnownTable, request: _Request, files: list[FileHandle]) -> list[Action]:
+        self._must_be_laid_out(table, request, files)
         now_ms = self._warehouse.now_ms()
-        new = {_inside(request.table, file): file for file in files}
+        new = {_inside(request.table, file): file for file in sorted(files, key=_PATH)}
         together(self._warehouse.storage, lambda file: self._must_exist(request, file), new.values())
         return [add(path, file.bytes, file.stats, now_ms, partition_of(file.path)) for path, file in new.items()]
 

@@ -4,14 +4,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from checkpointing.columns import TableColumns
-from checkpointing.commit import net
+from checkpointing.commit import live_files, net, table_changes
 from checkpointing.commit.net import NONE_RENAMED, Renamed
 from checkpointing.commit.two_phase import CommitEffect, CommitState, TwoPhaseCommit
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
-from checkpointing.messages import RowAppended
+from checkpointing.messages import Publication, RowAppended
 from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind, TableRecord, VertexRecord
 from spec.mutants.judges import COMMIT, RELEASES, SAVEPOINTS, SIMULATOR
 from spec.mutants.planting import Patch, mutant
@@ -177,3 +177,42 @@ def a_renamed_table_is_planned_on_what_is_still_to_come(patch: Patch) -> None:
 
 def _planned(table: TableRecord, on: CheckpointId | None) -> TableRecord:
     return table.model_copy(update={"planned_on": on}) if table.planned_on is not None else table
+
+
+# ------------------------------------------------------------------ what a publication says it changes
+
+
+def _believe_all_changes(patch: Patch) -> None:
+    patch.function(table_changes, "_explains", lambda _said, _active, _files: True)
+
+
+def _say_other_changes(
+    patch: Patch, say: Callable[[tuple[FileHandle, ...], tuple[FileHandle, ...]], tuple[tuple[FileHandle, ...], ...]]
+) -> None:
+    real = live_files.each_changed
+    patch.function(live_files, "each_changed", lambda lists, were: say(*real(lists, were)))
+    _believe_all_changes(patch)
+
+
+@mutant("cut-is-one")
+def a_publication_forgets_the_files_that_left_their_subtasks(patch: Patch) -> None:
+    _say_other_changes(patch, lambda new, _gone: (new, ()))
+
+
+@mutant("cut-is-one")
+def a_publication_forgets_the_last_new_file(patch: Patch) -> None:
+    _say_other_changes(patch, lambda new, gone: (new[:-1], gone))
+
+
+@mutant("cut-is-one")
+def changes_are_applied_to_a_table_that_has_moved_on(patch: Patch) -> None:
+    real = table_changes.changes_at
+
+    def changes_at(
+        publication: Publication, version: int, active: set[str] | frozenset[str]
+    ) -> tuple[list[FileHandle], set[str] | frozenset[str]]:
+        said = publication.changes
+        return real(publication, version if said is None else said.version, active)
+
+    patch.function(table_changes, "changes_at", changes_at)
+    _believe_all_changes(patch)

@@ -12,6 +12,7 @@ from checkpointing.handles import KeyedFile
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import (
     AppendRow,
+    FileChanges,
     MicroBatchFinished,
     Publication,
     PublishTable,
@@ -66,9 +67,10 @@ class Job:
         return tuple(each.file for own in self.state for each in own)
 
     def publish(self) -> PublishTable:
-        return PublishTable(
-            CheckpointId(self.checkpoint), Publication(STATE, TableMode.STATE, files=self.table_files())
-        )
+        files = self.table_files()
+        changes = FileChanges(self.checkpoint, new=files[-2:], gone=files[:1]) if self.checkpoint % 2 else None
+        publication = Publication(STATE, TableMode.STATE, files=files, changes=changes)
+        return PublishTable(CheckpointId(self.checkpoint), publication)
 
     def change(self, draw: random.Random, change: str) -> Traced:
         subtask = draw.randrange(len(self.state))

@@ -1,0 +1,73 @@
+"""Says how an upsert or state table changes when a checkpoint is published.
+
+An entry names every live file of such a table. Most of them are those of its parent's cut, and there may be many. So a
+tick also says which files changed since that cut, and at which version the table showed the cut. If the table still
+stands there, nothing else needs to be looked at. The invariant: whichever way is taken, the table's active files become
+exactly the publication's files.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from operator import attrgetter
+from typing import Final
+
+from checkpointing.commit.live_files import Lists, each_changed, lists_of
+from checkpointing.graph import JobGraph, TableMode
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import TableName
+from checkpointing.messages import FileChanges, Publication
+from checkpointing.metadata.record import CheckpointRecord, RowKind
+
+_PATH: Final = attrgetter("path")
+
+
+def with_changes(
+    publications: Collection[Publication],
+    graph: JobGraph,
+    record: CheckpointRecord,
+    parent: CheckpointRecord | None,
+    renamed: Collection[TableName],
+) -> Iterator[Publication]:
+    """Yield the publications of an entry. Those that can be compared with the parent's cut say what changed since then.
+
+    A table can be compared if the parent published it and no two subtasks share one of its files, at both cuts. They
+    may share files after a change of parallelism. A table in `renamed` shows the parent's cut under its old name.
+    """
+    if parent is None or parent.kind is not RowKind.CHECKPOINT:
+        yield from publications
+        return
+    now, before = ({vertex.vertex: vertex for vertex in each.vertices} for each in (record, parent))
+    tables = {table.name: (table, vertex.id) for vertex in graph.operators() for table in vertex.tables}
+    shown, says = ({each.table: each for each in of.tables} for of in (parent, record))
+    for each in publications:
+        table, vertex = tables.get(each.table, (None, None))
+        was = shown.get(each.table)
+        if table is None or vertex is None or vertex not in before or was is None or each.table in renamed:
+            yield each
+            continue
+        lists, were = lists_of(table, now[vertex]), lists_of(table, before[vertex])
+        compares = table.mode is not TableMode.APPEND and _is_split(each.files, lists) and _is_split(was.files, were)
+        version = says[each.table].parent_version
+        yield replace(each, changes=FileChanges(version, *each_changed(lists, were))) if compares else each
+
+
+def _is_split(files: Collection[FileHandle], lists: Lists) -> bool:
+    """Return True if each of the files, which are those of the lists, is in one list only."""
+    return len(files) == sum(map(len, lists))
+
+
+def changes_at(
+    publication: Publication, version: int, active: set[str] | frozenset[str]
+) -> tuple[list[FileHandle], set[str] | frozenset[str]]:
+    """Return the files that an upsert or state table lacks at this version, and the paths that must leave it."""
+    said = publication.changes
+    if said is not None and said.version == version and _explains(said, active, len(publication.files)):
+        return [*said.new], {*map(_PATH, said.gone)}
+    new = [file for file in publication.files if file.path not in active]  # a large table has many, so this does little
+    return new, active.difference(map(_PATH, publication.files))
+
+
+def _explains(said: FileChanges, active: set[str] | frozenset[str], files: int) -> bool:
+    """Return True if the table shows the files that leave it, none of the new ones, and has the right number then."""
+    fits = len(active) - len(said.gone) + len(said.new) == files
+    return fits and active.issuperset(map(_PATH, said.gone)) and active.isdisjoint(map(_PATH, said.new))
