@@ -21,11 +21,19 @@ def live_files(table: Table, record: VertexRecord) -> tuple[FileHandle, ...]:
     return each_once(lists_of(table, record))
 
 
-def changed_files(table: Table, now: VertexRecord, before: VertexRecord | None) -> tuple[FileHandle, ...] | None:
-    """Return the live files of an upsert or state table, or None if they are the same as at the cut before."""
+def changed_files(
+    table: Table, now: VertexRecord, before: VertexRecord | None, shown: tuple[FileHandle, ...] = ()
+) -> tuple[FileHandle, ...] | None:
+    """Return the live files of an upsert or state table, or None if they are the same as at the cut before.
+
+    `shown` are the files of the table at the cut before, if its entry names them. If no list shared a file then, only
+    changed lists are looked into.
+    """
     lists, were = lists_of(table, now), lists_of(table, before) if before is not None else []
     if lists == were:
         return None
+    if len(lists) == len(were) and is_split(shown, were):
+        return _with_changed_lists(lists, were, shown) if any(each_changed(lists, were)) else None
     files = _by_path(lists)
     return tuple(files.values()) if _differ(files.keys(), lists, were) else None
 
@@ -49,15 +57,35 @@ def _differ(paths: AbstractSet[str], lists: Lists, were: Lists) -> bool:
     return paths != _by_path(were).keys()
 
 
+def is_split(files: Sequence[FileHandle], lists: Lists) -> bool:
+    """Return True if each of the files, which are those of the lists, is in one list only."""
+    return len(files) == sum(map(len, lists))
+
+
 def each_changed(lists: Lists, were: Lists) -> tuple[tuple[FileHandle, ...], tuple[FileHandle, ...]]:
     """Return the files that are new in these lists, and those that are gone. No two lists share a file.
 
-    A list that is the same object as before is not looked into.
+    A list that is the same object as before is not looked into, and neither is a file.
     """
-    pairs = [(now, old) for now, old in zip_longest(lists, were, fillvalue=()) if now is not old]
-    now, before = _by_path([now for now, _ in pairs]), _by_path([old for _, old in pairs])
+    pairs = [(own, old) for own, old in zip_longest(lists, were, fillvalue=()) if own is not old]
+    here, there = ([*chain.from_iterable(each)] for each in ((own for own, _ in pairs), (old for _, old in pairs)))
+    same = {*map(id, here)} & {*map(id, there)}
+    now, before = ({each.file.path: each.file for each in found if id(each) not in same} for found in (here, there))
     new = tuple(file for path, file in now.items() if path not in before)
     return new, tuple(file for path, file in before.items() if path not in now)
+
+
+def _with_changed_lists(lists: Lists, were: Lists, shown: tuple[FileHandle, ...]) -> tuple[FileHandle, ...]:
+    """Return the files of the lists. `shown` are those of the lists before, of which there are as many."""
+    files: list[FileHandle] = []
+    same_from = at = 0
+    for now, old in zip(lists, were, strict=True):
+        if now is not old:
+            files += shown[same_from:at]
+            files += map(_FILE, now)
+            same_from = at + len(old)
+        at += len(old)
+    return (*files, *shown[same_from:])
 
 
 def are_shown(files: tuple[FileHandle, ...], lists: Lists) -> bool:

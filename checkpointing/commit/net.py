@@ -17,7 +17,7 @@ from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, JobName, TableName, VertexId
 from checkpointing.metadata.paths import table_of_state
-from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind, TableRecord, VertexRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,10 @@ def _changed(
     """Return a table's files, as `_net_files` does, or None if they are those of the parent's cut."""
     if table.mode is TableMode.APPEND:
         return _net_files(table, now, parent) or None
-    return changed_files(table, now, before)
+    if parent is None or parent.kind is not RowKind.CHECKPOINT:
+        return changed_files(table, now, before)
+    shown = next((each.files for each in parent.tables if each.table == table.name), ())
+    return changed_files(table, now, before, shown)
 
 
 def _net(table: Table, files: tuple[FileHandle, ...], leaving: tuple[str, ...], version: int) -> TableRecord:

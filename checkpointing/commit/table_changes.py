@@ -6,12 +6,13 @@ stands there, nothing else needs to be looked at. The invariant: whichever way i
 exactly the publication's files.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from operator import attrgetter
 from typing import Final
 
-from checkpointing.commit.live_files import Lists, each_changed, lists_of
+from checkpointing.commit.live_files import each_changed, is_split, lists_of
+from checkpointing.commit.recovery import publications
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import TableName
@@ -22,38 +23,29 @@ _PATH: Final = attrgetter("path")
 
 
 def with_changes(
-    publications: Collection[Publication],
-    graph: JobGraph,
-    record: CheckpointRecord,
-    parent: CheckpointRecord | None,
-    renamed: Collection[TableName],
-) -> Iterator[Publication]:
-    """Yield the publications of an entry. Those that can be compared with the parent's cut say what changed since then.
+    graph: JobGraph, record: CheckpointRecord, parent: CheckpointRecord | None, renamed: Collection[TableName]
+) -> tuple[Publication, ...]:
+    """Return the publications of an entry. Those that can be compared with the parent's cut say what changed since.
 
     A table can be compared if the parent published it and no two subtasks share one of its files, at both cuts. They
     may share files after a change of parallelism. A table in `renamed` shows the parent's cut under its old name.
     """
     if parent is None or parent.kind is not RowKind.CHECKPOINT:
-        yield from publications
-        return
+        return publications(record)
     now, before = ({vertex.vertex: vertex for vertex in each.vertices} for each in (record, parent))
-    tables = {table.name: (table, vertex.id) for vertex in graph.operators() for table in vertex.tables}
-    shown, says = ({each.table: each for each in of.tables} for of in (parent, record))
-    for each in publications:
-        table, vertex = tables.get(each.table, (None, None))
-        was = shown.get(each.table)
-        if table is None or vertex is None or vertex not in before or was is None or each.table in renamed:
-            yield each
-            continue
-        lists, were = lists_of(table, now[vertex]), lists_of(table, before[vertex])
-        compares = table.mode is not TableMode.APPEND and _is_split(each.files, lists) and _is_split(was.files, were)
-        version = says[each.table].parent_version
-        yield replace(each, changes=FileChanges(version, *each_changed(lists, were))) if compares else each
-
-
-def _is_split(files: Collection[FileHandle], lists: Lists) -> bool:
-    """Return True if each of the files, which are those of the lists, is in one list only."""
-    return len(files) == sum(map(len, lists))
+    shown = {each.table: each.files for each in parent.tables if each.table not in renamed}
+    says = {each.table: each for each in record.tables}
+    changes: dict[TableName, FileChanges] = {}
+    for vertex in (each for each in graph.operators() if each.id in before):
+        for table in (each for each in vertex.tables if each.mode is not TableMode.APPEND and each.name in shown):
+            said, lists, were = (
+                says.get(table.name),
+                lists_of(table, now[vertex.id]),
+                lists_of(table, before[vertex.id]),
+            )
+            if said is not None and is_split(said.files, lists) and is_split(shown[table.name], were):
+                changes[table.name] = FileChanges(said.parent_version, *each_changed(lists, were))
+    return tuple(replace(each, changes=changes.get(each.table)) for each in publications(record))
 
 
 def changes_at(

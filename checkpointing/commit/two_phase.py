@@ -2,11 +2,10 @@
 
 After a crash before `RowAppended`, the epoch is read again. After a crash behind it, the epoch is committed, and the
 next tick rolls it forward. A checkpoint that waits here is FINALISING for its coordinator. From sending the entry until
-its outcome is known, it cannot expire, be declined or be subsumed. At most one checkpoint is committed and unpublished:
-the next one waits until the cut of the one before is recorded. With the check, outside sinks may vote, see
-`pre_committed`. A plain savepoint is only an entry. It publishes nothing, so no table is checked for it, and the next
-entry does not continue from it. A held cut is only an entry too, but its tables are checked, and this tick commits
-nothing after it. `TRANSITIONS` has every transition. The method that a fact calls does everything else.
+its outcome is known, it cannot expire, be declined or be subsumed. The next checkpoint waits until its cut is recorded.
+With the check, outside sinks may vote, see `pre_committed`. A plain savepoint is only an entry. It publishes nothing,
+so no table is checked for it, and the next entry does not continue from it. A held cut is only an entry too, but its
+tables are checked, and this tick commits nothing after it. `TRANSITIONS` has every transition.
 """
 
 from collections import deque
@@ -17,7 +16,6 @@ from enum import Enum
 from checkpointing.commit.columns import columns_at
 from checkpointing.commit.net import NONE_RENAMED, Renamed, net_tables
 from checkpointing.commit.outside import outside_publications, pre_commits
-from checkpointing.commit.recovery import publications
 from checkpointing.commit.table_changes import with_changes
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
@@ -357,12 +355,12 @@ class TwoPhaseCommit:
             self._record, self._state = None, _S.ENDED if record.kind is RowKind.HELD else _S.IDLE
             return (Saved(record), *self._start())
         self._notes, self._outside = (), outside_publications(record, self._parent)
-        tables = tuple(with_changes(publications(record), self._graph, record, self._parent, self._renamed))
+        tables = with_changes(self._graph, record, self._parent, self._renamed)
         self._parent, self._parent_rows, self._renamed = record, self._rows, {}
         return self._publish(tables)
 
     def _publish(self, tables: tuple[Publication, ...] = ()) -> tuple[CommitEffect, ...]:
-        """Publish the tables. Outside sinks follow them, so a checkpoint that a table refuses stays inside."""
+        """Publish the tables, and then the outside sinks, so a checkpoint that a table refuses stays inside."""
         todo, self._outside = (tables, self._outside) if tables else (self._outside, ())
         if not todo:
             return self._record_cut()

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from checkpointing.commit import fencing, leftovers, net, recovery, two_phase
+from checkpointing.commit.recovery import publications
 from checkpointing.commit.two_phase import CheckpointCommitted, CommitState, TwoPhaseCommit
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.tick import claiming, holding, messages, recovering
@@ -57,7 +58,7 @@ def publish_before_the_row_is_in(monkeypatch):
 
     def finalise(self, draft):
         effects = real(self, draft)
-        early = two_phase.publications(self._record)
+        early = publications(self._record)
         return (*(two_phase.PublishTable(draft.checkpoint, each) for each in early[:1]), *effects)
 
     monkeypatch.setattr(TwoPhaseCommit, "_finalise", finalise)

@@ -35,6 +35,17 @@ def test_a_table_has_changed_files_exactly_if_it_has_others_than_before(
         assert each_once(now) == changed
 
 
+@given(owners=st.lists(st.integers(0, 3), min_size=12, max_size=12), kept=st.sets(st.integers(0, 2)))
+def test_files_that_lists_did_not_share_are_found_by_the_changed_lists_alone(owners: list[int], kept: set[int]) -> None:
+    """Files come, go, stay and move to another list. The result is the same as without the files of before."""
+    before = [tuple(each for each, owner in zip(_FILES, owners, strict=False) if owner == at) for at in range(3)]
+    after = [tuple(each for each, owner in zip(_FILES, owners[6:], strict=True) if owner == at) for at in range(3)]
+    stay = {each for at in kept for each in before[at]}
+    now = [before[at] if at in kept else tuple(each for each in after[at] if each not in stay) for at in range(3)]
+    record, then = _vertex(now), _vertex(before)
+    assert changed_files(_STATE, record, then) == changed_files(_STATE, record, then, each_once(before))
+
+
 @given(lists=_lists, others=_lists)
 def test_files_are_shown_if_they_are_those_of_the_lists_each_once(lists: list[tuple], others: list[tuple]) -> None:
     """Lists that share a file show it once."""

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.commit.recovery import publications
 from checkpointing.commit.table_changes import changes_at, with_changes
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.metadata.record import RowKind
@@ -29,7 +28,7 @@ def _said(now, before, **parent):
     """Return the publications of an entry with these files, after a parent with those."""
     then = _once(large_record(before, before, _PARENT_VERSION - 1)).model_copy(update=parent)
     record = _once(large_record(now, now, _PARENT_VERSION))
-    return {each.table: each for each in with_changes(publications(record), _GRAPH, record, then, ())}
+    return {each.table: each for each in with_changes(_GRAPH, record, then, ())}
 
 
 def _once(record):
@@ -113,7 +112,7 @@ def test_nobody_says_the_changes_after_a_parent_that_no_tick_wrote(kind):
 def test_nobody_says_the_changes_of_the_first_checkpoint_or_of_a_table_that_the_parent_did_not_publish():
     """The files of such a parent are not known to be in one list each."""
     record = large_record(numbered(3, 2), numbered(3, 2), _PARENT_VERSION)
-    alone = with_changes(publications(record), _GRAPH, record, None, ())
+    alone = with_changes(_GRAPH, record, None, ())
     assert [None, None] == [each.changes for each in alone]
     unpublished = _said(numbered(3, 2), numbered(3, 2), tables=())
     assert [None, None] == [each.changes for each in unpublished.values()]
@@ -123,6 +122,6 @@ def test_nobody_says_the_changes_of_a_renamed_table():
     """The new name's log shows nothing of the parent's cut."""
     then = large_record(numbered(3, 2), numbered(3, 2), 1)
     record = large_record(numbered(3, 2), numbered(3, 2), _PARENT_VERSION)
-    said = {each.table: each for each in with_changes(publications(record), _GRAPH, record, then, {TOTALS})}
+    said = {each.table: each for each in with_changes(_GRAPH, record, then, {TOTALS})}
     assert said[TOTALS].changes is None
     assert said[STATE].changes is not None
