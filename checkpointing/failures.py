@@ -39,7 +39,7 @@ class CheckpointFailureReason(Enum):
     FINALIZE_CHECKPOINT_FAILURE = (False, "the checkpoint could not be finalised")
     TRIGGER_CHECKPOINT_FAILURE = (False, "the checkpoint could not be triggered")
     QUALITY = (False, "a suite rejected the rows staged since the last completed checkpoint")
-    TABLE_CHANGED = (False, "an output table was changed from outside in a way that forbids publishing")
+    TABLE_CHANGED = (False, "an output table or its sink does not take what is to be published")
     FENCED = (False, "another coordinator has claimed the job")
 
     def __init__(self, pre_flight: bool, message: str) -> None:  # noqa: FBT001 - enum value
