@@ -18,6 +18,7 @@ _PATHWAY: Final = {"PATHWAY_THREADS": "2"}
 
 _FLIGHTS: Final = {"ours": "bench.ours.flights_medallion", "peer": "bench.peers.foreach_batch_flights"}
 _KAFKA: Final = {"ours": "bench.ours.kafka_sums", "peer": "bench.peers.kafka_foreach_batch"}
+_SINKS: Final = {"ours": "bench.ours.outside_sinks", "peer": "bench.peers.spark_writers"}
 _FRESHNESS: Final = {"ours": "bench.ours.kafka_freshness", "peer": "bench.peers.kafka_freshness"}
 _ROWS: Final = 500_000
 _KEYS: Final = 1_000_000
@@ -25,6 +26,7 @@ WARM_UP: Final = 3
 """The first epochs and batches of a program. They do not count."""
 WARM_UP_FLIGHTS: Final = 4
 WARM_UP_PRICE: Final = 3
+WARM_UP_SINKS: Final = 2
 WARM_UP_CLUSTER: Final = 2
 """The first epochs on a cluster."""
 _ONCE: Final = ("price", "state", "tiny", "core", "live", "postgres", "store", "cluster")
@@ -47,6 +49,8 @@ class Extent:
     """Records of the Kafka topic (P17)."""
     freshness_s: int
     """Seconds for which records are measured (P18)."""
+    sink_files: int
+    """Files of 500,000 rows that go to a server outside (P24)."""
     store_checkpoints: Mapping[str, int]
     """Checkpoints on an object store: measured (P12, `commits`), and before a measured tick (P16, `starts`)."""
 
@@ -59,6 +63,7 @@ FULL: Final = Extent(
     transactions=250_000,
     kafka_rows=8_000_000,
     freshness_s=120,
+    sink_files=8,
     store_checkpoints={"commits": 30, "starts": 1_000},
 )
 QUICK: Final = Extent(
@@ -69,6 +74,7 @@ QUICK: Final = Extent(
     transactions=100_000,
     kafka_rows=2_000_000,
     freshness_s=30,
+    sink_files=5,
     store_checkpoints={"commits": 12, "starts": 300},
 )
 
@@ -106,6 +112,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
             command = module(_KAFKA[by], str(lay_out_topic(extent.kafka_rows, DATA)))
         case ["freshness", by]:
             command = module(_FRESHNESS[by], "--seconds", str(extent.freshness_s))
+        case ["sink", by, target]:
+            command = module(_SINKS[by], str(_files(extent.sink_files)), "--to", target)
         case ["tiny"]:
             command = module("bench.ours.tiny_commits", "--checkpoints", str(extent.checkpoints))
         case ["store", part]:
@@ -128,4 +136,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
 
 
 def _events(extent: Extent, *, csv: bool = False) -> Path:
-    return lay_out(Workload(rows=_ROWS, files=extent.files, keys=_KEYS), DATA, csv=csv)
+    return _files(extent.files, csv=csv)
+
+
+def _files(files: int, *, csv: bool = False) -> Path:
+    return lay_out(Workload(rows=_ROWS, files=files, keys=_KEYS), DATA, csv=csv)

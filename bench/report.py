@@ -11,9 +11,11 @@ _DIGITS = 4
 
 
 def write(folder: Path, rows: Sequence[Row], found: Mapping[str, Figures], about: Mapping[str, Any]) -> None:
-    """Write both files. A row that was not measured now keeps its earlier figure."""
+    """Write both files. A row that was not measured now keeps its earlier figure, and a missing peer its version."""
     path = folder / "results.json"
-    figures = {**_earlier(path), **{name: _rounded(one) for name, one in found.items()}}
+    earlier = _earlier(path)
+    figures = {**earlier.get("rows", {}), **{name: _rounded(one) for name, one in found.items()}}
+    about = {**about, "versions": {**earlier.get("versions", {}), **about["versions"]}}
     kept = {row.id: figures[row.id] for row in rows if row.id in figures}
     path.write_text(json.dumps({"rows": kept, **about}, indent=2) + "\n")
     (folder / "results.md").write_text(markdown(rows, kept, about))
@@ -57,7 +59,7 @@ def _line(row: Row, figures: Figures) -> str:
 def _ratios(figures: Figures) -> str:
     if "per_second" in figures:
         return f"{figures['per_second']:,.0f}/s"
-    for beside in ("hashmap", "any_size"):
+    for beside in ("hashmap", "any_size", "kafka"):
         if beside in figures:
             return f"{figures['ratio']:.2f} / {figures[beside]['ratio']:.2f}"
     if "spread_s" in figures:
@@ -87,8 +89,8 @@ def _rounded(value: Any) -> Any:  # noqa: ANN401 - any value of JSON
             return value
 
 
-def _earlier(path: Path) -> dict[str, Figures]:
+def _earlier(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    earlier: dict[str, Figures] = json.loads(path.read_text()).get("rows", {})
+    earlier: dict[str, Any] = json.loads(path.read_text())
     return earlier

@@ -15,6 +15,7 @@ from bench.measures import middle, spread, steady
 from bench.plan import WARM_UP, WARM_UP_FLIGHTS, Extent
 from bench.price import against_pathway, price
 from bench.programs import Result
+from bench.sink_figures import PROGRAMS, into_targets
 from bench.store_figures import commits_on_a_store, starts_on_a_store
 
 Results = Mapping[str, Sequence[Result]]
@@ -359,6 +360,14 @@ ROWS: Final = (
         programs=lambda _: ("postgres",),
         figures=_changes,
         reached=lambda found: found["per_second"] >= 20_000,  # noqa: PLR2004
+    ),
+    Row(
+        id="P24",
+        work="500,000 rows of a checkpoint into PostgreSQL / Kafka, exactly once, against Spark's own writers",
+        bar=">= 1x each",
+        programs=lambda _: PROGRAMS,
+        figures=into_targets,
+        reached=lambda found: found["ratio"] >= 1 and found["kafka"]["ratio"] >= 1,
     ),
     Row(
         id="P31",
