@@ -64,6 +64,8 @@ class Vertex:
     `meanings` say how the columns of a keyed vertex's state are computed, and its checkpoints record them.
     `renamed_from` is the vertex's id in older checkpoints. `columns_renamed_from` has the old names of columns of its
     state and of its table, by the new ones. `changes_of` are the keyed vertices whose changes it takes.
+    `outputs_read` has the named output that each input reads. None is the upstream vertex's own output. It is empty if
+    no input reads a named output.
     """
 
     id: VertexId
@@ -78,6 +80,7 @@ class Vertex:
     parts: tuple[str, ...] = ()
     coordinated: bool = False
     changes_of: tuple[VertexId, ...] = ()
+    outputs_read: tuple[str | None, ...] = ()
 
     def part(self, split: str) -> int:
         """Return the place of a split's part, from 0. All splits of a source without parts have place 0."""

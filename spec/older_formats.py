@@ -35,6 +35,7 @@ _LATER: Final[tuple[tuple[int, str, object], ...]] = (
     (5, "statistics.vertices.async_ms", None),
     (5, "statistics.vertices.subtasks", {name: [] for name in _SUBTASKS}),
     (6, "manifests", []),
+    (6, "vertices.outputs_read", None),
     (6, "outside", []),
     (6, "tables.of_snapshots", False),
 )

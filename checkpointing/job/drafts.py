@@ -78,6 +78,7 @@ class Drafts:
                     if table.mode is TableMode.UPSERT
                 ),
                 coordinator=coordinators.get(vertex.id),
+                outputs_read=vertex.outputs_read,
             )
             for vertex in self._graph.vertices
         )

@@ -45,6 +45,7 @@ def check_fits(
                 f"checkpoint {record.checkpoint} holds rows in flight on {channel.edge}, which the pipeline no longer "
                 "has; put it back, or let a tick of the old pipeline catch up first"
             )
+    _check_outputs(graph, record)
     if not allow_non_restored_state:
         _must_leave_nothing(graph, record)
     for was in record.vertices:
@@ -54,6 +55,31 @@ def check_fits(
         _check_changes(vertex, record)
     for table in graph.tables():
         _check_layout(table, record)
+
+
+def _check_outputs(graph: JobGraph, record: CheckpointRecord) -> None:
+    """Raise CutDoesNotFitError if an input has rows in flight and reads another output now: it would lose them."""
+    for edge in dict.fromkeys(channel.edge for channel, _ in in_flight(record)):
+        was = _vertex(record, edge.downstream)
+        if was is None or was.outputs_read is None:
+            continue
+        then = _output_of(was.outputs_read, edge.input)
+        now = _output_of(graph.vertex(edge.downstream).outputs_read, edge.input)
+        if then != now:
+            raise CutDoesNotFitError(
+                f"checkpoint {record.checkpoint} holds rows in flight to {edge.downstream!r}, whose input {edge.input} "
+                f"read {_named(then)} of {edge.upstream!r} and reads {_named(now)} now, so these rows would be lost. "
+                f"Let it read {_named(then)} again and run the pipeline until a checkpoint holds no rows in flight "
+                "('tidemark stop --suspend' takes such a one). Change it then"
+            )
+
+
+def _output_of(outputs: tuple[str | None, ...], number: int) -> str | None:
+    return outputs[number] if number < len(outputs) else None
+
+
+def _named(output: str | None) -> str:
+    return "the main output" if output is None else f"the output {output!r}"
 
 
 def _must_leave_nothing(graph: JobGraph, record: CheckpointRecord) -> None:

@@ -106,6 +106,9 @@ class VertexRecord(_Persisted):
     """The keys of the upsert tables that it writes. Entries of format 3 and older did not record them."""
     coordinator: str | None = None
     """The state of a source's coordinator as JSON (A7). None: it has none, or the entry is older than this field."""
+    outputs_read: tuple[str | None, ...] | None = None
+    """The named output that each input reads, None for the upstream vertex's own output. Empty: no input reads a named
+    output. None: the entry is older than this field."""
 
 
 class TableRecord(_Persisted):

@@ -23,6 +23,7 @@ from checkpointing.identifiers import (
     has_control_characters,
     hook_name,
     job_name,
+    output_name,
     split_id,
     vertex_id,
 )
@@ -137,6 +138,8 @@ class _Judge:
         _each("meanings", vertex.meanings or (), _meaning)
         _each("table_keys", vertex.table_keys, lambda keys: self._table_name(keys.table))
         _each("subtasks", vertex.subtasks, self._snapshot)
+        named = [name for name in vertex.outputs_read or () if name is not None]
+        _each("outputs_read", named, lambda name: _name("", output_name, name))
         _each("coordinator", [text for text in [vertex.coordinator] if text is not None], must_be_inline_state)
 
     def _snapshot(self, snapshot: SubtaskSnapshot) -> None:
@@ -191,8 +194,7 @@ class _Judge:
         _handle(file)
 
     def _keyed(self, keyed: KeyedFile) -> None:
-        _number("version.generation", keyed.version.generation)
-        _number("version.micro_batch", keyed.version.micro_batch)
+        _inside("version", keyed.version, lambda version: _numbers(version, "generation", "micro_batch"))
         if not 0 <= keyed.first_key_group <= keyed.last_key_group < self._key_groups:
             groups = f"{keyed.first_key_group} to {keyed.last_key_group}"
             raise InvalidFieldError("first_key_group", f"{groups} are not among {self._key_groups} key groups")
@@ -290,10 +292,8 @@ def _content(file: FileHandle, *, allowed: bool) -> None:
 
 
 def _is_object(text: str) -> bool:
-    if text == "{}":
-        return True
     try:
-        return len(text) <= STATS_MAX and isinstance(json.loads(text), dict)
+        return text == "{}" or (len(text) <= STATS_MAX and isinstance(json.loads(text), dict))
     except (ValueError, RecursionError):
         return False
 
@@ -311,8 +311,7 @@ def _column(column: TableColumn) -> None:
 
 def _meaning(meaning: ColumnMeaning) -> None:
     """Check a meaning. Column names may be any that a user's table has, because they become no path."""
-    if meaning.version is not None:
-        _numbers(meaning, "version")
+    _numbers(meaning, "version")
 
 
 def _hook(held: HookState) -> None:

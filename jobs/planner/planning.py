@@ -183,8 +183,15 @@ def _graph_vertex(
             renamed_from=before,
             columns_renamed_from=spec.columns_renamed_from,
             changes_of=vertices_of_changes(vertex),
+            outputs_read=_outputs_read(vertex),
         )
-    return Vertex(vertex.id, VertexKind.STATELESS, 1, outputs, renamed_from=before)
+    read = _outputs_read(vertex)
+    return Vertex(vertex.id, VertexKind.STATELESS, 1, outputs, renamed_from=before, outputs_read=read)
+
+
+def _outputs_read(vertex: Declared) -> tuple[str | None, ...]:
+    read = tuple(reads.output for reads in inputs_of(vertex))
+    return read if any(read) else ()
 
 
 def _votes(sink: object) -> bool:

@@ -67,12 +67,12 @@ def test_a_reason_is_written_by_its_name():
         b"",
         b"{",
         b"[]",
-        b'{"format":8,"number":1,"at_ms":1,"is":"Nothing","body":{}}',
-        b'{"format":"8","number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
-        b'{"format":8,"number":1,"at_ms":1,"is":"EndTick"}',
-        b'{"format":8,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":"x"}}',
-        b'{"format":8,"number":1,"is":"EndTick","body":{}}',
-        b'{"format":8,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
+        b'{"format":9,"number":1,"at_ms":1,"is":"Nothing","body":{}}',
+        b'{"format":"9","number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
+        b'{"format":9,"number":1,"at_ms":1,"is":"EndTick"}',
+        b'{"format":9,"number":1,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":"x"}}',
+        b'{"format":9,"number":1,"is":"EndTick","body":{}}',
+        b'{"format":9,"at_ms":1,"is":"TimeAdvanced","body":{"now_ms":1}}',
     ],
 )
 def test_a_line_that_is_no_entry_is_refused(line):

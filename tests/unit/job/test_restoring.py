@@ -124,6 +124,50 @@ def test_rows_in_flight_need_their_edge(job):
         check_fits(swapped, cut, 128)
 
 
+ODD_THEN = r"checkpoint 3 holds .* to 'joined', whose input 1 read the output 'odd' of 'right' and reads "
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "says"),
+    [
+        ((None, "odd"), (None, "seen"), ODD_THEN + r"the output 'seen' now.*'odd' again.*--suspend"),
+        ((None, "odd"), (), ODD_THEN + "the main output now"),
+        ((), (None, "seen"), r"input 1 read the main output of 'right' and reads the output 'seen' now"),
+        ((None, "odd"), ("seen", "odd"), None),
+        ((None, "odd"), (None, "odd"), None),
+        ((), (), None),
+        (None, (None, "seen"), None),
+    ],
+)
+def test_an_input_with_rows_in_flight_goes_on_with_its_output(job, then, now, says):
+    """It would pass over the rows of the output that it read. An input without rows in flight may change."""
+    graph = reading(job, now)
+    check_fits(graph, reads(job.record(graph, 3, {}), then), 128)
+    held = tuple(job.in_flight_of(EdgeId("right", "joined", 1), 0, "f"))
+    cut = reads(job.record(graph, 3, {"joined": (SubtaskSnapshot(in_flight=held),)}), then)
+    if says is None:
+        check_fits(graph, cut, 128)
+        return
+    for allow in (False, True):
+        with pytest.raises(CutDoesNotFitError, match=says):
+            check_fits(graph, cut, 128, allow_non_restored_state=allow)
+
+
+def reading(job, outputs):
+    """Return the graph of two sources whose join reads these outputs."""
+    graph = job.two_sources()
+    vertices = (replace(each, outputs_read=outputs) if each.id == "joined" else each for each in graph.vertices)
+    return replace(graph, vertices=tuple(vertices))
+
+
+def reads(cut, outputs):
+    """Return the cut with the outputs that the join read. None: the entry is older than the field."""
+    vertices = (
+        was.model_copy(update={"outputs_read": outputs if was.vertex == "joined" else ()}) for was in cut.vertices
+    )
+    return cut.model_copy(update={"vertices": tuple(vertices)})
+
+
 def test_the_store_knows_every_retained_state_file(job):
     """A file of an old retained checkpoint is deleted only with that checkpoint (D4).
 

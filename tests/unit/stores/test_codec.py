@@ -196,3 +196,29 @@ def test_a_gap_in_the_migration_steps_is_refused() -> None:
     """The error names the format without a step."""
     with pytest.raises(UnknownFormatError, match="from format 0 of a claim row"):
         migrate("claim", {}, at=0)
+
+
+def _reading(outputs: Any) -> str:
+    """Return an entry of the present format whose vertices read these outputs. None leaves the field out."""
+    text = (Path(__file__).parent / "rows" / "checkpoint_format_5.json").read_text()
+    document = json.loads(encode(decode(text), writer=WRITER))
+    for vertex in document["row"]["vertices"]:
+        del vertex["outputs_read"]
+        if outputs is not None:
+            vertex["outputs_read"] = outputs
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(("written", "read"), [(None, None), ([], ()), ([None, "alerts"], (None, "alerts"))])
+def test_an_entry_says_which_outputs_were_read_or_that_nobody_recorded_it(written: Any, read: Any) -> None:
+    """An older entry does not have the field. That is not the same as an entry of main outputs alone."""
+    row = decode(_reading(written))
+    assert isinstance(row, CheckpointRecord)
+    assert {read} == {vertex.outputs_read for vertex in row.vertices}
+
+
+@pytest.mark.parametrize("name", ["../x", "", "Late", 7])
+def test_an_output_without_a_valid_name_is_refused(name: Any) -> None:
+    """Tidemark cannot have written it. The message names the field."""
+    with pytest.raises(UnreadableRowError, match=r"vertices(\[0\]|\.0)\.outputs_read(\[0\]|\.0)"):
+        decode(_reading([name]))

@@ -134,7 +134,13 @@ def _vertex(draw: st.DrawFn, name: str) -> VertexRecord:
     counter = draw(numbers)
     keys = draw(_tuple_of(st.builds(TableKeys, table=st.sampled_from(TABLES), columns=_tuple_of(texts))))
     return VertexRecord(
-        vertex=VertexId(name), micro_batch=counter, subtasks=subtasks, splits=splits, meanings=meanings, table_keys=keys
+        vertex=VertexId(name),
+        micro_batch=counter,
+        subtasks=subtasks,
+        splits=splits,
+        meanings=meanings,
+        table_keys=keys,
+        outputs_read=draw(st.none() | _tuple_of(st.none() | st.sampled_from(["alerts", "late"]))),
     )
 
 
