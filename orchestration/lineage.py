@@ -15,7 +15,7 @@ import dagster as dg
 import pyarrow as pa
 
 from checkpointing.graph import Table, TableMode, Vertex, VertexKind
-from checkpointing.identifiers import VertexId
+from checkpointing.identifiers import EdgeId, VertexId
 from jobs.operators.schemas import arrow_schema as from_spark
 from jobs.planner import JobPlan
 from jobs.sources.cuts import CutSource
@@ -108,12 +108,13 @@ def _source_spec(plan: JobPlan, naming: Naming, name: VertexId, owners: list[str
 
 
 def _table_spec(plan: JobPlan, naming: Naming, vertex: Vertex, table: Table, owners: list[str]) -> dg.AssetSpec:
+    told = (_said(plan, table), _description(plan, vertex, table), _reads(plan, vertex))
     return dg.AssetSpec(
         naming.table_key(table.name),
         deps=list(dict.fromkeys(_deps(plan, naming, vertex, table))),
         group_name=naming.group_of(table),
         kinds=set(KINDS),
-        description=" ".join(filter(None, (_said(plan, table), _description(plan, vertex, table)))),
+        description=" ".join(filter(None, told)),
         owners=owners,
         tags={JOB_TAG: naming.name},
         code_version=code_version(plan, vertex),
@@ -135,28 +136,43 @@ def _ordered_tables(vertex: Vertex) -> list[Table]:
 def _deps(plan: JobPlan, naming: Naming, vertex: Vertex, table: Table) -> Iterator[dg.AssetKey]:
     """Yield a table's upstream assets: the inputs of its vertex, and for an output also the vertex's state."""
     for edge in sorted(plan.graph.upstream(vertex.id), key=lambda edge: edge.input):
-        yield from _handed_on(plan, naming, plan.graph.vertex(edge.upstream))
+        yield from _handed_on(plan, naming, edge)
     for other in vertex.tables:
         if other.mode is TableMode.STATE and table.mode is not TableMode.STATE and naming.shows(other):
             yield naming.table_key(other.name)
 
 
-def _handed_on(plan: JobPlan, naming: Naming, vertex: Vertex) -> Iterator[dg.AssetKey]:
-    """Yield the asset of a vertex's output rows. If the vertex has no asset, yield those of its inputs."""
+def _handed_on(plan: JobPlan, naming: Naming, edge: EdgeId) -> Iterator[dg.AssetKey]:
+    """Yield the asset of the rows that the edge carries. If there is none, yield those of the upstream vertex's inputs.
+
+    The upstream vertex's table has the rows of its own output. Those of a named output come from its state's asset.
+    """
+    vertex = plan.graph.vertex(edge.upstream)
     match vertex.kind:
         case VertexKind.SOURCE:
             yield naming.source_key(vertex.id)
         case VertexKind.STATELESS | VertexKind.KEYED:
             kept = plan.vertices[vertex.id].spec.table
-            if kept is not None:
+            if kept is not None and _output_read(plan, edge) is None:
                 yield naming.table_key(kept.name)
                 return
             state = [table for table in vertex.tables if table.mode is TableMode.STATE and naming.shows(table)]
             yield from (naming.table_key(table.name) for table in state)
-            for edge in () if state else plan.graph.upstream(vertex.id):
-                yield from _handed_on(plan, naming, plan.graph.vertex(edge.upstream))
+            for above in () if state else plan.graph.upstream(vertex.id):
+                yield from _handed_on(plan, naming, above)
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def _output_read(plan: JobPlan, edge: EdgeId) -> str | None:
+    return plan.vertices[edge.downstream].inputs[edge.input].output
+
+
+def _reads(plan: JobPlan, vertex: Vertex) -> str:
+    """Return which named outputs the vertex reads, as a sentence. Empty if it reads none."""
+    named = {edge: _output_read(plan, edge) for edge in plan.graph.upstream(vertex.id)}
+    outputs = [f"output `{name}` of vertex {edge.upstream}" for edge, name in named.items() if name is not None]
+    return f"Vertex {vertex.id} reads {' and '.join(outputs)}." if outputs else ""
 
 
 def _said(plan: JobPlan, table: Table) -> str:

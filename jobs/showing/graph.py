@@ -59,7 +59,9 @@ def _read(plan: JobPlan, edge: EdgeId) -> str:
     upstream, spec = plan.graph.vertex(edge.upstream), plan.vertices[edge.downstream].spec
     what = "lazy slices" if upstream.kind is VertexKind.SOURCE else "files"
     keys = f", exchanged by {', '.join(spec.inputs[edge.input].keys)}" if isinstance(spec, KeyedSpec) else ""
-    return f"{upstream.id}  {plural(upstream.parallelism, 'channel')} of {what}{keys}"
+    output = plan.vertices[edge.downstream].inputs[edge.input].output
+    named = "" if output is None else f", output {output}"
+    return f"{upstream.id}{named}  {plural(upstream.parallelism, 'channel')} of {what}{keys}"
 
 
 def _how(plan: JobPlan, table: Table) -> str:

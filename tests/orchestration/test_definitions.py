@@ -7,10 +7,13 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from pyspark.sql.types import LongType, StructType
 
 from checkpointing.graph import TableMode, VertexKind
 from jobs.launch import launch
+from jobs.pipeline import Pipeline, count
 from jobs.settings import Layer, TickSettings
+from jobs.sources.sequence import SequenceSource
 from orchestration.definitions import PIPELINES, defs
 from orchestration.launchpad import REPORT_EVERY, launchpad_schema
 from orchestration.lineage import InvalidOwnerError
@@ -148,6 +151,28 @@ def test_states_can_be_kept_out_of_the_catalogue():
     moved = {key.name for key in hidden.asset_check_keys if key.asset_key == CUTS}
     assert {"checkpoint_lag", "one_cut_silver_flights", "nothing_waiting_too_long_silver_flights"} <= moved
     assert len(shown.asset_check_keys) == len(hidden.asset_check_keys)
+
+
+def sorting(data):
+    """Return a pipeline with a function that has a table, and whose output `late` goes to a table of its own."""
+    pipeline = Pipeline("sorted")
+    row = StructType().add("key", LongType()).add("n", LongType())
+    rows = pipeline.source("rows", SequenceSource({"a": 1}, keys=1)).table("bronze/rows", id="bronze").key_by("key")
+    done = rows.process("sort", object(), state=StructType().add("m", LongType()), output=row, outputs={"late": row})
+    done.table("silver/own").key_by("key").aggregate("count", rows=count()).upsert("gold/counts")
+    done.output("late").table("silver/late", id="late")
+    return pipeline
+
+
+@pytest.mark.parametrize(("show_state", "above"), [(True, "_tidemark/sorted/state/sort"), (False, "bronze/rows")])
+def test_a_table_of_a_named_output_names_it_and_does_not_come_from_the_own_output(show_state, above):
+    """The function's table has none of its rows. So it depends on the state, or on what the function reads."""
+    graph = build_definitions(sorting, show_state=show_state).resolve_asset_graph()
+    late, counts = graph.get(dg.AssetKey(["silver", "late"])), graph.get(dg.AssetKey(["gold", "counts"]))
+    assert "Vertex late reads output `late` of vertex sort." in late.description
+    assert {dg.AssetKey(above.split("/"))} == set(late.parent_keys)
+    assert "reads output" not in counts.description
+    assert dg.AssetKey(["silver", "own"]) in counts.parent_keys
 
 
 def test_the_health_of_a_pipeline_is_looked_at_from_the_start():

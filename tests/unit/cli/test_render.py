@@ -5,7 +5,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import LongType
+from pyspark.sql.types import LongType, StructType
 from rich.console import Console
 
 from checkpointing.channel_items import AlignmentType, StagedSegment
@@ -246,3 +246,14 @@ def test_explain_shows_channels_alignment_tables_and_suites(shown):
     assert "← input 1: bronze  1 channel of files, exchanged by key" in text
     assert "⇒ silver/flights  append, 7 columns, judged at every barrier by suite sound" in text
     assert "⇒ _tidemark/f/state/joined  operator state by key" in text
+
+
+def test_explain_shows_which_output_an_input_reads(shown):
+    """An input of a named output says its name. One of a function's own output says none."""
+    pipeline, row = Pipeline("f"), StructType().add("key", LongType()).add("n", LongType())
+    rows = pipeline.source("rows", SequenceSource({"a": 1}, keys=1)).key_by("key")
+    done = rows.process("sort", object(), state=StructType().add("m", LongType()), output=row, outputs={"late": row})
+    done.union(done.output("late"), id="both").table("silver/both")
+    text = shown(render_graph(plan(pipeline)))
+    assert "← input 0: sort  1 channel of files" in text
+    assert "← input 1: sort, output late  1 channel of files" in text
