@@ -24,6 +24,7 @@ from jobs.operators.schemas import arrow_schema, nullable_schema
 from jobs.operators.spec import Chain, InputPlan, InvalidSpecError, TaskSteps
 from jobs.operators.stepped import Stepped
 from jobs.operators.task_rules import FilteredScan, NullRule
+from jobs.sources.part_scan import PartScan
 from jobs.sources.slice_reading import OffersScans, RowScan
 from jobs.state.files import schema_of
 from jobs.storage.address import Root, StoreUrl, parsed
@@ -92,9 +93,10 @@ def _filtered(scans: Sequence[RowScan], schema: StructType, rules: tuple[NullRul
 
 def _is_in_reach(scan: RowScan, warehouse: Root) -> bool:
     """Return whether a task can read a file. Only a task that writes into a store surely has a key for objects."""
-    if not isinstance(scan, FileScan) or not isinstance(parsed(scan.root), StoreUrl):
+    file = scan.scan if isinstance(scan, PartScan) else scan
+    if not isinstance(file, FileScan) or not isinstance(parsed(file.root), StoreUrl):
         return True
-    return isinstance(warehouse, StoreUrl) and scan.bytes <= _WHOLE_OBJECT_BYTES_MAX
+    return isinstance(warehouse, StoreUrl) and file.bytes <= _WHOLE_OBJECT_BYTES_MAX
 
 
 def _unchanged(rows: DataFrame) -> DataFrame:

@@ -20,6 +20,7 @@ from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import CheckpointId, SplitId, split_id
 from checkpointing.messages import PollSource
 from jobs.sources.asked import UNNAMED
+from jobs.sources.part_scan import PartScan
 from jobs.sources.port import (
     POSITION_COLUMN,
     SPLIT_COLUMN,
@@ -40,6 +41,7 @@ from jobs.sources.port import (
 )
 from jobs.sources.position_words import PositionWords
 from jobs.sources.seeking import Place, sought
+from jobs.sources.slice_reading import MayLeaveToSpark, OffersScans, RowScan
 
 
 class ReadsFirst:
@@ -92,6 +94,21 @@ class Part:
         with self._named():
             rows = self.source.read(spark, [replace(each, split=self._inner(each.split)) for each in slices])
         return rows.withColumn(SPLIT_COLUMN, F.concat(F.lit(self.begin), F.col(SPLIT_COLUMN)))
+
+    def scans(self, slices: Sequence[SourceSlice], missing: frozenset[str]) -> list[RowScan] | None:
+        """Return scans with the rows of this part's slices, or None. The columns `missing` are null in them."""
+        if not isinstance(self.source, OffersScans):
+            return None
+        with self._named():
+            found = self.source.scans([replace(each, split=self._inner(each.split)) for each in slices])
+        if found is None:
+            return None
+        return [PartScan(scan=each, part=str(self), begin=self.begin, missing=missing) for each in found]
+
+    def leave_to_spark(self) -> None:
+        """Tell the part's source that a task has left a scan to Spark; see `slice_reading.MayLeaveToSpark`."""
+        if isinstance(self.source, MayLeaveToSpark):
+            self.source.leave_to_spark()
 
     def has_ended(self, split: SplitId, position: str | None) -> bool:
         """Return whether no row will follow the position; see `port.Bounded`."""
@@ -209,14 +226,31 @@ class HybridSource(ReadsFirst):
 
     def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
         """Return the rows of the slices, which may belong to several parts; see `port.Source.read`."""
-        by_part: dict[Part, list[SourceSlice]] = {}
-        for each in slices:
-            by_part.setdefault(self._part(each.split), []).append(each)
         frames = [
             part.read(spark, own).select(*self._selected(part), SPLIT_COLUMN, POSITION_COLUMN)
-            for part, own in by_part.items()
+            for part, own in self._by_part(slices).items()
         ]
         return reduce(DataFrame.unionAll, frames)
+
+    def scans(self, slices: Sequence[SourceSlice]) -> tuple[RowScan, ...] | None:
+        """Return scans of the slices, or None if Spark must read one of them; see `slice_reading.OffersScans`.
+
+        A subclass with a `read` of its own is read by that.
+        """
+        if type(self).read is not HybridSource.read:
+            return None
+        columns, found = frozenset(self._schema.names), list[RowScan]()
+        for part, own in self._by_part(slices).items():
+            scans = part.scans(own, columns.difference(part.schema().names))
+            if scans is None:
+                return None
+            found += scans
+        return tuple(found)
+
+    def leave_to_spark(self) -> None:
+        """Offer no more scans of the parts that may leave one to Spark; see `slice_reading.MayLeaveToSpark`."""
+        for part in self.parts:
+            part.leave_to_spark()
 
     def has_ended(self, split: SplitId, position: str | None) -> bool:
         """Return whether no row will follow the position; see `port.Bounded`."""
@@ -252,6 +286,12 @@ class HybridSource(ReadsFirst):
                 errors.append(error)
         if errors:
             raise errors[0]
+
+    def _by_part(self, slices: Sequence[SourceSlice]) -> dict[Part, list[SourceSlice]]:
+        found: dict[Part, list[SourceSlice]] = {}
+        for each in slices:
+            found.setdefault(self._part(each.split), []).append(each)
+        return found
 
     def _part(self, split: SplitId) -> Part:
         found = next((part for part in self.parts if split.startswith(part.begin)), None)

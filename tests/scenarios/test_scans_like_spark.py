@@ -70,12 +70,33 @@ def test_tasks_read_the_rows_that_spark_reads(spark, tmp_path, max_rows):
     source = FileSource(tmp_path, from_arrow_schema(SCHEMA))
     slices = slices_of(source, max_rows)
     for some in (slices, slices[:1], slices[1::2] or slices):
-        theirs = source.read(spark, some)
-        schema = arrow_schema(theirs.schema)
-        order = [(SPLIT_COLUMN, "ascending"), (POSITION_COLUMN, "ascending")]
-        ours = scanned(source.scans(some), schema).sort_by(order)
-        assert ours.to_pylist() == theirs.toArrow().cast(schema).sort_by(order).to_pylist()
-        assert ours.num_rows == sum(piece.rows for piece in some)
+        _equal(source, some, spark)
+
+
+def test_tasks_read_the_parts_of_a_source_as_spark_reads_them(spark, tmp_path):
+    """Splits have the names of their parts, and a column that one part lacks is null in its rows."""
+    noted = SCHEMA.append(pa.field("_note", pa.string()))
+    laid_out(tmp_path / "old")
+    laid_out(tmp_path / "new")
+    for path in (tmp_path / "new").rglob("*.parquet"):
+        table = pq.read_table(path, partitioning=None)
+        pq.write_table(table.append_column("_note", pa.array(["new"] * table.num_rows)), path)
+    first = FileSource(tmp_path / "old", from_arrow_schema(SCHEMA), bounded=True)
+    source = first.then(FileSource(tmp_path / "new", from_arrow_schema(noted)))
+    slices = slices_of(source, 3)
+    assert {"1.", "2."} == {piece.split[:2] for piece in slices}
+    for some in (slices, [piece for piece in slices if piece.split.startswith("1.")], slices[1::2]):
+        _equal(source, some, spark)
+
+
+def _equal(source, some, spark):
+    """Compare the rows that tasks and Spark read."""
+    theirs = source.read(spark, some)
+    schema = arrow_schema(theirs.schema)
+    order = [(SPLIT_COLUMN, "ascending"), (POSITION_COLUMN, "ascending")]
+    ours = scanned(source.scans(some), schema).sort_by(order)
+    assert ours.to_pylist() == theirs.toArrow().cast(schema).sort_by(order).to_pylist()
+    assert ours.num_rows == sum(piece.rows for piece in some)
 
 
 class DoubledSource(FileSource):

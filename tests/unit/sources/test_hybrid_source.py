@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
@@ -19,6 +20,7 @@ from jobs.sources.committed_positions import CommitsToFile
 from jobs.sources.files import FileSource
 from jobs.sources.hybrid import HybridSource
 from jobs.sources.kafka.source import KafkaSource
+from jobs.sources.part_scan import PartScan
 from jobs.sources.port import NoSuchPositionError, SourceError, has_ended, is_bounded
 from jobs.sources.position_words import PositionWords
 from jobs.sources.seeking import Place, seek
@@ -217,3 +219,59 @@ def test_a_split_of_the_first_part_that_begins_like_a_part_is_refused_by_name():
     assert ("1.2013.05", "1.3.old", "2.1.a") == free.splits()
     alone = plan(of(Ends({"2.old": (1,)}))).with_discovered_splits()
     assert ("2.old",) == alone.graph.sources()[0].splits
+
+
+class _Offers(Ends):
+    """A source whose rows tasks can read, until one of them leaves a scan to Spark."""
+
+    left = False
+
+    def scans(self, slices):
+        """Return the slices themselves in place of scans."""
+        return None if self.left else list(slices)
+
+    def leave_to_spark(self):
+        """Offer no scans any more."""
+        self.left = True
+
+
+def _slices(source, *splits):
+    return [source.poll(PollSource(NAME, split, None, 1)) for split in splits]
+
+
+def test_tasks_read_the_slices_of_parts_that_offer_scans():
+    """If Spark must read one of the slices, it reads all of them. A task may leave a scan of any part to Spark."""
+    live = _Offers({"a": (3, 700)})
+    source = HybridSource(_Offers({"old": (1, 5)}), Ends({"b": (2,)}), live)
+    first, last = SplitId("1.old"), SplitId("3.a")
+    found = source.scans(_slices(source, first, last))
+    assert [("1.", "old"), ("3.", "a")] == [(each.begin, each.scan.split) for each in found]
+    assert source.scans(_slices(source, first, SplitId("2.b"))) is None
+    source.leave_to_spark()
+    assert live.left
+    assert source.scans(_slices(source, last)) is None
+
+
+def test_a_subclass_with_a_read_of_its_own_is_read_by_that():
+    """Its rows are not those of the scans."""
+
+    class Doubled(HybridSource):
+        def read(self, spark, slices):
+            return super().read(spark, slices).unionAll(super().read(spark, slices))
+
+    source = Doubled(_Offers({"old": (1, 5)}), _Offers({"a": (3,)}))
+    assert source.scans(_slices(source, SplitId("1.old"))) is None
+
+
+def test_an_error_of_a_scan_names_the_part():
+    """A task raises it, far from the source."""
+
+    class Gone:
+        rows, may_repeat = 1, True
+
+        def batches(self, schema):
+            raise SourceError("the file is gone")
+
+    scan = PartScan(scan=Gone(), part="part 2 (FileSource)", begin="2.", missing=frozenset())
+    with pytest.raises(SourceError, match=r"part 2 \(FileSource\): the file is gone"):
+        list(scan.batches(pa.schema([])))
