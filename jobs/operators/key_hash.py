@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 _SEED: Final = np.uint32(42)
 _LONG_DIGITS: Final = 18
 """Spark hashes a decimal of up to so many digits as a long, and a longer one as bytes."""
+_DECIMAL_BYTES: Final = 16
 
 _U32 = NDArray[np.uint32]
 
@@ -29,6 +30,7 @@ def can_hash(kind: pa.DataType) -> bool:
         pa.types.is_date32,
         pa.types.is_string,
         pa.types.is_binary,
+        pa.types.is_decimal128,
     )
     if pa.types.is_timestamp(kind):
         return bool(kind.unit == "us")
@@ -48,6 +50,8 @@ def key_groups(keys: Sequence[pa.Array], max_parallelism: int) -> pa.Array:
 def _hashed(column: pa.Array, seeds: _U32) -> _U32:
     """Return the hashes of a column's values. For nulls they mean nothing."""
     kind = column.type
+    if pa.types.is_decimal128(kind):
+        return _of_decimals(column, seeds)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return _of_bytes(column, seeds)
     if pa.types.is_boolean(kind) or pa.types.is_signed_integer(kind) and kind.bit_width < 64:  # noqa: PLR2004, RUF021
@@ -78,6 +82,32 @@ def _of_ints(words: _U32, seeds: _U32) -> _U32:
 def _of_longs(values: NDArray[np.uint64], seeds: _U32) -> _U32:
     low, high = values.astype(np.uint32), (values >> np.uint64(32)).astype(np.uint32)
     return _finished(_mixed(_mixed(seeds, low), high), np.uint32(8))
+
+
+def _of_decimals(column: pa.Array, seeds: _U32) -> _U32:
+    """Return the hashes of decimals: of the digits as a long, or as the fewest bytes that hold them and their sign."""
+    words = _values_of_decimals(column)
+    if column.type.precision <= _LONG_DIGITS:
+        return _of_longs(np.ascontiguousarray(words[:, 0]), seeds)
+    signed = words[:, ::-1].byteswap().view(np.uint8).reshape(len(column), _DECIMAL_BYTES)  # the first byte first
+    spare = np.logical_and.accumulate(_say_nothing(signed), axis=1).sum(axis=1)
+    kept = np.arange(_DECIMAL_BYTES) >= spare[:, np.newaxis]
+    ends = np.concatenate([[0], np.cumsum(_DECIMAL_BYTES - spare)]).astype(np.int64)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(signed[kept]))]
+    return _of_bytes(pa.Array.from_buffers(pa.large_binary(), len(column), buffers), seeds)
+
+
+def _values_of_decimals(column: pa.Array) -> NDArray[np.uint64]:
+    """Return the two words of each value, the lower one first. Those of a null mean nothing."""
+    words = np.frombuffer(column.buffers()[1] or b"", np.uint64).reshape(-1, 2)
+    return words[column.offset : column.offset + len(column)]
+
+
+def _say_nothing(signed: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return which bytes only repeat the sign that the byte behind them has. The last one always counts."""
+    signs = np.where(signed[:, 1:] & 0x80, 0xFF, 0).astype(np.uint8)
+    repeated = signed[:, :-1] == signs
+    return np.hstack([repeated, np.zeros((len(signed), 1), np.bool_)])
 
 
 def _of_bytes(column: pa.Array, seeds: _U32) -> _U32:

@@ -4,6 +4,7 @@ import datetime as dt
 import math
 import random
 import struct
+from decimal import Context, Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,7 @@ from tests.scenarios.operators.test_key_groups_on_spark import counted
 
 pytestmark = pytest.mark.spark
 
+CONTEXT = Context(prec=38)
 ROWS = 2_000
 GROUPS = 32_768
 """The largest number of key groups shows the most of a hash."""
@@ -44,6 +46,18 @@ def texts(draw):
     return ["", "abcd"] + ["".join(draw.choices(letters, k=draw.randrange(40))) for _ in range(ROWS - 2)]
 
 
+def decimals(draw, digits, scale):
+    """Return decimals of all lengths, among them those at which a byte more is needed."""
+    most = 10**digits - 1
+    edges = [sign * (2**bits + more) for bits in range(0, 127, 8) for sign in (1, -1) for more in (-1, 0, 1)]
+    edges += [sign * (2 ** (bits - 1) + more) for bits in range(8, 127, 8) for sign in (1, -1) for more in (-1, 0, 1)]
+    some = [each for each in (0, most, -most, *edges) if abs(each) <= most]
+    made = [draw.choice([1, -1]) * draw.randrange(10 ** draw.randrange(1, digits + 1)) for _ in range(ROWS)]
+    return pa.array(
+        [Decimal(each).scaleb(-scale, CONTEXT) for each in (*some, *made)][:ROWS], pa.decimal128(digits, scale)
+    )
+
+
 def columns():
     """Return a column of each type, with nulls."""
     draw = random.Random(7)  # noqa: S311 - reproducible rows, no secret
@@ -61,6 +75,10 @@ def columns():
         "date": pa.array([dt.date(1583, 1, 1) + dt.timedelta(draw.randrange(10**6)) for _ in range(ROWS)]),
         "moment": pa.array(moments, pa.timestamp("us", "UTC")),
         "moment_without_zone": pa.array(moments, pa.timestamp("us")),
+        "price": decimals(draw, 9, 2),
+        "long_price": decimals(draw, 18, 0),
+        "longer_price": decimals(draw, 19, 4),
+        "longest_price": decimals(draw, 38, 18),
     }
     some = pa.array([draw.random() < 0.1 for _ in range(ROWS)])
     return {name: pc.if_else(some, pa.nulls(ROWS, column.type), column) for name, column in made.items()}
