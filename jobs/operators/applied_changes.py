@@ -20,6 +20,8 @@ SEQUENCE: Final = "_applied_sequence"
 """The column of a change's place in the order."""
 DELETES: Final = "_applied_delete"
 """The column that says whether a change deletes its key."""
+REFUSED: Final = "_applied_refused"
+"""The column that says why a change of a database's table cannot be applied. It is null for a change that can."""
 VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
 CURRENT: Final = "current"
@@ -29,14 +31,23 @@ class NoSequenceError(Exception):
     """A change has no place in the order: names the vertex's key and the way out."""
 
 
+class RefusedChangeError(Exception):
+    """A change of a database's table cannot be applied by key: says what happened, and the way out."""
+
+
 @dataclass(frozen=True, slots=True)
 class AppliedChanges:
-    """The keyed function. `columns` are those of the table besides the keys; rows have SEQUENCE and DELETES too."""
+    """The keyed function. `columns` are those of the table besides the keys; rows have SEQUENCE and DELETES too.
+
+    Changes of a database's table (`of_database`) have REFUSED too. There the old row of an update has the place of the
+    new one, and counts as a deletion only if the new row has another key.
+    """
 
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     sequence_by: str
     history: bool
+    of_database: bool = False
 
     @property
     def table_keys(self) -> tuple[str, ...]:
@@ -51,7 +62,13 @@ class AppliedChanges:
         return Processed(state=new.drop(KEY_GROUP), output=self.results(new).drop(KEY_GROUP))
 
     def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
-        """Return the changes of each key among these rows. Raise NoSequenceError for a null in the sequence."""
+        """Return the changes of each key among these rows.
+
+        Raises NoSequenceError for a null in the sequence, and RefusedChangeError.
+        """
+        refused = rows[REFUSED].drop_nulls() if self.of_database else pl.Series()
+        if not refused.is_empty():
+            raise RefusedChangeError(refused[0])
         lacking = rows.filter(pl.col(SEQUENCE).is_null())
         if not lacking.is_empty():
             key = ", ".join(f"{name}={value}" for name, value in lacking.select(self.keys).row(0, named=True).items())
@@ -86,9 +103,12 @@ class AppliedChanges:
         """Return the changes that count, a row for each key, in order.
 
         Of two changes of one key with the same place, a deletion counts, else the one with the greater values. So the
-        order in which they arrive does not matter.
+        order in which they arrive does not matter. In a database's table, two such changes are the rows of one update,
+        and the new one counts.
         """
-        ordered = rows.sort(SEQUENCE, DELETES, *self.columns, nulls_last=False)
+        order = [SEQUENCE, DELETES, *self.columns]
+        last = [self.of_database and name == DELETES for name in order]
+        ordered = rows.sort(order, descending=last, nulls_last=False)
         on = [*self.keys, SEQUENCE] if self.history else list(self.keys)
         counting = ordered.unique(subset=on, keep="last", maintain_order=True)
         change = pl.struct(SEQUENCE, DELETES, *self.columns).alias(HISTORY)

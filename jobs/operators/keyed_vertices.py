@@ -8,7 +8,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from checkpointing.identifiers import VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.aggregate import Aggregate, KeyedAggregates, needed_columns, output_schema, state_schema
-from jobs.operators.applied_changes import DELETES, SEQUENCE, AppliedChanges, applied_output, applied_state
+from jobs.operators.applied_changes import DELETES, REFUSED, SEQUENCE, AppliedChanges, applied_output, applied_state
 from jobs.operators.changes import KIND
 from jobs.operators.changing import ROWS, ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.enrich import EnrichFunction, enrich_schema, enrich_state_schema, gained_names
@@ -119,7 +119,8 @@ def _with_kind(rows: StructType) -> StructType:
 def applied_changes_spec(*, rows: StructType, function: AppliedChanges, **place: Unpack[KeyedPlace]) -> KeyedSpec:
     """Return the vertex that applies changes of schema `rows`. Its output is the table's new rows."""
     keys, columns = function.keys, function.columns
-    needed = StructType([rows[name] for name in (*keys, *columns, SEQUENCE, DELETES)])
+    refused = (REFUSED,) if function.of_database else ()
+    needed = StructType([rows[name] for name in (*keys, *columns, SEQUENCE, DELETES, *refused)])
     return KeyedSpec(
         inputs=(KeyedInput(keys=keys, schema=needed),),
         function=function,

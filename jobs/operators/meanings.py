@@ -55,6 +55,7 @@ def join_meanings(
 def applied_meanings(function: AppliedChanges, rows: StructType) -> tuple[ColumnMeaning, ...]:
     """Return the meaning of the changes that a key holds: all or the newest, of which columns, in which order."""
     kept = "all_changes" if function.history else "newest_change"
+    kept = f"{kept}_of_a_database" if function.of_database else kept
     arguments = _arguments(rows, (function.sequence_by, *function.columns))
     return (ColumnMeaning(column=HISTORY, function=kept, arguments=arguments),)
 

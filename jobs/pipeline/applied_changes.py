@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from pyspark.sql.types import BooleanType
+from pyspark.sql.types import BooleanType, StringType
 
 from checkpointing.identifiers import vertex_id
 from jobs.operators.applied_changes import (
     CURRENT,
     DELETES,
     HISTORY,
+    REFUSED,
     SEQUENCE,
     VALID_FROM,
     VALID_TO,
@@ -19,10 +20,12 @@ from jobs.operators.applied_changes import (
 from jobs.operators.changes import KIND
 from jobs.operators.schemas import quoted
 from jobs.pipeline.columns import require_columns, require_free, require_keys, require_ordered, require_unique
+from jobs.pipeline.database_changes import require_order, told_by_rows
 from jobs.pipeline.declarations import AppliedVertex
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_id
 from jobs.pipeline.streams import Stream
+from jobs.sources.port import POSITION_COLUMN
 
 
 def apply_changes(  # noqa: PLR0913 - each says one thing of the table
@@ -30,9 +33,9 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
     id: str,  # noqa: A002 - its name
     *,
     keys: Sequence[str],
-    sequence_by: str,
+    sequence_by: str | None = None,
     type: Literal[1, 2] = 1,  # noqa: A002 - its name
-    apply_as_deletes: str = "false",
+    apply_as_deletes: str | None = None,
     columns: Sequence[str] = (),
     except_columns: Sequence[str] = (),
     renamed_from: str | None = None,
@@ -42,12 +45,16 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
     With type 1 it has a row for each key: that of the change with the greatest `sequence_by`. With type 2 it has a row
     for each version of a key, with `valid_from`, `valid_to` and `current`. Changes may come in any order.
     `apply_as_deletes` is Spark SQL that is true for a change that deletes its key. The table has the keys and these
-    `columns`, or all but `except_columns`. `renamed_from` is the id that the vertex had before.
+    `columns`, or all but `except_columns`. `renamed_from` is the id that the vertex had before. The changes of a
+    database's table (`PostgresChanges.of`) say their order and what they delete themselves: leave both out for them.
     Raises InvalidNameError, and InvalidPipelineError for columns that are not there or updates of an aggregate.
     """
     where, rows, by = f"vertex {id}", changes.schema, tuple(keys)
     require_keys(where, rows, by)
-    require_ordered(where, rows, sequence_by, "sequence_by")
+    told = None if sequence_by else told_by_rows(where, rows, apply_as_deletes)
+    place = sequence_by or POSITION_COLUMN
+    require_ordered(where, rows, place, "sequence_by")
+    require_order(where, rows, place)
     require_columns(where, rows, [*columns, *except_columns])
     if type not in (1, 2):
         raise InvalidPipelineError(f"{where}: type is {type!r}; write 1 for the newest rows or 2 for all versions")
@@ -59,16 +66,19 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
             f"{where}: its rows are updates of {upstream!r}, which say themselves what they replace. Write the stream "
             f"of {upstream!r} with upsert"
         )
-    kept = columns or [name for name in rows.names if name not in except_columns]
-    function = AppliedChanges(by, tuple(name for name in kept if name not in by), sequence_by, type == 2)  # noqa: PLR2004
+    of_table = told.columns if told else rows.names
+    kept = [name for name in columns or of_table if name not in by and name not in except_columns]
+    function = AppliedChanges(by, tuple(kept), place, type == 2, told is not None)  # noqa: PLR2004
     added = (VALID_FROM, VALID_TO, CURRENT) if function.history else ()
-    require_unique(where, [*rows.names, SEQUENCE, DELETES, HISTORY, KIND, *added])
+    require_unique(where, [*rows.names, SEQUENCE, DELETES, REFUSED, HISTORY, KIND, *added])
     require_free(where, rows.names)
-    deletes = f"coalesce({apply_as_deletes}, false)"
-    told = changes.with_column(DELETES, deletes, BooleanType())
-    told = told.with_column(SEQUENCE, quoted([sequence_by]), rows[sequence_by].dataType)
-    output = applied_output(told.schema, by, function.columns, history=function.history)
+    deletes = f"coalesce({told.deletes if told else apply_as_deletes or 'false'}, false)"
+    stream = changes.with_column(DELETES, deletes, BooleanType())
+    stream = stream.with_column(SEQUENCE, told.sequence if told else quoted([place]), rows[place].dataType)
+    if told:
+        stream = stream.with_column(REFUSED, told.refused(kept), StringType())
+    output = applied_output(stream.schema, by, function.columns, history=function.history)
     before = former_id(renamed_from)
-    vertex = AppliedVertex(vertex_id(id), (told.as_input(by),), output, function, renamed_from=before)
+    vertex = AppliedVertex(vertex_id(id), (stream.as_input(by),), output, function, renamed_from=before)
     changes.declarations.add(vertex)
     return Stream(changes.declarations, vertex.id, (), output)

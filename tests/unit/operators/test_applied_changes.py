@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.operators.applied_changes import DELETES, HISTORY, SEQUENCE, AppliedChanges, NoSequenceError
+from jobs.operators.applied_changes import (
+    DELETES,
+    HISTORY,
+    REFUSED,
+    SEQUENCE,
+    AppliedChanges,
+    NoSequenceError,
+    RefusedChangeError,
+)
 from jobs.operators.changes import ADDING, changes_of
 from jobs.state.merge import KEY_GROUP
 
@@ -113,3 +121,28 @@ def test_a_change_without_a_place_is_refused_by_name():
     """AUTO CDC does not take a null in the sequence either."""
     with pytest.raises(NoSequenceError, match="the change of k=1 has no value in at"):
         function(history=True).process([batch([(1, 1, "x", None, False)])], pl.DataFrame(schema=STATE))
+
+
+@pytest.mark.parametrize("history", [False, True])
+@given(st.permutations([(1, 1, "x", 1, False), (1, 1, "x", 3, True), (1, 2, "x", 3, False), (2, 5, "x", 7, True)]))
+def test_the_new_row_of_an_update_counts_and_the_old_one_gives_way(history, rows):
+    """An update's rows have one place. In whatever order they come, an old row whose key is gone deletes it."""
+    apply, state = (
+        AppliedChanges(("k",), ("a", "b"), "_position", history, of_database=True),
+        pl.DataFrame(schema=STATE),
+    )
+    for row in rows:
+        own = state.filter(k=row[0])
+        done = apply.process([batch([row]).with_columns(pl.lit(None, pl.String).alias(REFUSED))], own)
+        state = pl.concat([state.filter(pl.col("k") != row[0]), done.state])
+    shown = apply.results(state.with_columns(pl.lit(0).alias(KEY_GROUP))).drop(KEY_GROUP)
+    wanted = [(1, 1, "x", 1, 3, False), (1, 2, "x", 3, None, True)] if history else [(1, 2, "x")]
+    assert wanted == sorted(shown.rows())
+
+
+def test_a_change_that_cannot_be_applied_is_refused_with_its_reason():
+    """The reason is that of the first refused row."""
+    apply = AppliedChanges(("k",), ("a", "b"), "_position", history=False, of_database=True)
+    rows = batch([(1, 1, "x", 1, False)]).with_columns(pl.lit("the table was truncated").alias(REFUSED))
+    with pytest.raises(RefusedChangeError, match="the table was truncated"):
+        apply.process([rows], pl.DataFrame(schema=STATE))

@@ -1,11 +1,13 @@
 """A table of changes is planned with its keys, and what cannot be one is refused by name when the pipeline is built."""
 
 import pytest
-from pyspark.sql.types import BooleanType, LongType
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from checkpointing.graph import TableMode
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.planner import plan
+from jobs.sources.change_rows import HEAD
+from jobs.sources.port import POSITION_COLUMN
 from tidemark import Pipeline, SequenceSource, apply_changes, count, join
 
 
@@ -89,3 +91,34 @@ def test_a_step_that_cannot_take_a_row_back_is_refused():
     assert graph.vertex("sizes").changes_of == graph.vertex("joined").changes_of == ("applied",)
     with pytest.raises(InvalidPipelineError, match="its rows are those of apply_changes 'applied'"):
         table.union(rows, id="both")
+
+
+def of_database(*without):
+    """Return the changes of a database's table, without some of their columns."""
+    told = StructType([*HEAD.fields, StructField(POSITION_COLUMN, LongType()), StructField("id", LongType())])
+    told = told.add("name", "string")
+    rows = Pipeline("example").source("numbers", SequenceSource({"a": 10}))
+    names = [name for name in told.names if name not in without]
+    return rows.transform(lambda frame: frame, told).select(*names)
+
+
+def test_changes_of_a_database_need_no_order_and_no_condition():
+    """Their table has the columns of the server's table alone."""
+    table = apply_changes(of_database(), "applied", keys=["id"], type=2)
+    assert ["id", "name", "valid_from", "valid_to", "current"] == table.schema.names
+
+
+@pytest.mark.parametrize(
+    ("without", "given", "says"),
+    [
+        (["_unchanged"], {}, "its rows do not say their order. Name the column that does"),
+        (["_position"], {}, "its rows do not say their order. Name the column that does"),
+        ([], {"apply_as_deletes": "_kind = 'delete'"}, "_kind says which changes delete"),
+        ([], {"sequence_by": "_lsn"}, "which is the same for all changes of a transaction"),
+        ([], {"sequence_by": "_committed_at"}, "which is the same for all changes of a transaction"),
+    ],
+)
+def test_an_order_that_changes_of_a_database_lack_or_share_is_refused(without, given, says):
+    """The message names the way out."""
+    with pytest.raises(InvalidPipelineError, match=says):
+        apply_changes(of_database(*without), "applied", **{"keys": ["id"]} | given)

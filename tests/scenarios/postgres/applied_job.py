@@ -1,0 +1,21 @@
+"""Defines a pipeline that applies the changes of a table: its rows, its history, and an aggregate of the history."""
+
+import os
+from pathlib import Path
+
+from tidemark import CheckpointConfig, Pipeline, PostgresChanges, apply_changes, count, sum_of
+
+BRONZE, ROWS, HISTORY, TOTALS = "bronze/bank", "silver/giro", "silver/giro_history", "gold/by_balance"
+
+
+def build(data: Path) -> Pipeline:
+    """Return the pipeline. Environment variables name the database's URL and the slot."""
+    bank = PostgresChanges("env:BANK_URL", "bank", os.environ["BANK_SLOT"], staged=data / "bank")
+    config = CheckpointConfig(every_rows=40, slice_rows_max=20, retained=50)
+    pipeline = Pipeline("applied", config=config, parallelism=1)
+    giro = pipeline.source("bank", bank).table(BRONZE, id="bronze").transform(*bank.of("public.giro"))
+    apply_changes(giro, "giro", keys=["id"]).upsert(ROWS)
+    history = apply_changes(giro, "giro_history", keys=["id"], type=2)
+    history.upsert(HISTORY)
+    history.key_by("balance").aggregate("by_balance", versions=count(), ids=sum_of("id")).upsert(TOTALS)
+    return pipeline
