@@ -1,9 +1,9 @@
 """Says how an upsert or state table changes when a checkpoint is published.
 
-An entry names every live file of such a table. Most of them are those of its parent's cut, and there may be many. So a
-tick also says which files changed since that cut, and at which version the table showed the cut. If the table still
-stands there, nothing else needs to be looked at. The invariant: whichever way is taken, the table's active files become
-exactly the publication's files.
+An entry names every live file of such a table. There may be many, and most were live at the parent's cut too. So a
+publication names the files that changed since that cut, and the version at which the table showed the cut. If the table
+is still at that version, nothing else is looked at. The invariant: with or without these changes, the table's active
+files become exactly the publication's files.
 """
 
 from collections.abc import Collection
@@ -38,11 +38,8 @@ def with_changes(
     changes: dict[TableName, FileChanges] = {}
     for vertex in (each for each in graph.operators() if each.id in before):
         for table in (each for each in vertex.tables if each.mode is not TableMode.APPEND and each.name in shown):
-            said, lists, were = (
-                says.get(table.name),
-                lists_of(table, now[vertex.id]),
-                lists_of(table, before[vertex.id]),
-            )
+            said = says.get(table.name)
+            lists, were = lists_of(table, now[vertex.id]), lists_of(table, before[vertex.id])
             if said is not None and is_split(said.files, lists) and is_split(shown[table.name], were):
                 changes[table.name] = FileChanges(said.parent_version, *each_changed(lists, were))
     return tuple(replace(each, changes=changes.get(each.table)) for each in publications(record))
