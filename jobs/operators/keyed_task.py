@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 from pyspark import TaskContext
 
-from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.handles import FileHandle, KeyedFile, Version
 from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange, range_of
 from checkpointing.snapshots import RangeFiles
@@ -32,13 +32,12 @@ from jobs.state.backend import RangeState
 from jobs.state.backends import StateBackend
 from jobs.state.failures import KeyGroupError
 from jobs.state.frames import arrow_of, conform, empty_frame
+from jobs.state.keyed_rows import FoundKeys, KeyedRows
 from jobs.state.merge import (
     DELETED,
     KEY_GROUP,
-    StateChange,
-    apply_change,
+    apply_delta,
     change_of,
-    of_keys,
     superseded,
     without_unchanged,
 )
@@ -182,23 +181,24 @@ class KeyedTask:
             return Computed(output=empty_frame(self.output_schema), state=())
         loaded = state.load()
         partials = function.partials(rows, loaded.schema)
-        before = of_keys(loaded, partials, self.keys)
+        found = loaded.find(partials, self.keys)
+        before = found.rows
         new = function.merged(partials, before)
         output = self._shown(function, new)
         if isinstance(function, AppliedChanges):
-            return self._applied(function, state, loaded, self._shown(function, before), output, new)
+            return self._applied(function, state, found, self._shown(function, before), output, new)
         if not isinstance(function, KeyedAggregates | ChangingAggregates):  # which emit the keys of the rows
             self._require_own(output, rows)
         changes = None
         if self.emits_changes:
             changes = changes_of(self._shown(function, before), output, self.keys)
         if not isinstance(function, ChangingAggregates):
-            delta = new.select(loaded.columns).with_columns(pl.lit(value=False).alias(DELETED))
-            return Computed(output=output, state=(state.write(loaded, delta),), changes=changes)
+            delta = new.select(before.columns).with_columns(pl.lit(value=False).alias(DELETED))
+            return Computed(output=output, state=(state.write(found, delta),), changes=changes)
         held = new.select(before.columns).cast(before.schema)
         delta = change_of(before, held.drop(KEY_GROUP), partials.select(KEY_GROUP, *self.keys), self.keys)
         gone = delta.filter(DELETED).select(self.keys)
-        written = (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
+        written = (state.write(found, delta),) if state.outdated or not delta.is_empty() else ()
         return Computed(output=output, state=written, changes=changes, gone=gone)
 
     def _changed(
@@ -207,8 +207,8 @@ class KeyedTask:
         """Return the changes that the function puts out. The output is the rows that they add."""
         if touched.is_empty() and not state.outdated:
             return Computed(output=empty_frame(self.output_schema), state=())
-        loaded = state.load()
-        before = of_keys(loaded, touched, self.keys)
+        found = state.load().find(touched, self.keys)
+        before = found.rows
         done = function.process([frame.drop(KEY_GROUP) for frame in rows], before.drop(KEY_GROUP))
         changes = conform(done.output, with_kind(self.output_schema), self.operator, "output")
         held = conform(done.state, self.state_schema, self.operator, "state")
@@ -217,24 +217,24 @@ class KeyedTask:
         if isinstance(function, TopRows):  # most rows come after the first ones, and change nothing
             delta = without_unchanged(delta, before, self.keys)
             gone = deleted_keys(changes, function.table_keys)
-        written = (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
+        written = (state.write(found, delta),) if state.outdated or not delta.is_empty() else ()
         return Computed(output=added(changes), state=written, changes=changes, gone=gone)
 
     def _applied(
         self,
         function: AppliedChanges,
         state: RangeState,
-        loaded: pl.DataFrame,
+        found: FoundKeys,
         was: pl.DataFrame,
         shown: pl.DataFrame,
         new: pl.DataFrame,
     ) -> Computed:
         """Return the rows of the table that are new or gone."""
         changes = changes_of(was, shown, function.table_keys)
-        delta = new.select(loaded.columns).with_columns(pl.lit(value=False).alias(DELETED))
+        delta = new.select(found.rows.columns).with_columns(pl.lit(value=False).alias(DELETED))
         return Computed(
             output=added(changes),
-            state=(state.write(loaded, delta),),
+            state=(state.write(found, delta),),
             changes=changes,
             gone=deleted_keys(changes, function.table_keys),
         )
@@ -250,24 +250,22 @@ class KeyedTask:
         ends = self.function if self.end_of_input and isinstance(self.function, EndsInput) else None
         if touched.is_empty() and ends is None and not state.outdated:
             return Computed(output=empty_frame(self.output_schema), state=())
-        loaded = state.load()
-        result, delta = self._of_rows(loaded, rows, touched)
+        found = state.load().find(touched, self.keys)
+        result, delta = self._of_rows(found.rows, rows, touched)
         results = [result]
         if ends is not None:
-            last, ended = self._of_end(
-                ends, apply_change(loaded, StateChange(KeyedFileKind.DELTA, state.range, delta), self.keys)
-            )
+            last, ended = self._of_end(ends, apply_delta(found, delta, self.keys).frame())
             results.append(last)
             delta = superseded(delta, ended, self.keys)
-        written = (state.write(loaded, delta),) if state.outdated or not delta.is_empty() else ()
+            found = found.among.find(delta, self.keys)
+        written = (state.write(found, delta),) if state.outdated or not delta.is_empty() else ()
         output, named = pl.concat([each.output for each in results]), joined([each.outputs for each in results])
         return Computed(output=output, state=written, named=named)
 
     def _of_rows(
-        self, loaded: pl.DataFrame, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
+        self, before: pl.DataFrame, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
     ) -> tuple[Processed, pl.DataFrame]:
         """Return the function's result for the rows, and the delta of the state."""
-        before = of_keys(loaded, touched, self.keys)
         state = before.drop(KEY_GROUP)
         if touched.is_empty():
             result = self._conformed(Processed(state, empty_frame(self.output_schema)))
@@ -284,7 +282,7 @@ class KeyedTask:
         self._require_own(result.output, every)
         touched = every.clear() if result.state.equals(before) else every
         after = before.clear() if touched.is_empty() else result.state
-        return result, change_of(of_keys(state, touched, self.keys), after, touched, self.keys)
+        return result, change_of(state.clear() if touched.is_empty() else state, after, touched, self.keys)
 
     def _require_own(self, output: pl.DataFrame, own: pl.DataFrame) -> None:
         """Raise ForeignKeyError for an upsert row under another subtask's key. With one subtask it never raises."""
@@ -330,8 +328,8 @@ class KeyedTask:
         if made.output.is_empty() and gone.is_empty() and not self._is_replaced(subtask):
             return ()
         files = self.target.files[subtask]
-        upsert = self._upsert_range(self.target, own, files or (), all_partitions=self._is_replaced(subtask))
-        current = arrived.frames[-1].drop(KEY_GROUP) if files is None else upsert.load()
+        upsert = self._upsert_range(self.target, own, files or (), all_files=self._is_replaced(subtask))
+        current = KeyedRows.of(arrived.frames[-1].drop(KEY_GROUP)) if files is None else upsert.load()
         return (RangeFiles(self.target.table, upsert.write(current, made.output, gone)),)
 
     def _must_run(self, subtask: int) -> bool:
@@ -364,7 +362,7 @@ class KeyedTask:
         )
 
     def _upsert_range(
-        self, target: UpsertTarget, own: KeyGroupRange, files: tuple[KeyedFile, ...], *, all_partitions: bool
+        self, target: UpsertTarget, own: KeyGroupRange, files: tuple[KeyedFile, ...], *, all_files: bool
     ) -> UpsertRange:
         return UpsertRange(
             operator=self.operator,
@@ -377,7 +375,7 @@ class KeyedTask:
             version=self.version,
             renamed=self.columns_renamed_from,
             partitioned_by=target.partitioned_by,
-            all_partitions=all_partitions,
+            all_files=all_files,
         )
 
 

@@ -20,7 +20,8 @@ from jobs.state.backends import StateBackend
 from jobs.state.compaction import live_files
 from jobs.state.files import read_verified
 from jobs.state.frames import arrow_of, empty_frame, frame_of
-from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, in_range
+from jobs.state.keyed_rows import FoundKeys, KeyedRows
+from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, apply_delta, in_range
 from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
 from jobs.storage.location import storage_at
 from jobs.storage.together import together
@@ -63,7 +64,7 @@ class RangeState:
     renamed: Mapping[str, str] = field(default_factory=dict)
     copies: WorkerCopies = COPIES
 
-    def load(self) -> pl.DataFrame:
+    def load(self) -> KeyedRows:
         """Return the live rows of the range: `_key_group` and the state row.
 
         Raise StateFileError if a file is missing or damaged.
@@ -73,7 +74,7 @@ class RangeState:
         nothing = self._nothing()
         found = self.copies.find(self._name, paths, nothing.schema)
         self.copies.note_use(found, paths)
-        copy = found or Copy((), nothing)
+        copy = found or Copy((), KeyedRows.of(nothing))
         rows = copy.rows
         for change in together(storage_at(self.writer.root), self._read, live[len(copy.paths) :]):
             rows = apply_change(rows, change, self.keys)
@@ -81,16 +82,18 @@ class RangeState:
             self.copies.keep(self._name, Copy(tuple(paths), rows))
         return rows
 
-    def write(self, before: pl.DataFrame, delta: pl.DataFrame) -> KeyedFile:
+    def write(self, before: FoundKeys, delta: pl.DataFrame) -> KeyedFile:
         """Write the new state of the range and return its file: a base if the backend wants one, else the delta.
 
-        `before` is what `load` returned, `delta` the changed rows with their tombstones. Raise what the
-        backend raises if the rows can't be kept.
+        `delta` has the changed rows with their tombstones. `before` is what all keys of `delta`, at least, have in
+        the rows that `load` returned. Raise what the backend raises if the rows can't be kept.
         """
-        change = StateChange(KeyedFileKind.DELTA, self.range, delta)
-        after = apply_change(before, change, self.keys)
+        after = apply_delta(before, delta, self.keys)
         kind = KeyedFileKind.BASE if self.outdated else self.backend.kind_after(self.files, delta.height)
-        rows = after.with_columns(pl.lit(value=False).alias(DELETED)) if kind is KeyedFileKind.BASE else delta
+        rows = delta
+        if kind is KeyedFileKind.BASE:
+            after = KeyedRows.of(after.frame())
+            rows = after.frame().with_columns(pl.lit(value=False).alias(DELETED))
         content = arrow_of(rows, self._file_schema())
         handle = self.backend.keep(self.operator, self.writer, self.table, content)
         written = KeyedFile(handle, kind, self.range.first, self.range.last, self.version)
@@ -101,7 +104,7 @@ class RangeState:
     def _name(self) -> RangeName:
         return (self.writer.root, self.table, self.range.first, self.range.last)
 
-    def _remember(self, written: KeyedFile, after: pl.DataFrame) -> None:
+    def _remember(self, written: KeyedFile, after: KeyedRows) -> None:
         paths = tuple(file.file.path for file in live_files([*self.files, written]))
         self.copies.keep(self._name, Copy(paths, after))
 

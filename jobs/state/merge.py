@@ -11,12 +11,10 @@ import polars as pl
 
 from checkpointing.handles import KeyedFileKind
 from checkpointing.key_groups import KeyGroupRange
+from jobs.state.keyed_rows import FoundKeys, KeyedRows
 
 KEY_GROUP = "_key_group"
 DELETED = "_deleted"
-
-_PIECES_MAX = 8
-"""The largest number of chunks of a state frame."""
 
 _BEFORE = "\0"
 """Prefix of the old columns beside the new ones: no column of a user begins with it."""
@@ -36,20 +34,24 @@ def in_range(rows: pl.DataFrame, key_groups: KeyGroupRange) -> pl.DataFrame:
     return rows.filter(pl.col(KEY_GROUP).is_between(key_groups.first, key_groups.last))
 
 
-def apply_change(state: pl.DataFrame, change: StateChange, keys: Sequence[str]) -> pl.DataFrame:
+def apply_change(state: KeyedRows, change: StateChange, keys: Sequence[str]) -> KeyedRows:
     """Return the state after a change: the change's rows win over those of the same key."""
-    live = change.rows.filter(~pl.col(DELETED)).drop(DELETED)
     match change.kind:
         case KeyedFileKind.BASE:
-            kept = state.filter(~pl.col(KEY_GROUP).is_between(change.range.first, change.range.last))
+            replaced = state.where(pl.col(KEY_GROUP).is_between(change.range.first, change.range.last))
+            return replaced.replaced_by(_live(change.rows))
         case KeyedFileKind.DELTA:
-            kept = _chosen(state, change.rows, keys, present=False)
-    return live if kept.is_empty() else _joined(kept, live)
+            return apply_delta(state.find(change.rows, keys), change.rows, keys)
 
 
-def of_keys(state: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return the state rows of the touched keys."""
-    return _chosen(state, touched, keys, present=True)
+def apply_delta(found: FoundKeys, delta: pl.DataFrame, keys: Sequence[str]) -> KeyedRows:
+    """Return the state in which these keys were found, after a delta that touches none but them."""
+    unchanged = found.rows.join(delta, on=list(keys), how="anti", nulls_equal=True)
+    return found.replaced_by(pl.concat([unchanged, _live(delta)]))
+
+
+def _live(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter(~pl.col(DELETED)).drop(DELETED)
 
 
 def change_of(before: pl.DataFrame, after: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
@@ -83,27 +85,6 @@ def without_unchanged(delta: pl.DataFrame, before: pl.DataFrame, keys: Sequence[
     there = pl.col(_BEFORE).fill_null(value=False) & ~pl.col(DELETED)
     same = pl.all_horizontal(there, *(pl.col(name).eq_missing(pl.col(_BEFORE + name)) for name in others))
     return both.filter(~same).select(delta.columns)
-
-
-def _chosen(state: pl.DataFrame, others: pl.DataFrame, keys: Sequence[str], *, present: bool) -> pl.DataFrame:
-    """Return the rows whose key is among the others', or is not.
-
-    If the key is one plain column, this looks the keys up in a set, which takes a fifth of a join's time.
-    """
-    (first, *further) = keys
-    if further or not _is_plain(state.schema[first]):
-        return state.join(others, on=list(keys), how="semi" if present else "anti", nulls_equal=True)
-    found = state[first].is_in(others[first].implode(), nulls_equal=True)
-    return state.filter(found if present else ~found)
-
-
-def _is_plain(kind: pl.DataType) -> bool:
-    return kind.is_integer() or kind.is_temporal() or kind == pl.String
-
-
-def _joined(kept: pl.DataFrame, live: pl.DataFrame) -> pl.DataFrame:
-    """Return both as one frame. Each change adds a chunk, and many chunks are slow, so they are merged now and then."""
-    return pl.concat([kept, live], rechunk=kept.n_chunks() >= _PIECES_MAX)
 
 
 def superseded(first: pl.DataFrame, second: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:

@@ -1,18 +1,20 @@
-"""One subtask's range of an upsert table: one file, which is copied on write.
+"""One subtask's range of an upsert table: files of bounded size, which are copied on write.
 
-A partitioned table has one file for each partition of the range. Only partitions whose rows change are copied.
+Only files whose rows change are written again. Their rows come first in the new files, and the changed rows last. So
+the rows that changed lately lie together. Keys that change again soon touch few files.
 
-The file has no key groups, since readers of the table do not want them. After a change of parallelism the files of
+The files have no key groups, since readers of the table do not want them. After a change of parallelism the files of
 the old ranges do not fit. Then their rows come through the exchange, where Spark computes their key groups again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import polars as pl
 import pyarrow as pa
 
-from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.handles import KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange
 from checkpointing.metadata.paths import staged_name_in
@@ -20,14 +22,21 @@ from jobs.sinks.partitions import MEAN_NULL, PartitionError, partitions
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.files import read_verified
 from jobs.state.frames import arrow_of, empty_frame, frame_of
+from jobs.state.keyed_rows import FoundKeys, KeyedRows
 from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
+from jobs.storage.location import storage_at
+from jobs.storage.together import together
+
+FILE_ROWS_MAX: Final = 250_000
+"""The largest number of rows of a file. Smaller files save writing, and larger ones reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpsertRange:
     """The rows of one upsert table in one range of key groups. `renamed` are old column names by the new ones.
 
-    With `all_partitions`, every partition is written again: the files have other columns, or another range.
+    With `all_files`, every file is written again: the files have other columns, or another range. A file has at most
+    `file_rows_max` rows.
     """
 
     operator: str
@@ -40,55 +49,76 @@ class UpsertRange:
     version: Version
     renamed: Mapping[str, str] = field(default_factory=dict)
     partitioned_by: tuple[str, ...] = ()
-    all_partitions: bool = False
+    all_files: bool = False
+    file_rows_max: int = FILE_ROWS_MAX
     copies: WorkerCopies = COPIES
 
-    def load(self) -> pl.DataFrame:
-        """Return the range's rows; raise StateFileError if a file is missing or damaged."""
-        copy = self.copies.find(self._name, [file.file.path for file in self.files], empty_frame(self.schema).schema)
+    def load(self) -> KeyedRows:
+        """Return the range's rows, a layer for each file; raise StateFileError if one is missing or damaged."""
+        nothing = empty_frame(self.schema)
+        copy = self.copies.find(self._name, [file.file.path for file in self.files], nothing.schema)
         if copy is not None and len(copy.paths) == len(self.files):
             return copy.rows
-        parts = (frame_of(self._read(file)) for file in self.files)
-        return pl.concat([empty_frame(self.schema), *parts])
+        return KeyedRows.of_parts(nothing, together(storage_at(self.writer.root), self._read, self.files))
 
-    def write(self, current: pl.DataFrame, output: pl.DataFrame, gone: pl.DataFrame) -> tuple[KeyedFile, ...]:
+    def write(self, current: KeyedRows, output: pl.DataFrame, gone: pl.DataFrame) -> tuple[KeyedFile, ...]:
         """Write the range with `output` in place of the rows of its keys, and without the keys that are `gone`.
 
-        The last row of a key wins. Return the range's files, complete: one for each partition that has rows.
-        Raises PartitionError for rows that cannot be laid out.
+        `current` is what `load` returned. The last row of a key wins. Return the range's files, complete, each with
+        rows of one partition. Raises PartitionError for rows that cannot be laid out.
         """
         on = list(self.keys)
         output, gone = self._plain(output), self._plain(gone)
         newest = output.unique(subset=on, keep="last", maintain_order=True)
-        kept = current.join(newest, on=on, how="anti", nulls_equal=True)
-        if not gone.is_empty():
-            kept = kept.join(gone, on=on, how="anti", nulls_equal=True)
-        rows = pl.concat([kept, newest])
+        found = current.find(pl.concat([newest.select(on), gone.select(on)]), on)
+        again = self._files_again(current, found, newest)
+        kept = [
+            layer.without(where).live
+            for layer, where, is_again in zip(current.layers, found.places, again, strict=True)
+            if is_again
+        ]
+        written = list(self._written(pl.concat([current.nothing, *kept, newest])))
+        stay = [
+            (file, layer.rows)
+            for file, layer, is_again in zip(self.files, current.layers, again, strict=False)
+            if not is_again
+        ]
+        files, rows = [each for each, _ in (*stay, *written)], [each for _, each in (*stay, *written)]
+        self.copies.keep(
+            self._name, Copy(tuple(each.file.path for each in files), KeyedRows.of_parts(current.nothing, rows))
+        )
+        return tuple(files)
+
+    def _files_again(self, current: KeyedRows, found: FoundKeys, newest: pl.DataFrame) -> list[bool]:
+        """Return for each layer whether its rows are written again.
+
+        They are if one of them changes. They also are if they are few and their partition gets a row, so that its small
+        files do not become many.
+        """
+        if self.all_files:
+            return [True for _ in current.layers]
+        gets = {folder for folder, _ in self._by_partition(newest)}
+        return [
+            bool(where.any()) or (2 * layer.rows.height < self.file_rows_max and _folder_of(file) in gets)
+            for file, layer, where in zip(self.files, current.layers, found.places, strict=True)
+        ]
+
+    def _written(self, rows: pl.DataFrame) -> Iterator[tuple[KeyedFile, pl.DataFrame]]:
+        """Write these rows to files of about the same size in each partition. Yield each file and its rows."""
+        for _, part in self._by_partition(rows):
+            files = -(-part.height // self.file_rows_max)
+            for piece in _pieces(part, -(-part.height // files)):
+                (handle,) = self.writer.write_partitions(self.table, arrow_of(piece, self.schema), self.partitioned_by)
+                yield KeyedFile(handle, KeyedFileKind.BASE, self.range.first, self.range.last, self.version), piece
+
+    def _by_partition(self, rows: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+        """Return the rows of each partition that has any, and its folder."""
         if rows.is_empty():
-            return ()
-        stay, changed = self._apart(current, kept, rows, newest)
-        written: tuple[FileHandle, ...] = ()
-        if not changed.is_empty():
-            written = self.writer.write_partitions(self.table, arrow_of(changed, self.schema), self.partitioned_by)
-        files = (*stay, *(self._base(handle) for handle in written))
-        self.copies.keep(self._name, Copy(tuple(each.file.path for each in files), rows))
-        return files
-
-    def _base(self, handle: FileHandle) -> KeyedFile:
-        return KeyedFile(handle, KeyedFileKind.BASE, self.range.first, self.range.last, self.version)
-
-    def _apart(
-        self, current: pl.DataFrame, kept: pl.DataFrame, rows: pl.DataFrame, newest: pl.DataFrame
-    ) -> tuple[tuple[KeyedFile, ...], pl.DataFrame]:
-        """Return the files that stay, and the rows of all other partitions: those that lose or get a row."""
-        by = list(self.partitioned_by)
-        if not by or self.all_partitions:
-            return (), rows
-        lost = current.join(kept, on=list(self.keys), how="anti", nulls_equal=True)
-        touched = pl.concat([lost.select(by), newest.select(by)]).unique()
-        folders = {folder for folder, _ in partitions(self.table, touched.to_arrow(), self.partitioned_by)}
-        stay = tuple(each for each in self.files if _folder_of(each) not in folders)
-        return stay, rows.join(touched, on=by, how="semi", nulls_equal=True)
+            return []
+        if not self.partitioned_by:
+            return [("", rows)]
+        laid_out = partitions(self.table, arrow_of(rows, self.schema), self.partitioned_by)
+        return [(folder, frame_of(part)) for folder, part in laid_out]
 
     def _plain(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the rows with null for texts that mean null in partition columns. Raises PartitionError for a key."""
@@ -105,12 +135,21 @@ class UpsertRange:
             rows = rows.with_columns(pl.when(~means_null).then(pl.col(name)).alias(name))
         return rows
 
-    def _read(self, file: KeyedFile) -> pa.Table:
-        return read_verified(self.writer.root, self.operator, file.file, self.schema, self.renamed)
+    def _read(self, file: KeyedFile) -> pl.DataFrame:
+        return frame_of(read_verified(self.writer.root, self.operator, file.file, self.schema, self.renamed))
 
     @property
     def _name(self) -> RangeName:
         return (self.writer.root, self.table, self.range.first, self.range.last)
+
+
+def _pieces(rows: pl.DataFrame, rows_max: int) -> Iterator[pl.DataFrame]:
+    """Yield the rows in pieces. Each is a copy, since a slice in a worker's copies would keep all rows in memory."""
+    if rows.height <= rows_max:
+        yield rows
+        return
+    for piece in rows.iter_slices(rows_max):
+        yield piece.select(pl.all().gather(pl.int_range(pl.len())))
 
 
 def _folder_of(file: KeyedFile) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from jobs.state.keyed_rows import KeyedRows
+
 COPY_BYTES_MAX = 512 * 1024 * 1024
 """The largest size of all copies of one worker together."""
 
@@ -22,7 +24,7 @@ class Copy:
     """The merged rows of these files, oldest first."""
 
     paths: tuple[str, ...]
-    rows: pl.DataFrame
+    rows: KeyedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class WorkerCopies:
         """Keep this copy in place of the range's earlier one, unless it alone exceeds the bound."""
         self._copies.pop(name, None)
         self._sizes.pop(name, None)
-        size = int(copy.rows.estimated_size())
+        size = copy.rows.estimated_size()
         if size > self.bytes_max:
             return
         self._copies[name] = copy

@@ -26,7 +26,7 @@ from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import RangeState, state_file_schema
 from jobs.state.backends import IncrementalBackend, StateBackend
 from jobs.state.compaction import CompactionPolicy
-from jobs.state.merge import KEY_GROUP, change_of, of_keys
+from jobs.state.merge import KEY_GROUP, change_of
 from jobs.state.worker_copy import WorkerCopies
 from jobs.stores.checkpoints import Appended, CheckpointStore
 from jobs.stores.cuts import CutStore
@@ -144,7 +144,6 @@ class KeyedJob:
         mine = {key: value for key, value in changes.items() if own.first <= group_of(key) <= own.last}
         if not mine:
             return files
-        loaded = state.load()
         touched = pl.DataFrame(
             [(*key, group_of(key)) for key in mine],
             schema={"place": pl.String, "day": pl.Int64, KEY_GROUP: pl.Int32},
@@ -155,8 +154,9 @@ class KeyedJob:
             schema={"place": pl.String, "day": pl.Int64, "rows": pl.Int64, "seen": pl.List(pl.Int64)},
             orient="row",
         )
-        delta = change_of(of_keys(loaded, touched, KEYS), after, touched, KEYS)
-        return (*files, state.write(loaded, delta))
+        found = state.load().find(touched, KEYS)
+        delta = change_of(found.rows, after, touched, KEYS)
+        return (*files, state.write(found, delta))
 
 
 def group_of(key: Key) -> int:

@@ -18,7 +18,7 @@ from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend
 from jobs.state.compaction import CompactionPolicy, live_files
 from jobs.state.failures import StateFileError, StateTooLargeError
 from jobs.state.files import schema_of
-from jobs.state.merge import DELETED, KEY_GROUP, change_of, of_keys, without_unchanged
+from jobs.state.merge import DELETED, KEY_GROUP, change_of, without_unchanged
 from jobs.state.worker_copy import CopyUses, WorkerCopies
 from spec.flink.key_groups import subtask_of
 
@@ -55,19 +55,19 @@ def step(state, changes):
         {KEY_GROUP: [key_group(key) for key in changes], "key": list(changes)},
         schema={KEY_GROUP: pl.Int32, "key": pl.String},
     )
-    loaded = state.load()
+    found = state.load().find(touched, ("key",))
     after = pl.DataFrame(
         [(key, value) for key, value in changes.items() if value is not None],
         schema={"key": pl.String, "value": pl.Int64},
         orient="row",
     )
-    delta = change_of(of_keys(loaded, touched, ("key",)), after, touched, ("key",))
-    return None if delta.is_empty() else state.write(loaded, delta)
+    delta = change_of(found.rows, after, touched, ("key",))
+    return None if delta.is_empty() else state.write(found, delta)
 
 
 def content(state):
     """Return the content of a backend as a dict. Fail if a key is there twice or in a wrong key group."""
-    rows = state.load().rows(named=True)
+    rows = state.load().frame().rows(named=True)
     result = {row["key"]: row["value"] for row in rows}
     assert len(rows) == len(result)
     assert [key_group(row["key"]) for row in rows] == [row[KEY_GROUP] for row in rows]
@@ -170,7 +170,9 @@ def test_an_old_file_is_read_with_a_widened_and_an_added_column(written):
     wider = pa.schema([("key", pa.string()), ("value", pa.float64()), ("more", pa.string())])
     state = backend(str(root), [file], WHOLE, CompactionPolicy(), WorkerCopies())
     evolved = RangeState(**{name: getattr(state, name) for name in state.__slots__} | {"schema": wider})
-    assert [{KEY_GROUP: key_group("a"), "key": "a", "value": 1.0, "more": None}] == evolved.load().rows(named=True)
+    assert [{KEY_GROUP: key_group("a"), "key": "a", "value": 1.0, "more": None}] == evolved.load().frame().rows(
+        named=True
+    )
 
 
 def test_new_state_for_a_key_that_was_not_touched_is_refused():
@@ -282,12 +284,12 @@ def test_columns_inside_lists_and_structs_change_too(tmp_path):
         )
     ).select(pl.Series(KEY_GROUP, [0, 1], pl.Int32), pl.all())
     state = replace(backend(str(tmp_path), [], WHOLE, CompactionPolicy(), WorkerCopies()), schema=old)
-    file = state.write(rows.clear(), rows.with_columns(_deleted=pl.lit(value=False)))
+    file = state.write(state.load().find(rows, ["key"]), rows.with_columns(_deleted=pl.lit(value=False)))
     new = pa.schema([("key", pa.string()), ("waiting", pa.list_(WIDE)), ("right", WIDE)])
     evolved = replace(backend(str(tmp_path), [file], WHOLE, CompactionPolicy(), WorkerCopies()), schema=new)
     now = {"x": 1, "new": None}
     expected = [("a", [now], None), ("b", None, now)]
-    assert expected == sorted(evolved.load().select("key", "waiting", "right").rows())
+    assert expected == sorted(evolved.load().frame().select("key", "waiting", "right").rows())
 
 
 def test_an_outdated_range_is_written_as_a_whole(tmp_path):
@@ -297,7 +299,8 @@ def test_an_outdated_range_is_written_as_a_whole(tmp_path):
     wider = pa.schema([("key", pa.string()), ("value", pa.float64())])
     state = replace(backend(root, [first], WHOLE, policy, WorkerCopies(), 2), schema=wider, outdated=True)
     loaded = state.load()
-    written = state.write(loaded, loaded.clear().with_columns(pl.lit(value=False).alias("_deleted")))
+    none = loaded.nothing
+    written = state.write(loaded.find(none, ["key"]), none.with_columns(pl.lit(value=False).alias("_deleted")))
     assert KeyedFileKind.BASE is written.kind
     assert wider.types == schema_of(root, written.file).types[1:-1]
     assert ("key",) == keys_of(schema_of(root, written.file))

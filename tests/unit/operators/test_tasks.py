@@ -18,6 +18,7 @@ from jobs.operators.failures import MicroBatchError, is_not_staged, reason_of
 from jobs.operators.reports import TaskReport, report_batch, report_from
 from jobs.sinks.staged_files import StagedFileError
 from jobs.state.frames import FrameSchemaError, conform
+from jobs.state.keyed_rows import KeyedRows
 from jobs.state.merge import KEY_GROUP
 from jobs.state.worker_copy import Copy, WorkerCopies
 from jobs.user_code import sentence_of
@@ -49,8 +50,8 @@ COLUMNS = pl.Schema({"x": pl.Int64})
 
 
 def frame(*values):
-    """Return a frame with this many bytes."""
-    return pl.DataFrame({"x": list(values)}, schema=COLUMNS)
+    """Return rows of eight bytes each."""
+    return KeyedRows.of(pl.DataFrame({"x": list(values)}, schema=COLUMNS))
 
 
 def test_a_copy_serves_its_own_files_and_later_ones():

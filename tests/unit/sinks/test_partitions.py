@@ -13,6 +13,7 @@ from checkpointing.metadata.paths import partition_of
 from jobs.sinks import partitions as module
 from jobs.sinks.partitions import PartitionError, partitions
 from jobs.sinks.staged_files import StagedFiles
+from jobs.state.keyed_rows import KeyedRows
 from jobs.state.upsert_range import UpsertRange
 
 TABLE = TableName("gold/t")
@@ -55,7 +56,7 @@ def test_values_that_no_folder_can_have_are_refused_by_name(monkeypatch):
 def upsert(tmp_path):
     """Return a function that makes a range of an upsert table over these files."""
 
-    def of(files=(), keys=("k",), *, all_partitions=False):
+    def of(files=(), keys=("k",), *, all_files=False):
         writer = StagedFiles(str(tmp_path), JobName("job"), Generation(1), VertexId("sums"), len(files))
         return UpsertRange(
             operator="sums",
@@ -67,7 +68,7 @@ def upsert(tmp_path):
             writer=writer,
             version=Version(Generation(1), len(files)),
             partitioned_by=("city",),
-            all_partitions=all_partitions,
+            all_files=all_files,
         )
 
     return of
@@ -81,24 +82,24 @@ def frame(*rows):
 def test_only_partitions_whose_rows_change_are_written_again(upsert):
     """A row that moves to another partition changes both. A partition that loses its last row has no file."""
     none = frame()
-    first = upsert().write(none, frame((1, "a", 1), (2, "b", 1), (3, None, 1), (4, "c", 1)), none)
+    first = upsert().write(KeyedRows.of(none), frame((1, "a", 1), (2, "b", 1), (3, None, 1), (4, "c", 1)), none)
     assert [(("city", city),) for city in ("a", "b", "c", None)] == [partition_of(each.file.path) for each in first]
     held = upsert(first)
     second = held.write(held.load(), frame((1, "b", 2)), frame((4, "c", 1)))
     assert {"b", None} == {city for each in second for _, city in partition_of(each.file.path)}
     assert first[3] in second
     assert first[1] not in second
-    assert [(1, "b", 2), (2, "b", 1), (3, None, 1)] == sorted(upsert(second).load().rows())
-    again = upsert(second, all_partitions=True)
+    assert [(1, "b", 2), (2, "b", 1), (3, None, 1)] == sorted(upsert(second).load().frame().rows())
+    again = upsert(second, all_files=True)
     third = again.write(again.load(), none, none)
     assert not set(second) & set(third)
-    assert sorted(upsert(second).load().rows()) == sorted(upsert(third).load().rows())
+    assert sorted(upsert(second).load().frame().rows()) == sorted(upsert(third).load().frame().rows())
 
 
 def test_a_key_that_is_an_empty_text_cannot_be_a_partition(upsert):
     """It would be the same as null. In another column it is null."""
     with pytest.raises(PartitionError, match="key city is '', which"):
-        upsert(keys=("k", "city")).write(frame(), frame((1, "", 1)), frame())
-    (file,) = upsert().write(frame(), frame((1, "", 1)), frame())
+        upsert(keys=("k", "city")).write(KeyedRows.of(frame()), frame((1, "", 1)), frame())
+    (file,) = upsert().write(KeyedRows.of(frame()), frame((1, "", 1)), frame())
     assert (("city", None),) == partition_of(file.file.path)
-    assert [(1, None, 1)] == upsert((file,)).load().rows()
+    assert [(1, None, 1)] == upsert((file,)).load().frame().rows()
