@@ -19,6 +19,7 @@ _PATHWAY: Final = {"PATHWAY_THREADS": "2"}
 _FLIGHTS: Final = {"ours": "bench.ours.flights_medallion", "peer": "bench.peers.foreach_batch_flights"}
 _KAFKA: Final = {"ours": "bench.ours.kafka_sums", "peer": "bench.peers.kafka_foreach_batch"}
 _SINKS: Final = {"ours": "bench.ours.outside_sinks", "peer": "bench.peers.spark_writers"}
+_UPSERTS: Final = {"ours": "bench.ours.upserts", "peer": "bench.peers.merged_upserts"}
 _FRESHNESS: Final = {"ours": "bench.ours.kafka_freshness", "peer": "bench.peers.kafka_freshness"}
 _ROWS: Final = 500_000
 _KEYS: Final = 1_000_000
@@ -27,9 +28,10 @@ WARM_UP: Final = 3
 WARM_UP_FLIGHTS: Final = 4
 WARM_UP_PRICE: Final = 3
 WARM_UP_SINKS: Final = 2
+WARM_UP_UPSERTS: Final = 3
 WARM_UP_CLUSTER: Final = 2
 """The first epochs on a cluster."""
-_ONCE: Final = ("price", "state", "tiny", "core", "live", "postgres", "store", "cluster")
+_ONCE: Final = ("price", "state", "tiny", "core", "live", "postgres", "store", "cluster", "upserts")
 """Programs that measure often enough in one round, so that later rounds leave them out."""
 
 
@@ -114,6 +116,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
             command = module(_FRESHNESS[by], "--seconds", str(extent.freshness_s))
         case ["sink", by, target]:
             command = module(_SINKS[by], str(_files(extent.sink_files)), "--to", target)
+        case ["upserts", by, which]:
+            command = module(_UPSERTS[by], "--keys", str(extent.large_keys), "--which", which, "--data", str(DATA))
         case ["tiny"]:
             command = module("bench.ours.tiny_commits", "--checkpoints", str(extent.checkpoints))
         case ["store", part]:

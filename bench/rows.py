@@ -11,20 +11,20 @@ from typing import Any, Final
 
 from bench.cluster import ONE, TWO, two_workers
 from bench.large_jobs import LARGE_CORE, LIVE, live_files, many_acknowledgements
-from bench.measures import middle, spread, steady
+from bench.measures import middle, steady
 from bench.plan import WARM_UP, WARM_UP_FLIGHTS, Extent
 from bench.price import against_pathway, price
 from bench.programs import Result
 from bench.sink_figures import PROGRAMS, into_targets
+from bench.state_figures import checkpoint_durations, large_epochs, one_percent, restores, same_touched
 from bench.store_figures import commits_on_a_store, starts_on_a_store
+from bench.upsert_figures import UPSERTS, upserted
 
 Results = Mapping[str, Sequence[Result]]
 """Maps each program to its results, one for each round."""
 
 Figures = Mapping[str, Any]
 
-SMALL_KEYS: Final = 10_000
-MIDDLE_KEYS: Final = 1_000_000
 _ROWS: Final = 500_000
 _FLIGHTS_OF_AN_EPOCH: Final = 13_000
 _SAME_BATCHES: Final = "ours:every-rows=100000000:micro-batch-rows=500000"
@@ -45,14 +45,6 @@ class Row:
     programs: Callable[[Extent], tuple[str, ...]]
     figures: Callable[[Results, Extent], Figures]
     reached: Callable[[Figures], bool]
-
-
-def _state(keys: int, touched: int) -> str:
-    return f"state:{keys}:{touched}"
-
-
-def _one_percent(extent: Extent) -> tuple[str, ...]:
-    return tuple(_state(keys, keys // 100) for keys in (SMALL_KEYS, MIDDLE_KEYS, extent.large_keys))
 
 
 # ---------------------------------------------------------------- our batches compared with a peer's
@@ -120,33 +112,6 @@ def _often(results: Results, extent: Extent) -> Figures:
         "peer_s": same,
         "any_size": {"ratio": single[best] / often, "peer_s": single[best], "single_checkpoint": best},
     }
-
-
-# ---------------------------------------------------------------- the size of the state
-
-
-def _checkpoint_durations(results: Results, extent: Extent) -> Figures:
-    by_keys = {name: middle(results[name][0]["commits_ms"][WARM_UP:]) / 1000 for name in _one_percent(extent)}
-    parts = {
-        part: {name: middle(results[name][0][part][WARM_UP:]) for name in _one_percent(extent)}
-        for part in ("append_ms", "publish_ms", "cut_ms")
-    }
-    return {"ours_s": max(by_keys.values()), "spread_s": spread(list(by_keys.values())), "by_state": by_keys} | parts
-
-
-def _large_epochs(results: Results, extent: Extent) -> Figures:
-    touched = extent.large_keys // 100
-    small, large = (
-        middle(results[_state(keys, touched)][0]["seconds"][WARM_UP:]) for keys in (MIDDLE_KEYS, extent.large_keys)
-    )
-    peak = results[_state(extent.large_keys, touched)][0]["peak_memory_bytes"]
-    return {"ratio": large / small, "ours_s": large, "peer_s": small, "peak_memory_bytes": peak}
-
-
-def _restores(results: Results, extent: Extent) -> Figures:
-    names = _one_percent(extent)
-    small, large = (middle(results[name][0]["restore_s"]) for name in (names[0], names[-1]))
-    return {"ratio": large / small, "ours_s": large, "peer_s": small}
 
 
 # ---------------------------------------------------------------- the rest
@@ -251,26 +216,24 @@ ROWS: Final = (
         id="P6",
         work="a checkpoint after its last micro-batch, at 10^4, 10^6, 10^7 keys, 1 % of them touched",
         bar="median <= 0.150 s, spread <= 0.020 s",
-        programs=_one_percent,
-        figures=_checkpoint_durations,
+        programs=one_percent,
+        figures=checkpoint_durations,
         reached=lambda found: found["ours_s"] <= 0.150 and found["spread_s"] <= 0.020,  # noqa: PLR2004
     ),
     Row(
         id="P7",
         work="an epoch at 10^7 keys over one at 10^6, the same rows touched",
         bar="<= 1.5x",
-        programs=lambda extent: tuple(
-            _state(keys, extent.large_keys // 100) for keys in (MIDDLE_KEYS, extent.large_keys)
-        ),
-        figures=_large_epochs,
+        programs=same_touched,
+        figures=large_epochs,
         reached=lambda found: found["ratio"] <= 1.5,  # noqa: PLR2004
     ),
     Row(
         id="P8",
         work="a restore to its first micro-batch, at 10^7 keys over 10^4",
         bar="<= 1.2x, <= 1 s",
-        programs=_one_percent,
-        figures=_restores,
+        programs=one_percent,
+        figures=restores,
         reached=lambda found: found["ratio"] <= 1.2 and found["ours_s"] <= 1,  # noqa: PLR2004
     ),
     Row(
@@ -360,6 +323,14 @@ ROWS: Final = (
         programs=lambda _: ("postgres",),
         figures=_changes,
         reached=lambda found: found["per_second"] >= 20_000,  # noqa: PLR2004
+    ),
+    Row(
+        id="P20",
+        work="1 % of 10^7 rows upserted, keys random / the 2 % that changed last: against MERGE in foreachBatch",
+        bar=">= 3x / >= 10x",
+        programs=lambda _: UPSERTS,
+        figures=upserted,
+        reached=lambda found: found["ratio"] >= 3 and found["recent"]["ratio"] >= 10,  # noqa: PLR2004
     ),
     Row(
         id="P24",
