@@ -1,7 +1,9 @@
 """The model of tables of changes (SCD types 1 and 2): changes of a few keys come in any order, in random micro-batches.
 
 Rule `applied-changes-add-up`: after each micro-batch, the table's changes up to it, added and taken back, are the table
-that a plain computation makes of all changes that have come. The functions are those that the product's tasks call.
+that a plain computation makes of all changes that have come. So it is if deletions are forgotten, as long as no change
+comes later than is said. Rule `deletions-are-forgotten`: a state that forgets has no deletion of longer ago.
+The functions are those that the product's tasks call.
 """
 
 from collections import Counter
@@ -16,6 +18,7 @@ from jobs.operators.changes import ADDING, changes_of
 from jobs.state.merge import KEY_GROUP
 
 APPLIED: Final = "applied-changes-add-up"
+FORGOTTEN: Final = "deletions-are-forgotten"
 
 _BATCHES: Final = 10
 _ROWS: Final = pl.Schema({"k": pl.Int64(), "v": pl.Int64(), SEQUENCE: pl.Int64(), DELETES: pl.Boolean()})
@@ -26,16 +29,18 @@ Change = tuple[int, int, int, bool]
 """(key, value, place in the order, whether it deletes the key)."""
 
 
-def applied_changes_add_up(seed: int) -> bool:
-    """Return whether both types of table are right after each of some random micro-batches."""
-    return all(_adds_up(Random(seed), history=history) for history in (False, True))  # noqa: S311 - a test's draw
+def broken_by_applied_changes(seed: int) -> frozenset[str]:
+    """Return the rules that a type of table breaks after one of some random micro-batches."""
+    chance = Random(seed)  # noqa: S311 - a test's draw
+    return frozenset(rule for history in (False, True) for rule in _broken(chance, history=history))
 
 
-def _adds_up(chance: Random, *, history: bool) -> bool:
-    function = AppliedChanges(("k",), ("v",), "at", history)
+def _broken(chance: Random, *, history: bool) -> Iterator[str]:
+    bound = chance.choice([None, 0, 1, 3])
+    function = AppliedChanges(("k",), ("v",), "at", history, forget_deletes_after=bound)
     state, come, folded = pl.DataFrame(schema=_STATE), list[Change](), Counter[tuple[Any, ...]]()
     for _ in range(_BATCHES):
-        drawn = [*_drawn(chance)]
+        drawn = [*_drawn(chance, _newest(come), bound)]
         rows = pl.DataFrame(drawn, schema=_ROWS, orient="row")
         touched = rows.select("k").unique()
         before = state.join(touched, on="k", how="semi")
@@ -46,13 +51,30 @@ def _adds_up(chance: Random, *, history: bool) -> bool:
         for *row, kind in changes_of(was, done.output, function.table_keys).iter_rows():
             folded[tuple(row)] += 1 if kind in ADDING else -1
         if {row: times for row, times in folded.items() if times} != Counter(_plain(come, history=history)):
-            return False
-    return True
+            yield APPLIED
+        if chance.random() < 0.5:  # noqa: PLR2004 - the whole range is written now and then
+            state = function.remembered(state)
+            if bound is not None and any(at < _newest(come) - bound for at in _deletions(state)):
+                yield FORGOTTEN
 
 
-def _drawn(chance: Random) -> Iterator[Change]:
+def _newest(changes: Iterable[Change]) -> int:
+    return max((at for _, _, at, _ in changes), default=0)
+
+
+def _deletions(state: pl.DataFrame) -> Iterator[int]:
+    """Yield the places of the deletions that are the newest changes of their keys."""
+    for changes in state[HISTORY].to_list():
+        newest = max(changes, key=lambda change: change[SEQUENCE])
+        if newest[DELETES]:
+            yield newest[SEQUENCE]
+
+
+def _drawn(chance: Random, newest: int, bound: int | None) -> Iterator[Change]:
+    """Yield changes: in any order, or each at most `bound` older than the newest of earlier micro-batches."""
+    first, last = (0, 12) if bound is None else (max(newest - bound, 0), newest + 3)
     for _ in range(chance.randint(0, 4)):
-        yield chance.randint(1, 3), chance.randint(1, 2), chance.randint(0, 12), chance.random() < 0.3  # noqa: PLR2004
+        yield chance.randint(1, 3), chance.randint(1, 2), chance.randint(first, last), chance.random() < 0.3  # noqa: PLR2004
 
 
 def _plain(changes: Iterable[Change], *, history: bool) -> Iterator[tuple[Any, ...]]:

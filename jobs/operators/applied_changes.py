@@ -6,6 +6,7 @@ comes late finds its place. A deleted key keeps the change that deleted it, and 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 import polars as pl
@@ -27,6 +28,10 @@ VALID_TO: Final = "valid_to"
 CURRENT: Final = "current"
 
 
+Distance = int | timedelta
+"""How far apart two places in the order are: a number, or a time between two dates or moments."""
+
+
 class NoSequenceError(Exception):
     """A change has no place in the order: names the vertex's key and the way out."""
 
@@ -40,7 +45,9 @@ class AppliedChanges:
     """The keyed function. `columns` are those of the table besides the keys; rows have SEQUENCE and DELETES too.
 
     Changes of a database's table (`of_database`) have REFUSED too. There the old row of an update has the place of the
-    new one, and counts as a deletion only if the new row has another key.
+    new one, and counts as a deletion only if the new row has another key. They come in order, so a deleted key may be
+    forgotten at once. Otherwise it may be once a change comes that is by more than `forget_deletes_after` newer, and
+    with None never.
     """
 
     keys: tuple[str, ...]
@@ -48,6 +55,7 @@ class AppliedChanges:
     sequence_by: str
     history: bool
     of_database: bool = False
+    forget_deletes_after: Distance | None = None
 
     @property
     def table_keys(self) -> tuple[str, ...]:
@@ -84,6 +92,25 @@ class AppliedChanges:
         known = before.select(held)
         both = pl.concat([known, partials.select(held).cast(known.schema)])
         return self._by_key(_apart(both)).select(before.columns).cast(before.schema)
+
+    def remembered(self, state: pl.DataFrame) -> pl.DataFrame:
+        """Return a range's state without the keys whose deletion may be forgotten.
+
+        The range's newest change says how late it is, so that the same state forgets the same keys. A task asks when it
+        writes the whole range anyway (Flink: the compaction filter of `StateTtlConfig`).
+        """
+        last = pl.col(HISTORY).list.last()
+        place, deletes = last.struct.field(SEQUENCE), last.struct.field(DELETES)
+        if self.of_database:
+            return state.filter(~deletes)
+        if self.forget_deletes_after is None or state.is_empty():
+            return state
+        newest = state.select(place.max()).item()
+        try:
+            horizon = newest - self.forget_deletes_after
+        except OverflowError:  # before the first date or moment that Python knows
+            return state
+        return state.filter(~(deletes & (place < horizon)))
 
     def results(self, state: pl.DataFrame) -> pl.DataFrame:
         """Return the table's rows of these keys."""

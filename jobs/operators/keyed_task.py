@@ -359,6 +359,7 @@ class KeyedTask:
             backend=self.backend,
             outdated=subtask in self.outdated,
             renamed=self.columns_renamed_from,
+            remembered=self.function.remembered if isinstance(self.function, AppliedChanges) else None,
         )
 
     def _upsert_range(

@@ -1,9 +1,10 @@
 """Declares the table that a stream of changes makes: SCD type 1 or 2."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Literal
 
-from pyspark.sql.types import BooleanType, StringType
+from pyspark.sql.types import BooleanType, DatetimeType, IntegralType, StringType, StructField
 
 from checkpointing.identifiers import vertex_id
 from jobs.operators.applied_changes import (
@@ -15,6 +16,7 @@ from jobs.operators.applied_changes import (
     VALID_FROM,
     VALID_TO,
     AppliedChanges,
+    Distance,
     applied_output,
 )
 from jobs.operators.changes import KIND
@@ -36,6 +38,7 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
     sequence_by: str | None = None,
     type: Literal[1, 2] = 1,  # noqa: A002 - its name
     apply_as_deletes: str | None = None,
+    forget_deletes_after: Distance | None = None,
     columns: Sequence[str] = (),
     except_columns: Sequence[str] = (),
     renamed_from: str | None = None,
@@ -45,8 +48,11 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
     With type 1 it has a row for each key: that of the change with the greatest `sequence_by`. With type 2 it has a row
     for each version of a key, with `valid_from`, `valid_to` and `current`. Changes may come in any order.
     `apply_as_deletes` is Spark SQL that is true for a change that deletes its key. The table has the keys and these
-    `columns`, or all but `except_columns`. `renamed_from` is the id that the vertex had before. The changes of a
-    database's table (`PostgresChanges.of`) say their order and what they delete themselves: leave both out for them.
+    `columns`, or all but `except_columns`. `renamed_from` is the id that the vertex had before. The state remembers a
+    deleted key, so that an older change does not bring it back. With `forget_deletes_after` it forgets the key when a
+    change comes that is so much newer: a number for a sequence of whole numbers, a timedelta for dates and moments. The
+    changes of a database's table (`PostgresChanges.of`) come in order, and say themselves what they delete: leave out
+    all three for them.
     Raises InvalidNameError, and InvalidPipelineError for columns that are not there or updates of an aggregate.
     """
     where, rows, by = f"vertex {id}", changes.schema, tuple(keys)
@@ -68,7 +74,8 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
         )
     of_table = told.columns if told else rows.names
     kept = [name for name in columns or of_table if name not in by and name not in except_columns]
-    function = AppliedChanges(by, tuple(kept), place, type == 2, told is not None)  # noqa: PLR2004
+    _require_distance(where, rows[place], forget_deletes_after, by_rows=told is not None)
+    function = AppliedChanges(by, tuple(kept), place, type == 2, told is not None, forget_deletes_after)  # noqa: PLR2004
     added = (VALID_FROM, VALID_TO, CURRENT) if function.history else ()
     require_unique(where, [*rows.names, SEQUENCE, DELETES, REFUSED, HISTORY, KIND, *added])
     require_free(where, rows.names)
@@ -82,3 +89,25 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
     vertex = AppliedVertex(vertex_id(id), (stream.as_input(by),), output, function, renamed_from=before)
     changes.declarations.add(vertex)
     return Stream(changes.declarations, vertex.id, (), output)
+
+
+def _require_distance(where: str, sequence: StructField, distance: Distance | None, *, by_rows: bool) -> None:
+    """Raise InvalidPipelineError unless this is a distance of places in the order, and not negative."""
+    if distance is None:
+        return
+    if by_rows:
+        raise InvalidPipelineError(
+            f"{where}: the changes of a database's table come in order, so the state forgets a deleted key anyway. "
+            "Leave forget_deletes_after out"
+        )
+    number, moment = (isinstance(sequence.dataType, kinds) for kinds in (IntegralType, DatetimeType))
+    right = type(distance) is int if number else isinstance(distance, timedelta)
+    if not (number or moment) or not right:
+        fits = "a whole number" if number else "a timedelta, as in timedelta(days=7)" if moment else None
+        raise InvalidPipelineError(
+            f"{where}: forget_deletes_after is {distance!r}, and sequence_by is {sequence.name!r}, a "
+            f"{sequence.dataType.simpleString()}. "
+            + (f"Write {fits}" if fits else "Only whole numbers, dates and moments have a distance: leave it out")
+        )
+    if distance < timedelta(0) if isinstance(distance, timedelta) else distance < 0:
+        raise InvalidPipelineError(f"{where}: forget_deletes_after is {distance!r}; it may not be negative")

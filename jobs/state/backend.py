@@ -5,7 +5,7 @@ subtasks. Loading leaves these out.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,7 +48,8 @@ class RangeState:
 
     `schema` is the schema of a state row: key columns, then state columns. `outdated` says that a file has other
     columns. Then the whole range is rewritten, so that its files fit the table's schema (D6). `renamed` are old column
-    names by the new ones.
+    names by the new ones. `remembered` takes all rows of the range when they are written as a base, and returns those
+    that are to stay.
     """
 
     operator: str
@@ -62,6 +63,7 @@ class RangeState:
     backend: StateBackend
     outdated: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
+    remembered: Callable[[pl.DataFrame], pl.DataFrame] | None = None
     copies: WorkerCopies = COPIES
 
     def load(self) -> KeyedRows:
@@ -92,7 +94,8 @@ class RangeState:
         kind = KeyedFileKind.BASE if self.outdated else self.backend.kind_after(self.files, delta.height)
         rows = delta
         if kind is KeyedFileKind.BASE:
-            after = KeyedRows.of(after.frame())
+            every = after.frame()
+            after = KeyedRows.of(every if self.remembered is None else self.remembered(every))
             rows = after.frame().with_columns(pl.lit(value=False).alias(DELETED))
         content = arrow_of(rows, self._file_schema())
         handle = self.backend.keep(self.operator, self.writer, self.table, content)

@@ -7,13 +7,11 @@ import polars as pl
 from jobs.operators import applied_changes
 from jobs.operators.applied_changes import DELETES, HISTORY, SEQUENCE, VALID_TO, AppliedChanges
 from jobs.state.merge import KEY_GROUP
-from spec.applying import APPLIED, applied_changes_add_up
+from spec.applying import APPLIED, FORGOTTEN, broken_by_applied_changes
 from spec.mutants.judges import Judge
 from spec.mutants.planting import Patch, mutant
 
-_APPLIED = Judge(
-    "model of tables of changes", lambda seed: frozenset() if applied_changes_add_up(seed) else frozenset({APPLIED}), 20
-)
+_APPLIED = Judge("model of tables of changes", broken_by_applied_changes, 20)
 
 
 @mutant(APPLIED, _APPLIED)
@@ -73,3 +71,36 @@ def a_version_is_told_apart_by_its_key_alone(patch: Patch) -> None:
         return tuple(self.keys)
 
     patch.put(AppliedChanges, "table_keys", property(keys_alone))
+
+
+@mutant(FORGOTTEN, _APPLIED)
+def no_deletion_is_forgotten(patch: Patch) -> None:
+    patch.put(AppliedChanges, "remembered", lambda _, state: state)
+
+
+@mutant(APPLIED, _APPLIED)
+def a_key_that_was_ever_deleted_is_forgotten(patch: Patch) -> None:
+    """It may have been inserted again."""
+
+    def remembered(self: AppliedChanges, state: pl.DataFrame) -> pl.DataFrame:
+        if self.forget_deletes_after is None:
+            return state
+        ever = pl.col(HISTORY).list.eval(pl.element().struct.field(DELETES)).list.any()
+        place = pl.col(HISTORY).list.last().struct.field(SEQUENCE)
+        return state.filter(~(ever & (place < place.max() - self.forget_deletes_after)))
+
+    patch.put(AppliedChanges, "remembered", remembered)
+
+
+@mutant(APPLIED, _APPLIED)
+def a_deletion_is_forgotten_one_place_too_early(patch: Patch) -> None:
+    """A change of the same place may still come, and a deletion wins over it."""
+
+    def remembered(self: AppliedChanges, state: pl.DataFrame) -> pl.DataFrame:
+        if self.forget_deletes_after is None:
+            return state
+        last = pl.col(HISTORY).list.last()
+        place = last.struct.field(SEQUENCE)
+        return state.filter(~(last.struct.field(DELETES) & (place <= place.max() - self.forget_deletes_after)))
+
+    patch.put(AppliedChanges, "remembered", remembered)

@@ -1,6 +1,7 @@
 """The table of changes is the same in any order and any micro-batches, and equals a plain computation."""
 
 from collections import Counter
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 
 import polars as pl
@@ -146,3 +147,47 @@ def test_a_change_that_cannot_be_applied_is_refused_with_its_reason():
     rows = batch([(1, 1, "x", 1, False)]).with_columns(pl.lit("the table was truncated").alias(REFUSED))
     with pytest.raises(RefusedChangeError, match="the table was truncated"):
         apply.process([rows], pl.DataFrame(schema=STATE))
+
+
+def state_of(places, kind=pl.Int64):
+    """Return the state of keys by the place of their newest change, and whether it deletes."""
+    change = pl.Struct({SEQUENCE: kind, DELETES: pl.Boolean, "a": pl.Int64, "b": pl.String})
+    rows = [(key, [{SEQUENCE: at, DELETES: gone, "a": 1, "b": "x"}]) for key, (at, gone) in places.items()]
+    return pl.DataFrame(rows, schema={"k": pl.Int64, HISTORY: pl.List(change)}, orient="row")
+
+
+@pytest.mark.parametrize(
+    ("kind", "places", "distance"),
+    [
+        (pl.Int8, [-128, 0, 100], 101),
+        (pl.Int64, [-(2**63), 2**63 - 101, 2**63 - 1], 101),
+        (pl.Date, [date(1, 1, 1), date(2026, 1, 1), date(2026, 1, 31)], timedelta(days=30)),
+        (
+            pl.Datetime("us", "UTC"),
+            [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 7, 14)],
+            timedelta(days=7),
+        ),
+    ],
+)
+@pytest.mark.parametrize("history", [False, True])
+def test_deletions_are_forgotten_by_the_newest_change(kind, places, distance, history):
+    """Of any type. A key whose newest change deletes nothing stays, however old, and so does a younger deletion."""
+    first, second, newest = places
+    state = state_of({1: (first, True), 2: (first, False), 3: (second, True), 4: (newest, True)}, kind)
+    apply = AppliedChanges(("k",), ("a", "b"), "at", history, forget_deletes_after=distance)
+    assert [2, 3, 4] == apply.remembered(state)["k"].to_list()
+    assert apply.remembered(state.clear()).is_empty()
+    assert state.equals(function(history=history).remembered(state))
+
+
+def test_nothing_is_forgotten_before_the_first_date():
+    """The horizon would be before the year 1."""
+    state = state_of({1: (date(1, 1, 1), True), 2: (date(1, 1, 5), True)}, pl.Date)
+    apply = AppliedChanges(("k",), ("a", "b"), "at", False, forget_deletes_after=timedelta(days=30))
+    assert state.equals(apply.remembered(state))
+
+
+def test_changes_of_a_database_forget_deletions_at_once():
+    """They come in order."""
+    state = state_of({1: (1, True), 2: (2, False)})
+    assert [2] == AppliedChanges(("k",), ("a", "b"), "at", True, of_database=True).remembered(state)["k"].to_list()

@@ -1,7 +1,9 @@
 """A table of changes is planned with its keys, and what cannot be one is refused by name when the pipeline is built."""
 
+from datetime import timedelta
+
 import pytest
-from pyspark.sql.types import BooleanType, LongType, StructField, StructType
+from pyspark.sql.types import BooleanType, DateType, LongType, StringType, StructField, StructType
 
 from checkpointing.graph import TableMode
 from jobs.pipeline.failures import InvalidPipelineError
@@ -122,3 +124,28 @@ def test_an_order_that_changes_of_a_database_lack_or_share_is_refused(without, g
     """The message names the way out."""
     with pytest.raises(InvalidPipelineError, match=says):
         apply_changes(of_database(*without), "applied", **{"keys": ["id"]} | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"forget_deletes_after": timedelta(days=1)}, "is datetime.timedelta.* a bigint. Write a whole number"),
+        ({"forget_deletes_after": True}, "is True, and sequence_by is 'n'"),
+        ({"forget_deletes_after": -1}, "it may not be negative"),
+        ({"sequence_by": "day", "forget_deletes_after": 7}, "Write a timedelta, as in timedelta"),
+        ({"sequence_by": "day", "forget_deletes_after": timedelta(days=-1)}, "it may not be negative"),
+        ({"sequence_by": "text", "forget_deletes_after": 7}, "Only whole numbers, dates and moments"),
+    ],
+)
+def test_a_distance_that_does_not_fit_the_order_is_refused(given, says):
+    """The message says what fits."""
+    _, rows = changes()
+    rows = rows.with_column("day", "current_date()", DateType()).with_column("text", "'x'", StringType())
+    with pytest.raises(InvalidPipelineError, match=says):
+        applied(rows, **given)
+
+
+def test_changes_of_a_database_have_no_distance():
+    """Their state forgets deleted keys anyway."""
+    with pytest.raises(InvalidPipelineError, match="come in order, so the state forgets a deleted key anyway"):
+        apply_changes(of_database(), "applied", keys=["id"], forget_deletes_after=3)
