@@ -78,3 +78,36 @@ def test_tables_of_changes_equal_spark_sql_after_a_kill(tmp_path, spark, moment)
     trial = Trial(build, tmp_path)
     trial.kill(moment, spark_cores=1, every_rows=40, slice_rows_max=20)
     assert 180 == judge(trial.run(every_rows=40, slice_rows_max=20), spark)
+
+
+def keys_that_go(data):
+    """Return a pipeline in which each key is inserted once, and deleted three changes later."""
+    pipeline = Pipeline("going", parallelism=2)
+    rows = pipeline.source("numbers", SequenceSource({"a": 600}))
+    told = rows.with_column("id", "if(n % 2 = 0, n, n - 3)", LongType()).select("id", "n")
+    for name, distance in (("bounded", 20), ("unbounded", None)):
+        newest = apply_changes(
+            told,
+            name,
+            keys=["id"],
+            sequence_by="n",
+            apply_as_deletes="n % 2 = 1",
+            forget_deletes_after=distance,
+            except_columns=["n"],
+        )
+        newest.upsert(f"silver/{name}")
+    return pipeline
+
+
+@pytest.mark.spark
+def test_the_state_of_keys_that_come_and_go_is_bounded(tmp_path, spark):
+    """With the distance it holds the latest deletions alone, and both tables show the keys that were not deleted."""
+    cut = Trial(keys_that_go, tmp_path).run(every_rows=20, slice_rows_max=20, state_backend="full")
+    bounded, unbounded = (cut.state(name).polars().collect().height for name in ("bounded", "unbounded"))
+    assert 300 < unbounded
+    assert bounded <= 2 * 30
+    assert (
+        {598}
+        == set(cut.polars("silver/bounded").collect()["id"])
+        == set(cut.polars("silver/unbounded").collect()["id"])
+    )
