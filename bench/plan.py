@@ -20,6 +20,7 @@ _FLIGHTS: Final = {"ours": "bench.ours.flights_medallion", "peer": "bench.peers.
 _KAFKA: Final = {"ours": "bench.ours.kafka_sums", "peer": "bench.peers.kafka_foreach_batch"}
 _SINKS: Final = {"ours": "bench.ours.outside_sinks", "peer": "bench.peers.spark_writers"}
 _UPSERTS: Final = {"ours": "bench.ours.upserts", "peer": "bench.peers.merged_upserts"}
+_HISTORY: Final = {"ours": "bench.ours.bank_history", "peer": "bench.peers.merged_history"}
 _FRESHNESS: Final = {"ours": "bench.ours.kafka_freshness", "peer": "bench.peers.kafka_freshness"}
 _ROWS: Final = 500_000
 _KEYS: Final = 1_000_000
@@ -47,6 +48,8 @@ class Extent:
     """Keys of the largest state (P6 to P8)."""
     transactions: int
     """Transactions of the bank (P19)."""
+    history_changes: int
+    """Changes of the bank's accounts (P23)."""
     kafka_rows: int
     """Records of the Kafka topic (P17)."""
     freshness_s: int
@@ -63,6 +66,7 @@ FULL: Final = Extent(
     checkpoints=2_000,
     large_keys=10_000_000,
     transactions=250_000,
+    history_changes=600_000,
     kafka_rows=8_000_000,
     freshness_s=120,
     sink_files=8,
@@ -74,6 +78,7 @@ QUICK: Final = Extent(
     checkpoints=400,
     large_keys=4_000_000,
     transactions=100_000,
+    history_changes=300_000,
     kafka_rows=2_000_000,
     freshness_s=30,
     sink_files=5,
@@ -118,6 +123,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
             command = module(_SINKS[by], str(_files(extent.sink_files)), "--to", target)
         case ["upserts", by, which]:
             command = module(_UPSERTS[by], "--keys", str(extent.large_keys), "--which", which, "--data", str(DATA))
+        case ["history", by]:
+            command = module(_HISTORY[by], "--changes", str(extent.history_changes), "--data", str(DATA))
         case ["tiny"]:
             command = module("bench.ours.tiny_commits", "--checkpoints", str(extent.checkpoints))
         case ["store", part]:

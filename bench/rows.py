@@ -333,6 +333,14 @@ ROWS: Final = (
         reached=lambda found: found["ratio"] >= 3 and found["recent"]["ratio"] >= 10,  # noqa: PLR2004
     ),
     Row(
+        id="P23",
+        work="50k PostgreSQL changes into bronze, all versions (SCD 2) and an aggregate, against two MERGEs on files",
+        bar=">= 4x",
+        programs=lambda _: ("history:ours", "history:peer"),
+        figures=_against("history:ours", "history:peer", WARM_UP),
+        reached=lambda found: found["ratio"] >= 4,  # noqa: PLR2004
+    ),
+    Row(
         id="P24",
         work="500,000 rows of a checkpoint into PostgreSQL / Kafka, exactly once, against Spark's own writers",
         bar=">= 1x each",
