@@ -12,12 +12,12 @@ def test_objects_are_frozen_again_only_after_a_new_import(monkeypatch):
     try:
         freeze_imports()
         frozen = gc.get_freeze_count()
-        made = [{"number": number} for number in range(1_000)]
+        made = [[number] for number in range(1_000)]
         freeze_imports()
-        assert gc.get_freeze_count() == frozen > 0
+        assert 0 < gc.get_freeze_count() <= frozen  # a frozen object may go meanwhile
         monkeypatch.setitem(sys.modules, "a_module_of_this_test", types.ModuleType("a_module_of_this_test"))
         freeze_imports()
-        assert gc.get_freeze_count() > frozen
+        assert gc.get_freeze_count() > frozen + 500
         assert len(made) == 1_000
     finally:
         gc.unfreeze()
