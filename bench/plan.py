@@ -32,7 +32,7 @@ WARM_UP_SINKS: Final = 2
 WARM_UP_UPSERTS: Final = 3
 WARM_UP_CLUSTER: Final = 2
 """The first epochs on a cluster."""
-_ONCE: Final = ("price", "state", "tiny", "core", "live", "postgres", "store", "cluster", "upserts")
+_ONCE: Final = ("price", "state", "tiny", "core", "live", "postgres", "store", "cluster", "upserts", "history")
 """Programs that measure often enough in one round, so that later rounds leave them out."""
 
 
