@@ -5,6 +5,7 @@ turn, in a scattered order. An account belongs to a branch for ever.
 """
 
 import argparse
+import os
 from pathlib import Path
 from typing import Final
 
@@ -58,7 +59,9 @@ def lay_out_changes(count: int, root: Path) -> Path:
     if not (folder / "accounts.parquet").exists():
         (folder / "all").mkdir(parents=True, exist_ok=True)
         for place, epoch in enumerate(changes(count).iter_slices(EPOCH)):
-            epoch.write_parquet(folder / "all" / f"{place:05d}.parquet")
+            file = folder / "all" / f"{place:05d}.parquet"
+            epoch.write_parquet(file)
+            os.utime(file, (place, place))  # Structured Streaming takes the oldest file first
         accounts().write_parquet(folder / "accounts.parquet")
     return folder
 
