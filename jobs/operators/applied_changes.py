@@ -117,11 +117,10 @@ class AppliedChanges:
         changes = _apart(state)
         if not self.history:
             return changes.filter(~pl.col(DELETES)).select(KEY_GROUP, *self.keys, *self.columns)
-        ordered = changes.sort(SEQUENCE)
-        alike = [pl.col(name).eq_missing(pl.col(name).shift(1).over(self.keys)) for name in (*self.columns, DELETES)]
-        begins = ordered.filter(~pl.all_horizontal(alike))
+        begins = changes.filter(~_alike([*self.keys, *self.columns, DELETES], 1))
         ended = begins.with_columns(
-            pl.col(SEQUENCE).alias(VALID_FROM), pl.col(SEQUENCE).shift(-1).over(self.keys).alias(VALID_TO)
+            pl.col(SEQUENCE).alias(VALID_FROM),
+            pl.when(_alike(self.keys, -1)).then(pl.col(SEQUENCE).shift(-1)).alias(VALID_TO),
         )
         shown = ended.filter(~pl.col(DELETES)).with_columns(pl.col(VALID_TO).is_null().alias(CURRENT))
         return shown.select(KEY_GROUP, *self.keys, *self.columns, VALID_FROM, VALID_TO, CURRENT)
@@ -160,3 +159,11 @@ def applied_output(rows: StructType, keys: Sequence[str], columns: Sequence[str]
 def _apart(state: pl.DataFrame) -> pl.DataFrame:
     """Return a row for each change."""
     return state.explode(HISTORY).unnest(HISTORY)
+
+
+def _alike(names: Sequence[str], rows: int) -> pl.Expr:
+    """Return whether a row has the values of the row so many rows before. The changes of a key lie together, in order.
+
+    So no window by key is needed, which would take most of a large epoch's time.
+    """
+    return pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(rows)) for name in names)
