@@ -145,6 +145,10 @@ class CheckpointConfig(BaseModel):
     """Where keyed state is stored: incremental, full or memory. You may change it between two ticks."""
     memory_state_bytes_max: Count | None = Field(default=None, ge=1, le=MEMORY_STATE_BYTES_MAX)
     """With state_backend memory: the largest compressed state of one subtask in bytes. None: 1 MiB. At most 256 MiB."""
+    compact_files_min: Count | None = Field(default=10, ge=2)
+    """How many small files of an append table a tick writes into one (for each partition). None: it compacts none."""
+    compacted_bytes_max: Count = Field(default=134_217_728, ge=1)
+    """The largest size of a file made of small ones, in bytes. A file of more than half of it is not compacted."""
     restart_strategy: RestartStrategyKind = RestartStrategyKind.NONE
     """Whether a tick restarts after a failure: none, fixed_delay, failure_rate or exponential_delay."""
     restart_attempts: Count | None = Field(default=None, ge=1)

@@ -26,7 +26,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName, VertexId
-from checkpointing.metadata.record import Claim, Row
+from checkpointing.metadata.record import Claim, FileCompaction, Row
 from checkpointing.snapshots import RangeFiles, TaskWork
 
 # ------------------------------------------------------------------ facts
@@ -250,6 +250,27 @@ class CutRecorded:
 
 
 @dataclass(frozen=True, slots=True)
+class Compacted:
+    """The compactions of one append table. They may be committed."""
+
+    table: TableName
+    compactions: tuple[FileCompaction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesCompacted:
+    """Answer to CompactFiles: what was compacted, table by table. Without `found` there was nothing to do.
+
+    The tables in `more` have further files to compact, so that one request does not take too long. `error` says what
+    went wrong, or is ''. Then the tables keep their small files, and the job goes on.
+    """
+
+    found: tuple[Compacted, ...] = ()
+    more: tuple[TableName, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RivalSeen:
     """Answer to LookForRival: the claim of a later generation; None if there is none, or nobody could look."""
 
@@ -318,6 +339,7 @@ Fact = (
     | TablePublished
     | PublishFailed
     | CutRecorded
+    | FilesCompacted
     | RivalSeen
     | StopRequested
     | SavepointRequested
@@ -424,6 +446,8 @@ class Publication:
     since: CheckpointId | None = None
     """For the sink of an upsert table: the checkpoint at which the table had the files `before`. None: not known."""
     before: tuple[FileHandle, ...] = ()
+    compactions: tuple[FileCompaction, ...] = ()
+    """Those that the table allows are carried out in the same commit, which changes none of its rows."""
     changes: FileChanges | None = None
     """How `files` differ from the table at the parent's cut. None: nobody knows, so all files are compared."""
 
@@ -470,6 +494,18 @@ class RecordCut:
 
     checkpoint: CheckpointId
     versions: tuple[tuple[TableName, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactFiles:
+    """Write small files of these append tables into larger ones, beside all other work. Nobody waits for the answer.
+
+    `checkpointing.commit.compaction` chooses the files among those that a table shows. Answer: FilesCompacted.
+    """
+
+    tables: tuple[TableName, ...]
+    files_min: int
+    bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -567,6 +603,7 @@ Effect = (
     | AppendRow
     | PublishTable
     | RecordCut
+    | CompactFiles
     | NotifyComplete
     | NotifyAborted
     | LookForRival

@@ -17,7 +17,7 @@ from checkpointing.job.setup import JobSetup
 from checkpointing.messages import Effect, Fact
 from checkpointing.traced_files import FilesPutBack, FilesTakenOut, UnknownFilesError
 
-FORMAT: Final = 9
+FORMAT: Final = 10
 """Raise it with every change of a message, or of an entry in one. A trace replays only on the core that wrote it."""
 
 

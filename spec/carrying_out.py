@@ -24,6 +24,7 @@ from checkpointing.messages import (
     AppendRow,
     CancelJudgement,
     CheckTables,
+    CompactFiles,
     CoordinatorReset,
     CoordinatorResetFailed,
     CutRecorded,
@@ -31,6 +32,7 @@ from checkpointing.messages import (
     Effect,
     EndTick,
     Fact,
+    FilesCompacted,
     HookRestored,
     HookRestoreFailed,
     JudgementFailed,
@@ -60,6 +62,7 @@ from checkpointing.messages import (
     TablesChecked,
     WakeAt,
 )
+from spec.compacting import compacted
 from spec.faults import NONE, Faults
 from spec.micro_batches import MicroBatches
 from spec.neighbours import merged, undo_merges
@@ -121,7 +124,9 @@ class Hands:
         if isinstance(effect, RecordCut):
             self._retained[generation, effect.checkpoint] = self._world.retained(effect.checkpoint)
 
-    def carry_out(self, effect: Effect, generation: Generation, faults: Faults) -> Fact | None:  # noqa: PLR0911, PLR0912
+    def carry_out(  # noqa: C901, PLR0911, PLR0912 - a line for each effect
+        self, effect: Effect, generation: Generation, faults: Faults
+    ) -> Fact | None:
         """Carry out one effect. Return the fact that answers it, or None if it has no answer.
 
         Raises StoreBrokeError if a write fails for which there is no fact.
@@ -141,6 +146,8 @@ class Hands:
                 return self._publish(effect, faults)
             case RecordCut():
                 return self._record(effect, generation)
+            case CompactFiles():
+                return self._compact(effect, generation, faults)
             case DiscardFiles():
                 self._world.discard(self._world.readers.discardable(effect.paths, self._world.now_ms))
             case LookForRival():
@@ -224,6 +231,14 @@ class Hands:
             self._clear_away(finished)
             return MicroBatchNotStaged(effect.vertex, effect.micro_batch, "the disk is full")
         return failed if self._strikes(faults.micro_batch_fails) else finished
+
+    def _compact(self, effect: CompactFiles, generation: Generation, faults: Faults) -> Fact:
+        if self._strikes(faults.compaction_fails):
+            return FilesCompacted(error="the disk is full")
+        try:
+            return compacted(self._world, effect, generation)
+        except FileGoneError:
+            return FilesCompacted(error="a file is gone")
 
     def _clear_away(self, finished: MicroBatchFinished) -> None:
         """Delete what a micro-batch wrote before the disk was full. Of every other micro-batch, what it wrote stays."""

@@ -1,8 +1,8 @@
 """Cleans up in the simulator's stores: in the product's order of reading, with the core's decision.
 
 Other processes have their turns between any two steps. So a clean-up may act on what was true before. If stores fail,
-it may also read the entries, the recorded cuts or a table's log without their newest change. As in the product, it
-leaves a table alone whose log does not have the version of a cut.
+it may also read the entries or the recorded cuts without their newest change. It asks for the end of a table's log by
+name, so no list misleads it there. It leaves a table alone whose log does not have the version of a cut.
 """
 
 from collections.abc import Iterator, Mapping
@@ -55,7 +55,7 @@ def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_
     yield
     kept: Cuts = [recorded[each] for each in (recorded if others_hold else readable_cuts(rows, recorded.keys()))]
     kept += world.readers.cuts(world.now_ms)
-    logs = {name: _log(world, log) for name, log in world.tables.items()}
+    logs = {name: log.copy() for name, log in world.tables.items()}
     alone = {name for name, log in logs.items() if any(cut.get(name, 0) > log.version for cut in kept)}
     tables = {name: log for name, log in logs.items() if name not in alone}
     seen = {name: _seen(name, log, kept) for name, log in tables.items()}
@@ -88,14 +88,6 @@ def _cuts(world: World, *, others_hold: bool) -> dict[CheckpointId, Mapping[Tabl
     """Return the recorded cuts. A process that does not hold the job may not see the newest one."""
     lags = others_hold and _is_stale(world)
     return {each: cut for each, cut in world.cuts.items() if not lags or each in world.cuts_before}
-
-
-def _log(world: World, log: TableLog) -> TableLog:
-    """Return a table's log as it is opened, perhaps without its newest version."""
-    seen = log.copy()
-    if seen.version and _is_stale(world):
-        seen.shorten(seen.version - 1)
-    return seen
 
 
 def _is_stale(world: World) -> bool:

@@ -29,7 +29,7 @@ def publishes(record: CheckpointRecord, publication: Publication) -> bool:
 
 
 def _files(told: Any) -> tuple[object, ...]:  # noqa: ANN401 - a table's record or its publication
-    return told.table, told.mode, told.adds, told.files, told.removes, told.leaving
+    return told.table, told.mode, told.adds, told.files, told.removes, told.leaving, told.compactions
 
 
 def publishes_whole(record: CheckpointRecord, publication: Publication) -> bool:

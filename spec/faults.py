@@ -44,6 +44,7 @@ class Faults:
     """AppendRow wrote the entry, but nobody knows."""
     write_lost: float = 0.0
     """AppendRow wrote nothing, but nobody knows."""
+    compaction_fails: float = 0.0
     optimize: float = 0.0
     stop: float = 0.0
     """For each tick: somebody asks it to stop."""
@@ -75,6 +76,7 @@ _WORST = Faults(
 
 _DECLINING = {"judge_fails": 0.3, "check_fails": 0.3, "micro_batch_not_staged": 0.2}
 """Faults that decline a checkpoint and let the job go on."""
+_DRAWN_APART = {*_DECLINING, "compaction_fails"}
 _HOOKS_WORST = {"hook_fails": 0.1, "hook_hangs": 0.1, "hook_state_is_bad": 0.05, "hook_restore_fails": 0.2}
 
 
@@ -140,6 +142,7 @@ def draw(random: Random) -> Scenario:
             "tolerable_failures": random.choice([0, 2, 100]),
             "tolerable_poll_failures": 0,
             "retained": random.choice([1, 1, 2, 3]),
+            "compact_files_min": None,
             "slice_rows_max": slice_rows,
             "micro_batch_rows_max": slice_rows * random.choice([1, 4, 100]),
         },
@@ -170,7 +173,7 @@ def _swarm(random: Random) -> Faults:
     chosen = {
         name: getattr(_WORST, name) * random.choice([0.3, 1.0])
         for name in Faults.__dataclass_fields__
-        if not name.startswith("hook_") and name not in _DECLINING and random.random() < OFTEN
+        if not name.startswith("hook_") and name not in _DRAWN_APART and random.random() < OFTEN
     }
     return replace(NONE, **chosen)
 
@@ -220,6 +223,17 @@ def _crowded(scenario: Scenario) -> Scenario:
     two = {} if overtaking or scenario.config.get("min_pause_ms") else {"max_concurrent": 2, "interval_ms": 80}
     slow_ms = 100 if scenario.hooks else 300  # a hook must be able to answer in time
     return replace(scenario, config={**scenario.config, **two}, latency_ms={**scenario.latency_ms, "store": slow_ms})
+
+
+def compacting(scenario: Scenario, files_min: int) -> Scenario:
+    """Return the scenario with ticks that compact so many small files into one, which fails now and then."""
+    faults = replace(scenario.faults, compaction_fails=0.1)
+    bytes_max = 60 if files_min > 2 else 1_000_000  # noqa: PLR2004 - some files are full soon, as six rows are
+    return replace(
+        scenario,
+        faults=faults,
+        config={**scenario.config, "compact_files_min": files_min, "compacted_bytes_max": bytes_max},
+    )
 
 
 def unreadable(scenario: Scenario, seed: int) -> Scenario:

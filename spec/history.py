@@ -20,7 +20,7 @@ from checkpointing.snapshots import TaskWork
 from spec.attempt_events import AttemptEvent
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCancelled, JudgementTold
-from spec.mishap_events import CutsSeen, ListsWereStale, PowerLost, TableRestored
+from spec.mishap_events import CutsSeen, EntriesLost, ListsWereStale, PowerLost, TableRestored
 from spec.model import Contents
 from spec.outside_events import OutsideEvent
 from spec.politeness import UnseenLeft
@@ -288,6 +288,7 @@ Event = (
     | CutsCorrected
     | CutsSeen
     | PowerLost
+    | EntriesLost
     | TableRestored
     | ListsWereStale
     | FilesDiscarded

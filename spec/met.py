@@ -60,6 +60,8 @@ FINISHED: Final = "a job is finished"
 SOME_ENDED: Final = "a source has ended, another one goes on"
 PART_ENDED: Final = "a part of a source has ended, and the next one is read"
 WHOLE: Final = "an append table loses files and gets others in one publication"
+COMPACTED: Final = "small files are compacted"
+LEFT_OUT: Final = "a compaction is left out"
 _EVENTS: Final[Mapping[type[Event], str]] = {
     JudgementBroke: "a suite cannot be judged",
     SavepointDisposed: "a savepoint is disposed of",
@@ -75,6 +77,8 @@ RARE: Final = (
     IN_FLIGHT,
     EMPTIED,
     WHOLE,
+    COMPACTED,
+    LEFT_OUT,
     FINISHED,
     SOME_ENDED,
     PART_ENDED,
@@ -191,4 +195,6 @@ def _of_tables(events: Iterable[Event]) -> Iterator[str]:
                 yield EMPTIED
             if publication.adds and publication.removes:
                 yield WHOLE
+            for each in publication.compactions:
+                yield COMPACTED if each.into.path in event.active else LEFT_OUT
             shown[publication.table] = event.active

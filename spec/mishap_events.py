@@ -31,3 +31,10 @@ class PowerLost:
 
     versions: tuple[tuple[CheckpointId, TableName, int], ...]
     files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesLost:
+    """A table's log lost its newest entries."""
+
+    table: TableName

@@ -74,6 +74,8 @@ class Moves:
     """True if outside sinks get the rows of some append tables."""
     votes: bool = False
     """True if these sinks vote on each checkpoint."""
+    compacts: int = 0
+    """How many small files of an append table ticks compact into one. 0: they compact none."""
     holds: bool = False
     """True if ticks may hold their checkpoint, and people approve or reject it."""
     cuts: bool = False
@@ -111,6 +113,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     imports = Random(f"imports of {seed}")  # noqa: S311 - as above
     holds = Random(f"held cuts of {seed}")  # noqa: S311 - as above
     troubles = Random(f"stores of {seed}")  # noqa: S311 - as above
+    compactions = Random(f"compactions of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
         rollbacks_max=random.choice([0, 0, 0, 1, 2]),
@@ -147,6 +150,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         votes=outside.random() < EVENLY,
         imports=imports.choice([True, False, False, False, False]),
         holds=holds.random() < SELDOM,
+        compacts=compactions.choice([0, 0, 2, 3]),
     )
     moves = replace(moves, **forced)
     is_ending = moves.sources_end or moves.parts

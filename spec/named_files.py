@@ -7,6 +7,7 @@ from checkpointing.metadata.record import CheckpointRecord
 def named_files(record: CheckpointRecord) -> frozenset[str]:
     """Return the paths of state, ranges, staged files and files in flight, of files new in its tables, of manifests."""
     found = {file.path for table in record.tables for file in table.adds + table.files}
+    found |= {each.into.path for table in record.tables for each in table.compactions}
     for subtask in (subtask for vertex in record.vertices for subtask in vertex.subtasks):
         found |= {keyed.file.path for keyed in subtask.state}
         found |= {keyed.file.path for own in subtask.ranges for keyed in own.files}

@@ -3,7 +3,19 @@
 from dataclasses import replace
 from random import Random
 
-from spec.faults import Scenario, declining, draw, ending, hooked, limited, of_cuts, paced, strict, unreadable
+from spec.faults import (
+    Scenario,
+    compacting,
+    declining,
+    draw,
+    ending,
+    hooked,
+    limited,
+    of_cuts,
+    paced,
+    strict,
+    unreadable,
+)
 from spec.moves import Moves
 
 
@@ -16,4 +28,5 @@ def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scen
     scenario = declining(scenario, seed) if moves.declines else scenario
     scenario = strict(scenario, rejects=moves.rejects, held_bytes_max=moves.held_bytes_max)
     scenario = unreadable(scenario, seed) if moves.polls_fail else scenario
+    scenario = compacting(scenario, moves.compacts) if moves.compacts else scenario
     return of_cuts(scenario) if moves.cuts else scenario

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from checkpointing.identifiers import Generation, VertexId
 from checkpointing.messages import Publication
+from checkpointing.metadata.record import FileCompaction
 from spec.history import Rows
 
 StateRows = dict[int, tuple[object, ...] | None]
@@ -62,6 +63,13 @@ class TableLog:
         self.at_ms.append(at_ms)
         self.shown.append(shown)
         self.columns.append(self.columns[-1] if columns is None else columns)
+
+    def after(self, publication: Publication, compactions: Iterable[FileCompaction]) -> frozenset[str]:
+        """Return the active files of an append table once this is published, with these of its compactions."""
+        carried_out = tuple(compactions)
+        into, of = {each.into.path for each in carried_out}, {path for each in carried_out for path in each.of}
+        adds, leaving = ({file.path for file in files} for files in (publication.adds, publication.removes))
+        return (self.active | adds | into) - leaving - of
 
     def undo_merges(self, leaving: Iterable[str], at_ms: int) -> None:
         """Add a version as before a neighbour merged any of these files."""

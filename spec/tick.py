@@ -21,6 +21,7 @@ from checkpointing.messages import (
     AppendRow,
     CancelJudgement,
     CheckTables,
+    CompactFiles,
     DiscardFiles,
     Effect,
     EndTick,
@@ -366,6 +367,7 @@ class Tick:
                     | AppendRow()
                     | PublishTable()
                     | RecordCut()
+                    | CompactFiles()
                     | DiscardFiles()
                     | LookForRival()
                 ):

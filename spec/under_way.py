@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from random import Random
 
-from checkpointing.messages import CancelJudgement, Effect, Fact, JudgeSuites, PollSource, RunMicroBatch
+from checkpointing.messages import CancelJudgement, CompactFiles, Effect, Fact, JudgeSuites, PollSource, RunMicroBatch
 from spec.faults import Scenario
 
 
@@ -62,7 +62,7 @@ def latency_ms(effect: Effect, scenario: Scenario, random: Random) -> int:
     if isinstance(effect, PollSource):
         slow = effect.split == scenario.slow_split
         return random.randint(100, 400) if slow else random.randint(1, longest["poll"])
-    return random.randint(1, longest["run" if isinstance(effect, RunMicroBatch) else "store"])
+    return random.randint(1, longest["run" if isinstance(effect, RunMicroBatch | CompactFiles) else "store"])
 
 
 def _judges(effect: Effect, asked: tuple[object, object]) -> bool:

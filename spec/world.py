@@ -13,6 +13,7 @@ from typing import Final
 
 from checkpointing.commit.behind import Cuts
 from checkpointing.commit.cleanup import CleanUpLook, needed_cuts, readable_cuts
+from checkpointing.commit.compaction import still_possible
 from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
 from checkpointing.commit.fencing import Lease, newest_checkpoint, newest_claim
@@ -39,7 +40,7 @@ from spec.history import (
     SavepointDisposed,
     TableChanged,
 )
-from spec.mishap_events import CutsSeen, PowerLost, TableRestored
+from spec.mishap_events import CutsSeen, EntriesLost, PowerLost, TableRestored
 from spec.named_files import named_files
 from spec.outside_targets import OutsideTargets
 from spec.pipeline import ROW_BYTES
@@ -266,12 +267,11 @@ class World:
             version = next(at for at, shown in enumerate(log.shown) if shown >= checkpoint)
             return TablePublished(checkpoint, publication.table, version)
         wanted = publication.adds if publication.mode is TableMode.APPEND else publication.files
-        for file in wanted:
+        compactions = still_possible(publication.compactions, log.active)
+        for file in (*wanted, *(each.into for each in compactions)):
             if file.path in self.gone:
                 self.history.add(FileMissed(file.path, f"publishing checkpoint {checkpoint} of {publication.table}"))
-        paths = frozenset(file.path for file in wanted)
-        leaving = frozenset(file.path for file in publication.removes)
-        active = (log.active | paths) - leaving
+        active = log.after(publication, compactions)
         if publication.mode is not TableMode.APPEND:
             new, gone = changes_at(publication, log.version, log.active)
             active = (log.active - gone).union(file.path for file in new)
@@ -366,6 +366,7 @@ class World:
         self.readers.held.clear()
         log.backup = log.backup or log.copy()
         log.shorten(log.version - entries)
+        self.history.add(EntriesLost(name))
         return True
 
     def restore(self, name: TableName) -> None:

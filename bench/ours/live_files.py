@@ -20,14 +20,8 @@ import pyarrow as pa
 
 from bench.large_jobs import PHASES
 from bench.measures import print_result
-from checkpointing.commit.two_phase import (
-    CheckpointCommitted,
-    CommitEffect,
-    CommitFact,
-    CommitIdentity,
-    Draft,
-    TwoPhaseCommit,
-)
+from checkpointing.commit.draft import CommitIdentity, Draft
+from checkpointing.commit.two_phase import CheckpointCommitted, CommitEffect, CommitFact, TwoPhaseCommit
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, EdgeId, Generation, SplitId, VertexId, job_name

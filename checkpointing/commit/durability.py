@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.files import handles_of_snapshot
 from checkpointing.metadata.record import CheckpointRecord
@@ -31,8 +32,8 @@ def files_to_sync(row: CheckpointRecord, retained: Iterable[CheckpointRecord]) -
     with it. The files of upsert and state tables are those of the snapshots.
     """
     entries = tuple(retained)
-    wanted = dict.fromkeys(file.path for table in row.tables for file in table.adds if not file.inline)
-    durable = {file.path for each in entries for table in each.tables for file in table.adds}
+    wanted = dict.fromkeys(file.path for file in _appended(row) if not file.inline)
+    durable = {file.path for each in entries for file in _appended(each)}
     known = [{vertex.vertex: vertex.subtasks for vertex in each.vertices} for each in entries]
     for vertex in row.vertices:
         for now, *before in zip_longest(vertex.subtasks, *(each.get(vertex.vertex, ()) for each in known)):
@@ -42,6 +43,12 @@ def files_to_sync(row: CheckpointRecord, retained: Iterable[CheckpointRecord]) -
                 wanted |= dict.fromkeys(file.path for file in handles_of_snapshot(now) if not file.inline)
             durable.update(file.path for each in before if each is not None for file in handles_of_snapshot(each))
     return tuple(path for path in wanted if path not in durable)
+
+
+def _appended(row: CheckpointRecord) -> Iterator[FileHandle]:
+    """Yield the files that an entry adds to append tables, also in the place of others."""
+    for table in row.tables:
+        yield from (*table.adds, *(each.into for each in table.compactions))
 
 
 def entries_to_sync(

@@ -16,6 +16,7 @@ from checkpointing.commit.live_files import Lists, changed_files, each_once, liv
 from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, JobName, TableName, VertexId
+from checkpointing.messages import Compacted
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord, RowKind, TableRecord, VertexRecord
 
@@ -47,14 +48,16 @@ def net_tables(
     columns: Iterable[TableColumns] = (),
     *,
     renamed: Mapping[TableName, Renamed] = NONE_RENAMED,
+    compacted: Iterable[Compacted] = (),
 ) -> tuple[TableRecord, ...]:
     """Return a record for each table whose files or columns change when this cut is published.
 
     `versions` are the tables' Delta versions at the parent's cut. `columns` are the tables' columns at this cut. The
-    parent already has the graph's names. Tables in `renamed` are published whole.
+    parent already has the graph's names. Tables in `renamed` are published whole. `compacted` are append tables.
     """
     before = {record.vertex: record for record in parent.vertices} if parent else {}
     was, now = columns_of(parent), {each.table: each.columns for each in columns}
+    compactions = {each.table: each.compactions for each in compacted}
     records = []
     for vertex in graph.operators():
         for table in vertex.tables:
@@ -71,8 +74,9 @@ def net_tables(
             changed = _changed(table, vertices[vertex.id], before.get(vertex.id), parent)
             if changed is None and differ(old, new):
                 changed = _net_files(table, vertices[vertex.id], parent)
-            if changed is not None:
-                records.append(_net(table, changed, leaving(old, new), versions.get(table.name, 0)))
+            if changed is not None or table.name in compactions:
+                net = _net(table, changed or (), leaving(old, new), versions.get(table.name, 0))
+                records.append(net.model_copy(update={"compactions": compactions.get(table.name, ())}))
     return tuple(records)
 
 

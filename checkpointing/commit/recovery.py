@@ -137,6 +137,7 @@ def publication_of(record: CheckpointRecord, table: TableRecord) -> Publication:
         adds=table.adds,
         files=table.files,
         removes=table.removes,
+        compactions=table.compactions,
         columns=columns,
         leaving=table.leaving,
         renamed=tuple(columns_then([column.name for column in columns], table.leaving, former).items()),

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from checkpointing.commit.columns import columns_at
+from checkpointing.commit.draft import CommitIdentity, Draft
 from checkpointing.commit.net import NONE_RENAMED, Renamed, net_tables
 from checkpointing.commit.outside import outside_publications, pre_commits
 from checkpointing.commit.table_changes import with_changes
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.messages import (
     AppendRow,
     CheckTables,
@@ -35,7 +36,7 @@ from checkpointing.messages import (
     TablePublished,
     TablesChecked,
 )
-from checkpointing.metadata.record import CheckpointRecord, Claim, HookState, RowKind, Statistics, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind, Statistics
 from checkpointing.renames import declared_renames
 
 
@@ -68,24 +69,6 @@ TRANSITIONS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
     (_S.RECORDING, CutRecorded): (_S.IDLE,),
 }
 """(state, fact) -> the states to which it may lead. Every other pair is an error of the caller."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A fully acknowledged checkpoint that waits for its turn. Its parent is known when its turn comes.
-
-    `statistics.rows` and `rows_estimated` count rows that the sources sent in this tick. In the entry they
-    count from the parent's barrier.
-    """
-
-    checkpoint: CheckpointId
-    vertices: tuple[VertexRecord, ...]
-    statistics: Statistics
-    subsumed: tuple[CheckpointId, ...] = ()
-    """Retained checkpoints that the same commit drops."""
-    kind: RowKind = RowKind.CHECKPOINT
-    pinned: bool = False
-    hooks: tuple[HookState, ...] = ()
 
 
 OFFERS: dict[tuple[CommitState, type], tuple[CommitState, ...]] = {
@@ -152,16 +135,6 @@ CommitEffect = CheckTables | AppendRow | PublishTable | RecordCut | CommitOutcom
 
 class UnexpectedFactError(RuntimeError):
     """A fact that the present state does not wait for. Nothing was changed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitIdentity:
-    """What every entry of this tick carries. `nonce` is the claim's, and globally unique."""
-
-    job: str
-    generation: Generation
-    nonce: str
-    max_parallelism: int
 
 
 class TwoPhaseCommit:
@@ -332,7 +305,15 @@ class TwoPhaseCommit:
             nonce=f"{self._identity.nonce}/{draft.checkpoint}",
             max_parallelism=self._identity.max_parallelism,
             vertices=draft.vertices,
-            tables=net_tables(self._graph, by_vertex, self._parent, self._versions, columns, renamed=self._renamed),
+            tables=net_tables(
+                self._graph,
+                by_vertex,
+                self._parent,
+                self._versions,
+                columns,
+                renamed=self._renamed,
+                compacted=draft.compacted,
+            ),
             columns=columns,
             renames=declared_renames(self._graph),
             hooks=draft.hooks,

@@ -30,6 +30,7 @@ from checkpointing.messages import (
     Effect,
     EndTick,
     Fact,
+    FilesCompacted,
     JudgementFailed,
     MicroBatchFailed,
     MicroBatchFinished,
@@ -142,6 +143,8 @@ class JobDoor:
                 | CutRecorded()
             ):
                 job.from_commit(job.commit.step(fact, job.now_ms))
+            case FilesCompacted():
+                job.compacting.told(fact)
             case RivalSeen():
                 job.rival_seen(fact)
             case StopRequested():
@@ -182,6 +185,7 @@ class JobDoor:
         sender = self._job.readers.offered(fact.slice)
         if sender is not None:
             self._job.ending.uncommitted = True
+            self._job.effects.extend(self._job.compacting.rows_read())
             if fact.slice.rows:
                 self._job.epochs.read(sender, fact.slice)
                 self._job.broadcast(sender, fact.slice)

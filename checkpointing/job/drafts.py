@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from checkpointing.commit.two_phase import Draft
+from checkpointing.commit.draft import Draft
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.properties import CheckpointProperties, SnapshotKind
 from checkpointing.coordinator.statistics import StatisticsTracker

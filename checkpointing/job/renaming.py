@@ -131,6 +131,7 @@ def relocated(record: CheckpointRecord, folders: Mapping[TableName, TableName], 
                 "adds": moving.all(table.adds),
                 "files": moving.all(table.files),
                 "removes": (),
+                "compactions": (),
             }
         )
         for table in record.tables

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterator
 
 from checkpointing.channel_items import Segment
-from checkpointing.commit.two_phase import CommitIdentity, TwoPhaseCommit
+from checkpointing.commit.draft import CommitIdentity
+from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.shared_state import SharedStateRegistry

@@ -28,6 +28,7 @@ from checkpointing.graph import Vertex
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
 from checkpointing.job.barriers import snapshot_for
 from checkpointing.job.bystanders import Answer, Bystanders
+from checkpointing.job.compacting import Compacting
 from checkpointing.job.credit import Credit
 from checkpointing.job.drafts import Drafts
 from checkpointing.job.ending import Ending
@@ -78,6 +79,7 @@ class Wiring:
         self.rivals = RivalWatch(claim.generation)
         self.commit = commit_of(setup)
         self.judging = Judgements()
+        self.compacting = Compacting(graph, config, setup.renamed)
         self.savepoints = Savepoints(setup.retained, unaligned=config.unaligned)
         self.drafts = Drafts(graph)
         self._held: list[told.TriggerTask] = []
@@ -158,8 +160,9 @@ class Wiring:
                 self.release_barriers()
             case told.CommitCheckpoint():
                 statistics = self.epochs.ended(effect.checkpoint, self.coordinator.statistics)
-                draft = self.drafts.compose(effect, statistics, self.bystanders.coordinators.states(effect.checkpoint))
-                self.from_commit(self.commit.offer(draft, self.now_ms))
+                states = self.bystanders.coordinators.states(effect.checkpoint)
+                draft = self.drafts.compose(effect, statistics, states)
+                self.from_commit(self.commit.offer(self.compacting.onto(draft), self.now_ms))
             case told.NotifyCheckpointComplete():
                 self.to_subtask(_subtask(effect.task), task.CheckpointCompleted(effect.checkpoint))
             case told.NotifyCheckpointAborted():
@@ -252,11 +255,13 @@ class Wiring:
                     left = self.drafts.leaves_rows(effect.record, self.readers.rows_sent)
                     left = left or (self.readers.all_ended and not effect.record.finished)
                     self.ending.completed(uncommitted=left)
+                    self.compacting.committed(effect.record)
                     self._stored(effect.record)
                     self.effects.append(completion(effect.record))
                 case Saved():
                     self._stored(effect.record)
                 case Declined():
+                    self.compacting.declined(effect.checkpoint)
                     self.drafts.failed(effect.checkpoint, effect.reason, effect.message)
                     self.tell(told.CommitFailed(effect.checkpoint, effect.reason, effect.message))
                 case CommitEnded():

@@ -13,9 +13,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
+from checkpointing.metadata.field_validity import InvalidFieldError
 from checkpointing.metadata.migrations import UnknownFormatError, migrate
 from checkpointing.metadata.record import FORMAT, CheckpointRecord, Claim, Release, Row, RowKind
-from checkpointing.metadata.row_validity import InvalidFieldError, must_be_valid
+from checkpointing.metadata.row_validity import must_be_valid
 
 __all__ = [
     "WAY_OUT",

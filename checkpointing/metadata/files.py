@@ -18,7 +18,7 @@ def handles_of(record: CheckpointRecord) -> Iterator[FileHandle]:
         for snapshot in vertex.subtasks:
             yield from handles_of_snapshot(snapshot)
     for table in record.tables:
-        yield from (*table.adds, *table.files)
+        yield from (*table.adds, *table.files, *(each.into for each in table.compactions))
 
 
 def handles_to_restore(record: CheckpointRecord) -> Iterator[FileHandle]:

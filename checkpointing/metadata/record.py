@@ -6,7 +6,7 @@ for a person's approval (`commit.approval`). CLAIM and RELEASE entries carry the
 """
 
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -19,6 +19,10 @@ from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.state_meaning import ColumnMeaning
 
 FORMAT: Literal[6] = 6
+
+
+COMPACTED_FILES_MAX: Final = 1_000
+"""A compaction replaces no more files than this, since the entry names them all."""
 
 
 class RowKind(Enum):
@@ -111,6 +115,13 @@ class VertexRecord(_Persisted):
     output. None: the entry is older than this field."""
 
 
+class FileCompaction(_Persisted):
+    """A file `into` which the rows of small files of an append table were written, and the paths `of` these files."""
+
+    into: FileHandle
+    of: tuple[str, ...]
+
+
 class TableRecord(_Persisted):
     """What publishing this entry means for one table. `parent_version` is the table's version at the parent's cut.
 
@@ -134,6 +145,8 @@ class TableRecord(_Persisted):
 
     None: nothing was decided by the table's log, or the entry is older than this field.
     """
+    compactions: tuple[FileCompaction, ...] = ()
+    """Files of an append table that change places with others of the same rows, if the table still shows those."""
     of_snapshots: bool = False
     """True only in the stored form of an entry: the snapshots name the table's files, so `files` is empty."""
 

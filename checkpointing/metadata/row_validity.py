@@ -7,8 +7,8 @@ declared. Files lie in a folder that the job may name. Numbers are bounded. Only
 
 import base64
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, TypeVar, assert_never
+from collections.abc import Callable, Mapping
+from typing import Final, assert_never
 
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
 from checkpointing.columns import TableColumn, TableColumns, is_delta_type
@@ -16,11 +16,9 @@ from checkpointing.config import MEMORY_STATE_BYTES_MAX
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle, KeyedFile, StagedFile
 from checkpointing.identifiers import (
-    InvalidNameError,
     TableName,
     VertexId,
     column_name,
-    has_control_characters,
     hook_name,
     job_name,
     output_name,
@@ -28,12 +26,26 @@ from checkpointing.identifiers import (
     vertex_id,
 )
 from checkpointing.key_groups import KEY_GROUPS_MAX
-from checkpointing.metadata.inline_state import InvalidInlineStateError, must_be_inline_state
+from checkpointing.metadata.field_validity import (
+    NUMBER_MAX,
+    InvalidFieldError,
+    all_differ,
+    each_valid,
+    valid_inside,
+    valid_name,
+    valid_number,
+    valid_numbers,
+    valid_text,
+    valid_times,
+)
+from checkpointing.metadata.inline_state import must_be_inline_state
 from checkpointing.metadata.paths import ProtocolPaths, relative_to_table, staging_folder
 from checkpointing.metadata.record import (
+    COMPACTED_FILES_MAX,
     BarrierRecord,
     CheckpointRecord,
     Claim,
+    FileCompaction,
     HookState,
     Release,
     Rename,
@@ -47,47 +59,23 @@ from checkpointing.metadata.record import (
 from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
 from checkpointing.state_meaning import ColumnMeaning
 
-NUMBER_MAX: Final = 2**53 - 1
-"""The largest number that every reader of JSON takes exactly. Ids, generations, rows and bytes stay below it."""
-
-TIME_MS_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
-
 CRC32_MAX: Final = 2**32 - 1
-TEXT_MAX: Final = 1_024
-"""The most characters of a nonce, or of a channel's name in the statistics."""
-
 STATS_MAX: Final = 4 * 1024 * 1024
 """The most characters of a file's statistics. A table of a hundred columns has some kilobytes."""
-
-_T = TypeVar("_T")
-
-
-class InvalidFieldError(ValueError):
-    """A field whose value Tidemark cannot have written. The message names the field, the value and the rule."""
-
-    def __init__(self, field: str, why: str) -> None:
-        self.field = field
-        self.why = why
-        super().__init__(f"{field} {why}")
-
-    def within(self, outer: str) -> "InvalidFieldError":
-        """Return the same error for a field that lies inside another one."""
-        return InvalidFieldError(f"{outer}.{self.field}" if self.field else outer, self.why)
 
 
 def must_be_valid(row: Row) -> None:
     """Raise InvalidFieldError for the first field that Tidemark cannot have written."""
-    _text("nonce", row.nonce)
+    valid_text("nonce", row.nonce)
     match row:
         case Claim():
-            _numbers(row, "generation", "first_id", "last_id")
-            _times(row, "at_ms")
+            valid_numbers(row, "generation", "first_id", "last_id")
+            valid_times(row, "at_ms")
             if row.first_id > row.last_id:
                 raise InvalidFieldError("last_id", f"{row.last_id} comes before first_id {row.first_id}")
         case Release():
-            _numbers(row, "generation", "next_id")
-            _times(row, "at_ms")
+            valid_numbers(row, "generation", "next_id")
+            valid_times(row, "at_ms")
         case CheckpointRecord():
             _checkpoint(row)
         case _ as unreachable:
@@ -95,17 +83,17 @@ def must_be_valid(row: Row) -> None:
 
 
 def _checkpoint(row: CheckpointRecord) -> None:
-    _numbers(row, "generation", "checkpoint", "parent")
+    valid_numbers(row, "generation", "checkpoint", "parent")
     if row.parent >= row.checkpoint:
         raise InvalidFieldError("parent", f"{row.parent} does not come before checkpoint {row.checkpoint}")
     if not 1 <= row.max_parallelism <= KEY_GROUPS_MAX:
         raise InvalidFieldError("max_parallelism", f"{row.max_parallelism} is not between 1 and {KEY_GROUPS_MAX}")
-    _name("job", job_name, row.job)
+    valid_name("job", job_name, row.job)
     _Judge(ProtocolPaths(job_name(row.job)), row.max_parallelism).judge(row)
-    _unique("hooks", [held.hook for held in row.hooks])
-    _each("hooks", row.hooks, _hook)
+    all_differ("hooks", [held.hook for held in row.hooks])
+    each_valid("hooks", row.hooks, _hook)
     subtasks = {vertex.vertex: len(vertex.subtasks) for vertex in row.vertices}
-    _inside("statistics", row.statistics, lambda statistics: _statistics(statistics, subtasks))
+    valid_inside("statistics", row.statistics, lambda statistics: _statistics(statistics, subtasks))
 
 
 class _Judge:
@@ -119,69 +107,69 @@ class _Judge:
 
     def judge(self, row: CheckpointRecord) -> None:
         """Raise InvalidFieldError for the first field of a vertex or a table."""
-        _unique("vertices", [vertex.vertex for vertex in row.vertices])
-        _each("vertices", row.vertices, self._vertex)
-        _unique("tables", [table.table for table in row.tables])
-        _each("tables", row.tables, self._table)
-        _unique("columns", [columns.table for columns in row.columns])
-        _each("columns", row.columns, self._columns)
-        _each("renames", row.renames, self._rename)
-        _each("outside", row.outside, self._table_name)
+        all_differ("vertices", [vertex.vertex for vertex in row.vertices])
+        each_valid("vertices", row.vertices, self._vertex)
+        all_differ("tables", [table.table for table in row.tables])
+        each_valid("tables", row.tables, self._table)
+        all_differ("columns", [columns.table for columns in row.columns])
+        each_valid("columns", row.columns, self._columns)
+        each_valid("renames", row.renames, self._rename)
+        each_valid("outside", row.outside, self._table_name)
 
     def _vertex(self, vertex: VertexRecord) -> None:
-        _name("vertex", vertex_id, vertex.vertex)
-        _numbers(vertex, "micro_batch")
-        _each("splits", vertex.splits, lambda split: _name("", split_id, split))
-        _unique("splits", vertex.splits)
+        valid_name("vertex", vertex_id, vertex.vertex)
+        valid_numbers(vertex, "micro_batch")
+        each_valid("splits", vertex.splits, lambda split: valid_name("", split_id, split))
+        all_differ("splits", vertex.splits)
         if vertex.splits and len(vertex.splits) != len(vertex.subtasks):
             raise InvalidFieldError("splits", f"are {len(vertex.splits)} for {len(vertex.subtasks)} subtasks")
-        _each("meanings", vertex.meanings or (), _meaning)
-        _each("table_keys", vertex.table_keys, lambda keys: self._table_name(keys.table))
-        _each("subtasks", vertex.subtasks, self._snapshot)
+        each_valid("meanings", vertex.meanings or (), _meaning)
+        each_valid("table_keys", vertex.table_keys, lambda keys: self._table_name(keys.table))
+        each_valid("subtasks", vertex.subtasks, self._snapshot)
         named = [name for name in vertex.outputs_read or () if name is not None]
-        _each("outputs_read", named, lambda name: _name("", output_name, name))
-        _each("coordinator", [text for text in [vertex.coordinator] if text is not None], must_be_inline_state)
+        each_valid("outputs_read", named, lambda name: valid_name("", output_name, name))
+        each_valid("coordinator", [text for text in [vertex.coordinator] if text is not None], must_be_inline_state)
 
     def _snapshot(self, snapshot: SubtaskSnapshot) -> None:
-        _each("state", snapshot.state, self._state)
-        _each("ranges", snapshot.ranges, self._ranges)
-        _each("staged", snapshot.staged, self._staged)
-        _each("in_flight", snapshot.in_flight, self._in_flight)
+        each_valid("state", snapshot.state, self._state)
+        each_valid("ranges", snapshot.ranges, self._ranges)
+        each_valid("staged", snapshot.staged, self._staged)
+        each_valid("in_flight", snapshot.in_flight, self._in_flight)
 
     def _state(self, keyed: KeyedFile) -> None:
         self._keyed(keyed)
         self._staged_below(self._paths.states, keyed.file)
-        _inside("file", keyed.file, lambda file: _handle(file, inline=True))
+        valid_inside("file", keyed.file, lambda file: _handle(file, inline=True))
 
     def _ranges(self, ranges: RangeFiles) -> None:
         self._table_name(ranges.table)
 
         def of_table(keyed: KeyedFile) -> None:
             self._keyed(keyed)
-            _inside("file", keyed.file, _staged_for(ranges.table))
+            valid_inside("file", keyed.file, _staged_for(ranges.table))
 
-        _each("files", ranges.files, of_table)
+        each_valid("files", ranges.files, of_table)
 
     def _staged(self, staged: StagedFile) -> None:
         self._table_name(staged.table)
-        _numbers(staged, "after")
-        _inside("file", staged.file, _staged_for(staged.table))
+        valid_numbers(staged, "after")
+        valid_inside("file", staged.file, _staged_for(staged.table))
 
     def _in_flight(self, held: ChannelState) -> None:
-        _name("channel.edge.upstream", vertex_id, held.channel.edge.upstream)
-        _name("channel.edge.downstream", vertex_id, held.channel.edge.downstream)
-        _number("channel.edge.input", held.channel.edge.input)
-        _number("channel.subtask", held.channel.subtask)
-        _each("segments", held.segments, self._segment)
+        valid_name("channel.edge.upstream", vertex_id, held.channel.edge.upstream)
+        valid_name("channel.edge.downstream", vertex_id, held.channel.edge.downstream)
+        valid_number("channel.edge.input", held.channel.edge.input)
+        valid_number("channel.subtask", held.channel.subtask)
+        each_valid("segments", held.segments, self._segment)
 
     def _segment(self, segment: Segment) -> None:
         match segment:
             case SourceSlice():
-                _name("source", vertex_id, segment.source)
-                _name("split", split_id, segment.split)
-                _numbers(segment, "rows", "bytes")
+                valid_name("source", vertex_id, segment.source)
+                valid_name("split", split_id, segment.split)
+                valid_numbers(segment, "rows", "bytes")
             case StagedSegment():
-                _each("files", segment.files, self._handed_on)
+                each_valid("files", segment.files, self._handed_on)
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -194,33 +182,34 @@ class _Judge:
         _handle(file)
 
     def _keyed(self, keyed: KeyedFile) -> None:
-        _inside("version", keyed.version, lambda version: _numbers(version, "generation", "micro_batch"))
+        valid_inside("version", keyed.version, lambda version: valid_numbers(version, "generation", "micro_batch"))
         if not 0 <= keyed.first_key_group <= keyed.last_key_group < self._key_groups:
             groups = f"{keyed.first_key_group} to {keyed.last_key_group}"
             raise InvalidFieldError("first_key_group", f"{groups} are not among {self._key_groups} key groups")
 
     def _table(self, table: TableRecord) -> None:
         self._table_name(table.table)
-        _numbers(table, "parent_version", "planned_on")
-        _each("adds", table.adds, _appended_to(table.table))
-        _each("files", table.files, _staged_for(table.table, inline=table.mode is TableMode.STATE))
-        _each("removes", table.removes, _staged_for(table.table))
+        valid_numbers(table, "parent_version", "planned_on")
+        each_valid("adds", table.adds, _appended_to(table.table))
+        each_valid("files", table.files, _staged_for(table.table, inline=table.mode is TableMode.STATE))
+        each_valid("removes", table.removes, _staged_for(table.table))
+        each_valid("compactions", table.compactions, _compacted_in(table))
 
     def _rename(self, rename: Rename) -> None:
         judges = {RenameKind.VERTEX: vertex_id, RenameKind.TABLE: self._paths.known_table}
         if rename.kind is RenameKind.COLUMN:
-            _name("vertex", vertex_id, rename.vertex)
+            valid_name("vertex", vertex_id, rename.vertex)
         for field, name in (("was", rename.was), ("now", rename.now)):
-            _name(field, judges.get(rename.kind, column_name), name)
+            valid_name(field, judges.get(rename.kind, column_name), name)
 
     def _columns(self, columns: TableColumns) -> None:
         self._table_name(columns.table)
-        _unique("columns", [column.name for column in columns.columns])
-        _each("columns", columns.columns, _column)
+        all_differ("columns", [column.name for column in columns.columns])
+        each_valid("columns", columns.columns, _column)
 
     def _table_name(self, table: TableName) -> None:
         if table not in self._known:
-            _name("table", self._paths.known_table, table)
+            valid_name("table", self._paths.known_table, table)
             self._known.add(table)
 
     def _staged_below(self, root: str, file: FileHandle, at: str = "file.") -> None:
@@ -229,7 +218,7 @@ class _Judge:
         if folder is None or not folder.startswith(f"{root}/"):
             raise InvalidFieldError(f"{at}path", f"{file.path!r} is no staged file below {root}")
         if folder not in self._known:
-            _name(f"{at}path", vertex_id, folder.removeprefix(f"{root}/"))
+            valid_name(f"{at}path", vertex_id, folder.removeprefix(f"{root}/"))
             self._known.add(folder)
 
     def _folder(self, file: FileHandle, at: str) -> None:
@@ -237,7 +226,7 @@ class _Judge:
         if folder is None:
             raise InvalidFieldError(f"{at}path", f"{file.path!r} is no staged file")
         if folder not in self._known:
-            _name(f"{at}path", self._paths.known_table, folder)
+            valid_name(f"{at}path", self._paths.known_table, folder)
             self._known.add(folder)
 
 
@@ -263,6 +252,23 @@ def _appended_to(table: TableName) -> Callable[[FileHandle], None]:
         if relative_to_table(table, file.path) is None:
             raise InvalidFieldError("path", f"{file.path!r} is no data file of table {table}")
         _handle(file)
+
+    return judge
+
+
+def _compacted_in(table: TableRecord) -> Callable[[FileCompaction], None]:
+    """Return the check of a compaction: our own files in our own folders, since it takes files out of the table."""
+
+    def judge(compaction: FileCompaction) -> None:
+        if table.mode is not TableMode.APPEND:
+            raise InvalidFieldError("into", f"{compaction.into.path!r} is compacted in a table that is set whole")
+        valid_inside("into", compaction.into, _staged_for(table.table))
+        if len(compaction.of) > COMPACTED_FILES_MAX or compaction.into.path in compaction.of:
+            raise InvalidFieldError("of", f"names more than {COMPACTED_FILES_MAX} files, or the new one")
+        all_differ("of", compaction.of)
+        foreign = next((path for path in compaction.of if staging_folder(path) != table.table), None)
+        if foreign is not None:
+            raise InvalidFieldError("of", f"{foreign!r} is no file that was staged for table {table.table}")
 
     return judge
 
@@ -303,28 +309,28 @@ def _is_object(text: str) -> bool:
 
 def _column(column: TableColumn) -> None:
     """Check a column. Its name may be any that a user's table has. Every engine reads its type."""
-    _numbers(column, "after")
-    _name("name", column_name, column.name)
+    valid_numbers(column, "after")
+    valid_name("name", column_name, column.name)
     if len(column.type) > STATS_MAX or not is_delta_type(column.type):
         raise InvalidFieldError("type", f"{column.type[:200]!r} is no type of a Delta table")
 
 
 def _meaning(meaning: ColumnMeaning) -> None:
     """Check a meaning. Column names may be any that a user's table has, because they become no path."""
-    _numbers(meaning, "version")
+    valid_numbers(meaning, "version")
 
 
 def _hook(held: HookState) -> None:
-    _name("hook", hook_name, held.hook)
-    _inside("state", held.state, must_be_inline_state)
+    valid_name("hook", hook_name, held.hook)
+    valid_inside("state", held.state, must_be_inline_state)
 
 
 def _statistics(statistics: Statistics, subtasks: Mapping[VertexId, int]) -> None:
-    _times(statistics, "triggered_ms", "committed_ms")
-    _numbers(statistics, "rows", "rows_estimated")
-    _each("vertices", statistics.vertices, lambda vertex: _of_vertex(vertex, subtasks.get(vertex.vertex)))
+    valid_times(statistics, "triggered_ms", "committed_ms")
+    valid_numbers(statistics, "rows", "rows_estimated")
+    each_valid("vertices", statistics.vertices, lambda vertex: _of_vertex(vertex, subtasks.get(vertex.vertex)))
     if statistics.counts is not None:
-        _numbers(statistics.counts, "total", "in_progress", "completed", "failed", "restored")
+        valid_numbers(statistics.counts, "total", "in_progress", "completed", "failed", "restored")
 
 
 def _of_vertex(vertex: VertexStatistics, subtasks: int | None) -> None:
@@ -332,68 +338,18 @@ def _of_vertex(vertex: VertexStatistics, subtasks: int | None) -> None:
 
     `subtasks` is None if a restore left the vertex out of the entry, or took it over under another name.
     """
-    _name("vertex", vertex_id, vertex.vertex)
-    _each("barriers", vertex.barriers, _barrier)
-    _times(vertex, "aligned_ms", "acknowledged_ms")
-    _numbers(vertex, "bytes_held", "micro_batches", "rows_in", "rows_out", "bytes_out")
+    valid_name("vertex", vertex_id, vertex.vertex)
+    each_valid("barriers", vertex.barriers, _barrier)
+    valid_times(vertex, "aligned_ms", "acknowledged_ms")
+    valid_numbers(vertex, "bytes_held", "micro_batches", "rows_in", "rows_out", "bytes_out")
     for name in ("alignment_ms", "busy_ms", "start_delay_ms", "bytes_processed", "async_ms"):
-        _number(name, abs(getattr(vertex, name) or 0))
+        valid_number(name, abs(getattr(vertex, name) or 0))
     for name, column in vertex.subtasks:
         if subtasks is not None and len(column) not in (0, subtasks):
             raise InvalidFieldError(f"subtasks.{name}", f"has {len(column)} entries for {subtasks} subtasks")
-        _each(f"subtasks.{name}", column, lambda number: _number("", number or 0))
+        each_valid(f"subtasks.{name}", column, lambda number: valid_number("", number or 0))
 
 
 def _barrier(barrier: BarrierRecord) -> None:
-    _text("channel", barrier.channel)
-    _times(barrier, "at_ms")
-
-
-# ------------------------------------------------------------------ fields
-
-
-def _each(name: str, items: Iterable[_T], judge: Callable[[_T], None]) -> None:
-    for number, item in enumerate(items):
-        _inside(f"{name}[{number}]", item, judge)
-
-
-def _inside(name: str, item: _T, judge: Callable[[_T], None]) -> None:
-    try:
-        judge(item)
-    except InvalidFieldError as error:
-        raise error.within(name) from error
-    except InvalidInlineStateError as error:
-        raise InvalidFieldError(name, str(error)) from error
-
-
-def _name(field: str, validator: Callable[[str], str], text: str) -> None:
-    try:
-        validator(text)
-    except InvalidNameError as error:
-        raise InvalidFieldError(field, f"is no name ({error})") from error
-
-
-def _unique(field: str, names: Collection[str]) -> None:
-    if len(set(names)) < len(names):
-        raise InvalidFieldError(field, "names one thing twice")
-
-
-def _text(field: str, text: str) -> None:
-    if len(text) > TEXT_MAX or has_control_characters(text):
-        raise InvalidFieldError(field, f"{text[:200]!r} is too long, or holds control characters")
-
-
-def _numbers(of: object, *fields: str) -> None:
-    for field in fields:
-        _number(field, getattr(of, field) or 0)
-
-
-def _number(field: str, number: int) -> None:
-    if not 0 <= number <= NUMBER_MAX:
-        raise InvalidFieldError(field, f"{number} is not between 0 and {NUMBER_MAX}")
-
-
-def _times(of: object, *fields: str) -> None:
-    for field in fields:
-        if not 0 <= getattr(of, field) <= TIME_MS_MAX:
-            raise InvalidFieldError(field, f"{getattr(of, field)} is no time in milliseconds since the epoch")
+    valid_text("channel", barrier.channel)
+    valid_times(barrier, "at_ms")

@@ -9,9 +9,9 @@ from typing import Final
 from checkpointing.commit.approval import waits_for_approval
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import CheckpointId, Generation, JobName
+from checkpointing.metadata.field_validity import NUMBER_MAX
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row, RowKind
-from checkpointing.metadata.row_validity import NUMBER_MAX
 from jobs.holding.failures import NoSuchSavepointError, SavepointRefusedError
 from jobs.holding.job_state import has_run
 from jobs.storage.address import Root, is_same, parsed

@@ -25,6 +25,7 @@ from checkpointing.graph import JobGraph
 from checkpointing.messages import (
     AppendRow,
     CheckTables,
+    CompactFiles,
     DiscardFiles,
     JudgeSuites,
     LookForRival,
@@ -53,6 +54,7 @@ CarriedOut = (
     | AppendRow
     | PublishTable
     | RecordCut
+    | CompactFiles
     | DiscardFiles
     | HookEffect
     | CoordinatorEffect

@@ -284,9 +284,16 @@ class JobStores:
 
     @contextmanager
     def newest(self, table: TableName) -> Iterator[KnownTable]:
-        """Lend a table at its newest version, only to read it; raises what delta-rs raises if it is unreadable."""
+        """Lend a table at its newest version, only to read it; raises what delta-rs raises if it is unreadable.
+
+        A log is opened by a list, which may lag behind. So its end is asked for by name too, because a clean-up deletes
+        what the newest version does not show.
+        """
         with self._lock(table):
-            yield self._logs.log(table).current()
+            log = self._logs.log(table)
+            if not log.is_open:
+                log.reopen()
+            yield log.current()
 
     def shown(self, table: TableName) -> CheckpointId:
         """Return the newest of the job's checkpoints that a table shows; 0 if it shows none or does not exist."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import StructType
 
-from checkpointing.metadata.row_validity import NUMBER_MAX
+from checkpointing.metadata.field_validity import NUMBER_MAX
 from checkpointing.state_meaning import PROCESS, Argument, ColumnMeaning
 from jobs.operators.aggregate import Named
 from jobs.operators.applied_changes import HISTORY, AppliedChanges

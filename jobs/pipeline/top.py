@@ -6,7 +6,7 @@ from typing import Final, Literal
 from pyspark.sql.types import StructType
 
 from checkpointing.identifiers import vertex_id
-from checkpointing.metadata.row_validity import NUMBER_MAX
+from checkpointing.metadata.field_validity import NUMBER_MAX
 from jobs.operators.changes import KIND
 from jobs.operators.counted_rows import TIMES
 from jobs.operators.top_rows import ROWS, Order, TopRows, top_output

@@ -45,6 +45,10 @@ class Handlers(Protocol):
         """Let a running judgement end soon, without an answer."""
         ...
 
+    def end(self) -> None:
+        """Let work end soon for which nobody waits any more."""
+        ...
+
 
 @dataclass(slots=True)
 class _Line:
@@ -106,6 +110,7 @@ class Crew:
 
         Returns the names of the effects that still run after the timeout.
         """
+        self._handlers.end()
         for future, effect in self._running.items():
             if isinstance(effect, AskHook):
                 future.cancel()

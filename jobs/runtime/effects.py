@@ -23,9 +23,11 @@ from checkpointing.messages import (
     AppendRow,
     CancelJudgement,
     CheckTables,
+    CompactFiles,
     CutRecorded,
     DiscardFiles,
     Fact,
+    FilesCompacted,
     JudgeSuites,
     LookForRival,
     MicroBatchFailed,
@@ -59,6 +61,7 @@ from jobs.runtime.suite_verdicts import judge_suites
 from jobs.sources.port import SourceError, has_ended
 from jobs.sources.position_words import PositionWords
 from jobs.storage.folder import Folder
+from jobs.stores.compacting import CompactionEndedError, Compactor
 from jobs.stores.leftovers import delete_unfinished, staging_folders
 from jobs.stores.output_tables import TableNotCheckedError
 from jobs.stores.reservations import deletable
@@ -97,6 +100,8 @@ class EffectHandlers:
         self._hooks = HookCalls(plan.hooks)
         self._coordinators = CoordinatorCalls(plan.sources)
         self._words = PositionWords(plan.sources)
+        self._over = threading.Event()
+        self._compactor = Compactor(stores.warehouse, generation, self._over.is_set)
         self._cancelled: set[tuple[VertexId, CheckpointId]] = set()
         in_folder = isinstance(stores.warehouse.storage, Folder)
         self._unopened = () if in_folder else tuple(table.name for table in plan.graph.tables())
@@ -114,7 +119,7 @@ class EffectHandlers:
         with around(self._boundary, boundary_of(effect)):
             return self._answer(effect)
 
-    def _answer(self, effect: CarriedOut) -> Fact | None:  # noqa: PLR0911, PLR0912 - a line for each effect
+    def _answer(self, effect: CarriedOut) -> Fact | None:  # noqa: C901, PLR0911, PLR0912 - a line for each effect
         match effect:
             case PollSource():
                 return self._poll(effect)
@@ -131,6 +136,8 @@ class EffectHandlers:
             case RecordCut():
                 self._stores.record_cut(effect.checkpoint, effect.versions)
                 return CutRecorded(effect.checkpoint)
+            case CompactFiles():
+                return self._compact(effect)
             case LookForRival():
                 return self._look_for_rival(effect)
             case DiscardFiles():
@@ -210,6 +217,21 @@ class EffectHandlers:
         if refused is not None:
             return TableCheckFailed(effect.checkpoint, refused)
         return TablesChecked(effect.checkpoint, problems)
+
+    def _compact(self, effect: CompactFiles) -> FilesCompacted:
+        """Compact tables. After an error they keep their small files for now."""
+        try:
+            return self._compactor.compact(effect)
+        except CompactionEndedError:
+            return FilesCompacted()
+        except Exception as error:  # noqa: BLE001 - logged; the table shows the same rows without it
+            text = explained(message_of(error))
+            _log.warning("small files were not compacted", tables=list(effect.tables), error=text)
+            return FilesCompacted(error=text)
+
+    def end(self) -> None:
+        """Let a running compaction end soon. Nobody waits for it any more."""
+        self._over.set()
 
     def _look_for_rival(self, effect: LookForRival) -> RivalSeen:
         """Read the newest claim. If it cannot be read, the tick looks again after its next failed checkpoint."""

@@ -6,8 +6,10 @@ retried task leaves its first files as orphans.
 
 import base64
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -16,8 +18,9 @@ import pyarrow.parquet as pq
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
+from checkpointing.partitions import values_of
 from jobs.sinks.partitions import partitions
-from jobs.sinks.statistics import statistics_json
+from jobs.sinks.statistics import FileStatistics, statistics_json
 from jobs.sinks.stopwatch import Stopwatch
 from jobs.storage.location import storage_at
 
@@ -85,6 +88,24 @@ class StagedFiles:
             handles.append(handle)
         return tuple(handles)
 
+    def write_parts(self, table: TableName, parts: Iterator[pa.Table], schema: pa.Schema, *, folder: str) -> FileHandle:
+        """Write rows to one file in the folder of their partition, each part as a row group, and return its handle.
+
+        Only one part and the file's bytes are in memory. Raises as `write` does, and what `parts` raises.
+        """
+        by = tuple(column for column, _ in values_of(folder))
+        statistics, sink, rows = FileStatistics(by), pa.BufferOutputStream(), 0
+        with pq.ParquetWriter(sink, schema, **_options(schema, Encoding.PLAIN)) as writer:
+            for part in parts:
+                writer.write_table(part, row_group_size=max(1, part.num_rows))
+                statistics.add(part)
+                rows += part.num_rows
+        content = sink.getvalue()
+        path = self._path(table, folder)
+        handle = FileHandle(path, rows, content.size, zlib.crc32(content), statistics.json())
+        _place(self.root, path, content)
+        return handle
+
     def inline(self, table: TableName, rows: pa.Table) -> FileHandle:
         """Return a handle that carries the file which `write` would have written; nothing is written."""
         with self.watch.writing():
@@ -94,32 +115,38 @@ class StagedFiles:
     def _handle(
         self, table: TableName, rows: pa.Table, content: pa.Buffer, partition: str = "", by: tuple[str, ...] = ()
     ) -> FileHandle:
-        name = StagedName(self.vertex, self.micro_batch, str(uuid4()), partition)
         return FileHandle(
-            path=ProtocolPaths(self.job).staged_file(table, self.generation, name),
+            path=self._path(table, partition),
             rows=rows.num_rows,
             bytes=content.size,
             crc32=zlib.crc32(content),
             stats=statistics_json(rows, besides=by),
         )
 
+    def _path(self, table: TableName, partition: str) -> str:
+        name = StagedName(self.vertex, self.micro_batch, str(uuid4()), partition)
+        return ProtocolPaths(self.job).staged_file(table, self.generation, name)
+
 
 def _parquet(rows: pa.Table, encoding: Encoding) -> pa.Buffer:
-    """Return the file's bytes. With zstd, a dictionary is worth its cost for texts, but not for numbers."""
-    kinds = {field.name: field.type for field in rows.schema}
+    """Return the file's bytes."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, **_options(rows.schema, encoding))
+    return sink.getvalue()
+
+
+def _options(schema: pa.Schema, encoding: Encoding) -> dict[str, Any]:
+    """Return how files are written. With zstd, a dictionary is worth its cost for texts, but not for numbers."""
+    kinds = {field.name: field.type for field in schema}
     texts = [name for name, kind in kinds.items() if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
     integers = [name for name, kind in kinds.items() if pa.types.is_integer(kind)]
     packed = dict.fromkeys(integers if encoding is Encoding.DIFFERENCES else (), "DELTA_BINARY_PACKED")
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        rows,
-        sink,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=texts or False,
-        column_encoding=packed or None,
-    )
-    return sink.getvalue()
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        "use_dictionary": texts or False,
+        "column_encoding": packed or None,
+    }
 
 
 def _place(root: str, path: str, content: pa.Buffer) -> None:

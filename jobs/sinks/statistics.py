@@ -6,6 +6,7 @@ rounded up.
 """
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -37,18 +38,48 @@ def statistics_json(rows: pa.Table, *, besides: Collection[str] = ()) -> str:
 
     The partition columns `besides` get none, because the log says their values.
     """
-    named = [name for name in rows.column_names if name not in besides]
-    columns = {name: rows.column(name) for name in named[:_COLUMNS_MAX]}
-    flat = {name: column for name, column in columns.items() if not pa.types.is_nested(column.type)}
-    extremes = {name: found for name, column in flat.items() if (found := _extremes(column)) is not None}
-    return _json(
-        {
-            "numRecords": rows.num_rows,
-            "minValues": _bounds({name: _lower(low) for name, (low, _) in extremes.items()}),
-            "maxValues": _bounds({name: _upper(high) for name, (_, high) in extremes.items()}),
-            "nullCount": {name: column.null_count for name, column in flat.items()},
-        }
-    )
+    statistics = FileStatistics(besides)
+    statistics.add(rows)
+    return statistics.json()
+
+
+class FileStatistics:
+    """The statistics of a file that is written part by part."""
+
+    def __init__(self, besides: Collection[str] = ()) -> None:
+        """Begin without rows. The partition columns `besides` get no statistics."""
+        self._besides = besides
+        self._rows = 0
+        self._nulls: Counter[str] = Counter()
+        self._extremes: dict[str, tuple[Any, Any] | None] = {}
+        """The extremes of each column that has values, or None if it gets no bounds."""
+
+    def add(self, rows: pa.Table) -> None:
+        """Count these rows too. They have the same columns as those before."""
+        self._rows += rows.num_rows
+        named = [name for name in rows.column_names if name not in self._besides]
+        for name in named[:_COLUMNS_MAX]:
+            column = rows.column(name)
+            if pa.types.is_nested(column.type):
+                continue
+            self._nulls[name] += column.null_count
+            if column.null_count < len(column):
+                found, known = _extremes(column), self._extremes.get(name)
+                if name in self._extremes and found is not None:
+                    found = None if known is None else (min(known[0], found[0]), max(known[1], found[1]))
+                self._extremes[name] = found
+
+    def json(self) -> str:
+        """Return the statistics as a log writes them."""
+        extremes = {name: found for name, found in self._extremes.items() if found is not None}
+        return _json(
+            {
+                "numRecords": self._rows,
+                "minValues": _bounds({name: _lower(low) for name, (low, _) in extremes.items()}),
+                "maxValues": _bounds({name: _upper(high) for name, (_, high) in extremes.items()}),
+                "nullCount": dict(self._nulls),
+            }
+        )
 
 
 def logged_statistics(action: Mapping[str, Any]) -> str:
@@ -68,8 +99,9 @@ def _json(statistics: Mapping[str, object]) -> str:
     return json.dumps(statistics, separators=(",", ":"), ensure_ascii=False)
 
 
-def _extremes(column: pa.ChunkedArray) -> tuple[object, object] | None:
-    if column.null_count == len(column) or not any(is_kind(column.type) for is_kind in _ORDERED):
+def _extremes(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value of a column that has values, or None if it gets no bounds."""
+    if not any(is_kind(column.type) for is_kind in _ORDERED):
         return None
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return None

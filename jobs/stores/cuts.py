@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from checkpointing.identifiers import CheckpointId, InvalidNameError, TableName
 from checkpointing.metadata.codec import UnreadableRowError
-from checkpointing.metadata.row_validity import NUMBER_MAX
+from checkpointing.metadata.field_validity import NUMBER_MAX
 from jobs.storage.together import both
 from jobs.stores import maintenance
 from jobs.stores.checkpoints import SMALL_TABLE

@@ -243,17 +243,23 @@ class DeltaLog:
         sync_files([entry_place(self.folder, version)])
 
 
-def remove(path: str, at_ms: int) -> RemoveAction:
-    """Return the action that removes an active file from the table."""
-    return RemoveAction(path=path, data_change=True, deletion_timestamp=at_ms)
+def remove(path: str, at_ms: int, *, data_change: bool = True) -> RemoveAction:
+    """Return the action that removes an active file from the table.
+
+    Without `data_change`, the same commit adds a file with its rows.
+    """
+    return RemoveAction(path=path, data_change=data_change, deletion_timestamp=at_ms)
 
 
-def add(path: str, size: int, stats: str, at_ms: int, partition: Iterable[Value] = ()) -> AddAction:
+def add(
+    path: str, size: int, stats: str, at_ms: int, partition: Iterable[Value] = (), *, data_change: bool = True
+) -> AddAction:
     """Return the action that adds a file to the table. `path` is relative to the table's folder.
 
-    `partition` has the values of the table's partition columns.
+    `partition` has the values of the table's partition columns. Without `data_change`, the table shows its rows already
+    in other files, which the same commit removes. Then nobody who follows the table reads them again.
     """
     values = dict(partition)
     return AddAction(
-        path=path, size=size, partition_values=values, modification_time=at_ms, data_change=True, stats=stats
+        path=path, size=size, partition_values=values, modification_time=at_ms, data_change=data_change, stats=stats
     )

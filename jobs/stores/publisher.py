@@ -19,6 +19,7 @@ from deltalake import Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import RemoveAction
 
+from checkpointing.commit.compaction import still_possible
 from checkpointing.commit.table_changes import changes_at
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
@@ -161,7 +162,7 @@ class Publisher:
             case TableMode.APPEND:
                 new = [file for file in publication.adds if file.path not in table.files]
                 adds = self._adds(table, request, new)
-                return [*self._takes_out(table, request), *adds], ""
+                return [*self._takes_out(table, request), *adds, *self._compactions(table, request)], ""
             case TableMode.UPSERT | TableMode.STATE:
                 new, gone = changes_at(publication, table.version(), table.files)
                 adds = self._adds(table, request, new)
@@ -209,6 +210,23 @@ class Publisher:
             raise _CannotPublishError(f"table {request.table}: {why_not}")
         now_ms = self._warehouse.now_ms()
         return [remove(path, now_ms) for path in sorted(wanted - table.without(wanted))]
+
+    def _compactions(self, table: KnownTable, request: _Request) -> list[Action]:
+        """Return the actions of the compactions that the table allows. One whose file is damaged is left out."""
+        said = request.publication.compactions
+        if not said:
+            return []
+        marked = {f"{request.table}/{path}" for path in table.with_deletion_vectors()}
+        now_ms, actions = self._warehouse.now_ms(), list[Action]()
+        for each in still_possible(said, table.files, marked):
+            path, into = _inside(request.table, each.into), each.into
+            if misfit(into, self._warehouse.place(into.path).size()):
+                continue
+            values = partition_of(into.path)
+            actions.append(add(path, into.bytes, into.stats, now_ms, values, data_change=False))
+            gone = (path.removeprefix(f"{request.table}/") for path in each.of)
+            actions += [remove(path, now_ms, data_change=False) for path in gone]
+        return actions
 
     def _foreign_since_ours(self, table: KnownTable, request: _Request) -> list[LogEntry]:
         """Return the log entries of others since Tidemark's last commit (or the table's creation), oldest first."""

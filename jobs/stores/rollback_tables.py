@@ -175,7 +175,13 @@ def _version_of(name: TableName, base: Base) -> int | None:
 def _pending(row: CheckpointRecord | None, name: TableName) -> dict[str, FileHandle]:
     """Return files of a committed entry that a suspended tick may still publish."""
     tables = row.tables if row is not None else ()
-    return {file.path: file for table in tables if table.table == name for file in table.adds}
+    added = (
+        file
+        for table in tables
+        if table.table == name
+        for file in (*table.adds, *(each.into for each in table.compactions))
+    )
+    return {file.path: file for file in added}
 
 
 def _must_let_go(warehouse: Warehouse, table: DeltaTable, name: TableName, removes: tuple[FileHandle, ...]) -> None:

@@ -90,8 +90,10 @@ def appended_files(warehouse: Warehouse, name: TableName, records: Records) -> t
 
 
 def known_files(records: Records) -> Mapping[str, FileHandle]:
-    """Return the files that these entries add to append tables, by path."""
-    return {file.path: file for row in records.values() for table in row.tables for file in table.adds}
+    """Return the files that these entries add to append tables, by path. Compactions add files too."""
+    tables = [table for row in records.values() for table in row.tables]
+    added = {file.path: file for table in tables for file in table.adds}
+    return added | {each.into.path: each.into for table in tables for each in table.compactions}
 
 
 def load(warehouse: Warehouse, table: TableName, version: int | None = None) -> DeltaTable:

@@ -8,13 +8,12 @@ from enum import Enum
 
 from hypothesis.stateful import RuleBasedStateMachine
 
+from checkpointing.commit.draft import CommitIdentity, Draft
 from checkpointing.commit.two_phase import (
     CheckpointCommitted,
     CommitEffect,
     CommitEnded,
-    CommitIdentity,
     Declined,
-    Draft,
     IdsReserved,
     Saved,
     TwoPhaseCommit,

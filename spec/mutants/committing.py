@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from checkpointing.commit import fencing, recovery
+from checkpointing.commit.draft import Draft
 from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused
 from checkpointing.commit.recovery import Observed, RecoveryPlan, publications
 from checkpointing.commit.two_phase import (
@@ -11,7 +12,6 @@ from checkpointing.commit.two_phase import (
     CommitFact,
     CommitState,
     Declined,
-    Draft,
     TwoPhaseCommit,
 )
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from checkpointing.commit import net
-from checkpointing.commit.two_phase import Draft
+from checkpointing.commit.draft import Draft
 from checkpointing.coordinator import messages as told
 from checkpointing.job.drafts import Drafts
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, VertexRecord

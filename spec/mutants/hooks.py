@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from checkpointing.commit.two_phase import Draft, TwoPhaseCommit
+from checkpointing.commit.draft import Draft
+from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.coordinator.messages import HookAnswered, HookFailed, ResetHook, RestoreHook
 from checkpointing.coordinator.pending import PendingCheckpoint
 from checkpointing.job import hooks

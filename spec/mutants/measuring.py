@@ -5,7 +5,8 @@ from copy import deepcopy
 
 from checkpointing import distribution
 from checkpointing.channel_items import Segment
-from checkpointing.commit.two_phase import Draft, TwoPhaseCommit
+from checkpointing.commit.draft import Draft
+from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.statistics import CheckpointStatistics, StatisticsTracker
 from checkpointing.coordinator.task import SnapshotMetrics, Task

@@ -8,7 +8,8 @@ from checkpointing import columns
 from checkpointing.columns import TableColumn
 from checkpointing.commit import columns as commit_columns
 from checkpointing.commit import net
-from checkpointing.commit.two_phase import Draft, TwoPhaseCommit
+from checkpointing.commit.draft import Draft
+from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
 from checkpointing.job import renaming

@@ -1,7 +1,8 @@
 """Plants bugs in nonces. A store finds an entry of unknown outcome by its nonce, so each entry needs its own (F3)."""
 
 from checkpointing.commit.at_rest import Rollback, SourceReset, Stamp
-from checkpointing.commit.two_phase import Draft, TwoPhaseCommit
+from checkpointing.commit.draft import Draft
+from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.job.ids import CheckpointIds
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from spec.mutants.judges import RESETS, ROLLBACKS

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from checkpointing.commit.draft import CommitIdentity
 from checkpointing.commit.net import Renamed
-from checkpointing.commit.two_phase import CommitIdentity, TwoPhaseCommit
+from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind

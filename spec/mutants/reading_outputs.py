@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from checkpointing.commit.two_phase import Draft
+from checkpointing.commit.draft import Draft
 from checkpointing.coordinator import messages as told
 from checkpointing.graph import JobGraph
 from checkpointing.job import restoring

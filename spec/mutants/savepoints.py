@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from checkpointing.channel_items import ChannelItem, EndOfData
 from checkpointing.commit import fencing
+from checkpointing.commit.draft import Draft
 from checkpointing.commit.recovery import publications
 from checkpointing.commit.two_phase import (
     CheckpointCommitted,
     CommitEffect,
     CommitFact,
     CommitState,
-    Draft,
     Saved,
     TwoPhaseCommit,
 )

@@ -5,8 +5,9 @@ Each scene returns whether the invariant held.
 
 from checkpointing.commit import behind, durability, fencing, leftovers
 from checkpointing.commit.behind import Entry, LogSeen
+from checkpointing.commit.draft import CommitIdentity, Draft
 from checkpointing.commit.fencing import HolderObserved, Lease, MayClaim, Refused
-from checkpointing.commit.two_phase import CommitIdentity, Draft, TwoPhaseCommit
+from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import CompletedCheckpointStore
 from checkpointing.coordinator.plan import PlannedVertex, Topology

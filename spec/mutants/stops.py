@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 from checkpointing.commit import leftovers
+from checkpointing.commit.draft import Draft
 from checkpointing.commit.leftovers import Referenced
 from checkpointing.commit.recovery import completion
-from checkpointing.commit.two_phase import CommitEffect, Draft, Saved, TwoPhaseCommit
+from checkpointing.commit.two_phase import CommitEffect, Saved, TwoPhaseCommit
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import CompletedCheckpointStore
 from checkpointing.identifiers import ChannelId

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from checkpointing.metadata import codec, migrations, row_validity
+from checkpointing.metadata import codec, field_validity, migrations, row_validity
 from checkpointing.metadata.record import FORMAT, CheckpointRecord, Row, RowKind
 from spec.mutants.judges import CODEC
 from spec.mutants.planting import Patch, mutant
@@ -58,7 +58,7 @@ def _believing(patch: Patch, *fields: str) -> None:
     def must_be_valid(row: Row) -> None:
         try:
             real(row)
-        except row_validity.InvalidFieldError as error:
+        except field_validity.InvalidFieldError as error:
             if error.field.split(".")[-1].split("[")[0] not in fields:
                 raise
 

@@ -24,6 +24,8 @@ REFUSED = [
     ({"max_parallelism": 32_769}, "max_parallelism", "less than or equal to 32768"),
     ({"micro_batch_rows_max": 0}, "micro_batch_rows_max", "greater than 0"),
     ({"slice_rows_max": 0}, "slice_rows_max", "greater than 0"),
+    ({"compact_files_min": 1}, "compact_files_min", "greater than or equal to 2"),
+    ({"compacted_bytes_max": 0}, "compacted_bytes_max", "greater than or equal to 1"),
     ({"state_backend": "disk"}, "state_backend", "'incremental', 'full' or 'memory'"),
     ({"state_backend": "memory", "memory_state_bytes_max": 0}, "memory_state_bytes_max", "greater than or equal to 1"),
     (

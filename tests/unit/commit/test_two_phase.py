@@ -2,14 +2,13 @@
 
 import pytest
 
+from checkpointing.commit.draft import CommitIdentity, Draft
 from checkpointing.commit.two_phase import (
     TRANSITIONS,
     CheckpointCommitted,
     CommitEnded,
-    CommitIdentity,
     CommitState,
     Declined,
-    Draft,
     IdsReserved,
     Saved,
     TwoPhaseCommit,

@@ -4,18 +4,20 @@ import json
 import zlib
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from itertools import count
+from itertools import count, pairwise
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
 from checkpointing.snapshots import TaskWork
 from jobs.sinks import stopwatch
 from jobs.sinks.staged_files import Encoding, StagedFileError, StagedFiles
-from jobs.sinks.statistics import statistics_json
+from jobs.sinks.statistics import FileStatistics, statistics_json
 
 TABLE = TableName("silver/flights")
 ROWS = pa.table({"a": pa.array([1, None, 3], pa.int32()), "f": [1.0, float("nan"), None]})
@@ -144,3 +146,24 @@ def test_nested_columns_and_those_after_the_32nd_have_no_statistics():
     """Delta's readers use the first 32 columns. The fields of a struct are not counted."""
     rows = pa.table({"s": [{"x": 1}]} | {f"c{i:02d}": [i] for i in range(40)})
     assert [f"c{i:02d}" for i in range(31)] == sorted(json.loads(statistics_json(rows))["nullCount"])
+
+
+@given(
+    values=st.lists(st.none() | st.integers(-5, 5), max_size=20),
+    texts=st.lists(st.none() | st.text("aZ~", max_size=40), max_size=20),
+    cuts=st.lists(st.integers(0, 20), max_size=4),
+    odd=st.sampled_from([None, None, float("nan"), float("inf")]),
+)
+def test_the_statistics_of_parts_are_those_of_the_whole(values, texts, cuts, odd):
+    """A file that is written part by part gets the same statistics as at once, wherever a part ends."""
+    rows = min(len(values), len(texts))
+    floats = [*map(float, range(rows))]
+    if odd is not None and rows:
+        floats[rows // 2] = odd
+    columns = {"n": pa.array(values[:rows], pa.int64()), "t": pa.array(texts[:rows], pa.string())}
+    whole = pa.table(columns | {"f": pa.array(floats, pa.float64()), "p": pa.nulls(rows)})
+    ends = [0, *sorted(min(cut, rows) for cut in cuts), rows]
+    statistics = FileStatistics(besides=["p"])
+    for start, end in pairwise(ends):
+        statistics.add(whole.slice(start, end - start))
+    assert statistics_json(whole, besides=["p"]) == statistics.json()

@@ -21,6 +21,9 @@ class Gated:
         self.gate.wait(DRAIN_MS / 1000)
         return MicroBatchFinished(effect.vertex, effect.micro_batch, ())
 
+    def end(self):
+        """Nothing here ends early."""
+
 
 def micro_batch(number: int) -> RunMicroBatch:
     return RunMicroBatch("v", number, 1, (), (), ())

@@ -80,6 +80,9 @@ class InMemory:
         self.completed: list[CheckpointId] = []
         self.version = 1
 
+    def end(self):
+        """Nothing here ends early."""
+
     def carry_out(self, effect):  # noqa: PLR0911 - an answer for each effect
         match effect:
             case PollSource():

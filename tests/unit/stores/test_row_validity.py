@@ -133,6 +133,8 @@ def _names_nothing_outside(row: Row) -> None:
         return
     paths = ProtocolPaths(job_name(row.job))
     removed = [file for table in row.tables for file in table.removes]
+    compacted = [path for table in row.tables for each in table.compactions for path in each.of]
+    assert all(path.startswith(f"{table.table}/_data/") for table in row.tables for path in compacted if table.adds)
     for file in (*handles_of(row), *removed):
         assert posixpath.normpath(file.path) == file.path
         assert "_delta_log" not in file.path

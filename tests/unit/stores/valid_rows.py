@@ -26,6 +26,7 @@ from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import (
     CheckpointRecord,
     Claim,
+    FileCompaction,
     Holder,
     HookState,
     ManifestReference,
@@ -145,6 +146,11 @@ def _vertex(draw: st.DrawFn, name: str) -> VertexRecord:
 
 
 _foreign = st.sampled_from([f"{TABLES[1]}/part-00000-x.snappy.parquet", f"{TABLES[1]}/year=2013/ä b%20.parquet"])
+_compactions = st.builds(
+    FileCompaction,
+    into=staged(TABLES[1]),
+    of=st.lists(staged(TABLES[1]).map(lambda file: file.path), unique=True, max_size=3).map(tuple),
+).filter(lambda compaction: compaction.into.path not in compaction.of)
 _tables = st.tuples(
     st.builds(
         TableRecord,
@@ -154,6 +160,7 @@ _tables = st.tuples(
         removes=_tuple_of(staged(TABLES[1])),
         parent_version=numbers,
         planned_on=st.none() | numbers,
+        compactions=_tuple_of(_compactions),
     ),
     st.builds(
         TableRecord,

@@ -1,0 +1,36 @@
+"""Compacts the small files of simulated tables, as a tick does beside its other work."""
+
+from collections.abc import Iterator
+
+from checkpointing.commit.compaction import ActiveFile, groups_to_compact
+from checkpointing.identifiers import Generation, TableName
+from checkpointing.messages import Compacted, CompactFiles, FilesCompacted
+from checkpointing.metadata.record import FileCompaction
+from spec.pipeline import ROW_BYTES
+from spec.table_log import Written
+from spec.world import World
+
+
+def compacted(world: World, effect: CompactFiles, generation: Generation) -> FilesCompacted:
+    """Write the files that the core chooses into larger ones. Only files of the same columns lie in one."""
+    found = ((table, tuple(_compactions(world, table, effect, generation))) for table in effect.tables)
+    return FilesCompacted(tuple(Compacted(table, made) for table, made in found if made))
+
+
+def _compactions(
+    world: World, table: TableName, effect: CompactFiles, generation: Generation
+) -> Iterator[FileCompaction]:
+    ours = [path for path in sorted(world.table(table).active) if world.files[path].generation]
+    files = [ActiveFile(path, len(world.files[path].rows) * ROW_BYTES) for path in ours]
+    for group in groups_to_compact(files, effect.files_min, effect.bytes_max):
+        columns = world.files[group[0]].columns
+        alike = tuple(path for path in group if world.files[path].columns == columns)
+        if len(alike) > 1:
+            yield _compaction(world, table, alike, generation)
+
+
+def _compaction(world: World, table: TableName, paths: tuple[str, ...], generation: Generation) -> FileCompaction:
+    read = [world.read(path, f"compaction of {table}", generation) for path in paths]
+    rows = tuple(row for each in read for row in each.rows)
+    written = Written(generation, read[0].vertex, 0, rows, columns=read[0].columns)
+    return FileCompaction(into=world.write(str(table), written, len(rows)), of=paths)
