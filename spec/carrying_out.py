@@ -65,7 +65,7 @@ from checkpointing.messages import (
 from spec.compacting import compacted
 from spec.faults import NONE, Faults
 from spec.micro_batches import MicroBatches
-from spec.neighbours import merged, undo_merges
+from spec.neighbours import merged, optimize, undo_merges
 from spec.pipeline import ESTIMATED, ROW_BYTES, SEQUENCE, position_before, rows_before
 from spec.store_faults import NO_ANSWER, Harm, StoreBrokeError
 from spec.upstream import PUBLISHES, Upstreams
@@ -236,9 +236,12 @@ class Hands:
         if self._strikes(faults.compaction_fails):
             return FilesCompacted(error="the disk is full")
         try:
-            return compacted(self._world, effect, generation)
+            found = compacted(self._world, effect, generation)
         except FileGoneError:
             return FilesCompacted(error="a file is gone")
+        if found.found and self._strikes(faults.optimize):
+            optimize(self._world, found.found[0].table)
+        return found
 
     def _clear_away(self, finished: MicroBatchFinished) -> None:
         """Delete what a micro-batch wrote before the disk was full. Of every other micro-batch, what it wrote stays."""

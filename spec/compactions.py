@@ -1,15 +1,16 @@
-"""The invariant of compaction: it changes which files an append table shows, and none of its rows."""
+"""The invariants of compaction: it changes which files an append table shows, none of its rows, and is committed."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from checkpointing.graph import TableMode
 from checkpointing.metadata.record import FileCompaction, RowKind
-from spec.history import History, RowCommitted, TableChanged
+from spec.compaction_events import CompactionTold
+from spec.history import CheckpointTriggered, History, RowCommitted, TableChanged
 from spec.mishap_events import EntriesLost, PowerLost, TableRestored
 
 if TYPE_CHECKING:
-    from checkpointing.identifiers import TableName
+    from checkpointing.identifiers import CheckpointId, Generation, TableName
 
 
 def wrongly_compacted(history: History) -> Iterator[str]:
@@ -21,6 +22,7 @@ def wrongly_compacted(history: History) -> Iterator[str]:
     """
     shown: dict[TableName, tuple[int, frozenset[str]]] = {}
     rows: dict[str, int] = {}
+    named = set[str]()
     for event in history.without_flow:
         match event:
             case RowCommitted(record):
@@ -31,6 +33,9 @@ def wrongly_compacted(history: History) -> Iterator[str]:
                             yield f"{record.kind.value} {record.checkpoint} compacts {table.table}"
                         yield from _otherwise(compaction, rows)
                         rows[compaction.into.path] = compaction.into.rows
+                        if record.kind is RowKind.CHECKPOINT and compaction.into.path in named:
+                            yield f"checkpoint {record.checkpoint} compacts {table.table} as one before it"
+                        named |= {compaction.into.path} if record.kind is RowKind.CHECKPOINT else set()
             case TableChanged(_, publication, version, active) if publication.mode is TableMode.APPEND:
                 was, before = shown.get(publication.table, (0, frozenset()))
                 if was == version - 1:
@@ -43,6 +48,32 @@ def wrongly_compacted(history: History) -> Iterator[str]:
                 shown[publication.table] = version, active
             case PowerLost() | TableRestored() | EntriesLost():
                 shown.clear()
+            case _:
+                pass
+
+
+def left_uncompacted(history: History) -> Iterator[str]:
+    """Yield every compaction of which a tick was told, and which its next checkpoints do not name.
+
+    A checkpoint that was triggered after the tick was told may leave it out, if the one before it had it and was
+    declined meanwhile. The one after that names it.
+    """
+    waiting: dict[Generation, tuple[frozenset[str], list[CheckpointId]]] = {}
+    left_out: dict[Generation, int] = {}
+    for event in history.without_flow:
+        match event:
+            case CompactionTold(generation, into):
+                waiting[generation], left_out[generation] = (into, []), 0
+            case CheckpointTriggered(generation, checkpoint) if generation in waiting:
+                waiting[generation][1].append(checkpoint)
+            case RowCommitted(record) if record.kind is RowKind.CHECKPOINT and record.generation in waiting:
+                into, triggered = waiting[record.generation]
+                if into <= {each.into.path for table in record.tables for each in table.compactions}:
+                    del waiting[record.generation]
+                elif record.checkpoint in triggered:
+                    left_out[record.generation] += 1
+                    if left_out[record.generation] > 1:
+                        yield f"checkpoint {record.checkpoint} leaves out {min(into)}, as the one before it"
             case _:
                 pass
 

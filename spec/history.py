@@ -18,6 +18,7 @@ from checkpointing.messages import Effect, EndTick, Fact, InputSegments, Publica
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release
 from checkpointing.snapshots import TaskWork
 from spec.attempt_events import AttemptEvent
+from spec.compaction_events import CompactionTold
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCancelled, JudgementTold
 from spec.mishap_events import CutsSeen, EntriesLost, ListsWereStale, PowerLost, TableRestored
@@ -308,6 +309,7 @@ Event = (
     | HookTold
     | JudgementBegun
     | JudgementCancelled
+    | CompactionTold
     | JudgementTold
     | JudgementBroke
     | TablesLookedAt

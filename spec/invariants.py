@@ -18,7 +18,7 @@ from spec.at_one_cut import mixed_cuts
 from spec.attempts import wrongly_repeated
 from spec.channel_order import disordered
 from spec.columns import wrongly_said, wrongly_shown
-from spec.compactions import wrongly_compacted
+from spec.compactions import left_uncompacted, wrongly_compacted
 from spec.counted import miscounted
 from spec.cut_contents import expected, first_cuts, held, other_files, repeated_keys, shown
 from spec.declining import badly_retried, wrongly_counted, wrongly_declined
@@ -348,6 +348,7 @@ INVARIANTS |= {
     "cuts-hold": changed_cuts,
     "cuts-stay": dropped_cuts,
     "compaction-keeps-rows": wrongly_compacted,
+    "compaction-is-committed": left_uncompacted,
     "hooks-restored": hooks.badly_restored,
     "hook-states": hooks.wrongly_kept,
     "judgements": wrongly_judged,

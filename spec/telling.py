@@ -12,6 +12,7 @@ from checkpointing.messages import (
     CheckTables,
     Effect,
     Fact,
+    FilesCompacted,
     JudgementFailed,
     JudgeSuites,
     MicroBatchFinished,
@@ -27,6 +28,7 @@ from checkpointing.messages import (
     TableCheckFailed,
     TablesChecked,
 )
+from spec.compaction_events import CompactionTold
 from spec.history import (
     CheckBegun,
     CheckpointEnded,
@@ -62,6 +64,10 @@ def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:
             yield JudgementTold(generation, fact.vertex, fact.checkpoint, fact.passed, fact.report)
         case JudgementFailed():
             yield JudgementBroke(generation, fact.vertex, fact.checkpoint)
+        case FilesCompacted() if fact.found:
+            yield CompactionTold(
+                generation, frozenset(each.into.path for one in fact.found for each in one.compactions)
+            )
         case TablesChecked():
             yield TablesLookedAt(generation, fact.checkpoint, allow=not fact.problems)
         case TableCheckFailed():

@@ -48,16 +48,14 @@ def net_tables(
     columns: Iterable[TableColumns] = (),
     *,
     renamed: Mapping[TableName, Renamed] = NONE_RENAMED,
-    compacted: Iterable[Compacted] = (),
 ) -> tuple[TableRecord, ...]:
     """Return a record for each table whose files or columns change when this cut is published.
 
     `versions` are the tables' Delta versions at the parent's cut. `columns` are the tables' columns at this cut. The
-    parent already has the graph's names. Tables in `renamed` are published whole. `compacted` are append tables.
+    parent already has the graph's names. Tables in `renamed` are published whole.
     """
     before = {record.vertex: record for record in parent.vertices} if parent else {}
     was, now = columns_of(parent), {each.table: each.columns for each in columns}
-    compactions = {each.table: each.compactions for each in compacted}
     records = []
     for vertex in graph.operators():
         for table in vertex.tables:
@@ -74,10 +72,21 @@ def net_tables(
             changed = _changed(table, vertices[vertex.id], before.get(vertex.id), parent)
             if changed is None and differ(old, new):
                 changed = _net_files(table, vertices[vertex.id], parent)
-            if changed is not None or table.name in compactions:
-                net = _net(table, changed or (), leaving(old, new), versions.get(table.name, 0))
-                records.append(net.model_copy(update={"compactions": compactions.get(table.name, ())}))
+            if changed is not None:
+                records.append(_net(table, changed, leaving(old, new), versions.get(table.name, 0)))
     return tuple(records)
+
+
+def with_compactions(
+    tables: tuple[TableRecord, ...], compacted: Iterable[Compacted], versions: Mapping[TableName, int]
+) -> tuple[TableRecord, ...]:
+    """Return the records with what was compacted. A table that changes in no other way gets a record of its own."""
+    records = {each.table: each for each in tables}
+    for each in compacted:
+        version = versions.get(each.table, 0)
+        record = records.get(each.table) or TableRecord(table=each.table, mode=TableMode.APPEND, parent_version=version)
+        records[each.table] = record.model_copy(update={"compactions": each.compactions})
+    return tuple(records.values())
 
 
 def _changed(

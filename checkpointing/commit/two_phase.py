@@ -15,7 +15,7 @@ from enum import Enum
 
 from checkpointing.commit.columns import columns_at
 from checkpointing.commit.draft import CommitIdentity, Draft
-from checkpointing.commit.net import NONE_RENAMED, Renamed, net_tables
+from checkpointing.commit.net import NONE_RENAMED, Renamed, net_tables, with_compactions
 from checkpointing.commit.outside import outside_publications, pre_commits
 from checkpointing.commit.table_changes import with_changes
 from checkpointing.failures import CheckpointFailureReason
@@ -295,6 +295,7 @@ class TwoPhaseCommit:
     def _compose(self, draft: Draft) -> CheckpointRecord:
         by_vertex = {record.vertex: record for record in draft.vertices}
         columns = columns_at(self._graph, by_vertex, self._parent)
+        tables = net_tables(self._graph, by_vertex, self._parent, self._versions, columns, renamed=self._renamed)
         return CheckpointRecord(
             job=self._identity.job,
             kind=draft.kind,
@@ -305,15 +306,7 @@ class TwoPhaseCommit:
             nonce=f"{self._identity.nonce}/{draft.checkpoint}",
             max_parallelism=self._identity.max_parallelism,
             vertices=draft.vertices,
-            tables=net_tables(
-                self._graph,
-                by_vertex,
-                self._parent,
-                self._versions,
-                columns,
-                renamed=self._renamed,
-                compacted=draft.compacted,
-            ),
+            tables=with_compactions(tables, draft.compacted, self._versions),
             columns=columns,
             renames=declared_renames(self._graph),
             hooks=draft.hooks,

@@ -104,6 +104,14 @@ CLEAN_UPS = Judge(
     partial(_simulated, savepoints_max=3, rollbacks_max=1, savepoints_at_rest_max=2, clean_ups_max=2),
     400,
 )
+COMPACTIONS = Judge(
+    "simulator with compactions",
+    partial(_simulated, savepoints_max=3, rollbacks_max=1, clean_ups_max=2, declines=True, compacts=2),
+    400,
+)
+COMPACTIONS_WITHOUT_POWER = Judge(
+    "simulator with compactions and power cuts", partial(_simulated, compacts=2, mishaps=Mishaps(1, 0)), 400
+)
 SHAPES = Judge(
     "simulator with other splits and vertices",
     partial(_simulated, savepoints_max=2, rollbacks_max=1, splits=True, vertices=True),

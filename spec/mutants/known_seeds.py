@@ -267,4 +267,11 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "only the first sink votes": 1,
     "a sink votes on fewer rows than it gets": 1,
     "only one lost cut is rebuilt": 9,
+    "a compaction is published although another program has merged a file": 10,
+    "one of the compacted files stays": 1,
+    "a savepoint takes what was compacted": 12,
+    "what was committed is committed again": 1,
+    "what a declined checkpoint had is lost": 10,
+    "an entry does not need the file that it compacts into": 34,
+    "a compacted file is not synced": 53,
 }

@@ -1,0 +1,100 @@
+"""Plants bugs in compaction: it must change no row of a table at any cut, and its files stay as long as needed."""
+
+from collections.abc import Collection, Iterable, Iterator
+
+from checkpointing.commit import compaction, durability
+from checkpointing.commit.draft import Draft
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import CheckpointId
+from checkpointing.job.compacting import Compacting
+from checkpointing.metadata import files
+from checkpointing.metadata.record import CheckpointRecord, FileCompaction, RowKind
+from spec.mutants.judges import COMPACTIONS, COMPACTIONS_WITHOUT_POWER
+from spec.mutants.planting import Patch, mutant
+
+
+@mutant("cut-is-exact", COMPACTIONS)
+def a_compaction_is_published_although_another_program_has_merged_a_file(patch: Patch) -> None:
+    def still_possible(
+        compactions: Iterable[FileCompaction], active: Collection[str], marked: Collection[str] = ()
+    ) -> tuple[FileCompaction, ...]:
+        del marked
+        return tuple(each for each in compactions if each.into.path not in active)
+
+    patch.function(compaction, "still_possible", still_possible)
+
+
+@mutant("compaction-keeps-rows", COMPACTIONS)
+def one_of_the_compacted_files_stays(patch: Patch) -> None:
+    real = compaction.still_possible
+
+    def still_possible(
+        compactions: Iterable[FileCompaction], active: Collection[str], marked: Collection[str] = ()
+    ) -> tuple[FileCompaction, ...]:
+        found = real(compactions, active, marked)
+        return tuple(each.model_copy(update={"of": each.of[:-1]}) for each in found)
+
+    patch.function(compaction, "still_possible", still_possible)
+
+
+@mutant("compaction-keeps-rows", COMPACTIONS)
+def a_savepoint_takes_what_was_compacted(patch: Patch) -> None:
+    real = Compacting.onto
+
+    def onto(self: Compacting, draft: Draft) -> Draft:
+        if draft.kind is RowKind.SAVEPOINT and self._ready and self._taken is None:
+            return Draft(
+                draft.checkpoint,
+                draft.vertices,
+                draft.statistics,
+                draft.subsumed,
+                draft.kind,
+                draft.pinned,
+                draft.hooks,
+                self._ready,
+            )
+        return real(self, draft)
+
+    patch.put(Compacting, "onto", onto)
+
+
+@mutant("compaction-keeps-rows", COMPACTIONS)
+def what_was_committed_is_committed_again(patch: Patch) -> None:
+    real = Compacting.committed
+
+    def committed(self: Compacting, record: CheckpointRecord) -> None:
+        ready = self._ready
+        real(self, record)
+        self._ready = ready
+
+    patch.put(Compacting, "committed", committed)
+
+
+@mutant("compaction-is-committed", COMPACTIONS)
+def what_a_declined_checkpoint_had_is_lost(patch: Patch) -> None:
+    def declined(self: Compacting, checkpoint: CheckpointId) -> None:
+        del self, checkpoint
+
+    patch.put(Compacting, "declined", declined)
+
+
+@mutant("discarded-is-unreferenced", COMPACTIONS)
+def an_entry_does_not_need_the_file_that_it_compacts_into(patch: Patch) -> None:
+    real = files.handles_of
+
+    def handles_of(record: CheckpointRecord) -> Iterator[FileHandle]:
+        into = {each.into.path for table in record.tables for each in table.compactions}
+        return (file for file in real(record) if file.path not in into)
+
+    patch.function(files, "handles_of", handles_of)
+
+
+@mutant("durable", COMPACTIONS_WITHOUT_POWER)
+def a_compacted_file_is_not_synced(patch: Patch) -> None:
+    real = durability._appended
+
+    def appended(row: CheckpointRecord) -> Iterator[FileHandle]:
+        into = {each.into.path for table in row.tables for each in table.compactions}
+        return (file for file in real(row) if file.path not in into)
+
+    patch.function(durability, "_appended", appended)
