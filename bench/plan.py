@@ -32,7 +32,7 @@ WARM_UP_SINKS: Final = 2
 WARM_UP_UPSERTS: Final = 3
 WARM_UP_CLUSTER: Final = 2
 """The first epochs on a cluster."""
-_ONCE: Final = ("price", "state", "tiny", "core", "live", "postgres", "store", "cluster", "upserts", "history")
+_ONCE: Final = ("price", "state", "tiny", "core", "live", "postgres", "store", "cluster", "upserts", "history", "many")
 """Programs that measure often enough in one round, so that later rounds leave them out."""
 
 
@@ -43,7 +43,7 @@ class Extent:
     files: int
     rounds: int
     checkpoints: int
-    """Checkpoints of the tiny job (P9)."""
+    """Checkpoints of the tiny job (P9), and of the job whose files are counted (P21)."""
     large_keys: int
     """Keys of the largest state (P6 to P8)."""
     transactions: int
@@ -127,6 +127,8 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
             command = module(_HISTORY[by], "--changes", str(extent.history_changes), "--data", str(DATA))
         case ["tiny"]:
             command = module("bench.ours.tiny_commits", "--checkpoints", str(extent.checkpoints))
+        case ["many"]:
+            command = module("bench.ours.many_files", "--checkpoints", str(extent.checkpoints))
         case ["store", part]:
             command = module(f"bench.ours.store_{part}", "--checkpoints", str(extent.store_checkpoints[part]))
         case ["cluster", workers]:

@@ -124,6 +124,23 @@ def _many_commits(results: Results, extent: Extent) -> Figures:
     return {"ratio": last / first, "ours_s": last, "peer_s": first, "disk": result["disk"]}
 
 
+def _many_files(results: Results, extent: Extent) -> Figures:
+    """Return the figures of the reader that our files cost most."""
+    del extent
+    (result,) = results["many"]
+    ratios = {how: found["ours_s"] / found["once_s"] for how, found in result["reads"].items()}
+    worst = max(ratios, key=lambda how: ratios[how])
+    return {
+        "ratio": ratios[worst],
+        "ours_s": result["reads"][worst]["ours_s"],
+        "peer_s": result["reads"][worst]["once_s"],
+        "reader": worst,
+        "ratios": ratios,
+        "files_max": max(result["files_max"].values()),
+        "files": result["files"],
+    }
+
+
 def _acknowledgements(results: Results, extent: Extent) -> Figures:
     del extent
     (result,) = results["core"]
@@ -331,6 +348,14 @@ ROWS: Final = (
         programs=lambda _: UPSERTS,
         figures=upserted,
         reached=lambda found: found["ratio"] >= 3 and found["recent"]["ratio"] >= 10,  # noqa: PLR2004
+    ),
+    Row(
+        id="P21",
+        work="2,000 checkpoints of a small pipeline: files per table, reading a table whole over one written once",
+        bar="<= 40 files, <= 1.5x",
+        programs=lambda _: ("many",),
+        figures=_many_files,
+        reached=lambda found: found["files_max"] <= 40 and found["ratio"] <= 1.5,  # noqa: PLR2004
     ),
     Row(
         id="P23",

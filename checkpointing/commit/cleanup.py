@@ -91,7 +91,8 @@ class Reservation:
     """A reader's note that it reads a cut: these versions, from `given_ms` until `lapses_ms` (ms since the epoch).
 
     `files` are the paths that the cut's entry names, because the reader may also read the operators' state at the cut.
-    `by_job`: the reader is another job, which reads on from this cut.
+    `by_job`: the reader is another job, which reads on from this cut. So it also needs files that came into a table
+    after these versions, and that a compaction or a rollback has taken out again.
     """
 
     versions: Mapping[TableName, int]
@@ -118,6 +119,15 @@ def standing(reservations: Iterable[Reservation], now_ms: int) -> tuple[Reservat
 def reserved_files(reservations: Iterable[Reservation], now_ms: int) -> frozenset[str]:
     """Return the paths that reservations in force name."""
     return frozenset[str]().union(*(each.files for each in standing(reservations, now_ms)))
+
+
+def reads_on(file: ListedFile, reservations: Iterable[Reservation], now_ms: int) -> bool:
+    """Return whether a job that reads on from a reserved cut will come to a version at which a table showed the file.
+
+    The job reads what each version has added, and not what the newest version shows.
+    """
+    since = (each.versions.get(file.table) for each in standing(reservations, now_ms) if each.by_job)
+    return any(version is not None and version < shown.until for version in since for shown in file.shown)
 
 
 def discardable(paths: Iterable[str], reservations: Iterable[Reservation], now_ms: int) -> tuple[str, ...]:
@@ -195,13 +205,21 @@ def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
     reserved = reserved_files(facts.reservations, facts.now_ms)
     needed = facts.active.union(reserved, *(files_of(record) for record in records))
     unneeded = sorted(
-        (_judged(file, facts) for file in facts.found if _is_past(file, facts.current) and file.path not in needed),
+        (
+            _judged(file, facts)
+            for file in facts.found
+            if _is_past(file, facts.current) and not _is_needed(file, needed, facts)
+        ),
         key=lambda each: (each.since_ms, each.file.path),
     )
     return CleanupDecision(
         delete=tuple(each for each in unneeded if facts.now_ms - each.since_ms >= facts.grace_ms),
         waiting=tuple(each for each in unneeded if facts.now_ms - each.since_ms < facts.grace_ms),
     )
+
+
+def _is_needed(file: ListedFile, needed: Collection[str], facts: CleanupFacts) -> bool:
+    return file.path in needed or reads_on(file, facts.reservations, facts.now_ms)
 
 
 def needed_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:

@@ -7,6 +7,7 @@ from checkpointing.commit.draft import Draft
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job.compacting import Compacting
+from checkpointing.messages import FilesCompacted
 from checkpointing.metadata import files
 from checkpointing.metadata.record import CheckpointRecord, FileCompaction, RowKind
 from spec.mutants.judges import COMPACTIONS, COMPACTIONS_WITHOUT_POWER
@@ -68,6 +69,29 @@ def what_was_committed_is_committed_again(patch: Patch) -> None:
         self._ready = ready
 
     patch.put(Compacting, "committed", committed)
+
+
+@mutant("compaction-is-committed", COMPACTIONS)
+def a_checkpoint_takes_what_was_compacted_and_does_not_name_it(patch: Patch) -> None:
+    real = Compacting.onto
+
+    def onto(self: Compacting, draft: Draft) -> Draft:
+        real(self, draft)
+        return draft
+
+    patch.put(Compacting, "onto", onto)
+
+
+@mutant("compaction-is-committed", COMPACTIONS)
+def what_was_compacted_before_the_next_publication_is_lost(patch: Patch) -> None:
+    real = Compacting.told
+
+    def told(self: Compacting, fact: FilesCompacted) -> None:
+        real(self, fact)
+        if fact.found and self._added and not any(self._added.values()):
+            self._ready = ()
+
+    patch.put(Compacting, "told", told)
 
 
 @mutant("compaction-is-committed", COMPACTIONS)

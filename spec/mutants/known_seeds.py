@@ -272,6 +272,8 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a savepoint takes what was compacted": 12,
     "what was committed is committed again": 1,
     "what a declined checkpoint had is lost": 10,
+    "a checkpoint takes what was compacted and does not name it": 1,
+    "what was compacted before the next publication is lost": 10,
     "an entry does not need the file that it compacts into": 34,
     "a compacted file is not synced": 53,
 }

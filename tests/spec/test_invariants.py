@@ -41,6 +41,7 @@ from spec.rest_events import CameToRest, FoundFinished, ReservedGone
 from spec.simulator import simulate as run
 from tests.spec.at_doors_falsified import FALSIFIED_AT_DOORS
 from tests.spec.columns_falsified import declare_a_column_more, show_a_column_less
+from tests.spec.compactions_falsified import FALSIFIED_COMPACTIONS
 from tests.spec.declining_falsified import (
     fail_before_anything_failed,
     fail_for_no_reason,
@@ -352,6 +353,7 @@ FALSIFIED = FALSIFIED_STORED | {
     "doors-hold": append(DoorBroke(GEN, "KeyError")),
     "finished-is-final": append(FoundFinished(None, frozenset(), frozenset())),
     **FALSIFIED_OUTSIDE,
+    **FALSIFIED_COMPACTIONS,
 }
 
 

@@ -42,6 +42,11 @@ def is_time(line):
     return b'"is":"TimeAdvanced"' in line
 
 
+def tells_nothing(line):
+    """Return whether a line tells the core nothing: the time, or that there was nothing to compact."""
+    return is_time(line) or b'"is":"FilesCompacted","body":{}' in line
+
+
 def test_a_real_trace_is_found_good(trace, capsys):
     """The core gives the same effects again, and the events break no invariant."""
     assert main([str(trace)]) == 0
@@ -59,7 +64,7 @@ def test_a_dropped_line_is_found(lines):
 def test_a_dropped_line_is_found_after_renumbering(lines):
     """A forger numbers the other lines anew. The core now hears less, or answers more, than the trace says."""
     for place in some_places(lines, len(lines) - 1):
-        if not is_time(lines[place]):
+        if not tells_nothing(lines[place]):
             assert judge(renumbered([*lines[:place], *lines[place + 1 :]])).problems, lines[place]
 
 

@@ -15,6 +15,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.at_rest.resetting import Reset, reset
 from jobs.at_rest.rollback import roll_back
 from jobs.planner import plan
+from jobs.runtime.cleaning import clean_up
 from jobs.runtime.listener import TickListener
 from jobs.runtime.notices import Notices
 from jobs.sources.cuts import CutSource
@@ -179,6 +180,33 @@ def test_upstream_keeps_the_cut_that_a_job_reads_on_from(tick, tmp_path, source,
     with pytest.raises(NoSuchCutError):
         Cuts(tmp_path, JOB).at(number)
     Cuts(tmp_path, JOB).at(newest(tmp_path))
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_job_that_reads_on_finds_the_files_that_were_compacted_meanwhile(tick, tmp_path, source, keeps):
+    """No cut shows these files any more, since they came and went after the reserved cut. A clean-up keeps them.
+
+    If the job reserves nothing, they go, and the source says so by name.
+    """
+    rows = {"a": 240, "b": 240}
+    many = CheckpointConfig(every_rows=60, slice_rows_max=60, compact_files_min=2)
+    tick(limits=ONE, plan=build(rows, config=many))
+    end = list(to_the_cut(source))[-1].end
+    if keeps:
+        notices = Notices({}, (), TickListener(), UpstreamHolds("report in /reports"))
+        notices.complete(NotifyComplete(CheckpointId(4), ((VertexId("numbers"), SPLIT, end),)))
+    before = source.rows_between(SPLIT, None, end)
+    tick(plan=build(rows, config=many), reader_grace_ms=0)
+    clean_up(Warehouse(tmp_path, ProtocolPaths(JOB)), 0)
+    if not keeps:
+        with pytest.raises(SourceError, match="is gone, before its rows of version 2 were read"):
+            list(to_the_cut(source, end))
+        return
+    pieces = list(to_the_cut(source, end))
+    assert 480 == before + sum(piece.rows for piece in pieces)
+    files = {tmp_path / str(BRONZE) / each.path for piece in pieces for each in DeltaSlice.parse(piece.detail).ranges}
+    assert len(files) > 3
+    assert all(file.exists() for file in files)
 
 
 def newest(root):

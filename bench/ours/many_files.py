@@ -1,0 +1,129 @@
+"""Measures how many files thousands of checkpoints leave in a table, and how long it takes to read the table whole.
+
+`python -m bench.ours.many_files --checkpoints N` runs a small pipeline of an append table and an upsert table, a
+thousand rows for each checkpoint. From time to time it counts the files of both. At the end three readers read the
+append table, and a table of the same rows that was written once. The two take turns.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from bench.measures import Laps, caught_up, middle, print_result
+from checkpointing.identifiers import TableName
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.launch import launch
+from jobs.runtime.tick import run_tick
+from jobs.settings import flags_layer
+from jobs.spark.jars import delta_jars
+from jobs.spark.session import SparkConfig, open_session
+from tidemark import CheckpointConfig, Pipeline, SequenceSource, count, sum_of
+
+ROWS: Final = "bronze/rows"
+TOTALS: Final = "gold/totals"
+_EPOCH: Final = 1_000
+_LOOKS: Final = 80
+"""How often the files are counted."""
+_READS: Final = 7
+
+
+class WrongRowsError(RuntimeError):
+    """A table does not have the rows of the input, so no figure counts."""
+
+
+class FileCounts(Laps):
+    """Also counts the files of the tables, from time to time."""
+
+    def __init__(self, warehouse: Path, every: int) -> None:
+        """Count after every `every` checkpoints."""
+        super().__init__()
+        self._warehouse = warehouse
+        self._every = every
+        self.files: dict[str, list[int]] = {ROWS: [], TOTALS: []}
+
+    def completed(self, record: CheckpointRecord, notes: tuple[str, ...], versions: Mapping[TableName, int]) -> None:
+        """Note the time, and the files when it is due."""
+        super().completed(record, notes, versions)
+        if record.checkpoint % self._every == 0:
+            for table, counts in self.files.items():
+                counts.append(len(DeltaTable(str(self._warehouse / table)).file_uris()))
+
+
+def build(data: Path) -> Pipeline:
+    """Return the pipeline. The data folder's name says how many checkpoints it has."""
+    rows = _EPOCH * int(data.name)
+    config = CheckpointConfig(every_rows=_EPOCH, slice_rows_max=_EPOCH)
+    pipeline = Pipeline("many_files", config=config, parallelism=1)
+    numbers = pipeline.source("numbers", SequenceSource({"all": rows}, keys=100)).table(ROWS, id="rows")
+    numbers.key_by("key").aggregate("totals", rows=count(), total=sum_of("n")).upsert(TOTALS)
+    return pipeline
+
+
+def main() -> None:
+    """Measure one tick, and the reads after it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--checkpoints", type=int, default=2_000)
+    parser.add_argument("--scratch", type=Path)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
+        warehouse, data = Path(scratch, "warehouse"), Path(scratch, str(asked.checkpoints))
+        spark = open_session(SparkConfig(cores=2, memory="2g", jars=tuple(delta_jars())))
+        try:
+            laps = FileCounts(warehouse, max(1, asked.checkpoints // _LOOKS))
+            launched = launch("bench.ours.many_files:build", flags_layer({"data": data, "warehouse": warehouse}))
+            caught_up(run_tick(launched.plan, launched.runtime(), laps, spark=spark))
+            _require_rows(warehouse, asked.checkpoints * _EPOCH)
+            once = Path(scratch, "once")
+            write_deltalake(str(once), DeltaTable(str(warehouse / ROWS)).to_pyarrow_table())
+            reads = {
+                how: _compared(lambda at, how=read: how(spark, at), warehouse / ROWS, once)
+                for how, read in _READERS.items()
+            }
+        finally:
+            spark.stop()
+    print_result(
+        {
+            "program": "tidemark-many-files",
+            "seconds": laps.seconds,
+            "files_max": {table: max(counts) for table, counts in laps.files.items()},
+            "files": {table: counts[-1] for table, counts in laps.files.items()},
+            "reads": reads,
+        }
+    )
+
+
+def _require_rows(warehouse: Path, rows: int) -> None:
+    found = pl.read_delta(str(warehouse / ROWS)).select(pl.len(), pl.col("n").sum()).row(0)
+    totals = pl.read_delta(str(warehouse / TOTALS)).select(pl.col("rows").sum(), pl.col("total").sum()).row(0)
+    if not (rows, rows * (rows - 1) // 2) == found == totals:
+        raise WrongRowsError(f"the tables have {found} and {totals} rows and sums of {rows} rows")
+
+
+def _compared(read: Callable[[Path], object], ours: Path, once: Path) -> dict[str, float]:
+    """Return the medians of both tables, read in turn, after a first time that does not count."""
+    took: dict[Path, list[float]] = {ours: [], once: []}
+    for turn in range(_READS + 1):
+        for table, seconds in took.items():
+            began = time.perf_counter()
+            read(table)
+            if turn:
+                seconds.append(time.perf_counter() - began)
+    return {"ours_s": middle(took[ours]), "once_s": middle(took[once])}
+
+
+_READERS: Final[Mapping[str, Callable[[SparkSession, Path], object]]] = {
+    "delta-rs": lambda _, table: DeltaTable(str(table)).to_pyarrow_table(),
+    "Polars": lambda _, table: pl.read_delta(str(table)),
+    "Spark": lambda spark, table: spark.read.format("delta").load(str(table)).toArrow(),
+}
+
+
+if __name__ == "__main__":
+    main()
