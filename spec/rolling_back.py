@@ -41,15 +41,18 @@ def others_than_the_newest(world: World) -> tuple[CheckpointId, ...]:
 def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId, visitor: Visitor = SOMEONE) -> Iterator[None]:
     """Take tables, state and positions back to this entry.
 
-    No entry is appended if a table cannot go back: a neighbour has merged its files, or the cut went with lost log
-    entries.
+    If a neighbour has merged files of a table, that is undone first. No entry is appended if a table cannot go back: a
+    merge cannot be undone, or the cut went with lost log entries.
     """
 
     def chosen(_: Work) -> TickFact:
         target = next((row for row in world.checkpoints() if row.checkpoint == checkpoint), None)
         if target is None or checkpoint not in others_than_the_newest(world):
             return Worked()
-        if not _is_as_published(world, target) or _merged(world, graph, target):
+        if not _is_as_published(world, target):
+            return Worked()
+        _undo_merges(world, graph, target)
+        if _merged(world, graph, target):
             return Worked()
         newest, then = newest_checkpoint(world.rows()), columns_of(target)
         pending = unpublished(world.rows(), world.cuts)
@@ -123,6 +126,20 @@ def _is_as_published(world: World, target: CheckpointRecord) -> bool:
         for name, at, due in versions
         if mode_of(seen, name) is TableMode.APPEND
     )
+
+
+def _undo_merges(world: World, graph: JobGraph, target: CheckpointRecord) -> None:
+    """Undo another writer's merges of files that must leave a table, if all files from before still exist.
+
+    No row of the table changes.
+    """
+    for _, table in _tables(world, graph, target):
+        if table.mode is TableMode.APPEND:
+            leaving = world.files.keys() - _appended(world, table.name, target)
+            undone = world.table(table.name).copy()
+            undone.undo_merges(leaving, world.now_ms)
+            if undone.active.isdisjoint(world.gone):
+                world.table(table.name).undo_merges(leaving, world.now_ms)
 
 
 def _merged(world: World, graph: JobGraph, target: CheckpointRecord) -> bool:

@@ -2,7 +2,7 @@
 
 `python -m bench.ours.many_files --checkpoints N` runs a small pipeline of an append table and an upsert table, a
 thousand rows for each checkpoint. From time to time it counts the files of both. At the end three readers read the
-append table, and a table of the same rows that was written once. The two take turns.
+append table, and the table of a second job, which has written the same rows with a single checkpoint. They take turns.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import polars as pl
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from bench.measures import Laps, caught_up, middle, print_result
@@ -57,11 +57,11 @@ class FileCounts(Laps):
 
 
 def build(data: Path) -> Pipeline:
-    """Return the pipeline. The data folder's name says how many checkpoints it has."""
-    rows = _EPOCH * int(data.name)
-    config = CheckpointConfig(every_rows=_EPOCH, slice_rows_max=_EPOCH)
+    """Return the pipeline. The data folder's name says how many checkpoints it has, and of how many rows each."""
+    checkpoints, epoch = map(int, data.name.split("-"))
+    config = CheckpointConfig(every_rows=epoch, slice_rows_max=min(epoch, 1_000_000))
     pipeline = Pipeline("many_files", config=config, parallelism=1)
-    numbers = pipeline.source("numbers", SequenceSource({"all": rows}, keys=100)).table(ROWS, id="rows")
+    numbers = pipeline.source("numbers", SequenceSource({"all": checkpoints * epoch}, keys=100)).table(ROWS, id="rows")
     numbers.key_by("key").aggregate("totals", rows=count(), total=sum_of("n")).upsert(TOTALS)
     return pipeline
 
@@ -72,16 +72,17 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=int, default=2_000)
     parser.add_argument("--scratch", type=Path)
     asked = parser.parse_args()
+    rows = asked.checkpoints * _EPOCH
     with tempfile.TemporaryDirectory(dir=asked.scratch) as scratch:
-        warehouse, data = Path(scratch, "warehouse"), Path(scratch, str(asked.checkpoints))
+        warehouse, other = Path(scratch, "warehouse"), Path(scratch, "once")
         spark = open_session(SparkConfig(cores=2, memory="2g", jars=tuple(delta_jars())))
         try:
             laps = FileCounts(warehouse, max(1, asked.checkpoints // _LOOKS))
-            launched = launch("bench.ours.many_files:build", flags_layer({"data": data, "warehouse": warehouse}))
-            caught_up(run_tick(launched.plan, launched.runtime(), laps, spark=spark))
-            _require_rows(warehouse, asked.checkpoints * _EPOCH)
-            once = Path(scratch, "once")
-            write_deltalake(str(once), DeltaTable(str(warehouse / ROWS)).to_pyarrow_table())
+            _tick(Path(scratch, f"{asked.checkpoints}-{_EPOCH}"), warehouse, spark, laps)
+            _tick(Path(scratch, f"1-{rows}"), other, spark, Laps())
+            for each in (warehouse, other):
+                _require_rows(each, rows)
+            once = other / ROWS
             reads = {
                 how: _compared(lambda at, how=read: how(spark, at), warehouse / ROWS, once)
                 for how, read in _READERS.items()
@@ -97,6 +98,11 @@ def main() -> None:
             "reads": reads,
         }
     )
+
+
+def _tick(data: Path, warehouse: Path, spark: SparkSession, laps: Laps) -> None:
+    launched = launch("bench.ours.many_files:build", flags_layer({"data": data, "warehouse": warehouse}))
+    caught_up(run_tick(launched.plan, launched.runtime(), laps, spark=spark))
 
 
 def _require_rows(warehouse: Path, rows: int) -> None:

@@ -5,7 +5,7 @@ or command rolls the entry forward. Ids go on rising, so no table's `txn` is in 
 rows after the cut.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from checkpointing.commit.recovery import Observed, RecoveryPlan
@@ -76,6 +76,7 @@ def roll_back(
     must_have_run(warehouse)
     stores = JobStores(warehouse, boundary, beyond_damage=True, sinks=sinks)
     plans: list[RollbackPlan] = []
+    undone: list[str] = []
 
     def possible(seen: Observed, _: RecoveryPlan) -> None:
         if not _to_be_repaired(stores, seen):  # else lost versions are published again first
@@ -85,9 +86,28 @@ def roll_back(
     def chosen(_: Work) -> RowChosen:
         seen = stores.observe()
         plan = plan_rollback(stores, seen, checkpoint, checksums=False, leave_outside=leave_outside)
+        if plan.undo:
+            undone.extend(_undone(stores, plan))
+            plan = plan_rollback(stores, seen, checkpoint, checksums=False, leave_outside=leave_outside)
+        if plan.undo:
+            raise RollbackRefusedError(
+                f"another writer goes on merging files of table {min(plan.undo)}: stop it, then type the same again"
+            )
         plans.append(plan)
         return RowChosen(plan.rollback)
 
     task = Task(errand=ROLLBACK, do_work=chosen, possible=possible, goes_back_to=CheckpointId(checkpoint))
     done = done_at_rest(stores, task, boundary)
-    return RolledBack(plans[-1], done.entry, dict(done.published.versions), done.published.notes)
+    return RolledBack(plans[-1], done.entry, dict(done.published.versions), (*undone, *done.published.notes))
+
+
+def _undone(stores: JobStores, plan: RollbackPlan) -> Iterator[str]:
+    """Undo the merges of other writers, table by table. Yield what was undone. No table's rows change."""
+    for name, undo in plan.undo.items():
+        stores.rearrange(name, undo.actions, version=_version(plan, name))
+        target = f"{plan.target.kind.value} {plan.target.checkpoint}"
+        yield f"{name}: undid {undo}, which had merged rows from before and after {target}"
+
+
+def _version(plan: RollbackPlan, name: TableName) -> int:
+    return next(table.version for table in plan.tables if table.record.table == name)

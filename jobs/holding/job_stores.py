@@ -1,8 +1,8 @@
 """Opens a job's Delta tables once for one tick. Any thread may use them, and each table has a lock."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
 from typing import Final, assert_never
@@ -39,8 +39,9 @@ from jobs.stores.cut_columns import with_columns
 from jobs.stores.cuts import Cut, CutsNotRecordedError, CutStore
 from jobs.stores.durable import Durability
 from jobs.stores.holders import is_alive
-from jobs.stores.known_table import KnownTable
+from jobs.stores.known_table import Action, KnownTable
 from jobs.stores.lease import LeaseStore
+from jobs.stores.log_entry import EntryTakenError
 from jobs.stores.output_tables import OutputTables, Shows
 from jobs.stores.publisher import Publisher
 from jobs.stores.reservations import ReservationStore
@@ -294,6 +295,19 @@ class JobStores:
             if not log.is_open:
                 log.reopen()
             yield log.current()
+
+    def rearrange(self, table: TableName, actions: Sequence[Action], *, version: int) -> None:
+        """Commit actions that change no row as the version after this one. If another commit came first, do nothing.
+
+        Raises what delta-rs raises if the table cannot be read, and OSError.
+        """
+        with self._lock(table):
+            log = self._logs.log(table)
+            known = log.current()
+            if known.version() == version:
+                with suppress(EntryTakenError):
+                    log.commit(known, actions, says={"job": self.warehouse.paths.job, "rearranges": True})
+                log.reopen()
 
     def shown(self, table: TableName) -> CheckpointId:
         """Return the newest of the job's checkpoints that a table shows; 0 if it shows none or does not exist."""

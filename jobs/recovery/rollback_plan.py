@@ -1,6 +1,6 @@
 """Plans a rollback: refuses it, or says what happens to each table and each split (K2)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from checkpointing.commit.approval import held_cut, waits_for_approval
@@ -21,6 +21,7 @@ from jobs.holding.job_stores import JobStores
 from jobs.recovery.restore_damage import way_out
 from jobs.sources.position_words import positions_of
 from jobs.stores.checkpoints import DamagedRow
+from jobs.stores.rearranged import Undo
 from jobs.stores.rollback_tables import (
     History,
     TableBack,
@@ -74,6 +75,11 @@ class RollbackPlan:
     def rollback(self) -> Rollback:
         """The recipe of the entry."""
         return Rollback(self.target, tuple(table.record for table in self.tables), self.sinks)
+
+    @property
+    def undo(self) -> Mapping[TableName, Undo]:
+        """The tables in which merges of another writer must be undone before the entry is appended."""
+        return {table.record.table: table.undo for table in self.tables if table.undo is not None}
 
     @property
     def following(self) -> tuple[TableName, ...]:

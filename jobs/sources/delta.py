@@ -352,8 +352,8 @@ def _footer(path: StoragePlace, size: int) -> Footer:
 def _gone(path: StoragePlace, version: int) -> VersionUnreadableError:
     return VersionUnreadableError(
         f"{path} is gone, before its rows of version {version} were read: VACUUM deletes what is no longer in the "
-        "table. Put the file back, or let VACUUM keep files for longer than a pipeline may stand still "
-        "('delta.deletedFileRetentionDuration')",
+        "table, and so does the clean-up of a job that compacts it. Put the file back, or let both keep files for "
+        "longer than a pipeline may stand still ('delta.deletedFileRetentionDuration', 'reader_grace_ms')",
         version + 1,
     )
 

@@ -108,9 +108,14 @@ def _log_entry(version: int, info: dict[str, Any]) -> LogEntry:
 
 def file_actions(folder: StoragePlace, version: int) -> Iterator[tuple[str, str]]:
     """Yield the removes of one log entry, then its adds. Paths are relative to the table's folder. Raise OSError."""
-    lines = [json.loads(line) for line in _lines(entry_place(folder, version))]
+    lines = entry_actions(folder, version)
     for action in ("remove", "add"):
         yield from ((action, unquote(line[action]["path"])) for line in lines if action in line)
+
+
+def entry_actions(folder: StoragePlace, version: int) -> list[dict[str, Any]]:
+    """Return the actions of one log entry. Raise OSError and ValueError."""
+    return [json.loads(line) for line in _lines(entry_place(folder, version))]
 
 
 def published_by(folder: StoragePlace, version: int, application: str) -> Entry | None:

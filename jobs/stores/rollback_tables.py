@@ -24,6 +24,7 @@ from jobs.stores.cuts import Cut
 from jobs.stores.known_table import paths_with_deletion_vectors
 from jobs.stores.lost_files import is_ours, lost_files, marked, merged
 from jobs.stores.output_tables import first_problem
+from jobs.stores.rearranged import Undo, to_undo
 from jobs.stores.table_columns import columns_of_schema
 from jobs.stores.table_rules import purge
 from jobs.stores.warehouse import Warehouse
@@ -48,6 +49,8 @@ class TableBack:
     removes: tuple[FileHandle, ...]
     kept: tuple[FileHandle, ...]
     """Files of Tidemark that are active and stay active."""
+    undo: Undo | None = None
+    """Merges of another writer that must be undone first. The other fields say what follows then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +146,11 @@ def _append_back(warehouse: Warehouse, name: TableName, base: Base, seen: Histor
     then = base.cut.get(name, 0)
     known, old = known_files(seen.records), load(warehouse, name, then)
     wanted = base.after_rows(name, {path: known.get(path, file) for path, file in _ours(old, name).items()})
-    now = _ours(table, name) | _pending(seen.pending, name)
+    undo = to_undo(warehouse, name, table, then, {path.removeprefix(f"{name}/") for path in wanted})
+    back = undo.back(name) if undo is not None else {}
+    now = _ours(table, name) | _of_ours(back, name) | _pending(seen.pending, name)
     lost = {f"{name}/{path}": each for path, each in lost_files(folder, table.version(), then).items()}
+    lost = {path: each for path, each in lost.items() if path not in back}
     merged_ones = sorted(lost.keys() - wanted.keys())
     if merged_ones:
         raise TableNotRolledBackError(f"table {name}: {merged(lost[merged_ones[0]].by, str(folder))}")
@@ -163,7 +169,7 @@ def _append_back(warehouse: Warehouse, name: TableName, base: Base, seen: Histor
         planned_on=CheckpointId(table.transaction_version(warehouse.paths.transaction_id(name)) or NO_CHECKPOINT),
     )
     kept = tuple(file for path, file in sorted(wanted.items()) if path in now)
-    return TableBack(record, table.version(), _version_of(name, base), adds, removes, kept)
+    return TableBack(record, table.version(), _version_of(name, base), adds, removes, kept, undo)
 
 
 def _version_of(name: TableName, base: Base) -> int | None:
@@ -216,7 +222,11 @@ def _must_be_laid_out(table: DeltaTable, name: TableName, files: Iterable[FileHa
 
 
 def _ours(table: DeltaTable, name: TableName) -> dict[str, FileHandle]:
-    return {path: file for path, file in _active(table, name).items() if is_ours(relative_to_table(name, path) or "")}
+    return _of_ours(_active(table, name), name)
+
+
+def _of_ours(files: Mapping[str, FileHandle], name: TableName) -> dict[str, FileHandle]:
+    return {path: file for path, file in files.items() if is_ours(relative_to_table(name, path) or "")}
 
 
 def _with_statistics(old: DeltaTable, name: TableName, files: list[FileHandle]) -> tuple[FileHandle, ...]:
