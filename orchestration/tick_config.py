@@ -50,6 +50,8 @@ class TickConfig(dg.Config):
     slice_rows_max: int | None = None
     state_backend: StateBackendKind | None = None
     memory_state_bytes_max: int | None = None
+    compact_files_min: int | None = None
+    compacted_bytes_max: int | None = None
     restart_strategy: RestartStrategyKind | None = None
     restart_attempts: int | None = None
     restart_delay_ms: Time | None = None

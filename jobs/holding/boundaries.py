@@ -21,7 +21,7 @@ from checkpointing.coordinator.messages import (
     ResetOperatorCoordinator,
     RestoreHook,
 )
-from checkpointing.graph import JobGraph
+from checkpointing.graph import JobGraph, TableMode
 from checkpointing.messages import (
     AppendRow,
     CheckTables,
@@ -130,6 +130,7 @@ def boundary_names(graph: JobGraph) -> tuple[str, ...]:
         *(f"{kind.__name__}:{source}" for source in coordinated for kind in asked),
         *(f"{kind.__name__}:{hook}" for hook in hooks for kind in (ResetHook, RestoreHook, AskHook)),
         *(kind.__name__ for kind in (PollSource, RunMicroBatch, DiscardFiles)),
+        *([CompactFiles.__name__] if any(table.mode is TableMode.APPEND for table in graph.tables()) else []),
         *([JudgeSuites.__name__] if any(table.judged for table in graph.tables()) else []),
         CheckTables.__name__,
         *(f"{PRE_COMMIT}:{table}" for table in votes),

@@ -16,7 +16,7 @@ from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
 RARE = {"RollForward", "RollForwardCut", "NotifyAborted", "LookForRival", "DiscardFiles"}
 """Effects that a first tick of the numbers need not have."""
 
-ONCE = {"Claim", "Lease", "EnsureTables", "DiscardLeftovers", "Cleanup", "Release"}
+ONCE = {"Claim", "Lease", "EnsureTables", "DiscardLeftovers", "CompactFiles", "Cleanup", "Release"}
 """Effects that a tick has once. All others it has for each of its three checkpoints."""
 
 FIRST_TICKS_BOUNDARIES = [

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import polars as pl
+from deltalake import write_deltalake
 
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.config import CheckpointConfig
@@ -62,6 +63,12 @@ def at_cut(root: Path, checkpoint: int) -> dict[str, list[tuple[object, ...]]]:
     versions = CutStore(at(root)).read(CheckpointId(checkpoint)) or {}
     tables = (BRONZE, GOLD)
     return {str(each): sorted(pl.read_delta(str(root / each), version=versions[each]).rows()) for each in tables}
+
+
+def append_foreign(root: Path, n: int) -> None:
+    """Append a row of another writer to bronze."""
+    row = {"split": ["x"], "n": [n], "key": [1], "value": [1], "_split": ["x"], "_position": [n]}
+    write_deltalake(str(root / BRONZE), pl.DataFrame(row).to_arrow(), mode="append")
 
 
 def killed(root: Path, checkpoint: int, boundary: str, occurrence: int = 1) -> bool:
