@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from bench import flights
+from bench.changelog_workload import lay_out_changelog
 from bench.kafka_workload import lay_out_topic
 from bench.programs import Program, module
 from bench.workload import Workload, lay_out
@@ -48,6 +49,8 @@ class Extent:
     """Keys of the largest state (P6 to P8)."""
     transactions: int
     """Transactions of the bank (P19)."""
+    changes: int
+    """Changes of orders and customers (P22)."""
     history_changes: int
     """Changes of the bank's accounts (P23)."""
     kafka_rows: int
@@ -66,6 +69,7 @@ FULL: Final = Extent(
     checkpoints=2_000,
     large_keys=10_000_000,
     transactions=250_000,
+    changes=4_000_000,
     history_changes=600_000,
     kafka_rows=8_000_000,
     freshness_s=120,
@@ -78,6 +82,7 @@ QUICK: Final = Extent(
     checkpoints=400,
     large_keys=4_000_000,
     transactions=100_000,
+    changes=2_000_000,
     history_changes=300_000,
     kafka_rows=2_000_000,
     freshness_s=30,
@@ -101,12 +106,10 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
             command = module("bench.ours.keyed_sums", str(_events(extent)), *flags)
         case ["streaming", provider]:
             command = module("bench.peers.structured_streaming", str(_events(extent)), "--provider", provider)
-        case ["flink", backend]:
-            script = Path(__file__).parent / "peers" / "flink_sql.py"
-            command = (str(FLINK_PYTHON), str(script), str(_events(extent, csv=True)), "--backend", backend)
-        case ["pathway"]:
-            script = Path(__file__).parent / "peers" / "pathway_sums.py"
-            command = (str(PATHWAY_PYTHON), str(script), str(_events(extent, csv=True)))
+        case ["flink" | "pathway", *_]:
+            command = _in_its_own_environment(name, extent)
+        case ["changelog"]:
+            command = module("bench.ours.changelog_sums", str(lay_out_changelog(extent.changes, DATA)))
         case ["price", "sums"]:
             command = module("bench.ours.epoch_price", "sums", str(_events(extent)))
         case ["price", "flights"]:
@@ -146,6 +149,25 @@ def _command(name: str, extent: Extent) -> tuple[str, ...]:  # noqa: C901, PLR09
         case _:
             raise KeyError(name)
     return command
+
+
+def _in_its_own_environment(name: str, extent: Extent) -> tuple[str, ...]:
+    """Return the command of a peer with a Python of its own. It reads CSV."""
+    match name.split(":"):
+        case ["flink", "changelog", backend]:
+            folder = lay_out_changelog(extent.changes, DATA, csv=True)
+            command = (str(FLINK_PYTHON), _peer("flink_changelog"), str(folder), "--backend", backend)
+        case ["flink", backend]:
+            command = (str(FLINK_PYTHON), _peer("flink_sql"), str(_events(extent, csv=True)), "--backend", backend)
+        case ["pathway"]:
+            command = (str(PATHWAY_PYTHON), _peer("pathway_sums"), str(_events(extent, csv=True)))
+        case _:
+            raise KeyError(name)
+    return command
+
+
+def _peer(name: str) -> str:
+    return str(Path(__file__).parent / "peers" / f"{name}.py")
 
 
 def _events(extent: Extent, *, csv: bool = False) -> Path:
