@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
 from checkpointing.columns import columns_then
@@ -20,7 +20,7 @@ from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
 from jobs.operators.named_outputs import of_output
 from jobs.operators.scanned import Scanned
-from jobs.operators.schemas import arrow_schema, nullable_schema
+from jobs.operators.schemas import arrow_schema, nullable_schema, schema_with_kind
 from jobs.operators.spec import Chain, InputPlan, InvalidSpecError, TaskSteps
 from jobs.operators.stepped import Stepped
 from jobs.operators.task_rules import FilteredScan, NullRule
@@ -169,5 +169,5 @@ def _parts(spark: SparkSession, plan: InputPlan, segments: Sequence[Segment], wa
             raise InvalidSpecError(f"source {slices[0].source} has slices to read, but the plan names no reader for it")
         yield in_schema(plan.reader.read(spark, slices), plan.schema)
     if paths:
-        schema = StructType([*plan.schema.fields, StructField(KIND, StringType())]) if plan.of_changes else plan.schema
+        schema = schema_with_kind(plan.schema) if plan.of_changes else plan.schema
         yield staged_rows(spark, schema, paths, warehouse)

@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, Unpack
 
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from checkpointing.identifiers import VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.aggregate import Aggregate, KeyedAggregates, needed_columns, output_schema, state_schema
 from jobs.operators.applied_changes import DELETES, REFUSED, SEQUENCE, AppliedChanges, applied_output, applied_state
-from jobs.operators.changes import KIND
 from jobs.operators.changing import ROWS, ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.enrich import EnrichFunction, enrich_schema, enrich_state_schema, gained_names
 from jobs.operators.join import JoinFunction, JoinType, join_schema, join_state_schema, own_columns
 from jobs.operators.meanings import aggregate_meanings, applied_meanings, enrich_meanings, join_meanings, top_meanings
+from jobs.operators.schemas import schema_with_kind
 from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
 from jobs.operators.top_rows import TopRows, top_output, top_state
 from jobs.state.backends import StateBackend
@@ -53,7 +53,7 @@ def changing_aggregate_spec(
     changing = changing_aggregates(aggregates, rows)
     needed = needed_columns(keys, changing, rows)
     return KeyedSpec(
-        inputs=(KeyedInput(keys=keys, schema=_with_kind(needed)),),
+        inputs=(KeyedInput(keys=keys, schema=schema_with_kind(needed)),),
         function=ChangingAggregates(keys, changing),
         state=changing_state_schema(keys, changing, rows),
         output=output_schema(keys, changing, rows),
@@ -103,17 +103,15 @@ def join_spec(
     """
     sides = zip((left, right), (keys, right_keys), changelogs, strict=True)
     return KeyedSpec(
-        inputs=tuple(KeyedInput(keys=of, schema=_with_kind(rows) if changes else rows) for rows, of, changes in sides),
+        inputs=tuple(
+            KeyedInput(keys=of, schema=schema_with_kind(rows) if changes else rows) for rows, of, changes in sides
+        ),
         function=JoinFunction(keys, right_keys, own_columns(left, keys), own_columns(right, right_keys), how),
         state=join_state_schema(left, right, keys, right_keys),
         output=join_schema(left, right, keys, right_keys, how),
         meanings=join_meanings(left, right, keys, right_keys),
         **place,
     )
-
-
-def _with_kind(rows: StructType) -> StructType:
-    return StructType([*rows.fields, StructField(KIND, StringType())])
 
 
 def applied_changes_spec(*, rows: StructType, function: AppliedChanges, **place: Unpack[KeyedPlace]) -> KeyedSpec:
@@ -134,7 +132,7 @@ def applied_changes_spec(*, rows: StructType, function: AppliedChanges, **place:
 def top_spec(*, rows: StructType, function: TopRows, **place: Unpack[KeyedPlace]) -> KeyedSpec:
     """Return the vertex of the first rows of each key. Its output is the rows that come among them."""
     return KeyedSpec(
-        inputs=(KeyedInput(keys=function.keys, schema=_with_kind(rows) if function.changelog else rows),),
+        inputs=(KeyedInput(keys=function.keys, schema=schema_with_kind(rows) if function.changelog else rows),),
         function=function,
         state=top_state(rows, function.keys),
         output=top_output(rows, function.keys, function.number),

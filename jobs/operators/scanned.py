@@ -40,7 +40,8 @@ class Scanned:
 def may_scan(spec: Spec, number: int) -> bool:
     """Return whether a task can do all that happens to the rows of this input before the operator."""
     if isinstance(spec, StatelessSpec):
-        return spec.quarantine is None or all(rule.in_task is not None for rule in spec.rules)
+        judges = spec.quarantine is None or all(rule.in_task is not None for rule in spec.rules)
+        return judges and not spec.emits_changes
     keyed = spec.inputs[number]
     schema = arrow_schema(keyed.schema)
     return all(_is_hashed(keyed.schema[key].dataType, schema.field(key).type) for key in keyed.keys)

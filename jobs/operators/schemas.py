@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from checkpointing.columns import TableColumn
+from jobs.operators.changes import KIND
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -22,6 +23,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def nullable_schema(schema: StructType) -> StructType:
     """Return the same columns, nullable at every depth: stored rows may hold nulls."""
     return StructType([StructField(field.name, _nullable(field.dataType)) for field in schema.fields])
+
+
+def schema_with_kind(schema: StructType) -> StructType:
+    """Return the columns of a changelog of rows of this schema."""
+    return StructType([*schema.fields, StructField(KIND, StringType())])
 
 
 def delta_columns(schema: pa.Schema) -> tuple[TableColumn, ...]:

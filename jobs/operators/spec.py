@@ -108,7 +108,8 @@ class StatelessSpec:
     """A vertex that writes its rows to files: all go to `table`, the failing ones also to `quarantine`.
 
     `schema` is the schema of these rows. If it `emits`, downstream vertices read all rows, from the table's own
-    files if there is a table. They drop the failing rows in their chain.
+    files if there is a table. They drop the failing rows in their chain. A union that `emits_changes` takes the changes
+    of its streams, and its channels get them. Then only rows that are added go to the tables.
     """
 
     vertex: VertexId
@@ -117,6 +118,7 @@ class StatelessSpec:
     rules: tuple[RowRule, ...] = ()
     quarantine: StagedTable | None = None
     emits: bool = True
+    emits_changes: bool = False
 
     def __post_init__(self) -> None:
         """Raise InvalidSpecError if the tables can't hold the rows."""

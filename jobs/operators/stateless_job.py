@@ -7,11 +7,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 
 from checkpointing.metadata.paths import ProtocolPaths
+from jobs.operators.changes import INSERT, KIND
 from jobs.operators.inputs import in_schema
 from jobs.operators.reports import REPORT_SCHEMA
 from jobs.operators.scan_tasks import ScanTasks
 from jobs.operators.scanned import Scanned, StatelessScan, shares_of
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.schemas import arrow_schema, schema_with_kind
 from jobs.operators.spec import FAILED, RowRule, StatelessSpec
 from jobs.operators.stateless_task import StatelessTask
 from jobs.operators.stepped import ArrowFunction, Part, Stepped, SteppedWork, rows_of
@@ -40,9 +41,17 @@ def stateless_job(
 
 
 def _written(spec: StatelessSpec, rows: Mapping[int, DataFrame], run: ArrowFunction) -> DataFrame:
-    columns = in_schema(reduce(DataFrame.unionByName, rows.values()), spec.schema)
+    every, schema = list(rows.values()), spec.schema
+    if spec.emits_changes:
+        every, schema = [_as_changes(each) for each in every], schema_with_kind(schema)
+    columns = in_schema(reduce(DataFrame.unionByName, every), schema)
     marked = columns if spec.quarantine is None else columns.withColumn(FAILED, failed_rules(spec.rules))
     return marked.mapInArrow(run, REPORT_SCHEMA)
+
+
+def _as_changes(rows: DataFrame) -> DataFrame:
+    """Return the changes: those of a changelog as they are, and rows of an append-only stream as inserts."""
+    return rows if KIND in rows.columns else rows.withColumn(KIND, F.lit(INSERT))
 
 
 def failed_rules(rules: Sequence[RowRule]) -> Column:
@@ -72,5 +81,6 @@ def _task(spec: StatelessSpec, writer: StagedFiles) -> StatelessTask:
         partitioned_by=() if spec.table is None else spec.table.partitioned_by,
         channel=ProtocolPaths(writer.job).channel(spec.vertex) if spec.emits else None,
         emits=spec.emits,
+        emits_changes=spec.emits_changes,
         quarantine=None if spec.quarantine is None else spec.quarantine.name,
     )

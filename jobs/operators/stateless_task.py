@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import TableName
+from jobs.operators.changes import ADDING, KIND, with_kind
 from jobs.operators.reports import TaskReport, report_batch
 from jobs.operators.worker_heap import freeze_imports
 from jobs.sinks.staged_files import StagedFiles
@@ -17,7 +18,8 @@ from jobs.sinks.staged_files import StagedFiles
 class StatelessTask:
     """All that a task needs. `failed` names the column with the failed rules; None without rules.
 
-    All rows go to `table` if there is one, laid out by `partitioned_by`. Else they go to `channel`, else nowhere.
+    All rows go to `table` if there is one, laid out by `partitioned_by`. Else they go to `channel`, else nowhere. If it
+    `emits_changes`, the rows have a kind. All changes go to `channel`, and the rows that are added to `table`.
     """
 
     writer: StagedFiles
@@ -28,6 +30,7 @@ class StatelessTask:
     emits: bool
     quarantine: TableName | None
     partitioned_by: tuple[str, ...] = ()
+    emits_changes: bool = False
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows and yield one report; yield nothing for a Spark partition without rows."""
@@ -42,23 +45,32 @@ class StatelessTask:
             yield from report_batch(self._write(pa.Table.from_batches(received)))
 
     def _write(self, rows: pa.Table) -> TaskReport:
-        written = self._write_all(rows)
+        kept = _added(rows) if self.emits_changes else rows
+        written = self._write_all(kept)
+        changes = self._write_changes(rows)
         staged = [(self.table, file) for file in written if self.table is not None]
-        failed = self._write_failed(rows)
+        failed = self._write_failed(kept)
+        emitted = changes if self.emits_changes else written
         return TaskReport(
             subtask=0,
-            emitted=written if self.emits else (),
+            emitted=emitted if self.emits else (),
             staged=(*staged, *failed),
             work=self.writer.watch.work(rows.num_rows),
         )
 
     def _write_all(self, rows: pa.Table) -> tuple[FileHandle, ...]:
-        place = self.table or self.channel
-        if place is None:
+        place = self.table if self.emits_changes else self.table or self.channel
+        if place is None or not rows.num_rows:
             return ()
         return self.writer.write_partitions(
             place, rows.select(self.schema.names).cast(self.schema), self.partitioned_by
         )
+
+    def _write_changes(self, rows: pa.Table) -> tuple[FileHandle, ...]:
+        if not self.emits_changes or self.channel is None:
+            return ()
+        schema = with_kind(self.schema)
+        return (self.writer.write(self.channel, rows.select(schema.names).cast(schema)),)
 
     def _write_failed(self, rows: pa.Table) -> tuple[tuple[TableName, FileHandle], ...]:
         if self.quarantine is None or self.failed is None:
@@ -68,3 +80,8 @@ class StatelessTask:
             return ()
         schema = self.schema.append(pa.field(self.failed, pa.string()))
         return ((self.quarantine, self.writer.write(self.quarantine, failed.cast(schema))),)
+
+
+def _added(changes: pa.Table) -> pa.Table:
+    """Return the rows that are added, without their kinds."""
+    return changes.filter(pc.is_in(changes.column(KIND), pa.array(ADDING))).drop_columns(KIND)

@@ -23,10 +23,10 @@ from jobs.operators.changes import KIND
 from jobs.operators.schemas import quoted
 from jobs.pipeline.columns import require_columns, require_free, require_keys, require_ordered, require_unique
 from jobs.pipeline.database_changes import require_order, told_by_rows
-from jobs.pipeline.declarations import AppliedVertex
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_id
 from jobs.pipeline.streams import Stream
+from jobs.pipeline.vertices import AppliedVertex
 from jobs.sources.port import POSITION_COLUMN
 
 

@@ -1,7 +1,7 @@
 """Says what the vertex whose direct output a stream is may still do: write a table, or have its table described."""
 
-from jobs.pipeline.declarations import Declared, KeyedVertex, OutputTable, SourceVertex, StagedVertex
 from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.vertices import Declared, KeyedVertex, OutputTable, SourceVertex, StagedVertex
 
 
 def with_table(vertex: Declared | None, where: str) -> tuple[StagedVertex | KeyedVertex, OutputTable]:

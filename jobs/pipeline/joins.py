@@ -5,11 +5,11 @@ from typing import Literal
 from checkpointing.identifiers import vertex_id
 from jobs.operators.join import LEFT, RIGHT, JoinType, join_schema
 from jobs.pipeline.columns import require_unique
-from jobs.pipeline.declarations import JoinVertex
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_id
 from jobs.pipeline.streams import KeyedStream, Stream
 from jobs.pipeline.updates import changes_taken
+from jobs.pipeline.vertices import JoinVertex
 
 
 def join(
@@ -25,7 +25,7 @@ def join(
     A row has the keys by their left names, then the other columns of the left rows and those of the right ones. A semi
     join has the left rows with a match, an anti join those without, both without right columns. State keeps the rows of
     both sides. An inner or semi join of append-only streams is append-only. All others are changelogs: only
-    `aggregate` and `join` can take their rows. `renamed_from` is the id that the vertex had before.
+    `aggregate`, `join`, `top` and `union` can take their rows. `renamed_from` is the id that the vertex had before.
     Raises InvalidNameError, and InvalidPipelineError for a column that both sides have, keys of different types, or
     updates that lost their kind.
     """

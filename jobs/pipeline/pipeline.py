@@ -3,11 +3,12 @@
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import job_name, vertex_id
 from jobs.pipeline.columns import require_unique
-from jobs.pipeline.declarations import Declarations, Declared, SourceVertex
+from jobs.pipeline.declarations import Declarations
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_id
 from jobs.pipeline.ports import DEFAULT_TIMEOUT_S, CheckpointListener, DeclaredHook, MasterHook, Report, declared_hook
 from jobs.pipeline.streams import Stream
+from jobs.pipeline.vertices import Declared, SourceVertex
 from jobs.sources.belonging import introduce
 from jobs.sources.port import Source, read_schema, source_of_cuts
 

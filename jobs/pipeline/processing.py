@@ -11,9 +11,9 @@ from checkpointing.identifiers import VertexId, output_name, vertex_id
 from jobs.operators.functions import KeyedFunction, MergesPartials
 from jobs.operators.meanings import InvalidStateVersionError, process_meanings
 from jobs.pipeline.columns import require_free, require_unique
-from jobs.pipeline.declarations import Declared, Input, ProcessVertex
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_columns, former_id
+from jobs.pipeline.vertices import Declared, Input, ProcessVertex
 
 NO_OUTPUTS: Final[Mapping[str, StructType]] = MappingProxyType({})
 

@@ -10,8 +10,8 @@ from jobs.operators.spec import Chain, RowRule, TaskSteps, TextSteps
 from jobs.operators.stateless_job import failed_rules, in_task
 from jobs.operators.task_rules import NullRule
 from jobs.pipeline.columns import require_columns
-from jobs.pipeline.declarations import OutputTable
 from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.vertices import OutputTable
 from jobs.quality.expectation import Expectation, InvalidExpectationError, Suite
 from jobs.quality.rules import compile_row_rule, null_rule
 

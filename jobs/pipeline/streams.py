@@ -26,18 +26,7 @@ from jobs.pipeline.columns import (
     require_ordered,
     require_unique,
 )
-from jobs.pipeline.declarations import (
-    AggregateVertex,
-    Declarations,
-    Declared,
-    EnrichVertex,
-    Input,
-    KeyedVertex,
-    OutputTable,
-    RowCheck,
-    StagedVertex,
-    Step,
-)
+from jobs.pipeline.declarations import Declarations
 from jobs.pipeline.direct import unkept_keyed_vertex, unkept_union, with_table
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_columns, former_id, former_table, require_id_of_its_own
@@ -47,6 +36,17 @@ from jobs.pipeline.steps import dropped, selected, with_column
 from jobs.pipeline.tables import NOTHING, append_table, description_of, upsert_table
 from jobs.pipeline.unions import union_vertex
 from jobs.pipeline.updates import changes_taken, require_append_only_right
+from jobs.pipeline.vertices import (
+    AggregateVertex,
+    Declared,
+    EnrichVertex,
+    Input,
+    KeyedVertex,
+    OutputTable,
+    RowCheck,
+    StagedVertex,
+    Step,
+)
 from jobs.quality.expectation import Expectation
 from jobs.sinks.port import Sink, UpsertSink
 from jobs.state.files import NONE_RENAMED
@@ -96,12 +96,13 @@ class Stream:
     def union(self, *others: "Stream", id: str, renamed_from: str | None = None) -> "Stream":
         """Return the rows of this stream and the others together. Vertex `id` writes them to files once.
 
-        All streams need the same columns, in any order. Raises InvalidNameError, and InvalidPipelineError for streams
+        All streams need the same columns, in any order. If one is a changelog, the union is one too: `aggregate`,
+        `join`, `top` and another union take its changes. Raises InvalidNameError, and InvalidPipelineError for streams
         of other columns or of another pipeline. `renamed_from` is the id that the vertex had before.
         """
         if any(other.declarations is not self.declarations for other in others):
             raise InvalidPipelineError(f"vertex {id}: the streams belong to two pipelines")
-        vertex = union_vertex(id, [each.as_input() for each in (self, *others)], renamed_from)
+        vertex = union_vertex(id, [each.as_input() for each in (self, *others)], self.declarations, renamed_from)
         return _declared(self.declarations, vertex)
 
     # -------------------------------------------------------------- tables

@@ -20,9 +20,9 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, table_name
 from jobs.operators.named_outputs import OUTPUT
 from jobs.pipeline.columns import require_columns, require_keys, require_unique
-from jobs.pipeline.declarations import KeyedVertex, OutputTable, former_names_of_columns, keys_of_rows
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_table, require_no_key
+from jobs.pipeline.vertices import KeyedVertex, OutputTable, former_names_of_columns, keys_of_rows
 from jobs.sinks.description import Description
 from jobs.sinks.port import Sink, UpsertSink
 

@@ -11,11 +11,11 @@ from jobs.operators.changes import KIND
 from jobs.operators.counted_rows import TIMES
 from jobs.operators.top_rows import ROWS, Order, TopRows, top_output
 from jobs.pipeline.columns import require_free, require_ordered, require_unique
-from jobs.pipeline.declarations import TopVertex
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_id
 from jobs.pipeline.streams import KeyedStream, Stream
 from jobs.pipeline.updates import changes_taken
+from jobs.pipeline.vertices import TopVertex
 
 _DIRECTIONS: Final = {" desc": True, " asc": False}
 

@@ -6,8 +6,9 @@ from checkpointing.identifiers import VertexId
 from jobs.operators.changes import KIND
 from jobs.operators.changing import ROWS
 from jobs.pipeline.columns import require_unique
-from jobs.pipeline.declarations import Declarations, Input
+from jobs.pipeline.declarations import Declarations
 from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.vertices import Input
 
 
 def changes_taken(where: str, declarations: Declarations, reads: Input, columns: Iterable[str]) -> tuple[VertexId, ...]:

@@ -13,17 +13,10 @@ from checkpointing.metadata.paths import table_of_state
 from checkpointing.renames import unclear_rename
 from jobs.operators.schemas import arrow_schema, delta_columns
 from jobs.operators.spec import KeyedSpec, StagedTable, VertexPlan
-from jobs.pipeline.declarations import (
-    Declared,
-    OutputTable,
-    SourceVertex,
-    inputs_of,
-    named_outputs_of,
-    tables_of,
-    vertices_of_changes,
-)
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.pipeline import Pipeline
+from jobs.pipeline.vertices import Declared, OutputTable, SourceVertex, inputs_of, named_outputs_of, tables_of
+from jobs.planner.changelogs import Changelogs, changelogs, keyed_changelogs
 from jobs.planner.job_plan import JobPlan
 from jobs.planner.staging import stage_shared_sources
 from jobs.planner.vertices import Around, vertex_plan
@@ -46,11 +39,12 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
     _require_all_read(pipeline.name, vertices)
     _require_counted_sources(vertices, used)
     _require_whole_cuts(vertices, used)
-    _require_changes_once(vertices, used)
+    taken = changelogs(vertices)
+    _require_changes_once(taken, used)
     around = Around(
         vertices={vertex.id: vertex for vertex in vertices},
         read=frozenset(reads.origin for vertex in vertices for reads in inputs_of(vertex) if reads.output is None),
-        changelogs=frozenset(name for vertex in vertices for name in vertices_of_changes(vertex)),
+        changelogs=taken,
         parallelism=pipeline.parallelism if parallelism is None else parallelism,
         max_parallelism=used.max_parallelism,
         backend=_backend(used),
@@ -59,7 +53,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
     sources = [vertex for vertex in vertices if isinstance(vertex, SourceVertex)]
     suites = _suites(vertices)
     graph = JobGraph(
-        tuple(_graph_vertex(pipeline.name, vertex, plans, suites) for vertex in vertices),
+        tuple(_graph_vertex(pipeline.name, vertex, plans, suites, around) for vertex in vertices),
         tuple(edge for vertex in vertices for edge in _edges_into(vertex)),
         tuple(Hook(declared.name, declared.timeout_ms) for declared in pipeline.hooks),
     )
@@ -134,9 +128,9 @@ def _require_whole_cuts(vertices: Sequence[Declared], config: CheckpointConfig) 
         )
 
 
-def _require_changes_once(vertices: Sequence[Declared], config: CheckpointConfig) -> None:
+def _require_changes_once(taken: Changelogs, config: CheckpointConfig) -> None:
     """Raise InvalidPipelineError if a crash could let a vertex take the same row back twice."""
-    taking = [vertex.id for vertex in vertices if vertices_of_changes(vertex)]
+    taking = sorted(name for name, of in taken.items() if of)
     if taking and config.mode is not CheckpointingMode.EXACTLY_ONCE:
         raise InvalidPipelineError(
             f"vertex {taking[0]}: it takes changes, and with mode {config.mode.value} it could take a row back "
@@ -145,7 +139,11 @@ def _require_changes_once(vertices: Sequence[Declared], config: CheckpointConfig
 
 
 def _graph_vertex(
-    job: JobName, vertex: Declared, plans: Mapping[VertexId, VertexPlan], suites: Mapping[TableName, Suite]
+    job: JobName,
+    vertex: Declared,
+    plans: Mapping[VertexId, VertexPlan],
+    suites: Mapping[TableName, Suite],
+    around: Around,
 ) -> Vertex:
     before = vertex.renamed_from
     if isinstance(vertex, SourceVertex):
@@ -182,7 +180,7 @@ def _graph_vertex(
             meanings=spec.meanings,
             renamed_from=before,
             columns_renamed_from=spec.columns_renamed_from,
-            changes_of=vertices_of_changes(vertex),
+            changes_of=keyed_changelogs(vertex.id, around.vertices, around.changelogs),
             outputs_read=_outputs_read(vertex),
         )
     read = _outputs_read(vertex)

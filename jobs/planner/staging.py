@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from checkpointing.identifiers import VertexId, vertex_id
-from jobs.pipeline.declarations import Declared, Input, SourceVertex, StagedVertex, Step, inputs_of
+from jobs.pipeline.vertices import Declared, Input, SourceVertex, StagedVertex, Step, inputs_of
 
 SUFFIX = "_staged"
 

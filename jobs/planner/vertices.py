@@ -28,7 +28,8 @@ from jobs.operators.spec import (
     VertexPlan,
     quarantine_schema,
 )
-from jobs.pipeline.declarations import (
+from jobs.pipeline.steps import in_turn
+from jobs.pipeline.vertices import (
     AggregateVertex,
     AppliedVertex,
     Declared,
@@ -40,14 +41,13 @@ from jobs.pipeline.declarations import (
     ProcessVertex,
     SourceVertex,
     StagedVertex,
-    TakesChanges,
     TopVertex,
     former_names_of_columns,
     inputs_of,
     named_outputs_of,
-    vertices_of_changes,
+    puts_out_changes,
 )
-from jobs.pipeline.steps import in_turn
+from jobs.planner.changelogs import Changelogs
 from jobs.state.backends import StateBackend
 
 
@@ -57,12 +57,12 @@ class Around:
 
     A vertex of which only named outputs are read is not among those that are `read`.
 
-    `changelogs` are the vertices whose changes another one takes.
+    `changelogs` has the vertices whose changes each vertex takes.
     """
 
     vertices: Mapping[VertexId, Declared]
     read: frozenset[VertexId]
-    changelogs: frozenset[VertexId]
+    changelogs: Changelogs
     parallelism: int
     max_parallelism: int
     backend: StateBackend
@@ -70,7 +70,7 @@ class Around:
 
 def vertex_plan(vertex: StagedVertex | KeyedVertex, around: Around) -> VertexPlan:
     """Return the vertex's plan; raise InvalidSpecError, naming the vertex, if no job can run it."""
-    taken = vertices_of_changes(vertex)
+    taken = around.changelogs[vertex.id]
     inputs = tuple(_input_plan(reads, around, takes_changes=reads.origin in taken) for reads in inputs_of(vertex))
     return VertexPlan(_spec(vertex, around), inputs)
 
@@ -83,7 +83,7 @@ def _input_plan(reads: Input, around: Around, *, takes_changes: bool) -> InputPl
     origin = around.vertices[reads.origin]
     reader = origin.source if isinstance(origin, SourceVertex) else None
     chain = in_turn([step.chain for step in reads.steps])
-    of_changes = isinstance(origin, TakesChanges | AppliedVertex)
+    of_changes = puts_out_changes(origin)
     outputs = named_outputs_of(origin)
     rows = origin.rows if reads.output is None else outputs[reads.output]
     return InputPlan(rows, reader, chain, of_changes, takes_changes, reads.output, tuple(outputs))
@@ -98,7 +98,7 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
         "max_parallelism": around.max_parallelism,
         "table": _staged_table(vertex.table, vertex.rows),
         "emits": vertex.id in around.read,
-        "emits_changes": vertex.id in around.changelogs,
+        "emits_changes": _is_taken(vertex.id, around),
         "backend": around.backend,
         "columns_renamed_from": former_names_of_columns(vertex),
     }
@@ -149,13 +149,23 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
 
 def _stateless_spec(vertex: StagedVertex, around: Around) -> StatelessSpec:
     table, check = _staged_table(vertex.table, vertex.rows), vertex.check
-    emits = vertex.id in around.read
+    emits, changes = vertex.id in around.read, _is_taken(vertex.id, around)
     if check is None:
-        return StatelessSpec(vertex=vertex.id, schema=vertex.rows, table=table, emits=emits)
+        return StatelessSpec(vertex=vertex.id, schema=vertex.rows, table=table, emits=emits, emits_changes=changes)
     quarantine = StagedTable(check.quarantine, TableMode.APPEND, quarantine_schema(vertex.rows))
     return StatelessSpec(
-        vertex=vertex.id, schema=vertex.rows, table=table, rules=check.rules, quarantine=quarantine, emits=emits
+        vertex=vertex.id,
+        schema=vertex.rows,
+        table=table,
+        rules=check.rules,
+        quarantine=quarantine,
+        emits=emits,
+        emits_changes=changes,
     )
+
+
+def _is_taken(name: VertexId, around: Around) -> bool:
+    return any(name in taken for taken in around.changelogs.values())
 
 
 def _staged_table(table: OutputTable | None, rows: StructType) -> StagedTable | None:

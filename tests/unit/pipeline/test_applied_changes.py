@@ -92,7 +92,7 @@ def test_a_step_that_cannot_take_a_row_back_is_refused():
     graph = plan(pipeline).graph
     assert graph.vertex("sizes").changes_of == graph.vertex("joined").changes_of == ("applied",)
     with pytest.raises(InvalidPipelineError, match="its rows are those of apply_changes 'applied'"):
-        table.union(rows, id="both")
+        table.table("silver/kept", id="kept")
 
 
 def of_database(*without):

@@ -56,7 +56,7 @@ def test_a_semi_join_has_the_left_columns_and_an_anti_join_takes_rows_back():
         (lambda joined: joined.table("silver/joined"), "join 'joined' takes rows back"),
         (lambda joined: joined.upsert("gold/joined"), "join 'joined' takes rows back"),
         (lambda joined: joined.table("silver/joined", id="kept"), "those of join 'joined'"),
-        (lambda joined: joined.union(joined, id="both"), "those of join 'joined'"),
+        (lambda joined: joined.union(joined, id="both").table("silver/both"), "a stream of this union takes rows back"),
     ],
 )
 def test_a_step_that_cannot_take_a_row_back_is_refused(follow, said):

@@ -60,8 +60,8 @@ def test_aggregates_joins_and_top_take_the_changes_of_first_rows():
     [
         (2, lambda first: first.upsert("gold/first"), "no column of its 2 rows of a key is known to be unique"),
         (2, lambda first: first.table("gold/first"), 'Number them, as in row_number="nth"'),
-        (2, lambda first: first.union(first, id="both"), "those of top 'first', which takes rows back"),
-        (1, lambda first: first.union(first, id="both"), "write the stream of 'first' with upsert"),
+        (2, lambda first: first.table("gold/first", id="kept"), "those of top 'first', which takes rows back"),
+        (1, lambda first: first.table("gold/first", id="kept"), "write the stream of 'first' with upsert"),
         (1, lambda first: first.table("gold/first"), "top 'first' takes rows back, which an append table cannot do"),
         (1, lambda first: first.upsert("gold/first", keys=["key", "value"]), r"leave out keys=\['key', 'value'\]"),
     ],
@@ -105,6 +105,6 @@ def test_an_unknown_word_is_refused_and_case_of_a_direction_does_not_count():
 def test_updates_that_lost_their_kind_are_refused():
     """A vertex between the aggregate and the top rows passes on new rows only."""
     _, counted, _ = streams()
-    passed = counted.union(counted, id="passed")
+    passed = counted.table("silver/passed", id="passed")
     with pytest.raises(InvalidPipelineError, match="vertex first: its rows are updates of the aggregate 'counted'"):
         top(passed.key_by("key"), "first", n=1, order_by="n")

@@ -27,15 +27,46 @@ def test_a_union_is_one_vertex_with_an_edge_from_each_stream():
     assert ["left", "right"] == [edge.upstream for edge in graph.upstream("both")]
 
 
-def test_a_union_of_updates_carries_updates():
-    """It cannot be aggregated again, whichever of the streams has the updates."""
-    pipeline = Pipeline("example")
+def counts_and_rows(pipeline):
+    """Return a changelog and an append-only stream of the same columns (key, n)."""
     left, right = two(pipeline)
     counted = left.key_by("key").aggregate("per_key", n=count())
-    rows = right.with_column("n", "1", LongType()).select("key", "n")
-    for place, both in enumerate((counted.union(rows, id="one"), rows.union(counted, id="other"))):
-        with pytest.raises(InvalidPipelineError, match="its rows are updates of the aggregate 'per_key'"):
-            both.key_by("key").aggregate(f"again_{place}", total=sum_of("n"))
+    return counted, right.with_column("n", "1", LongType()).select("key", "n")
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["changelog first", "changelog last"])
+def test_a_union_passes_changes_on_if_somebody_takes_them(first):
+    """The keyed vertices on both sides of it begin together. Both put out changes, and so does a union of the union."""
+    pipeline = Pipeline("example")
+    counted, rows = counts_and_rows(pipeline)
+    both = counted.union(rows, id="both") if first else rows.union(counted, id="both")
+    both.union(rows, id="all").key_by("n").aggregate("sizes", keys=count()).upsert("gold/sizes")
+    planned = plan(pipeline)
+    assert all(planned.vertices[name].spec.emits_changes for name in ("per_key", "both", "all"))
+    assert [reads.takes_changes for reads in planned.vertices["both"].inputs] == [first, not first]
+    assert planned.graph.vertex("sizes").changes_of == ("per_key",)
+    assert planned.graph.vertex("all").changes_of == ()
+
+
+def test_a_union_whose_changes_nobody_takes_has_new_rows_only():
+    """Its table holds each update of the aggregate as a row, as the aggregate's own append table would."""
+    pipeline = Pipeline("example")
+    counted, rows = counts_and_rows(pipeline)
+    counted.union(rows, id="both").table("silver/both")
+    planned = plan(pipeline)
+    assert not any(planned.vertices[name].spec.emits_changes for name in ("per_key", "both"))
+    assert not any(reads.takes_changes for reads in planned.vertices["both"].inputs)
+
+
+def test_a_union_of_a_changelog_with_updates_that_lost_their_kind_is_refused():
+    """Somebody who takes its changes would count the second stream's updates as rows."""
+    counted, _ = counts_and_rows(Pipeline("example"))
+    kept = counted.table("silver/kept", id="kept")
+    with pytest.raises(InvalidPipelineError, match="vertex both: its rows are updates of the aggregate 'per_key'"):
+        counted.union(kept, id="both")
+    lost = kept.union(kept, id="lost")
+    with pytest.raises(InvalidPipelineError, match="vertex again: its rows are updates of the aggregate 'per_key'"):
+        lost.key_by("key").aggregate("again", total=sum_of("n"))
 
 
 REFUSED = {

@@ -75,7 +75,6 @@ def test_without_a_reader_of_changes_nobody_puts_them_out():
     [
         pytest.param(lambda: per_key().drop("top").table("silver/n", id="kept"), id="a table of its own vertex"),
         pytest.param(lambda: per_key().check_rows(NOT_NULL, quarantine="q/n", id="kept"), id="check_rows"),
-        pytest.param(lambda: (rows := per_key()).union(rows, id="kept"), id="union"),
     ],
 )
 def test_updates_that_lost_their_kind_are_refused(updates):
@@ -99,7 +98,6 @@ def test_columns_of_ours_are_refused():
 DELETES = {
     "append table": lambda rows: rows.table("silver/n"),
     "append table of its own vertex": lambda rows: rows.table("silver/n", id="kept"),
-    "union": lambda rows: rows.union(rows, id="both"),
     "check_rows": lambda rows: rows.check_rows(
         Expectation("expect_column_values_to_not_be_null", {"column": "total"}), quarantine="q/n", id="checked"
     ),
@@ -116,6 +114,24 @@ def test_a_step_that_takes_no_row_back_is_refused_by_name(step):
     """It would keep rows that were deleted. The message names the aggregate and the steps that could."""
     with pytest.raises(InvalidPipelineError, match=r"aggregate 'per_split'.* takes changes and so deletes rows"):
         step(again(per_key()))
+
+
+OF_A_UNION = {
+    "append table": lambda both: both.table("silver/n"),
+    "append table of its own vertex": lambda both: both.table("silver/n", id="kept"),
+    "check_rows": lambda both: both.check_rows(NOT_NULL, quarantine="q/n"),
+    "upsert": lambda both: both.upsert("gold/n"),
+    "process": lambda both: both.key_by("split").process("p", Differences(), state=STATE, output=OUTPUT),
+}
+
+
+@pytest.mark.parametrize("step", OF_A_UNION.values(), ids=list(OF_A_UNION))
+def test_a_step_that_takes_no_row_back_is_refused_after_a_union_too(step):
+    """A union passes on the rows that its streams take back."""
+    rows = again(per_key()).with_column("n", "total", LongType())
+    said = "a stream of this union takes rows back|union 'both', which .*this step cannot|only the direct output of a"
+    with pytest.raises(InvalidPipelineError, match=said):
+        step(rows.union(rows, id="both"))
 
 
 def test_a_crash_may_not_take_a_row_back_twice():

@@ -1,0 +1,260 @@
+"""The vertices of a pipeline as data: sources, streams that are written to files, and keyed operators."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql.types import StructType
+
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import TableName, VertexId
+from jobs.operators.aggregate import Aggregate
+from jobs.operators.applied_changes import AppliedChanges
+from jobs.operators.functions import KeyedFunction
+from jobs.operators.join import JoinType
+from jobs.operators.spec import Chain, RowRule
+from jobs.operators.top_rows import TopRows
+from jobs.pipeline.failures import InvalidPipelineError
+from jobs.quality.expectation import Suite
+from jobs.sinks.description import NOTHING_SAID, Description
+from jobs.sinks.port import Sink, UpsertSink
+from jobs.sources.port import Source
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One stateless step and the schema after it. Readers of one stream share its step objects."""
+
+    chain: Chain
+    schema: StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What a vertex reads: the rows of `origin` after these steps; `schema` is theirs then.
+
+    `output` is the named output of `origin` whose rows they are. None: its own output.
+    """
+
+    origin: VertexId
+    steps: tuple[Step, ...]
+    schema: StructType
+    keys: tuple[str, ...] = ()
+    output: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTable:
+    """The table that a vertex writes; `suite` judges what was appended to it since the last checkpoint."""
+
+    name: TableName
+    mode: TableMode
+    keys: tuple[str, ...] = ()
+    suite: Suite | None = None
+    renamed_from: TableName | None = None
+    sink: Sink | UpsertSink | None = None
+    """The outside sink: a `Sink` of an append table, an `UpsertSink` of an upsert table."""
+    says: Description = NOTHING_SAID
+    """The comments and properties that the table gets."""
+    partitioned_by: tuple[str, ...] = ()
+    """The columns by which the table is laid out."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidPipelineError for something that is no sink, or if the table is renamed too.
+
+        The first checkpoint after a rename publishes the whole table, and the sink would get all its rows again.
+        """
+        wanted = Sink if self.mode is TableMode.APPEND else UpsertSink
+        if self.sink is not None and not isinstance(self.sink, wanted):
+            raise InvalidPipelineError(
+                f"table {self.name}: {self.sink!r} is no sink of {self.mode.value} tables; derive it from "
+                f"tidemark.{wanted.__name__}"
+            )
+        if self.sink is not None and self.renamed_from is not None:
+            raise InvalidPipelineError(f"table {self.name}: with a sink it must keep its name {self.renamed_from}")
+
+
+@dataclass(frozen=True, slots=True)
+class RowCheck:
+    """Row rules and where the rows that fail one go."""
+
+    rules: tuple[RowRule, ...]
+    quarantine: TableName
+    renamed_from: TableName | None = None
+    """What the quarantine was called before."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceVertex:
+    """A source; `rows` has its columns, split and position included."""
+
+    id: VertexId
+    source: Source
+    rows: StructType
+    rows_per_epoch: int | None = None
+    renamed_from: VertexId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedVertex:
+    """A stream, or a union of streams, that is written to files once. All later vertices read these files.
+
+    A union passes changes on: it has the inputs' vertices that put out some in `changes_of`. It `takes_back` rows if
+    one of them does.
+    """
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    table: OutputTable | None = None
+    check: RowCheck | None = None
+    renamed_from: VertexId | None = None
+    changes_of: tuple[VertexId, ...] = ()
+    takes_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateVertex:
+    """Aggregates by key. `columns_renamed_from` are old names of its columns, by the new ones.
+
+    If its input is another aggregate or a join, it takes the changes of that one's rows.
+    """
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    aggregates: tuple[Aggregate, ...]
+    table: OutputTable | None = None
+    renamed_from: VertexId | None = None
+    columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
+    changes_of: tuple[VertexId, ...] = ()
+    """The vertex whose changes it takes, if its input is a changelog."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnrichVertex:
+    """The first input's rows, each with these columns of the second input's row of its key: the first or the latest."""
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    columns: tuple[str, ...]
+    latest_by: str | None = None
+    table: OutputTable | None = None
+    renamed_from: VertexId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessVertex:
+    """A keyed process function; `state` has the key columns, then the function's own; `outputs` are the named ones.
+
+    `columns_renamed_from` are old names of columns of its state and its output, by the new ones.
+    """
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    function: KeyedFunction
+    state: StructType
+    table: OutputTable | None = None
+    renamed_from: VertexId | None = None
+    columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, StructType] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinVertex:
+    """The joined rows of two inputs; `changes_of` are the inputs' vertices whose changes it takes."""
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    how: JoinType
+    table: OutputTable | None = None
+    renamed_from: VertexId | None = None
+    changes_of: tuple[VertexId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedVertex:
+    """The table that the changes of its input make: one row for each key, or one for each version of it."""
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    function: AppliedChanges
+    table: OutputTable | None = None
+    renamed_from: VertexId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopVertex:
+    """The first rows of each key; `changes_of` is the vertex whose changes it takes, if its input is a changelog."""
+
+    id: VertexId
+    inputs: tuple[Input, ...]
+    rows: StructType
+    function: TopRows
+    table: OutputTable | None = None
+    renamed_from: VertexId | None = None
+    changes_of: tuple[VertexId, ...] = ()
+
+
+TakesChanges = AggregateVertex | JoinVertex | TopVertex
+KeyedVertex = TakesChanges | AppliedVertex | EnrichVertex | ProcessVertex
+Declared = SourceVertex | StagedVertex | KeyedVertex
+
+
+def inputs_of(vertex: Declared) -> tuple[Input, ...]:
+    """Return what a vertex reads; a source reads no vertex."""
+    return () if isinstance(vertex, SourceVertex) else vertex.inputs
+
+
+def named_outputs_of(vertex: Declared) -> Mapping[str, StructType]:
+    """Return the columns of a vertex's named outputs."""
+    return vertex.outputs if isinstance(vertex, ProcessVertex) else {}
+
+
+def former_names_of_columns(vertex: Declared) -> Mapping[str, str]:
+    """Return the old names of a vertex's renamed columns, by the new ones."""
+    return vertex.columns_renamed_from if isinstance(vertex, AggregateVertex | ProcessVertex) else {}
+
+
+def tables_of(vertex: Declared) -> Iterator[tuple[TableName, TableName | None]]:
+    """Yield the output tables that a vertex writes, each with the name that it had before it was renamed."""
+    if isinstance(vertex, SourceVertex):
+        return
+    if vertex.table is not None:
+        yield vertex.table.name, vertex.table.renamed_from
+    if isinstance(vertex, StagedVertex) and vertex.check is not None:
+        yield vertex.check.quarantine, vertex.check.renamed_from
+
+
+def deletes_rows(vertex: Declared) -> bool:
+    """Return whether a row of this vertex may go without a new one in its place."""
+    match vertex:
+        case AggregateVertex():
+            return bool(vertex.changes_of)
+        case AppliedVertex() | TopVertex():
+            return True
+        case JoinVertex():
+            return bool(vertex.changes_of) or vertex.how.takes_back
+        case StagedVertex():
+            return vertex.takes_back
+        case _:
+            return False
+
+
+def puts_out_changes(vertex: Declared) -> bool:
+    """Return whether a vertex can put out changes: an aggregate can, and any other that may take a row back."""
+    return isinstance(vertex, AggregateVertex) or deletes_rows(vertex) or is_union_of_changes(vertex)
+
+
+def is_union_of_changes(vertex: Declared) -> bool:
+    """Return whether a vertex is a union of which one stream is a changelog."""
+    return isinstance(vertex, StagedVertex) and bool(vertex.changes_of)
+
+
+def keys_of_rows(vertex: KeyedVertex) -> tuple[str, ...]:
+    """Return the columns that tell the rows of a keyed vertex apart, unless the user names others."""
+    named = vertex.function.table_keys if isinstance(vertex, AppliedVertex | TopVertex) else ()
+    return named or vertex.inputs[0].keys
