@@ -25,8 +25,8 @@ _ROWS: Final = pl.Schema({"k": pl.Int64(), "v": pl.Int64(), SEQUENCE: pl.Int64()
 _CHANGE: Final = pl.Struct({name: _ROWS[name] for name in (SEQUENCE, DELETES, "v")})
 _STATE: Final = pl.Schema({"k": pl.Int64(), HISTORY: pl.List(_CHANGE)})
 
-Change = tuple[int, int, int, bool]
-"""(key, value, place in the order, whether it deletes the key)."""
+Change = tuple[int, tuple[int, ...], int, bool]
+"""(key, values, place in the order, whether it deletes the key)."""
 
 
 def broken_by_applied_changes(seed: int) -> frozenset[str]:
@@ -41,7 +41,7 @@ def _broken(chance: Random, *, history: bool) -> Iterator[str]:
     state, come, folded = pl.DataFrame(schema=_STATE), list[Change](), Counter[tuple[Any, ...]]()
     for _ in range(_BATCHES):
         drawn = [*_drawn(chance, _newest(come), bound)]
-        rows = pl.DataFrame(drawn, schema=_ROWS, orient="row")
+        rows = pl.DataFrame([(key, *values, *rest) for key, values, *rest in drawn], schema=_ROWS, orient="row")
         touched = rows.select("k").unique()
         before = state.join(touched, on="k", how="semi")
         done = function.process([rows], before)
@@ -50,7 +50,7 @@ def _broken(chance: Random, *, history: bool) -> Iterator[str]:
         come += drawn
         for *row, kind in changes_of(was, done.output, function.table_keys).iter_rows():
             folded[tuple(row)] += 1 if kind in ADDING else -1
-        if {row: times for row, times in folded.items() if times} != Counter(_plain(come, history=history)):
+        if {row: times for row, times in folded.items() if times} != Counter(table_of(come, history=history)):
             yield APPLIED
         if chance.random() < 0.5:  # noqa: PLR2004 - the whole range is written now and then
             state = function.remembered(state)
@@ -74,25 +74,25 @@ def _drawn(chance: Random, newest: int, bound: int | None) -> Iterator[Change]:
     """Yield changes: in any order, or each at most `bound` older than the newest of earlier micro-batches."""
     first, last = (0, 12) if bound is None else (max(newest - bound, 0), newest + 3)
     for _ in range(chance.randint(0, 4)):
-        yield chance.randint(1, 3), chance.randint(1, 2), chance.randint(first, last), chance.random() < 0.3  # noqa: PLR2004
+        yield chance.randint(1, 3), (chance.randint(1, 2),), chance.randint(first, last), chance.random() < 0.3  # noqa: PLR2004
 
 
-def _plain(changes: Iterable[Change], *, history: bool) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of the table. Of two changes with one place a deletion counts, or else the greater value."""
+def table_of(changes: Iterable[Change], *, history: bool) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the table. Of two changes with one place a deletion counts, or else the greater values."""
     known = [*changes]
     for key in {change[0] for change in known}:
-        by_place = {at: (gone, value) for _, value, at, gone in sorted(known, key=_counts) if _ == key}
-        held = [(at, None if gone else value) for at, (gone, value) in sorted(by_place.items())]
+        by_place = {at: (gone, values) for _, values, at, gone in sorted(known, key=_counts) if _ == key}
+        held = [(at, None if gone else values) for at, (gone, values) in sorted(by_place.items())]
         if not history:
             if held[-1][1] is not None:
-                yield key, held[-1][1]
+                yield key, *held[-1][1]
             continue
         begun = [each for place, each in enumerate(held) if place == 0 or held[place - 1][1] != each[1]]
-        for (at, value), (until, _) in zip(begun, [*begun[1:], (None, None)], strict=True):
-            if value is not None:
-                yield key, value, at, until, until is None
+        for (at, values), (until, _) in zip(begun, [*begun[1:], (None, None)], strict=True):
+            if values is not None:
+                yield key, *values, at, until, until is None
 
 
-def _counts(change: Change) -> tuple[int, bool, int]:
-    _, value, at, gone = change
-    return at, gone, value
+def _counts(change: Change) -> tuple[int, bool, tuple[int, ...]]:
+    _, values, at, gone = change
+    return at, gone, values

@@ -13,6 +13,8 @@ import polars as pl
 from pyspark.sql.types import ArrayType, BooleanType, StructField, StructType
 
 from jobs.operators.functions import Processed
+from jobs.operators.unsent import UNSENT, filled
+from jobs.sources.postgres.position import ANEW
 from jobs.state.merge import KEY_GROUP
 
 HISTORY: Final = "_changes_applied"
@@ -44,10 +46,10 @@ class RefusedChangeError(Exception):
 class AppliedChanges:
     """The keyed function. `columns` are those of the table besides the keys; rows have SEQUENCE and DELETES too.
 
-    Changes of a database's table (`of_database`) have REFUSED too. There the old row of an update has the place of the
-    new one, and counts as a deletion only if the new row has another key. They come in order, so a deleted key may be
-    forgotten at once. Otherwise it may be once a change comes that is by more than `forget_deletes_after` newer, and
-    with None never.
+    Changes of a database's table (`of_database`) have REFUSED and UNSENT too. There the old row of an update has the
+    place of the new one, and counts as a deletion only if the new row has another key. They come in order. So a deleted
+    key may be forgotten at once, and a value that was not sent is that of the key's change before. Of other changes, a
+    deleted key may be forgotten once one comes that is by more than `forget_deletes_after` newer, and with None never.
     """
 
     keys: tuple[str, ...]
@@ -70,7 +72,7 @@ class AppliedChanges:
         return Processed(state=new.drop(KEY_GROUP), output=self.results(new).drop(KEY_GROUP))
 
     def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
-        """Return the changes of each key among these rows.
+        """Return the changes of each key among these rows. If values are still unknown, UNSENT says which.
 
         Raises NoSequenceError for a null in the sequence, and RefusedChangeError.
         """
@@ -79,19 +81,28 @@ class AppliedChanges:
             raise RefusedChangeError(refused[0])
         lacking = rows.filter(pl.col(SEQUENCE).is_null())
         if not lacking.is_empty():
-            key = ", ".join(f"{name}={value}" for name, value in lacking.select(self.keys).row(0, named=True).items())
             raise NoSequenceError(
-                f"the change of {key} has no value in {self.sequence_by}, so nobody knows what comes after it. Filter "
-                "such rows out before apply_changes, or name a sequence that every row has"
+                f"the change of {self._key_of(lacking)} has no value in {self.sequence_by}, so nobody knows what comes "
+                "after it. Filter such rows out before apply_changes, or name a sequence that every row has"
             )
-        return self._by_key(rows).cast({HISTORY: types[HISTORY]})
+        ordered = self._ordered(rows)
+        return self._by_key(filled(ordered, self.keys, DELETES) if self.of_database else ordered).cast(
+            {HISTORY: types[HISTORY]}
+        )
 
     def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """Return the changes of each key of the partials, `before` taken into account."""
+        """Return the changes of each key of the partials, `before` taken into account.
+
+        Raises RefusedChangeError for a value that was not sent, and that no earlier change of its key has.
+        """
         held = [KEY_GROUP, *self.keys, HISTORY]
         known = before.select(held)
-        both = pl.concat([known, partials.select(held).cast(known.schema)])
-        return self._by_key(_apart(both)).select(before.columns).cast(before.schema)
+        new = partials.cast({name: known.schema[name] for name in held}).select(*held, *_told(partials))
+        both = self._ordered(pl.concat([_apart(known), _apart(new)], how="diagonal"))
+        if UNSENT in new.columns:
+            both = filled(both, self.keys, DELETES)
+            self._require_all_known(both)
+        return self._by_key(both).select(before.columns).cast(before.schema)
 
     def remembered(self, state: pl.DataFrame) -> pl.DataFrame:
         """Return a range's state without the keys whose deletion may be forgotten.
@@ -125,8 +136,22 @@ class AppliedChanges:
         shown = ended.filter(~pl.col(DELETES)).with_columns(pl.col(VALID_TO).is_null().alias(CURRENT))
         return shown.select(KEY_GROUP, *self.keys, *self.columns, VALID_FROM, VALID_TO, CURRENT)
 
-    def _by_key(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the changes that count, a row for each key, in order.
+    def _require_all_known(self, changes: pl.DataFrame) -> None:
+        lacking = changes.filter(pl.col(UNSENT).is_not_null())
+        if not lacking.is_empty():
+            columns = ", ".join(lacking[UNSENT][0])
+            raise RefusedChangeError(
+                f"the server did not send a large value that stayed as it was, in column {columns}, and no earlier "
+                f"change of {self._key_of(lacking)} has it. Set REPLICA IDENTITY FULL for the table and {ANEW}, or "
+                "leave the column out with except_columns"
+            )
+
+    def _key_of(self, rows: pl.DataFrame) -> str:
+        """Return the key of the first row in words."""
+        return ", ".join(f"{name}={value}" for name, value in rows.select(self.keys).row(0, named=True).items())
+
+    def _ordered(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the changes in the order in which they count.
 
         Of two changes of one key with the same place, a deletion counts, else the one with the greater values. So the
         order in which they arrive does not matter. In a database's table, two such changes are the rows of one update,
@@ -134,11 +159,15 @@ class AppliedChanges:
         """
         order = [SEQUENCE, DELETES, *self.columns]
         last = [self.of_database and name == DELETES for name in order]
-        ordered = rows.sort(order, descending=last, nulls_last=False)
+        return rows.sort(order, descending=last, nulls_last=False)
+
+    def _by_key(self, ordered: pl.DataFrame) -> pl.DataFrame:
+        """Return the changes that count, a row for each key, in order. UNSENT is there if values are unknown."""
         on = [*self.keys, SEQUENCE] if self.history else list(self.keys)
         counting = ordered.unique(subset=on, keep="last", maintain_order=True)
         change = pl.struct(SEQUENCE, DELETES, *self.columns).alias(HISTORY)
-        return counting.group_by(self.keys, maintain_order=True).agg(pl.col(KEY_GROUP).first(), change)
+        unsent = [name for name in _told(counting) if counting[name].null_count() < counting.height]
+        return counting.group_by(self.keys, maintain_order=True).agg(pl.col(KEY_GROUP).first(), change, *unsent)
 
 
 def applied_state(rows: StructType, keys: Sequence[str], columns: Sequence[str]) -> StructType:
@@ -158,7 +187,12 @@ def applied_output(rows: StructType, keys: Sequence[str], columns: Sequence[str]
 
 def _apart(state: pl.DataFrame) -> pl.DataFrame:
     """Return a row for each change."""
-    return state.explode(HISTORY).unnest(HISTORY)
+    return state.explode(HISTORY, *_told(state)).unnest(HISTORY)
+
+
+def _told(changes: pl.DataFrame) -> list[str]:
+    """Return the column that says what was not sent, if it is there."""
+    return [name for name in changes.columns if name == UNSENT]
 
 
 def _alike(names: Sequence[str], rows: int) -> pl.Expr:

@@ -16,6 +16,7 @@ from jobs.operators.meanings import aggregate_meanings, applied_meanings, enrich
 from jobs.operators.schemas import schema_with_kind
 from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
 from jobs.operators.top_rows import TopRows, top_output, top_state
+from jobs.operators.unsent import UNSENT
 from jobs.state.backends import StateBackend
 
 
@@ -117,7 +118,7 @@ def join_spec(
 def applied_changes_spec(*, rows: StructType, function: AppliedChanges, **place: Unpack[KeyedPlace]) -> KeyedSpec:
     """Return the vertex that applies changes of schema `rows`. Its output is the table's new rows."""
     keys, columns = function.keys, function.columns
-    refused = (REFUSED,) if function.of_database else ()
+    refused = (REFUSED, UNSENT) if function.of_database else ()
     needed = StructType([rows[name] for name in (*keys, *columns, SEQUENCE, DELETES, *refused)])
     return KeyedSpec(
         inputs=(KeyedInput(keys=keys, schema=needed),),

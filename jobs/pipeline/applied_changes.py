@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
-from pyspark.sql.types import BooleanType, DatetimeType, IntegralType, StringType, StructField
+from pyspark.sql.types import ArrayType, BooleanType, DatetimeType, IntegralType, StringType, StructField
 
 from checkpointing.identifiers import vertex_id
 from jobs.operators.applied_changes import (
@@ -21,6 +21,7 @@ from jobs.operators.applied_changes import (
 )
 from jobs.operators.changes import KIND
 from jobs.operators.schemas import quoted
+from jobs.operators.unsent import UNSENT
 from jobs.pipeline.columns import require_columns, require_free, require_keys, require_ordered, require_unique
 from jobs.pipeline.database_changes import require_order, told_by_rows
 from jobs.pipeline.failures import InvalidPipelineError
@@ -77,13 +78,14 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
     _require_distance(where, rows[place], forget_deletes_after, by_rows=told is not None)
     function = AppliedChanges(by, tuple(kept), place, type == 2, told is not None, forget_deletes_after)  # noqa: PLR2004
     added = (VALID_FROM, VALID_TO, CURRENT) if function.history else ()
-    require_unique(where, [*rows.names, SEQUENCE, DELETES, REFUSED, HISTORY, KIND, *added])
+    require_unique(where, [*rows.names, SEQUENCE, DELETES, REFUSED, UNSENT, HISTORY, KIND, *added])
     require_free(where, rows.names)
     deletes = f"coalesce({told.deletes if told else apply_as_deletes or 'false'}, false)"
     stream = changes.with_column(DELETES, deletes, BooleanType())
     stream = stream.with_column(SEQUENCE, told.sequence if told else quoted([place]), rows[place].dataType)
     if told:
-        stream = stream.with_column(REFUSED, told.refused(kept), StringType())
+        stream = stream.with_column(REFUSED, told.refused, StringType())
+        stream = stream.with_column(UNSENT, told.unsent(kept), ArrayType(StringType()))
     output = applied_output(stream.schema, by, function.columns, history=function.history)
     before = former_id(renamed_from)
     vertex = AppliedVertex(vertex_id(id), (stream.as_input(by),), output, function, renamed_from=before)

@@ -10,7 +10,6 @@ from jobs.operators.schemas import quoted
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.sources.change_rows import BEFORE, COMMITTED_AT, DELETE, HEAD, KIND, LSN, TRUNCATE, UNCHANGED, XID
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
-from jobs.sources.postgres.position import ANEW
 
 _NOT_OF_THE_TABLE: Final = frozenset({*HEAD.names, SPLIT_COLUMN, POSITION_COLUMN})
 _OF_TRANSACTIONS: Final = (LSN, XID, COMMITTED_AT)
@@ -19,29 +18,26 @@ _TRUNCATED: Final = (
     "the table was truncated, and apply_changes cannot delete all keys at once. To go on, leave such rows out before "
     f"it, as in transform(lambda rows: rows.filter(\"{KIND} <> '{TRUNCATE}'\")). Then the keys stay in the table"
 )
-_UNSENT: Final = "the server did not send large values that an update left alone, in column "
-_WAY_OUT: Final = f". Set REPLICA IDENTITY FULL for the table and {ANEW}, or leave the column out with except_columns"
 
 
 @dataclass(frozen=True, slots=True)
 class ToldByRows:
     """What rows say of themselves, as Spark SQL: their place in the order, whether they delete, why they are refused.
 
-    `columns` are those of the table.
+    `columns` are those of the table. `refused` is null for a change that can be applied.
     """
 
     columns: tuple[str, ...]
     sequence: str
     deletes: str
 
-    def refused(self, kept: Sequence[str]) -> str:
-        """Return Spark SQL that is null for a change that can be applied to these columns, and else says why not."""
+    refused: str
+
+    def unsent(self, kept: Sequence[str]) -> str:
+        """Return Spark SQL that is null if all values of these columns were sent, and else says which were not."""
         names = ", ".join(_text(name) for name in kept)
-        unsent = f"array_join(array_intersect({UNCHANGED}, array({names})), ', ')" if kept else "''"
-        return (
-            f"CASE WHEN {KIND} = {_text(TRUNCATE)} THEN {_text(_TRUNCATED)} "
-            f"WHEN {unsent} <> '' THEN concat({_text(_UNSENT)}, {unsent}, {_text(_WAY_OUT)}) END"
-        )
+        unsent = f"array_intersect({UNCHANGED}, array({names}))" if kept else "cast(array() as array<string>)"
+        return f"CASE WHEN size({unsent}) > 0 THEN {unsent} END"
 
 
 def told_by_rows(where: str, rows: StructType, deletes: str | None) -> ToldByRows:
@@ -64,6 +60,7 @@ def told_by_rows(where: str, rows: StructType, deletes: str | None) -> ToldByRow
         columns=tuple(name for name in rows.names if name not in _NOT_OF_THE_TABLE),
         sequence=f"{quoted([POSITION_COLUMN])} + if({KIND} = {_text(BEFORE)}, 1, 0)",
         deletes=f"{KIND} IN ({_text(DELETE)}, {_text(BEFORE)})",
+        refused=f"CASE WHEN {KIND} = {_text(TRUNCATE)} THEN {_text(_TRUNCATED)} END",
     )
 
 

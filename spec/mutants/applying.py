@@ -1,17 +1,21 @@
 """Plants bugs in tables of changes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 
-from jobs.operators import applied_changes
-from jobs.operators.applied_changes import DELETES, HISTORY, SEQUENCE, VALID_TO, AppliedChanges
+from jobs.operators import applied_changes, unsent
+from jobs.operators.applied_changes import DELETES, HISTORY, REFUSED, SEQUENCE, VALID_TO, AppliedChanges
+from jobs.operators.unsent import UNSENT
 from jobs.state.merge import KEY_GROUP
 from spec.applying import APPLIED, FORGOTTEN, broken_by_applied_changes
+from spec.applying_a_database import broken_by_changes_of_a_database
 from spec.mutants.judges import Judge
 from spec.mutants.planting import Patch, mutant
 
 _APPLIED = Judge("model of tables of changes", broken_by_applied_changes, 20)
+_OF_DATABASE = Judge("model of changes of a database", broken_by_changes_of_a_database, 20)
 
 
 @mutant(APPLIED, _APPLIED)
@@ -104,3 +108,38 @@ def a_deletion_is_forgotten_one_place_too_early(patch: Patch) -> None:
         return state.filter(~(last.struct.field(DELETES) & (place <= place.max() - self.forget_deletes_after)))
 
     patch.put(AppliedChanges, "remembered", remembered)
+
+
+@mutant(APPLIED, _OF_DATABASE)
+def a_value_that_was_not_sent_is_null(patch: Patch) -> None:
+    patch.put(applied_changes, "filled", lambda changes, *_: changes.with_columns(pl.lit(None).alias(UNSENT)))
+
+
+@mutant(APPLIED, _OF_DATABASE)
+def a_value_that_was_not_sent_is_that_of_another_key(patch: Patch) -> None:
+    """The newest change before it may be one of another key."""
+    real = unsent.filled
+    patch.put(applied_changes, "filled", lambda changes, _, deletes: real(changes, [KEY_GROUP], deletes))
+
+
+@mutant(APPLIED, _OF_DATABASE)
+def a_value_of_the_same_micro_batch_is_forgotten(patch: Patch) -> None:
+    """The state knows an older one."""
+    real = unsent.filled
+
+    def filled(changes: pl.DataFrame, keys: Sequence[str], deletes: str) -> pl.DataFrame:
+        return changes if REFUSED in changes.columns else real(changes, keys, deletes)
+
+    patch.put(applied_changes, "filled", filled)
+
+
+@mutant(APPLIED, _OF_DATABASE)
+def the_old_row_of_an_update_counts(patch: Patch) -> None:
+    """The deletion of an update's old key comes after its new row, in order of places alone."""
+    real = AppliedChanges.partials
+
+    def partials(self: AppliedChanges, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
+        later = pl.when(DELETES).then(pl.col(SEQUENCE) + 1).otherwise(SEQUENCE)
+        return real(self, rows.with_columns(later.alias(SEQUENCE)), types)
+
+    patch.put(AppliedChanges, "partials", partials)

@@ -3,6 +3,7 @@
 import pytest
 
 from spec.applying import broken_by_applied_changes
+from spec.applying_a_database import broken_by_changes_of_a_database
 from spec.changing import changes_add_up, cuts_hold_all_changes
 from spec.joining import joins_add_up
 from spec.top_rows import top_rows_add_up
@@ -33,6 +34,12 @@ def test_applied_changes_add_up_to_the_table(seed):
     Deletions are forgotten, and only those that may be (rule `deletions-are-forgotten`).
     """
     assert not broken_by_applied_changes(seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_changes_of_a_database_add_up_to_the_table(seed):
+    """Rows get another key, and some large values are not sent (rule `applied-changes-add-up`)."""
+    assert not broken_by_changes_of_a_database(seed)
 
 
 def test_a_vertex_that_takes_changes_begins_with_its_upstream():

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+import polars as pl
 import pytest
 
 from tests.scenarios.postgres.applied_job import BRONZE, HISTORY, ROWS, TOTALS
@@ -91,14 +92,41 @@ def test_each_cut_equals_the_server_and_a_plain_history(trial, bank, identity):
     assert len([judge(one) for one in trial.cuts.all()]) > 3
 
 
-def test_a_value_that_was_not_sent_ends_the_tick(trial, bank):
-    """Silver would lose it, and the message says the way out."""
+LARGE = "".join(map(str, range(5_000)))
+
+
+@pytest.mark.dear
+def test_a_value_that_was_not_sent_is_that_of_the_change_before(trial, bank):
+    """Updates of a key leave its large value alone: in the same micro-batch, and in ticks after that are killed."""
     trial.run()
     bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
-    bank.sql("UPDATE giro SET note = %s WHERE id = 1", "".join(map(str, range(5_000))))
+    bank.sql("UPDATE giro SET note = %s, balance = 1 WHERE id IN (1, 2)", LARGE)
+    bank.sql("UPDATE giro SET balance = 2 WHERE id = 1")
     trial.run()
-    bank.sql("UPDATE giro SET balance = 7 WHERE id = 1")
-    with pytest.raises(TickFailedError, match=r"left alone, in column note\. Set REPLICA IDENTITY FULL"):
+    bank.sql("UPDATE giro SET balance = 3 WHERE id = 1")
+    bank.sql("UPDATE giro SET balance = 4, note = NULL WHERE id = 1")
+    bank.sql("UPDATE giro SET balance = 5 WHERE id IN (1, 2)")
+    trial.kill("after:AppendRow", spark_cores=1)
+    bank.sql("UPDATE giro SET balance = 6 WHERE id IN (1, 2)")
+    cut = trial.run(parallelism=2)
+    assert {*bank.sql("SELECT id, balance, note FROM giro")} == {*cut.polars(ROWS).collect().rows()}
+    history = cut.polars(HISTORY).collect().filter(pl.col("id") < 3).sort("id", "valid_from")
+    shown = [(key, balance, note if note is None else len(note)) for key, balance, note, *_ in history.rows()]
+    large = len(LARGE)
+    assert [row for row in shown if row[1] < 10] == [
+        *((1, balance, large) for balance in (1, 2, 3)),
+        *((1, balance, None) for balance in (4, 5, 6)),
+        *((2, balance, large) for balance in (1, 5, 6)),
+    ]
+
+
+def test_a_value_that_nobody_knows_ends_the_tick(trial, bank):
+    """The update gives the row a key that has no earlier change. The message says the way out."""
+    bank.sql("ALTER TABLE giro ALTER note SET STORAGE EXTERNAL")
+    bank.sql("UPDATE giro SET note = %s WHERE id = 1", LARGE)
+    trial.run()
+    bank.sql("UPDATE giro SET id = 70 WHERE id = 1")
+    with pytest.raises(TickFailedError, match=r"in column note, and no earlier change of id=70 has it\. Set REPLICA"):
         trial.run()
 
 

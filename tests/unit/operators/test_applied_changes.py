@@ -19,6 +19,7 @@ from jobs.operators.applied_changes import (
     RefusedChangeError,
 )
 from jobs.operators.changes import ADDING, changes_of
+from jobs.operators.unsent import UNSENT
 from jobs.state.merge import KEY_GROUP
 
 ROWS = {"k": pl.Int64, "a": pl.Int64, "b": pl.String, SEQUENCE: pl.Int64, DELETES: pl.Boolean}
@@ -134,17 +135,66 @@ def test_the_new_row_of_an_update_counts_and_the_old_one_gives_way(history, rows
     )
     for row in rows:
         own = state.filter(k=row[0])
-        done = apply.process([batch([row]).with_columns(pl.lit(None, pl.String).alias(REFUSED))], own)
+        done = apply.process([of_database([row])], own)
         state = pl.concat([state.filter(pl.col("k") != row[0]), done.state])
     shown = apply.results(state.with_columns(pl.lit(0).alias(KEY_GROUP))).drop(KEY_GROUP)
     wanted = [(1, 1, "x", 1, 3, False), (1, 2, "x", 3, None, True)] if history else [(1, 2, "x")]
     assert wanted == sorted(shown.rows())
 
 
+def of_database(rows, unsent=None):
+    """Return changes of a database's table, with the columns that were not sent by their place in the order."""
+    told = [(unsent or {}).get(row[3]) for row in rows]
+    return batch(rows).with_columns(
+        pl.lit(None, pl.String).alias(REFUSED), pl.Series(UNSENT, told, dtype=pl.List(pl.String))
+    )
+
+
+CHANGED = st.lists(
+    st.tuples(st.integers(1, 2), st.sampled_from(["set", "leave", "leave", "delete"]), values, values), max_size=12
+)
+
+
+@pytest.mark.parametrize("history", [False, True])
+@given(CHANGED, st.lists(st.integers(0, 12), max_size=3))
+def test_values_that_were_not_sent_are_those_of_the_change_before(history, drawn, cuts):
+    """The table is that of changes of which all values were sent, however they are cut into micro-batches."""
+    rows, sent, unsent, known = [], [], {}, {}
+    for at, (key, wanted, one, other) in enumerate(drawn):
+        text = None if other is None else "xyz"[other]
+        what = "set" if wanted == "leave" and key not in known else wanted
+        values_now = {"set": (one, text), "leave": (known.get(key, (None,))[0], text), "delete": (None, None)}[what]
+        rows.append((key, None if what == "leave" else values_now[0], values_now[1], at, what == "delete"))
+        sent.append((key, *values_now, at, what == "delete"))
+        unsent |= {at: ["a"]} if what == "leave" else {}
+        known = known | {key: values_now} if what != "delete" else {k: v for k, v in known.items() if k != key}
+    apply = AppliedChanges(("k",), ("a", "b"), "_position", history, of_database=True)
+    shown = []
+    for given_rows, lacking in ((rows, unsent), (sent, {})):
+        state = pl.DataFrame(schema=STATE)
+        for first, last in pairwise(sorted({0, len(rows), *(cut for cut in cuts if cut <= len(rows))})):
+            some = of_database(given_rows[first:last], lacking)
+            own = state.join(some.select("k").unique(), on="k", how="semi")
+            rest = state.join(some.select("k").unique(), on="k", how="anti")
+            state = apply.remembered(pl.concat([rest, apply.process([some], own).state]))
+        shown.append(sorted(state.rows()))
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("before", [[], [(1, 1, "x", 1, False), (1, None, None, 2, True)]], ids=["none", "deleted"])
+@pytest.mark.parametrize("history", [False, True])
+def test_a_value_that_no_earlier_change_has_is_refused(history, before):
+    """It names the column and the key."""
+    apply = AppliedChanges(("k",), ("a", "b"), "_position", history, of_database=True)
+    rows = of_database([*before, (1, None, "y", 3, False)], {3: ["a"]})
+    with pytest.raises(RefusedChangeError, match="in column a, and no earlier change of k=1 has it"):
+        apply.process([rows], pl.DataFrame(schema=STATE))
+
+
 def test_a_change_that_cannot_be_applied_is_refused_with_its_reason():
     """The reason is that of the first refused row."""
     apply = AppliedChanges(("k",), ("a", "b"), "_position", history=False, of_database=True)
-    rows = batch([(1, 1, "x", 1, False)]).with_columns(pl.lit("the table was truncated").alias(REFUSED))
+    rows = of_database([(1, 1, "x", 1, False)]).with_columns(pl.lit("the table was truncated").alias(REFUSED))
     with pytest.raises(RefusedChangeError, match="the table was truncated"):
         apply.process([rows], pl.DataFrame(schema=STATE))
 
