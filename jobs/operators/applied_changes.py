@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, BooleanType, StructField, StructType
 
 from jobs.operators.functions import Processed
 from jobs.operators.unsent import UNSENT, filled
-from jobs.sources.postgres.position import ANEW
+from jobs.sources.postgres.way_out import ANEW
 from jobs.state.merge import KEY_GROUP
 
 HISTORY: Final = "_changes_applied"

@@ -12,8 +12,9 @@ from jobs.sources.file_position import FileRange
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.columns import SourceTable
 from jobs.sources.postgres.lsn import written
-from jobs.sources.postgres.position import ANEW, ChangesPosition
+from jobs.sources.postgres.position import ChangesPosition
 from jobs.sources.postgres.staged_log import ChangeFile, StagedLog, ends_of
+from jobs.sources.postgres.way_out import ANEW
 
 _log = structlog.get_logger(__name__)
 

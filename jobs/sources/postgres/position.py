@@ -1,14 +1,11 @@
 """A position among the changes: how many rows lie before it, and the horizon of their transactions."""
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeInt, PlainSerializer, ValidationError
 
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.lsn import parsed, written
-
-ANEW: Final = "read the tables anew, with another slot, an empty folder of staged files and another id of the source"
-"""Every refusal ends with this way out: begin a new series of changes, with a new snapshot."""
 
 
 def _number(text: object) -> object:

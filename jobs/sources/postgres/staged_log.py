@@ -28,7 +28,7 @@ from jobs.sources.port import SourceError
 from jobs.sources.postgres.batches import END
 from jobs.sources.postgres.columns import SourceTable
 from jobs.sources.postgres.lsn import written
-from jobs.sources.postgres.position import ANEW
+from jobs.sources.postgres.way_out import ANEW
 from jobs.storage.folder import sync
 
 SPLIT: Final = "changes"

@@ -14,7 +14,7 @@ from jobs.sources.postgres.batches import Batches, Heads, Numbers, TableRows, en
 from jobs.sources.postgres.columns import SourceColumn, SourceTable
 from jobs.sources.postgres.lsn import written
 from jobs.sources.postgres.pgoutput import Messages, NotPgoutputError, Relation, RelationColumn, Values
-from jobs.sources.postgres.position import ANEW
+from jobs.sources.postgres.way_out import ANEW
 
 NewColumns = Literal["fail", "ignore", "evolve"]
 """Says what happens to a column that a table got after it was first read."""

@@ -1,0 +1,6 @@
+"""The way out of a series of changes that cannot go on."""
+
+from typing import Final
+
+ANEW: Final = "read the tables anew, with another slot, an empty folder of staged files and another id of the source"
+"""Every refusal ends with this way out: begin a new series of changes, with a new snapshot."""
