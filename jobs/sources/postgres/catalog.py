@@ -7,7 +7,7 @@ from typing import Final
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.columns import SourceColumn, SourceTable, spark_type
 from jobs.sources.postgres.connection import Connection
-from jobs.sources.postgres.position import ANEW
+from jobs.sources.postgres.way_out import ANEW
 
 _VERSION_MIN: Final = 150_000
 """Since version 15, the server lists the published columns and rows of each table (`pg_publication_tables`)."""

@@ -30,12 +30,13 @@ from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, SourceDescript
 from jobs.sources.postgres.columns import SourceTable
 from jobs.sources.postgres.connection import Server
 from jobs.sources.postgres.offering import committed_at, must_hold, next_ranges, position_after
-from jobs.sources.postgres.position import ANEW, ChangesPosition
+from jobs.sources.postgres.position import ChangesPosition
 from jobs.sources.postgres.seeking import position_named
 from jobs.sources.postgres.slot import advance, slot_name, state_at, state_of
 from jobs.sources.postgres.staged_log import SPLIT, Origin, StagedLog
 from jobs.sources.postgres.staging import Reading, SnapshotMode, Staging
 from jobs.sources.postgres.transactions import NewColumns
+from jobs.sources.postgres.way_out import ANEW
 
 _CHANGES_MIN: Final = 50_000
 """The source asks for at least this many changes at once."""
