@@ -51,6 +51,8 @@ class Table:
     """The columns by which the table is laid out. Each of its files has rows of one partition only."""
     votes: bool = False
     """True if this sink commits in two phases. Then it can decline a checkpoint before the commit point."""
+    broadcast: bool = False
+    """True if it shows the broadcast state of its vertex. Every subtask holds all of its files (D1)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,10 @@ def other_files(record: CheckpointRecord, cut: CutWritten) -> Iterator[str]:
         for table in vertex.tables:
             if table.mode is not TableMode.APPEND:
                 yield from _other_files(record, table, active, files_of_table(table, vertices[vertex.id]))
+    for vertex_record in record.vertices:
+        for name in {own.table for each in vertex_record.subtasks for own in each.ranges if "/state/" in own.table}:
+            broadcast = Table(name, TableMode.STATE)
+            yield from _other_files(record, broadcast, active, files_of_table(broadcast, vertex_record))
 
 
 def _other_files(

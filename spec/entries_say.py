@@ -13,8 +13,11 @@ from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, 
 
 
 def files_of_table(table: Table, vertex: VertexRecord) -> frozenset[str]:
-    """Return the files of an upsert or state table at the cut. For an append table there are none."""
-    if table.mode is TableMode.STATE:
+    """Return the files of an upsert or state table at the cut. For an append table there are none.
+
+    Broadcast state lies in the ranges, under a name of its own.
+    """
+    if table.mode is TableMode.STATE and table.name.endswith(f"/state/{vertex.vertex}"):
         return frozenset(keyed.file.path for subtask in vertex.subtasks for keyed in subtask.state)
     ranges = [each for subtask in vertex.subtasks for each in subtask.ranges if each.table == table.name]
     return frozenset(keyed.file.path for each in ranges for keyed in each.files)

@@ -110,6 +110,8 @@ class Scenario:
     """True if outside sinks get the rows of some append tables."""
     votes: bool = False
     """True if these sinks vote on each checkpoint."""
+    broadcasts: bool = False
+    """True if a vertex has broadcast state."""
 
     @property
     def mode(self) -> CheckpointingMode:

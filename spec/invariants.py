@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
-from spec import hooks, manifests, model, pre_committed, texts
+from spec import broadcasts, hooks, manifests, model, pre_committed, texts
 from spec.alignment import misaligned
 from spec.at_doors import DOOR_JUDGES, badly_driven
 from spec.at_one_cut import mixed_cuts
@@ -87,7 +87,7 @@ def _named(name: str) -> Callable[[Invariant], Invariant]:
     return register
 
 
-NEED_CONTENTS = frozenset({"cut-is-exact", "state-is-exact", "cut-is-one", "cuts-hold"})
+NEED_CONTENTS = frozenset({"broadcast-is-exact", "cut-is-exact", "state-is-exact", "cut-is-one", "cuts-hold"})
 """Invariants that open files, and know the small pipeline of the simulator."""
 
 
@@ -136,6 +136,18 @@ def state_is_exact(history: History) -> Iterator[str]:
         due = expected(history, event.record, drains)
         for what in compare(due, held(history, event.record, due)):
             yield f"checkpoint {event.record.checkpoint}, state: {what}"
+
+
+@_named("broadcast-is-whole")
+def broadcast_is_whole(history: History) -> Iterator[str]:
+    """All subtasks of a vertex hold the same files of its broadcast state, at every entry (D1)."""
+    return broadcasts.not_whole(history)
+
+
+@_named("broadcast-is-exact")
+def broadcast_is_exact(history: History) -> Iterator[str]:
+    """The broadcast state of entry n holds the effect of the rows before barrier n once, except rows in flight at n."""
+    return broadcasts.not_exact(history)
 
 
 @_named("cut-is-one")

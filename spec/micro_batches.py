@@ -6,6 +6,7 @@ join ends every key: it emits the orders that no payment met, and keeps nothing 
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.columns import columns_then
@@ -128,7 +129,26 @@ class MicroBatches:
             if mine or outdated:
                 state = self._state_file(effect, index, own, before, after, state_table, whole=outdated)
             outputs.append(SubtaskOutput(state=state, ranges=(self._range(effect, own, current, after),)))
-        return tuple(outputs)
+        first, *others = outputs
+        return (replace(first, ranges=(*first.ranges, *self._all_counted(effect, pairs))), *others)
+
+    def _all_counted(self, effect: RunMicroBatch, pairs: Rows) -> tuple[RangeFiles, ...]:
+        """Return the broadcast state, if the vertex has any: how many pairs of each key came, at any subtask."""
+        vertex = self._vertex(effect)
+        table = next((each for each in vertex.tables if each.broadcast), None) if vertex is not None else None
+        if table is None:
+            return ()
+        before = next((each.files for each in effect.ranges[0] if each.table == table.name), ())
+        read = [(keyed, self._read(keyed.file.path, effect)) for keyed in before]
+        counts = {key: _ints(value or ())[0] for _, file in read for key, value in file.state.items()}
+        for key, *_ in pairs:
+            counts[key] = counts.get(key, 0) + 1
+        if not pairs and all(file.columns == self._columns(effect) for _, file in read):
+            return ()
+        file = self._write(effect, table.name, state={key: (count,) for key, count in counts.items()})
+        return (
+            RangeFiles(table.name, (KeyedFile(file, KeyedFileKind.BASE, 0, MAX_PARALLELISM - 1, _version(effect)),)),
+        )
 
     def _summed(self, effect: RunMicroBatch, before: StateRows, pairs: list[tuple[int, ...]]) -> StateRows:
         after: StateRows = {}

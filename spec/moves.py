@@ -76,6 +76,8 @@ class Moves:
     """True if these sinks vote on each checkpoint."""
     compacts: int = 0
     """How many small files of an append table ticks compact into one. 0: they compact none."""
+    broadcasts: bool = False
+    """True if a vertex has broadcast state."""
     holds: bool = False
     """True if ticks may hold their checkpoint, and people approve or reject it."""
     cuts: bool = False
@@ -97,22 +99,20 @@ class Moves:
 NO_MOVES: Final = Moves()
 
 
+def _chance(what: str, seed: int) -> float:
+    """Return the seed's chance of this move. It is drawn apart, so that all other moves stay what they were."""
+    return Random(f"{what} of {seed}").random()  # noqa: S311 - a run must be repeatable
+
+
 def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     """Return the moves of a seed. Named ones are as the caller says."""
     random = Random(f"moves of {seed}")  # noqa: S311 - a run must be repeatable
-    apart = Random(f"declines of {seed}")  # noqa: S311 - so that all other moves stay what they were
     later = Random(f"later moves of {seed}")  # noqa: S311 - as above
-    polls = Random(f"unreadable splits of {seed}")  # noqa: S311 - as above
     transactions = Random(f"transactions of {seed}")  # noqa: S311 - as above
-    upstream = Random(f"cuts of {seed}")  # noqa: S311 - as above
-    stores = Random(f"manifests of {seed}")  # noqa: S311 - as above
     ends = Random(f"ends of {seed}")  # noqa: S311 - as above
-    parts = Random(f"parts of {seed}")  # noqa: S311 - as above
     arrivals = Random(f"arrivals of {seed}")  # noqa: S311 - as above
     outside = Random(f"outside sinks of {seed}")  # noqa: S311 - as above
     imports = Random(f"imports of {seed}")  # noqa: S311 - as above
-    holds = Random(f"held cuts of {seed}")  # noqa: S311 - as above
-    troubles = Random(f"stores of {seed}")  # noqa: S311 - as above
     compactions = Random(f"compactions of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 2, 5]),
@@ -128,29 +128,30 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         leases=random.random() < SOMETIMES,
         clocks_jump=random.random() < SOMETIMES,
         lists_lag=random.random() < SOMETIMES,
-        stores_fail=troubles.random() < SELDOM,
+        stores_fail=_chance("stores", seed) < SELDOM,
         older_formats=random.random() < SELDOM,
-        manifests=stores.random() < SOMETIMES,
+        manifests=_chance("manifests", seed) < SOMETIMES,
         limits=random.random() < SOMETIMES,
         hooks=random.random() < SELDOM,
         restarts=random.random() < SOMETIMES,
-        declines=apart.random() < SOMETIMES,
+        declines=_chance("declines", seed) < SOMETIMES,
         rejects=later.random() < SOMETIMES,
         held_bytes_max=later.choice([None, None, None, None, 1]),
         rests=later.random() < EVENLY,
-        polls_fail=polls.random() < SELDOM,
+        polls_fail=_chance("unreadable splits", seed) < SELDOM,
         sources_end=ends.choice([1, 2]) if ends.random() < SELDOM else 0,
-        parts=parts.random() < SELDOM,
+        parts=_chance("parts", seed) < SELDOM,
         mishaps=Mishaps(1, random.choice([1, 2])) if random.random() < SELDOM else NO_MISHAPS,
         pause_ms=random.choice([0, 0, 40, 150]),
         transaction_rows=transactions.choice([1, 1, 1, 1, 3, 5]),
         orders_max=random.choice([None, None, None, 6]),
-        cuts=upstream.random() < SELDOM,
+        cuts=_chance("cuts", seed) < SELDOM,
         outside=outside.random() < SELDOM,
         votes=outside.random() < EVENLY,
         imports=imports.choice([True, False, False, False, False]),
-        holds=holds.random() < SELDOM,
+        holds=_chance("held cuts", seed) < SELDOM,
         compacts=compactions.choice([0, 0, 2, 3]),
+        broadcasts=_chance("broadcasts", seed) < SELDOM,
     )
     moves = replace(moves, **forced)
     is_ending = moves.sources_end or moves.parts

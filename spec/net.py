@@ -93,7 +93,7 @@ def _files(table: Table, vertex: VertexRecord | None) -> set[str]:
     """Return the files of a table, as the snapshots of its vertex name them."""
     found = set[str]()
     for subtask in vertex.subtasks if vertex is not None else ():
-        if table.mode is TableMode.STATE:
+        if table.mode is TableMode.STATE and not table.broadcast:
             found |= {keyed.file.path for keyed in subtask.state}
         else:
             found |= {keyed.file.path for own in subtask.ranges if own.table == table.name for keyed in own.files}

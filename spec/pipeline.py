@@ -19,7 +19,7 @@ from checkpointing.channel_items import SourceSlice
 from checkpointing.columns import TableColumn
 from checkpointing.graph import Hook, JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, HookName, JobName, SplitId, TableName, VertexId
-from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.paths import table_of_broadcast, table_of_state
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.state_meaning import ColumnMeaning
 
@@ -59,6 +59,7 @@ RENAMED_TABLES: Final[Mapping[TableName, TableName]] = MappingProxyType(
         ORDERS_TABLE: TableName("bronze/all_orders"),
         TOTALS_TABLE: TableName("gold/sums"),
         TOTALS_STATE: table_of_state(JOB, SUMS),
+        table_of_broadcast(JOB, TOTALS): table_of_broadcast(JOB, SUMS),
     }
 )
 _FIRST_VERTICES: Final = {now: was for was, now in RENAMED_VERTICES.items()}
@@ -211,6 +212,19 @@ def with_sinks(bare: JobGraph, *, votes: bool = False) -> JobGraph:
         )
         for vertex in bare.vertices
     )
+    return replace(bare, vertices=tuple(vertices))
+
+
+def with_broadcast(bare: JobGraph) -> JobGraph:
+    """Return the graph with broadcast state at the vertex that sums, under its present name."""
+    vertices = []
+    for vertex in bare.vertices:
+        if first_id(vertex.id) == TOTALS:
+            shown = replace(
+                vertex.tables[-1], name=table_of_broadcast(JOB, vertex.id), broadcast=True, renamed_from=None
+            )
+            vertex = replace(vertex, tables=(*vertex.tables, shown))  # noqa: PLW2901 - the same one with more
+        vertices.append(vertex)
     return replace(bare, vertices=tuple(vertices))
 
 

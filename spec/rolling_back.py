@@ -82,7 +82,8 @@ def _tables(world: World, graph: JobGraph, target: CheckpointRecord) -> Iterator
     said = {each.table for each in target.columns}
     for vertex in graph.operators():
         for table in vertex.tables:
-            if vertex.id != AUDIT or table.name in said or world.table(table.name).version:
+            comes_and_goes = vertex.id == AUDIT or table.broadcast
+            if not comes_and_goes or table.name in said or world.table(table.name).version:
                 yield vertex.id, table
             other = RENAMED_TABLES.get(table.name)
             if other is not None and (other in said or world.table(other).version):

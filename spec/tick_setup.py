@@ -7,7 +7,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.tick.messages import Work
 from spec.carrying_out import Hands
 from spec.faults import Scenario, with_state_of_nobody
-from spec.pipeline import JOB, ORDERS, RENAMING, graph, is_renamed, must_audit, with_sinks
+from spec.pipeline import JOB, ORDERS, RENAMING, graph, is_renamed, must_audit, with_broadcast, with_sinks
 from spec.renaming import Names, blocked, link, names_of, taken
 from spec.tick_plan import TickPlan
 from spec.world import World
@@ -64,4 +64,5 @@ def _graph(
     audits = (plan.audited and not taken(world, restored)) or must_audit(restored)
     parted = scenario.parted
     built = graph(plan.parallelism, release, scenario.hooks, known, audited=audits, bounded=bounded, parted=parted)
+    built = with_broadcast(built) if scenario.broadcasts else built
     return with_sinks(built, votes=scenario.votes) if scenario.outside else built

@@ -13,7 +13,7 @@ from spec.at_the_door import Alive, Visitor
 from spec.cleaning import cleaning, cleaning_beside
 from spec.importing import importable, importing
 from spec.moves import Moves
-from spec.pipeline import graph
+from spec.pipeline import graph, with_broadcast
 from spec.readers import reading
 from spec.resetting import drawn_move, resetting
 from spec.rolling_back import others_than_the_newest, rolling_back
@@ -139,7 +139,7 @@ class Visits:
         visitor.ignores_lost = self._made % 2 == 0
         return Visit(
             f"rollback to {to}",
-            rolling_back(self._world, graph(1, audited=True), to, visitor),
+            rolling_back(self._world, with_broadcast(graph(1, audited=True)), to, visitor),
             visitor,
             DIES_ROLLING_BACK,
         )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from checkpointing.messages import PollSource
     from jobs.kafka_sink.sink import KafkaSink
     from jobs.operators.aggregate_functions import AggregateFunction
-    from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
+    from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed, ReactsToBroadcast
     from jobs.pipeline.aggregates import (
         AggregateColumn,
         aggregate_of,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         var_of,
     )
     from jobs.pipeline.applied_changes import apply_changes
+    from jobs.pipeline.broadcasting import BroadcastConnectedStreams, BroadcastStream, broadcast
     from jobs.pipeline.failures import InvalidPipelineError
     from jobs.pipeline.joins import join
     from jobs.pipeline.newest import newest_rows
@@ -108,6 +109,8 @@ __all__ = [
     "UNDECODED_COLUMN",
     "AggregateColumn",
     "AggregateFunction",
+    "BroadcastConnectedStreams",
+    "BroadcastStream",
     "CheckpointConfig",
     "CheckpointListener",
     "CheckpointingMode",
@@ -154,6 +157,7 @@ __all__ = [
     "PostgresChanges",
     "PostgresSink",
     "Processed",
+    "ReactsToBroadcast",
     "ReadingError",
     "ReadsCuts",
     "RestartStrategyKind",
@@ -179,6 +183,7 @@ __all__ = [
     "approx_count_distinct",
     "approx_percentile",
     "avg_of",
+    "broadcast",
     "collect_list",
     "collect_set",
     "count",
@@ -205,7 +210,7 @@ _MODULES: Final = {
     "checkpointing.identifiers": ("InvalidNameError",),
     "checkpointing.messages": ("PollSource",),
     "jobs.operators.aggregate_functions": ("AggregateFunction",),
-    "jobs.operators.functions": ("EndsInput", "KeyedFunction", "MergesPartials", "Processed"),
+    "jobs.operators.functions": ("EndsInput", "KeyedFunction", "MergesPartials", "Processed", "ReactsToBroadcast"),
     "jobs.pipeline": (
         "AggregateColumn",
         "CheckpointListener",
@@ -233,6 +238,7 @@ _MODULES: Final = {
         "sum_of",
         "var_of",
     ),
+    "jobs.pipeline.broadcasting": ("BroadcastConnectedStreams", "BroadcastStream", "broadcast"),
     "jobs.pipeline.joins": ("join",),
     "jobs.pipeline.applied_changes": ("apply_changes",),
     "jobs.pipeline.newest": ("newest_rows",),

@@ -40,7 +40,7 @@ def changed_files(
 
 def lists_of(table: Table, record: VertexRecord) -> Lists:
     """Return the table's files as the subtasks have them. After a change of parallelism, lists may share files."""
-    if table.mode is TableMode.STATE:
+    if table.mode is TableMode.STATE and not table.broadcast:
         return [snapshot.state for snapshot in record.subtasks]
     return [each.files for snapshot in record.subtasks for each in snapshot.ranges if each.table == table.name]
 

@@ -17,7 +17,7 @@ from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, JobName, TableName, VertexId
 from checkpointing.messages import Compacted
-from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.paths import is_state_table, table_of_state
 from checkpointing.metadata.record import CheckpointRecord, RowKind, TableRecord, VertexRecord
 
 
@@ -139,11 +139,12 @@ def keyed_tables(record: CheckpointRecord, job: JobName) -> Iterator[tuple[Table
 def keyed_lists(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableMode, Lists]]:
     """Yield the upsert and state tables that the snapshots name, each with the lists of its files."""
     for vertex in record.vertices:
-        upserts: dict[TableName, list[tuple[KeyedFile, ...]]] = {}
+        in_ranges: dict[TableName, list[tuple[KeyedFile, ...]]] = {}
         for snapshot in vertex.subtasks:
             for ranges in snapshot.ranges:
-                upserts.setdefault(ranges.table, []).append(ranges.files)
-        yield from ((name, TableMode.UPSERT, lists) for name, lists in upserts.items())
+                in_ranges.setdefault(ranges.table, []).append(ranges.files)
+        for name, lists in in_ranges.items():
+            yield name, TableMode.STATE if is_state_table(name) else TableMode.UPSERT, lists
         state = [snapshot.state for snapshot in vertex.subtasks]
         if any(state):
             yield table_of_state(job, vertex.vertex), TableMode.STATE, state

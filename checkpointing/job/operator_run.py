@@ -16,6 +16,7 @@ from checkpointing.gate.messages import ClockRead, GateEffect, InFlightComplete,
 from checkpointing.graph import Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation, SubtaskId, TableName
+from checkpointing.job.broadcasting import handed_to_all
 from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
@@ -195,12 +196,12 @@ class OperatorRun:
         self.busy = False
         self.running = ()
         dead = []
-        for own, output in zip(self.live, fact.outputs, strict=True):
+        for own, output in zip(self.live, handed_to_all(self.vertex.tables, fact.outputs), strict=True):
             dead += [gone.file.path for gone in own.take(output) if gone.file.path in self.unsnapshotted]
             new = (*output.state, *(keyed for entry in output.ranges for keyed in entry.files))
             self.unsnapshotted.update(keyed.file.path for keyed in new)
         self.unsnapshotted.difference_update(dead)
-        return tuple(dead)
+        return tuple(dict.fromkeys(dead))
 
     def staged(self, output: SubtaskOutput) -> tuple[StagedFile, ...]:
         """Return a subtask's staged files of append tables, each with the barrier after which it was staged."""

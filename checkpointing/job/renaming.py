@@ -15,6 +15,7 @@ checkpoint publishes the table whole. Until then nobody sees it. Cuts from befor
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
 from checkpointing.commit.net import nothing_staged
@@ -24,7 +25,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import ChannelId, EdgeId, Generation, JobName, TableName, VertexId
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.unfit_tables import tables_of
-from checkpointing.metadata.paths import ProtocolPaths, StagedName, staged_name_in, table_of_state
+from checkpointing.metadata.paths import ProtocolPaths, StagedName, staged_name_in, table_of_broadcast, table_of_state
 from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, VertexRecord
 from checkpointing.renames import declared_renames
 from checkpointing.snapshots import ChannelState, SubtaskSnapshot
@@ -202,6 +203,10 @@ def _name_of(path: str) -> StagedName:
     return StagedName(known.vertex, 0, unique, known.partition)
 
 
+_STATES: Final = (table_of_state, table_of_broadcast)
+"""What names the tables of a vertex's state."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Names:
     """New names by the old ones. Things that keep their name are left out."""
@@ -214,7 +219,7 @@ class _Names:
         known = tuple(due)
         vertices = {VertexId(one.was): VertexId(one.now) for one in known if one.kind is RenameKind.VERTEX}
         tables = {TableName(one.was): TableName(one.now) for one in known if one.kind is RenameKind.TABLE}
-        states = {table_of_state(job, was): table_of_state(job, now) for was, now in vertices.items()}
+        states = {name(job, was): name(job, now) for was, now in vertices.items() for name in _STATES}
         return cls(vertices, {**tables, **states})
 
     def of_columns(self, renames: Iterable[Rename]) -> Iterator[Rename]:

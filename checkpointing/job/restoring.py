@@ -14,6 +14,7 @@ from checkpointing.graph import JobGraph, Table, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, SubtaskId, TableName, VertexId
 from checkpointing.job.barriers import gate_config
+from checkpointing.job.broadcasting import broadcasts_left, restored_broadcasts
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.job.setup import JobSetup
 from checkpointing.job.unfit_tables import unfit_tables
@@ -105,6 +106,11 @@ def _must_leave_nothing(graph: JobGraph, record: CheckpointRecord) -> None:
             f"checkpoint {record.checkpoint} holds state of source {source!r} besides its positions, and the pipeline "
             "has another kind of source there now: put the source back, give the new one an id of its own, or leave "
             "the state behind with --allow-non-restored-state"
+        )
+    for vertex in broadcasts_left(graph, record):
+        raise CutDoesNotFitError(
+            f"checkpoint {record.checkpoint} holds broadcast state of {vertex!r}, which has no broadcast input any "
+            "more: put the input back, or leave its state behind with --allow-non-restored-state"
         )
     unfit = next(unfit_tables(graph, record), None)
     if unfit is not None:
@@ -255,15 +261,18 @@ def live_files(vertex: Vertex, record: CheckpointRecord | None, max_parallelism:
     was = _vertex(record, vertex.id)
     if vertex.kind is not VertexKind.KEYED or was is None:
         return [LiveFiles() for _ in range(vertex.parallelism)]
-    tables = {table.name for table in vertex.tables}
+    tables = {table.name for table in vertex.tables if not table.broadcast}
     ranges = key_group_ranges(parallelism=vertex.parallelism, max_parallelism=max_parallelism)
-    return [_in_range(was, own, tables) for own in ranges]
+    whole = restored_broadcasts(vertex.tables, was, vertex.parallelism)
+    return [_in_range(was, own, tables, copies) for own, copies in zip(ranges, whole, strict=True)]
 
 
-def _in_range(was: VertexRecord, own: KeyGroupRange, written: Collection[TableName]) -> LiveFiles:
+def _in_range(
+    was: VertexRecord, own: KeyGroupRange, written: Collection[TableName], whole: tuple[RangeFiles, ...]
+) -> LiveFiles:
     """Return the files whose key groups overlap `own`, in order of version: where files overlap, the newest one wins.
 
-    Ranges of a table that the vertex no longer writes are left behind.
+    Ranges of a table that the vertex no longer writes are left behind. `whole` is the subtask's broadcast state.
     """
     state = {keyed.file.path: keyed for snapshot in was.subtasks for keyed in snapshot.state if _overlaps(keyed, own)}
     oldest_first = sorted(state.values(), key=lambda keyed: keyed.version)
@@ -273,7 +282,7 @@ def _in_range(was: VertexRecord, own: KeyGroupRange, written: Collection[TableNa
             held = tables.setdefault(entry.table, {})
             held.update({keyed.file.path: keyed for keyed in entry.files if _overlaps(keyed, own)})
     ranges = tuple(RangeFiles(table, tuple(files.values())) for table, files in tables.items())
-    return LiveFiles(tuple(oldest_first), ranges)
+    return LiveFiles(tuple(oldest_first), (*ranges, *whole))
 
 
 def _overlaps(keyed: KeyedFile, own: KeyGroupRange) -> bool:

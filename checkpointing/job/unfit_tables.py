@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from checkpointing.graph import JobGraph, TableMode, Vertex
 from checkpointing.identifiers import TableName, VertexId
-from checkpointing.metadata.paths import ROOT
+from checkpointing.metadata.paths import is_state_table
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 
 _ACCEPT = "accept that with --allow-non-restored-state"
@@ -29,7 +29,7 @@ def unfit_tables(graph: JobGraph, record: CheckpointRecord) -> Iterator[str]:
     """
     known = tables_of(record)
     new = [table.name for vertex in graph.operators() for table in vertex.tables if table.name not in known]
-    new = [name for name in new if not _is_state(name)]
+    new = [name for name in new if not is_state_table(name)]
     for name in tables_left(graph, record):
         there = f", and {', '.join(new)} {'is' if len(new) == 1 else 'are'} new in it" if new and record.columns else ""
         yield (
@@ -65,7 +65,7 @@ def _unfit_upserts(
 def tables_of(record: CheckpointRecord) -> tuple[TableName, ...]:
     """Return the output tables of the cut. An entry from before format 4 lists only upsert tables."""
     if record.columns:
-        return tuple(each.table for each in record.columns if not _is_state(each.table))
+        return tuple(each.table for each in record.columns if not is_state_table(each.table))
     return tuple(dict.fromkeys(name for was in record.vertices for name in _ranges(was)))
 
 
@@ -75,7 +75,3 @@ def _ranges(was: VertexRecord) -> Iterator[TableName]:
 
 def _holds_state(was: VertexRecord) -> bool:
     return any(snapshot.state for snapshot in was.subtasks)
-
-
-def _is_state(table: TableName) -> bool:
-    return table.startswith(f"{ROOT}/")

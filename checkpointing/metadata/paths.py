@@ -113,6 +113,24 @@ def table_of_state(job: JobName, operator: VertexId) -> TableName:
     return TableName(f"{ROOT}/{job}/state/{vertex_id(operator)}")
 
 
+def table_of_broadcast(job: JobName, operator: VertexId) -> TableName:
+    """Return the name under which an operator's broadcast state is published as a table (D1)."""
+    return TableName(f"{ROOT}/{job}/state/{broadcast_of(operator)}")
+
+
+def broadcast_of(operator: VertexId) -> VertexId:
+    """Return the name of an operator's broadcast state. It is read under this name as an operator's state is.
+
+    If the operator's id is very long, no vertex may have this name. Such an operator gets no broadcast state.
+    """
+    return VertexId(f"{operator}_broadcast")
+
+
+def is_state_table(table: TableName) -> bool:
+    """Return whether a table shows state of an operator: keyed state, or broadcast state."""
+    return table.startswith(f"{ROOT}/")
+
+
 @dataclass(frozen=True, slots=True)
 class ProtocolPaths:
     """The names of one job's objects. Raises InvalidNameError if the job's name may not become a folder."""

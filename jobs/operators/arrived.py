@@ -34,7 +34,7 @@ BLOCK_BYTES_MAX = 64 * 1024
 """A larger block has one row only. Spark gives a task thousands of blocks as one Arrow batch (`session_settings`)."""
 
 _GATHERED_BYTES_MAX = 16 * 1024 * 1024
-_SENT = pa.schema([(SUBTASK, pa.int32()), (TAG, pa.int32()), (BLOCK, pa.binary())])
+SENT = pa.schema([(SUBTASK, pa.int32()), (TAG, pa.int32()), (BLOCK, pa.binary())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ class Splitter:
         blocks = [
             (subtask, block.to_pybytes())
             for subtask, rows in self._by_subtask(pa.table(columns, schema=wanted))
-            for block in _blocks(rows)
+            for block in blocks_of(rows)
         ]
         subtasks, sent = zip(*blocks, strict=True)
-        return pa.record_batch([pa.array(subtasks, pa.int32()), [self.tag] * len(sent), list(sent)], schema=_SENT)
+        return pa.record_batch([pa.array(subtasks, pa.int32()), [self.tag] * len(sent), list(sent)], schema=SENT)
 
     def _by_subtask(self, rows: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the rows of each subtask, in the order in which they came."""
@@ -96,14 +96,14 @@ class Splitter:
             first += count
 
 
-def _blocks(rows: pa.RecordBatch) -> Iterator[pa.Buffer]:
+def blocks_of(rows: pa.RecordBatch) -> Iterator[pa.Buffer]:
     """Yield the rows as record batches of at most BLOCK_BYTES_MAX, or of one row."""
     parts = -(-rows.nbytes // BLOCK_BYTES_MAX)
     if parts > 1 and rows.num_rows > 1:
         length = max(1, rows.num_rows // parts)
         for first in range(0, rows.num_rows, length):
             part = rows.slice(first, length)
-            yield from _blocks(part) if part.nbytes > BLOCK_BYTES_MAX else (part.serialize(),)
+            yield from blocks_of(part) if part.nbytes > BLOCK_BYTES_MAX else (part.serialize(),)
     else:
         yield rows.serialize()
 

@@ -119,17 +119,17 @@ def _arriving(
         scanned = scanned_input(reads, entry.segments, warehouse)
         if scanned is not None:
             return scanned
-    if _may_step(plan.spec, effect, warehouse) and jobs.lasts(effect.vertex, entry.input, reads):
+    if _may_step(plan.spec, effect, entry.input, warehouse) and jobs.lasts(effect.vertex, entry.input, reads):
         stepped = stepped_input(reads, entry.segments, warehouse)
         if stepped is not None:
             return stepped
     return read_input(jobs.session, reads, entry.segments, warehouse)
 
 
-def _may_step(spec: Spec, effect: RunMicroBatch, warehouse: Root) -> bool:
+def _may_step(spec: Spec, effect: RunMicroBatch, number: int, warehouse: Root) -> bool:
     """Return whether one task before the steps of Spark's and one after them carry out the micro-batch."""
     if isinstance(spec, KeyedSpec):
-        return is_in_one_task(spec, effect, warehouse)
+        return spec.inputs[number].broadcast is None and is_in_one_task(spec, effect, warehouse)
     return is_small(spec, effect) and may_scan(spec, 0)
 
 

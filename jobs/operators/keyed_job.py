@@ -16,11 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 from pyspark.sql.types import StructType
 
 from checkpointing.handles import FileHandle, KeyedFile, Version
-from checkpointing.identifiers import Generation
+from checkpointing.identifiers import Generation, JobName
 from checkpointing.key_groups import range_of
 from checkpointing.messages import RunMicroBatch
-from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.paths import ProtocolPaths, broadcast_of, is_state_table, table_of_broadcast
 from jobs.operators.arrived import BLOCK, EXCHANGED, SUBTASK, TAG, WAKING, Splitter
+from jobs.operators.broadcast import BroadcastState, Replicator
 from jobs.operators.functions import EndsInput
 from jobs.operators.inputs import in_schema, renamed_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
@@ -142,7 +143,7 @@ def misfits(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[FileHandle, ...]:
 def must_wake(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
     """Return whether subtasks must run even without rows: the input ends, or their state is outdated."""
     ends = effect.end_of_input and isinstance(spec.function, EndsInput) and any(effect.state)
-    return ends or bool(_outdated(spec, effect)) or bool(_outdated_ranges(spec, effect))
+    return ends or any(found(spec, effect) for found in (_outdated, _outdated_ranges, _has_outdated_broadcast))
 
 
 def _outdated(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
@@ -153,6 +154,18 @@ def _outdated(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
 def _outdated_ranges(spec: KeyedSpec, effect: RunMicroBatch) -> frozenset[int]:
     """Return the subtasks whose range of the upsert table has other columns than the declared ones."""
     return _holding(spec.outdated, _range_files(spec, effect))
+
+
+def _has_outdated_broadcast(spec: KeyedSpec, effect: RunMicroBatch) -> bool:
+    """Return whether the broadcast state has other columns than the declared ones."""
+    return any(keyed.file.path in spec.outdated for keyed in _broadcast_files(spec, effect))
+
+
+def _broadcast_files(spec: KeyedSpec, effect: RunMicroBatch) -> tuple[KeyedFile, ...]:
+    """Return the files of the broadcast state. All subtasks hold the same ones."""
+    if spec.broadcast is None or not effect.ranges:
+        return ()
+    return tuple(file for entry in effect.ranges[0] if is_state_table(entry.table) for file in entry.files)
 
 
 def _holding(outdated: frozenset[str], held: Sequence[tuple[KeyedFile, ...]]) -> frozenset[int]:
@@ -178,11 +191,16 @@ def _blocks(spark: SparkSession, spec: KeyedSpec, branch: _Branch) -> DataFrame:
 
 
 def _in_blocks(spec: KeyedSpec, tag: int, rows: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    splitter = _splitter(spec, tag, schema)
-    grouped = in_schema(rows, schema).selectExpr(
-        f"pmod(hash({quoted(keys)}), {spec.max_parallelism}) as {KEY_GROUP}", "*"
+    to_all = tag < len(spec.inputs) and spec.inputs[tag].broadcast is not None
+    group = "0" if to_all else f"pmod(hash({quoted(keys)}), {spec.max_parallelism})"
+    sender = _replicator(spec, tag, schema) if to_all else _splitter(spec, tag, schema)
+    return in_schema(rows, schema).selectExpr(f"{group} as {KEY_GROUP}", "*").mapInArrow(sender.run, EXCHANGED)
+
+
+def _replicator(spec: KeyedSpec, tag: int, schema: StructType) -> Replicator:
+    return Replicator(
+        tag=tag, schema=arrow_schema(schema), parallelism=spec.parallelism, max_parallelism=spec.max_parallelism
     )
-    return grouped.mapInArrow(splitter.run, EXCHANGED)
 
 
 def _splitter(spec: KeyedSpec, tag: int, schema: StructType) -> Splitter:
@@ -211,7 +229,11 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
         parallelism=spec.parallelism,
         max_parallelism=spec.max_parallelism,
         keys=spec.keys,
-        inputs=tuple(InputLayout(schema=arrow_schema(keyed.schema), keys=keyed.keys) for keyed in spec.inputs),
+        inputs=tuple(
+            InputLayout(schema=arrow_schema(keyed.schema), keys=keyed.keys)
+            for keyed in spec.inputs
+            if keyed.broadcast is None
+        ),
         function=spec.function,
         state_table=paths.state_table(spec.vertex),
         state_schema=arrow_schema(spec.state),
@@ -229,6 +251,23 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
         outdated=_outdated(spec, effect),
         outdated_ranges=_outdated_ranges(spec, effect),
         columns_renamed_from=spec.columns_renamed_from,
+        broadcast=_broadcast(spec, effect, writer.job),
+    )
+
+
+def _broadcast(spec: KeyedSpec, effect: RunMicroBatch, job: JobName) -> BroadcastState | None:
+    taken = spec.broadcast
+    if taken is None or taken.broadcast is None:
+        return None
+    return BroadcastState(
+        operator=broadcast_of(spec.vertex),
+        table=table_of_broadcast(job, spec.vertex),
+        kept=taken.broadcast,
+        schema=arrow_schema(taken.schema),
+        files=_broadcast_files(spec, effect),
+        max_parallelism=spec.max_parallelism,
+        version=Version(Generation(effect.generation), effect.micro_batch),
+        outdated=_has_outdated_broadcast(spec, effect),
     )
 
 

@@ -18,12 +18,14 @@ from checkpointing.snapshots import RangeFiles
 from jobs.operators.aggregate import KeyedAggregates
 from jobs.operators.applied_changes import AppliedChanges
 from jobs.operators.arrived import Arrived, take_apart
+from jobs.operators.broadcast import BroadcastRows, BroadcastState
 from jobs.operators.changes import added, changes_of, deleted_keys, with_kind
 from jobs.operators.changing import ChangingAggregates
-from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed
+from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials
 from jobs.operators.join import JoinFunction
 from jobs.operators.named_outputs import NamedOutputs, joined
 from jobs.operators.own_keys import require_own_keys
+from jobs.operators.process_calls import ProcessCalls
 from jobs.operators.reports import TaskReport, report_batch
 from jobs.operators.top_rows import TopRows
 from jobs.operators.worker_heap import freeze_imports
@@ -36,9 +38,7 @@ from jobs.state.keyed_rows import FoundKeys, KeyedRows
 from jobs.state.merge import (
     DELETED,
     KEY_GROUP,
-    apply_delta,
     change_of,
-    superseded,
     without_unchanged,
 )
 from jobs.state.upsert_range import UpsertRange
@@ -98,6 +98,7 @@ class KeyedTask:
     function's `end_of_input`, if it has one, is called after the rows. Subtasks that are `outdated` rewrite their
     range of the state with the declared columns, even without rows. Those of `outdated_ranges` rewrite their range of
     the upsert table. `columns_renamed_from` are old column names by the new ones, in files of state and upsert table.
+    `inputs` are the keyed ones. The rows of `broadcast`, if there is any, arrive after theirs.
     """
 
     operator: str
@@ -122,6 +123,7 @@ class KeyedTask:
     outdated: frozenset[int] = frozenset()
     outdated_ranges: frozenset[int] = frozenset()
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
+    broadcast: BroadcastState | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run one subtask's share and yield its report; a subtask without work yields nothing.
@@ -144,7 +146,8 @@ class KeyedTask:
     @property
     def schemas(self) -> list[pa.Schema]:
         """Return the schemas of all that can arrive, by tag."""
-        return [layout.schema for layout in self.inputs] + self._range_schemas()
+        broadcast = [] if self.broadcast is None else [self.broadcast.schema]
+        return [layout.schema for layout in self.inputs] + broadcast + self._range_schemas()
 
     def take(self, subtask: int, arrived: Arrived) -> Iterator[pa.RecordBatch]:
         """Do what `run` promises, for this subtask and its rows."""
@@ -156,13 +159,16 @@ class KeyedTask:
 
     def _report(self, subtask: int, own: KeyGroupRange, arrived: Arrived) -> TaskReport:
         rows = arrived.frames[: len(self.inputs)]
+        seen = None
+        if self.broadcast is not None:
+            seen = self.broadcast.taken(self.writer, subtask, arrived.frames[len(self.inputs)].drop(KEY_GROUP))
         range_state = self._range_state(subtask, own)
         if isinstance(self.function, MergesPartials):
             made = self._aggregate(self.function, range_state, rows[0])
         elif isinstance(self.function, JoinFunction | TopRows):
             made = self._changed(self.function, range_state, rows, self._touched(rows))
         else:
-            made = self._process(range_state, rows, self._touched(rows))
+            made = self._process(range_state, rows, self._touched(rows), seen)
         written = self._write_output(made.output)
         emitted = self._write_changes(made.changes) if self.emits_changes else written
         return TaskReport(
@@ -170,7 +176,7 @@ class KeyedTask:
             emitted=(*(emitted if self.emits else ()), *self.outputs.write(self.writer, made.named)),
             staged=self._staged(written),
             state=made.state,
-            ranges=self._ranges(subtask, own, arrived, made),
+            ranges=(*self._ranges(subtask, own, arrived, made), *(seen.written if seen is not None else ())),
             copies=COPIES.take_uses(),
             work=self.writer.watch.work(sum(frame.height for frame in rows)),
         )
@@ -246,55 +252,34 @@ class KeyedTask:
             shown = function.results(state)
         return conform(shown, self.output_schema, self.operator, "output")
 
-    def _process(self, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame) -> Computed:
-        ends = self.function if self.end_of_input and isinstance(self.function, EndsInput) else None
-        if touched.is_empty() and ends is None and not state.outdated:
+    def _process(
+        self, state: RangeState, rows: Sequence[pl.DataFrame], touched: pl.DataFrame, seen: BroadcastRows | None
+    ) -> Computed:
+        calls = self._calls()
+        if not calls.are_due(touched, seen) and not state.outdated:
             return Computed(output=empty_frame(self.output_schema), state=())
-        found = state.load().find(touched, self.keys)
-        result, delta = self._of_rows(found.rows, rows, touched)
-        results = [result]
-        if ends is not None:
-            last, ended = self._of_end(ends, apply_delta(found, delta, self.keys).frame())
-            results.append(last)
-            delta = superseded(delta, ended, self.keys)
-            found = found.among.find(delta, self.keys)
-        written = (state.write(found, delta),) if state.outdated or not delta.is_empty() else ()
-        output, named = pl.concat([each.output for each in results]), joined([each.outputs for each in results])
-        return Computed(output=output, state=written, named=named)
+        called = calls.run(state.load(), rows, touched, seen)
+        changed = state.outdated or not called.delta.is_empty()
+        written = (state.write(called.found, called.delta),) if changed else ()
+        output = pl.concat([each.output for each in called.results])
+        return Computed(output=output, state=written, named=joined([each.outputs for each in called.results]))
 
-    def _of_rows(
-        self, before: pl.DataFrame, rows: Sequence[pl.DataFrame], touched: pl.DataFrame
-    ) -> tuple[Processed, pl.DataFrame]:
-        """Return the function's result for the rows, and the delta of the state."""
-        state = before.drop(KEY_GROUP)
-        if touched.is_empty():
-            result = self._conformed(Processed(state, empty_frame(self.output_schema)))
-        else:
-            result = self._conformed(self.function.process([frame.drop(KEY_GROUP) for frame in rows], state))
-        self._require_own(result.output, touched)
-        return result, change_of(before, result.state, touched, self.keys)
-
-    def _of_end(self, function: EndsInput, state: pl.DataFrame) -> tuple[Processed, pl.DataFrame]:
-        """Return the function's result at the end of input, and the delta of the range's state."""
-        before = state.drop(KEY_GROUP)
-        result = self._conformed(function.end_of_input(before))
-        every = state.select(KEY_GROUP, *self.keys)
-        self._require_own(result.output, every)
-        touched = every.clear() if result.state.equals(before) else every
-        after = before.clear() if touched.is_empty() else result.state
-        return result, change_of(state.clear() if touched.is_empty() else state, after, touched, self.keys)
+    def _calls(self) -> ProcessCalls:
+        return ProcessCalls(
+            operator=self.operator,
+            function=self.function,
+            keys=self.keys,
+            state_schema=self.state_schema,
+            output_schema=self.output_schema,
+            outputs=self.outputs,
+            checked=self.target.table if isinstance(self.target, UpsertTarget) and self.parallelism > 1 else None,
+            ends=self.end_of_input,
+        )
 
     def _require_own(self, output: pl.DataFrame, own: pl.DataFrame) -> None:
         """Raise ForeignKeyError for an upsert row under another subtask's key. With one subtask it never raises."""
         if isinstance(self.target, UpsertTarget) and self.parallelism > 1:
             require_own_keys(self.operator, self.target.table, self.keys, output, own)
-
-    def _conformed(self, result: Processed) -> Processed:
-        return Processed(
-            state=conform(result.state, self.state_schema, self.operator, "state"),
-            output=conform(result.output, self.output_schema, self.operator, "output"),
-            outputs=self.outputs.conformed(self.operator, result.outputs),
-        )
 
     def _touched(self, rows: Sequence[pl.DataFrame]) -> pl.DataFrame:
         named = (
@@ -335,7 +320,8 @@ class KeyedTask:
     def _must_run(self, subtask: int) -> bool:
         """Return whether a subtask without rows has work."""
         ends = self.end_of_input and isinstance(self.function, EndsInput) and bool(self.state[subtask])
-        return ends or subtask in self.outdated or self._is_replaced(subtask)
+        writes = self.broadcast is not None and self.broadcast.must_write(subtask)
+        return ends or writes or subtask in self.outdated or self._is_replaced(subtask)
 
     def _is_replaced(self, subtask: int) -> bool:
         """Return whether a subtask rewrites its range of the upsert table even without rows."""

@@ -43,6 +43,8 @@ def may_scan(spec: Spec, number: int) -> bool:
         judges = spec.quarantine is None or all(rule.in_task is not None for rule in spec.rules)
         return judges and not spec.emits_changes
     keyed = spec.inputs[number]
+    if keyed.broadcast is not None:
+        return False
     schema = arrow_schema(keyed.schema)
     return all(_is_hashed(keyed.schema[key].dataType, schema.field(key).type) for key in keyed.keys)
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
+from jobs.operators.broadcast import Broadcast
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.task_rules import NullRule
 from jobs.sources.slice_reading import SliceReader
@@ -130,10 +131,14 @@ class StatelessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedInput:
-    """One input of a keyed vertex; `schema` is the schema of the rows that the function gets."""
+    """One input of a keyed vertex; `schema` is the schema of the rows that the function gets.
+
+    A broadcast input has no keys. Every subtask gets all its rows, and keeps some of them as `broadcast` says.
+    """
 
     keys: tuple[str, ...]
     schema: StructType
+    broadcast: Broadcast | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +175,11 @@ class KeyedSpec:
     def keys(self) -> tuple[str, ...]:
         """Names of the key columns in the state."""
         return self.inputs[0].keys
+
+    @property
+    def broadcast(self) -> KeyedInput | None:
+        """The broadcast input, which is the last one; None without one."""
+        return self.inputs[-1] if self.inputs[-1].broadcast is not None else None
 
     @property
     def upserted(self) -> StagedTable | None:
@@ -218,7 +228,8 @@ def _require_schema(vertex: VertexId, table: StagedTable, rows: StructType) -> N
 
 def _require_equal_keys(spec: KeyedSpec) -> None:
     """Equal keys of different types hash to different key groups in Spark."""
-    types = [[keyed.schema[key].dataType for key in keyed.keys] for keyed in spec.inputs]
+    inputs = [keyed for keyed in spec.inputs if keyed.broadcast is None]
+    types = [[keyed.schema[key].dataType for key in keyed.keys] for keyed in inputs]
     for (one, first), (other, second) in combinations(enumerate(types), 2):
         if first != second:
             raise InvalidSpecError(

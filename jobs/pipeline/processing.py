@@ -7,7 +7,9 @@ from typing import Final
 
 from pyspark.sql.types import StructType
 
-from checkpointing.identifiers import VertexId, output_name, vertex_id
+from checkpointing.identifiers import InvalidNameError, VertexId, output_name, vertex_id
+from checkpointing.metadata.paths import broadcast_of
+from jobs.operators.broadcast import Broadcast
 from jobs.operators.functions import KeyedFunction, MergesPartials
 from jobs.operators.meanings import InvalidStateVersionError, process_meanings
 from jobs.pipeline.columns import require_free, require_unique
@@ -32,9 +34,18 @@ class Rows:
 
 
 def process_vertex(
-    inputs: tuple[Input, ...], name: str, function: KeyedFunction, rows: Rows, renamed_from: str | None
+    inputs: tuple[Input, ...],
+    name: str,
+    function: KeyedFunction,
+    rows: Rows,
+    renamed_from: str | None,
+    *,
+    broadcast: Broadcast | None = None,
 ) -> ProcessVertex:
-    """Return the vertex; raise InvalidNameError or InvalidPipelineError for names that it cannot have."""
+    """Return the vertex; raise InvalidNameError or InvalidPipelineError for names that it cannot have.
+
+    With a `broadcast`, the last input has no keys and is kept as it says.
+    """
     where, state, output, keys = f"vertex {name}", rows.state, rows.output, inputs[0].keys
     require_unique(f"{where}, state", [*keys, *state.names])
     require_free(where, [*keys, *state.names])
@@ -47,6 +58,8 @@ def process_vertex(
             f"{where}: its function merges partials, so its output is its new state and it has no other outputs; "
             "take the methods `partials` and `merged` away, or leave `outputs` out"
         )
+    if broadcast is not None:
+        _require_broadcast(where, vertex_id(name), inputs[-1].schema, function)
     keyed = StructType([*[inputs[0].schema[key] for key in keys], *state.fields])
     try:
         process_meanings(function, keyed, keys)
@@ -61,7 +74,25 @@ def process_vertex(
         renamed_from=former_id(renamed_from),
         columns_renamed_from=former_columns(where, keys, _own(keys, state, output), rows.renamed),
         outputs=outputs,
+        broadcast=broadcast,
     )
+
+
+def _require_broadcast(where: str, vertex: VertexId, rows: StructType, function: KeyedFunction) -> None:
+    """Raise InvalidPipelineError if the rows of a broadcast cannot be kept, or nobody would look at them."""
+    require_unique(f"{where}, broadcast", rows.names)
+    require_free(f"{where}, broadcast", rows.names)
+    try:
+        vertex_id(broadcast_of(vertex))
+    except InvalidNameError as error:
+        raise InvalidPipelineError(
+            f"{where}: its broadcast state is called {broadcast_of(vertex)!r}, which is too long; shorten its id"
+        ) from error
+    if isinstance(function, MergesPartials):
+        raise InvalidPipelineError(
+            f"{where}: its function merges partials, which depend on the rows of a key alone; take the methods "
+            "`partials` and `merged` away to see the broadcast"
+        )
 
 
 def named_output(vertex: Declared | None, origin: VertexId, name: str) -> StructType:

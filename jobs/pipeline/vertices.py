@@ -9,6 +9,7 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, VertexId
 from jobs.operators.aggregate import Aggregate
 from jobs.operators.applied_changes import AppliedChanges
+from jobs.operators.broadcast import Broadcast
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.join import JoinType
 from jobs.operators.spec import Chain, RowRule
@@ -147,6 +148,7 @@ class EnrichVertex:
 class ProcessVertex:
     """A keyed process function; `state` has the key columns, then the function's own; `outputs` are the named ones.
 
+    With a `broadcast`, the last input is one, and its rows are kept so.
     `columns_renamed_from` are old names of columns of its state and its output, by the new ones.
     """
 
@@ -159,6 +161,7 @@ class ProcessVertex:
     renamed_from: VertexId | None = None
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, StructType] = field(default_factory=dict)
+    broadcast: Broadcast | None = None
 
 
 @dataclass(frozen=True, slots=True)

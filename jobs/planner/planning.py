@@ -9,7 +9,7 @@ import pyarrow as pa
 from checkpointing.config import CheckpointConfig, CheckpointingMode, StateBackendKind
 from checkpointing.graph import Hook, JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, JobName, TableName, VertexId
-from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.paths import table_of_broadcast, table_of_state
 from checkpointing.renames import unclear_rename
 from jobs.operators.schemas import arrow_schema, delta_columns
 from jobs.operators.spec import KeyedSpec, StagedTable, VertexPlan
@@ -171,7 +171,7 @@ def _graph_vertex(
     if isinstance(spec, KeyedSpec):
         held = delta_columns(state_file_schema(arrow_schema(spec.state), spec.keys))
         state = Table(table_of_state(job, vertex.id), TableMode.STATE, spec.keys, columns=held)
-        tables = (*outputs, state)
+        tables = (*outputs, state, *_broadcast_table(job, spec))
         return Vertex(
             vertex.id,
             VertexKind.KEYED,
@@ -185,6 +185,20 @@ def _graph_vertex(
         )
     read = _outputs_read(vertex)
     return Vertex(vertex.id, VertexKind.STATELESS, 1, outputs, renamed_from=before, outputs_read=read)
+
+
+def _broadcast_table(job: JobName, spec: KeyedSpec) -> Iterator[Table]:
+    """Yield the table that shows the broadcast state of a vertex, if it has any."""
+    for name, keys, schema in _broadcast_state(job, spec):
+        yield Table(name, TableMode.STATE, keys, columns=delta_columns(schema), broadcast=True)
+
+
+def _broadcast_state(job: JobName, spec: KeyedSpec) -> Iterator[tuple[TableName, tuple[str, ...], pa.Schema]]:
+    """Yield name, keys and columns of the table that shows the broadcast state of a vertex, if it has any."""
+    taken = spec.broadcast
+    if taken is not None and taken.broadcast is not None:
+        keys = taken.broadcast.keys
+        yield table_of_broadcast(job, spec.vertex), keys, state_file_schema(arrow_schema(taken.schema), keys)
 
 
 def _outputs_read(vertex: Declared) -> tuple[str | None, ...]:
@@ -215,6 +229,7 @@ def _schemas(job: JobName, plans: Mapping[VertexId, VertexPlan]) -> Iterator[tup
             yield table.name, arrow_schema(table.schema)
         if isinstance(planned.spec, KeyedSpec):
             yield table_of_state(job, name), state_file_schema(arrow_schema(planned.spec.state), planned.spec.keys)
+            yield from ((table, schema) for table, _, schema in _broadcast_state(job, planned.spec))
 
 
 def _sinks(vertices: Sequence[Declared], schemas: Mapping[TableName, pa.Schema]) -> dict[TableName, TableSink]:

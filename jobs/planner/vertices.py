@@ -1,6 +1,6 @@
 """Turns one declared vertex into what the operators run: its specification and its inputs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -135,7 +135,7 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
             return top_spec(rows=vertex.inputs[0].schema, function=vertex.function, **place)
         case ProcessVertex():
             return KeyedSpec(
-                inputs=tuple(KeyedInput(keys=reads.keys, schema=reads.schema) for reads in vertex.inputs),
+                inputs=tuple(_keyed_inputs(vertex)),
                 function=vertex.function,
                 state=vertex.state,
                 output=vertex.rows,
@@ -145,6 +145,12 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
             )
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def _keyed_inputs(vertex: ProcessVertex) -> Iterator[KeyedInput]:
+    for reads in vertex.inputs:
+        kept = vertex.broadcast if reads is vertex.inputs[-1] else None
+        yield KeyedInput(keys=reads.keys, schema=reads.schema, broadcast=kept)
 
 
 def _stateless_spec(vertex: StagedVertex, around: Around) -> StatelessSpec:

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind
-from checkpointing.identifiers import VertexId
+from checkpointing.identifiers import JobName, VertexId
 from checkpointing.job.restoring import in_flight
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
+from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord
 
 
@@ -32,13 +33,29 @@ class StateSlice:
 
 
 def state_slices(record: CheckpointRecord, operator: VertexId) -> tuple[StateSlice, ...]:
-    """Return the slices of an operator's state that count at a checkpoint, oldest first (D3, D4)."""
+    """Return the slices of an operator's state that count at a checkpoint, oldest first (D3, D4).
+
+    The broadcast state of an operator has a name of its own (`broadcast_of`). Its files count whole.
+    """
+    shared = _broadcast_files(record, operator)
+    if shared:
+        return tuple(
+            StateSlice(each.file, each.kind, each.first_key_group, each.last_key_group, 0, whole=True)
+            for each in shared
+        )
     subtasks = next((vertex.subtasks for vertex in record.vertices if vertex.vertex == operator), ())
     if not subtasks:
         return ()
     owned = key_group_ranges(parallelism=len(subtasks), max_parallelism=record.max_parallelism)
     every = [each for own, subtask in zip(owned, subtasks, strict=True) for each in slices_of(own, subtask.state)]
     return tuple(sorted(every, key=lambda each: (each.age_rank, each.first)))
+
+
+def _broadcast_files(record: CheckpointRecord, name: VertexId) -> tuple[KeyedFile, ...]:
+    """Return the files of the broadcast state of this name. All subtasks hold the same ones (D1)."""
+    table = table_of_state(JobName(record.job), name)
+    ranges = (entry for vertex in record.vertices for snapshot in vertex.subtasks for entry in snapshot.ranges)
+    return next((entry.files for entry in ranges if entry.table == table), ())
 
 
 def slices_of(own: KeyGroupRange, files: Sequence[KeyedFile]) -> Iterator[StateSlice]:

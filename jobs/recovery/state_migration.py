@@ -24,6 +24,7 @@ from checkpointing.graph import JobGraph
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import VertexId
 from checkpointing.job.restoring import CutDoesNotFitError, in_flight
+from checkpointing.metadata.paths import is_state_table
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from checkpointing.renamed_columns import ColumnRenames, column_renames, renamed_columns
 from checkpointing.state_evolution import Column, StateSchema, changes, renamed_inside, under_new_names
@@ -171,9 +172,27 @@ def _migrations(plan: JobPlan, restored: CheckpointRecord, root: Root) -> Iterat
         if isinstance(spec, KeyedSpec):
             vertex = plan.graph.vertex(was.vertex)
             renames = column_renames(vertex, restored), _renamed_above(plan.graph, vertex.id)
-            migration = _migration(spec, was, schemas, *renames)
+            migration = _with_broadcast(_migration(spec, was, schemas, *renames), spec, was, schemas)
             if migration.changes or migration.meanings != spec.meanings:
                 yield was.vertex, migration
+
+
+def _with_broadcast(
+    migration: StateMigration, spec: KeyedSpec, was: VertexRecord, schemas: "_Schemas"
+) -> StateMigration:
+    """Return the migration with what changes in the vertex's broadcast state (D1)."""
+    taken = spec.broadcast
+    if taken is None or taken.broadcast is None:
+        return migration
+    now = StateSchema(_columns(arrow_schema(taken.schema)), taken.broadcast.keys)
+    of_file = {
+        path: changes(f"broadcast state of operator {spec.vertex!r}", schemas[path], now)
+        for path in _broadcast_files(was)
+        if path in schemas
+    }
+    outdated = {path for path, found in of_file.items() if verdict(found) is not Compatibility.AS_IS}
+    found = dict.fromkeys(change for path in outdated for change in of_file[path])
+    return replace(migration, changes=(*migration.changes, *found), outdated=migration.outdated | outdated)
 
 
 def _migration(
@@ -224,13 +243,18 @@ _Schemas = Mapping[str, StateSchema]
 
 def _schemas(of: Iterable[VertexRecord], root: Root) -> _Schemas:
     """Return the columns of all state files that can be read, by path."""
-    files = {path: file for was in of for path, file in _state_files(was).items()}
+    files = {path: file for was in of for path, file in (_state_files(was) | _broadcast_files(was)).items()}
     footers = zip(files, schemas_of(str(root), files.values()), strict=True)
     return {path: StateSchema(_columns(footer), keys_of(footer)) for path, footer in footers if footer is not None}
 
 
 def _state_files(was: VertexRecord) -> dict[str, FileHandle]:
     return {keyed.file.path: keyed.file for snapshot in was.subtasks for keyed in snapshot.state}
+
+
+def _broadcast_files(was: VertexRecord) -> dict[str, FileHandle]:
+    ranges = (entry for snapshot in was.subtasks for entry in snapshot.ranges if is_state_table(entry.table))
+    return {keyed.file.path: keyed.file for entry in ranges for keyed in entry.files}
 
 
 def _columns(schema: pa.Schema) -> tuple[Column, ...]:

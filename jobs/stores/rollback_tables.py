@@ -17,7 +17,7 @@ from checkpointing.commit.net import keyed_tables
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
-from checkpointing.metadata.paths import laid_out_otherwise, relative_to_table, table_of_state
+from checkpointing.metadata.paths import is_state_table, laid_out_otherwise, relative_to_table
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.sinks.statistics import logged_statistics
 from jobs.stores.cuts import Cut
@@ -113,8 +113,7 @@ def _modes(
     for row in rows:
         known |= {table.table: table.mode for table in row.tables}
         known |= {name: table.mode for name, table in keyed_tables(row, job)}
-        known |= {name: TableMode.STATE for each in row.vertices if (name := table_of_state(job, each.vertex)) in known}
-    return known
+    return known | {name: TableMode.STATE for name in known if is_state_table(name)}
 
 
 def _keyed_back(

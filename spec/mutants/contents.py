@@ -17,7 +17,7 @@ from checkpointing.job.wiring import Wiring
 from checkpointing.key_groups import KeyGroupRange
 from checkpointing.messages import SubtaskOutput, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
+from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from checkpointing.task.messages import SubtaskEffect
 from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
 from spec.mutants.planting import Patch, mutant
@@ -120,8 +120,10 @@ def a_restore_forgets_the_state(patch: Patch) -> None:
 def a_restore_mixes_up_old_and_new_state_files(patch: Patch) -> None:
     real = restoring._in_range
 
-    def in_range(was: VertexRecord, own: KeyGroupRange, written: Collection[TableName]) -> LiveFiles:
-        found = real(was, own, written)
+    def in_range(
+        was: VertexRecord, own: KeyGroupRange, written: Collection[TableName], whole: tuple[RangeFiles, ...]
+    ) -> LiveFiles:
+        found = real(was, own, written, whole)
         return LiveFiles(tuple(reversed(found.state)), found.ranges)
 
     patch.put(restoring, "_in_range", in_range)

@@ -112,6 +112,14 @@ COMPACTIONS = Judge(
 COMPACTIONS_WITHOUT_POWER = Judge(
     "simulator with compactions and power cuts", partial(_simulated, compacts=2, mishaps=Mishaps(1, 0)), 400
 )
+BROADCASTS = Judge(
+    "simulator with broadcast state",
+    partial(_simulated, broadcasts=True, rollbacks_max=ROLLBACKS_MAX, savepoints_max=2),
+    400,
+)
+BROADCASTS_WITH_RELEASES = Judge(
+    "simulator with broadcast state and releases", partial(_simulated, broadcasts=True, releases=True), 400
+)
 SHAPES = Judge(
     "simulator with other splits and vertices",
     partial(_simulated, savepoints_max=2, rollbacks_max=1, splits=True, vertices=True),

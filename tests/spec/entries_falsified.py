@@ -78,30 +78,79 @@ def mark_the_newest(events):
     return _swapped(events, place, replace(events[place], abandoned=(events[place].record.checkpoint,)))
 
 
+def lose_rows_of_a_table(events):
+    place = _first(events, CutWritten, lambda cut: dict(cut.active)["bronze/orders"])
+    cut = events[place]
+    active = tuple((table, frozenset() if table == "bronze/orders" else files) for table, files in cut.active)
+    return _swapped(events, place, replace(cut, active=active))
+
+
 def lose_state(events):
     """The last entry has no state, and its state tables are empty."""
     place = _last(events, RowCommitted, lambda row: any(s.state for v in row.record.vertices for s in v.subtasks))
+    return _lost(events, place, lambda table: "/state/" in table, lambda snapshot: replace(snapshot, state=()))
+
+
+def lose_broadcast_state(events):
+    """The last entry has no broadcast state, and the table that shows it is empty."""
+    ranges = _last(events, RowCommitted, lambda row: any(map(_broadcast, _ranges(row.record))))
+    return _lost(events, ranges, lambda table: table.endswith("_broadcast"), _without_broadcast)
+
+
+def lose_a_copy_of_the_broadcast_state(events):
+    """In the last entry, the last subtask of a vertex does not hold the broadcast state that the others hold."""
+    place = _last(events, RowCommitted, lambda row: sum(map(_broadcast, _ranges(row.record))) > 1)
+    record = events[place].record
+    at = max(at for at, vertex in enumerate(record.vertices) if any(map(_broadcast, _ranges_of(vertex))))
+    vertex = record.vertices[at]
+    subtasks = (*vertex.subtasks[:-1], _without_broadcast(vertex.subtasks[-1]))
+    vertices = (*record.vertices[:at], vertex.model_copy(update={"subtasks": subtasks}), *record.vertices[at + 1 :])
+    return _amended(events, place, vertices=vertices)
+
+
+def _ranges_of(vertex):
+    return [own for subtask in vertex.subtasks for own in subtask.ranges]
+
+
+def _ranges(record):
+    return [own for vertex in record.vertices for own in _ranges_of(vertex)]
+
+
+def _broadcast(ranges):
+    return ranges.table.endswith("_broadcast")
+
+
+def _without_broadcast(snapshot):
+    return replace(snapshot, ranges=tuple(own for own in snapshot.ranges if not _broadcast(own)))
+
+
+def _lost(events, place, is_lost, bare_snapshot):
+    """Return the history with an entry whose snapshots are bare, and that leaves the lost tables empty."""
     record = events[place].record
     vertices = tuple(
-        vertex.model_copy(update={"subtasks": tuple(replace(each, state=()) for each in vertex.subtasks)})
+        vertex.model_copy(update={"subtasks": tuple(bare_snapshot(each) for each in vertex.subtasks)})
         for vertex in record.vertices
     )
-    tables = tuple(
-        table.model_copy(update={"files": ()}) if "/state/" in table.table else table for table in record.tables
-    )
+    tables = tuple(table.model_copy(update={"files": ()}) if is_lost(table.table) else table for table in record.tables)
     bare = record.model_copy(update={"vertices": vertices, "tables": tables})
     events = [
         replace(event, publication=replace(event.publication, files=()), active=frozenset())
         if isinstance(event, TableChanged)
         and event.checkpoint == record.checkpoint
-        and "/state/" in event.publication.table
+        and is_lost(event.publication.table)
         else event
         for event in events
     ]
     events = _swapped(events, place, replace(events[place], record=bare))
     cut = _first(events, CutWritten, lambda cut: cut.checkpoint == bare.checkpoint)
-    active = tuple((table, frozenset() if "/state/" in table else files) for table, files in events[cut].active)
+    active = tuple((table, frozenset() if is_lost(table) else files) for table, files in events[cut].active)
     return _swapped(events, cut, replace(events[cut], active=active))
+
+
+FALSIFIED_BROADCASTS = {
+    "broadcast-is-exact": lose_broadcast_state,
+    "broadcast-is-whole": lose_a_copy_of_the_broadcast_state,
+}
 
 
 def count_a_row_more(events):

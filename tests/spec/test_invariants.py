@@ -50,12 +50,14 @@ from tests.spec.declining_falsified import (
 )
 from tests.spec.descriptions_falsified import describe_no_state
 from tests.spec.entries_falsified import (
+    FALSIFIED_BROADCASTS,
     FALSIFIED_STORED,
     build_on_another_version,
     check_a_table_less,
     count_a_row_more,
     drop_a_cut_of_an_entry,
     judge_other_files,
+    lose_rows_of_a_table,
     lose_state,
     mark_the_newest,
     measure_a_subtask_too_long,
@@ -99,13 +101,6 @@ def put(events, place, event):
 
 def swap(events, place, event):
     return [*events[:place], event, *events[place + 1 :]]
-
-
-def lose_rows_of_a_table(events):
-    place = first(events, CutWritten, lambda cut: dict(cut.active)["bronze/orders"])
-    cut = events[place]
-    active = tuple((table, frozenset() if table == "bronze/orders" else files) for table, files in cut.active)
-    return swap(events, place, replace(cut, active=active))
 
 
 def record_another_cut(events):
@@ -373,7 +368,7 @@ FALSIFIED_SAVEPOINTS = (
 def test_each_invariant_is_falsified_here():
     """The lists have every invariant. If nothing can break an invariant, it is none."""
     lists = {*FALSIFIED, *FALSIFIED_AT_DOORS, *FALSIFIED_ROLLBACKS, *(name for name, _ in FALSIFIED_SAVEPOINTS)}
-    assert set(INVARIANTS) == lists | {"new-tables-begin-empty", "pauses", *FALSIFIED_HELD}
+    assert set(INVARIANTS) == lists | {"new-tables-begin-empty", "pauses", *FALSIFIED_HELD, *FALSIFIED_BROADCASTS}
 
 
 @pytest.mark.parametrize("name", FALSIFIED)

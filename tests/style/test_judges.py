@@ -8,8 +8,8 @@ import spec
 from spec import invariants
 
 PACKAGE = spec.__name__
-NAMING = {"checkpointing.metadata.paths.table_of_state"}
-"""Gives a folder its name, and decides nothing."""
+NAMING = {"checkpointing.metadata.paths.table_of_state", "checkpointing.metadata.paths.table_of_broadcast"}
+"""They give a folder its name, and decide nothing."""
 
 
 def imported(module):

@@ -15,13 +15,11 @@ ALPHABETS = {"channel_items", "messages", "sink_messages"}
 """The modules whose classes are facts, effects and messages."""
 
 SINKS = "two-phase sinks (F3)"
-OPERATOR_STATE = "operators with broadcast state (D1)"
 FINISHED_TASKS = "tasks that finish one by one (B4)"
 
 WAITING = {
     "checkpointing.commit.sink_messages": SINKS,
     "checkpointing.commit.two_phase_sink": SINKS,
-    "checkpointing.rescale": OPERATOR_STATE,
     "checkpointing.coordinator.restoring.check_finished": FINISHED_TASKS,
     "checkpointing.channel_items.EndOfChannel": FINISHED_TASKS,
     "checkpointing.gate.messages.DeliverEnd": FINISHED_TASKS,

@@ -1,0 +1,124 @@
+"""Broadcasts on Spark: every subtask sees the newest rule of each class, and each cut holds them whole (D1)."""
+
+import polars as pl
+import pytest
+from pyspark.sql.types import ArrayType, LongType, StructType
+
+from jobs.reading import Cuts
+from tidemark import Pipeline, Processed, SequenceSource, broadcast
+from tidemark.testing import Trial
+
+pytestmark = pytest.mark.spark
+
+PAYMENTS = {"a": 120, "b": 90}
+RULES = {"r": 60}
+CLASSES = 5
+SMALL = {"every_rows": 40, "slice_rows_max": 10, "retained": 9}
+JUDGED = StructType().add("n", LongType()).add("account", LongType()).add("rule", LongType())
+HELD = StructType().add("held", ArrayType(LongType()))
+
+
+class Judge:
+    """Gives each payment the newest rule of its class. A payment waits until there is a rule of its class."""
+
+    def process(self, inputs, state):
+        """Return what waits now, and the payments that have a rule."""
+        payments, rules = inputs
+        new = payments.group_by("account").agg(pl.col("n"))
+        every = new.join(state, on="account", how="left").select(
+            "account", pl.col("n").list.concat(pl.col("held").fill_null([])).alias("held")
+        )
+        return self._judged(every, rules)
+
+    def broadcast_changed(self, state, broadcast):
+        """Let the payments go for whose class a rule has come."""
+        return self._judged(state, broadcast)
+
+    def _judged(self, every, rules):
+        rows = every.explode("held").with_columns((pl.col("held") % CLASSES).alias("class"))
+        known = rules.select("class", pl.col("version").alias("rule"))
+        found = rows.join(known, on="class", how="left")
+        waits = found.filter(pl.col("rule").is_null()).group_by("account").agg("held")
+        judged = found.filter(pl.col("rule").is_not_null()).select(pl.col("held").alias("n"), "account", "rule")
+        return Processed(state=waits, output=judged)
+
+
+def declared(data, *, more=False, key="class", name="judged", renamed_from=None, sees=True, rules=RULES):
+    """Return the pipeline. With `more` its rules have a column more; if it does not see them, it knows none."""
+    pipeline = Pipeline("bank", parallelism=2)
+    payments = pipeline.source("payments", SequenceSource(PAYMENTS, keys=13)).table(
+        "bronze/payments", id="payments_kept"
+    )
+    rows = pipeline.source("rules", SequenceSource(rules, keys=CLASSES)).table("bronze/rules", id="rules_kept")
+    rows = rows.with_column("class", "n % 5", LongType()).with_column("version", "n", LongType())
+    rows = rows.select("class", "version", *(["split"] if more else []))
+    by_account = payments.with_column("account", "key", LongType()).key_by("account")
+    connected = broadcast(rows, key, latest_by="version").connect(by_account) if sees else by_account
+    function = Judge() if sees else Waits()
+    connected.process(name, function, state=HELD, output=JUDGED, renamed_from=renamed_from).table("silver/judged")
+    return pipeline
+
+
+class Waits:
+    """Lets all payments wait."""
+
+    def process(self, inputs, state):
+        """Keep the numbers that wait."""
+        return Processed(state=state, output=pl.DataFrame(schema={"n": int, "account": int, "rule": int}))
+
+
+def build(data):
+    """Return the pipeline, in another process too."""
+    return declared(data)
+
+
+def build_with_more(data):
+    """Return the pipeline whose rules have a column more."""
+    return declared(data, more=True, rules={"r": 80})
+
+
+def build_renamed(data):
+    """Return the pipeline whose operator has another name."""
+    return declared(data, name="checked", renamed_from="judged", rules={"r": 80})
+
+
+def build_by_version(data):
+    """Return the pipeline with another key of the broadcast."""
+    return declared(data, key="version")
+
+
+def build_blind(data):
+    """Return the pipeline whose operator does not see the rules."""
+    return declared(data, sees=False)
+
+
+def judge(warehouse, operator="judged", cuts=None):
+    """Judge the state and the table of these cuts by the bronze rows. By default those are all cuts."""
+    cuts = cuts or Cuts(warehouse, "bank").all()
+    for cut in cuts:
+        rules = cut.polars("bronze/rules").select(pl.col("n") % CLASSES, pl.col("n").alias("version")).collect()
+        newest = dict(rules.group_by("n").max().iter_rows())
+        kept = cut.state(f"{operator}_broadcast").polars().collect() if newest else pl.DataFrame()
+        assert newest == ({row["class"]: row["version"] for row in kept.iter_rows(named=True)}), cut
+        judged = cut.polars("silver/judged").collect()
+        for row in judged.iter_rows(named=True):
+            assert row["rule"] % CLASSES == row["n"] % CLASSES
+            assert row["rule"] <= newest[row["n"] % CLASSES]
+        waiting = cut.state(operator).polars().select("held").explode("held").collect()["held"].to_list()
+        assert not any(each % CLASSES in newest for each in waiting), cut
+        every = sorted(cut.polars("bronze/payments").select("n").collect()["n"].to_list())
+        assert sorted([*judged["n"].to_list(), *waiting]) == every, cut
+    return cuts
+
+
+def test_each_cut_holds_all_rules_over_a_restart_and_rescales(tmp_path, spark):
+    """Two subtasks, then three, then one: each sees all rules that came before, and each payment is judged once."""
+    trial = Trial(build, tmp_path)
+    trial.run(checkpoints=2, **SMALL)
+    trial.run(parallelism=3, checkpoints=2, **SMALL)
+    trial.run(parallelism=1, **SMALL)
+    cuts = judge(trial.warehouse)
+    assert len(cuts) > 4
+    last = cuts[-1]
+    assert last.polars("bronze/payments").collect().height == sum(PAYMENTS.values())
+    assert last.polars("silver/judged").collect().height == sum(PAYMENTS.values())
