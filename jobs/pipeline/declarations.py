@@ -3,10 +3,12 @@
 A stream can only be used after it was declared, so the order of declaration is topological.
 """
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId
+from checkpointing.metadata.paths import broadcast_of
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.vertices import (
     AggregateVertex,
@@ -95,8 +97,19 @@ class Declarations:
                     f"vertex {vertex.id}: table {table} is written by vertex {writer} already; "
                     "give each stream a table of its own"
                 )
+        self._require_names_of_broadcasts(vertex, rest)
         self._require_deletes_taken(vertex)
         self._vertices[vertex.id] = vertex
+
+    def _require_names_of_broadcasts(self, vertex: Declared, rest: Iterable[Declared]) -> None:
+        """Raise InvalidPipelineError if a vertex has the name under which another one's broadcast state is read."""
+        for one, other in ((vertex, other) for other in rest):
+            for seeing, named in ((one, other), (other, one)):
+                if isinstance(seeing, ProcessVertex) and seeing.broadcast and named.id == broadcast_of(seeing.id):
+                    raise InvalidPipelineError(
+                        f"pipeline {self.pipeline}: {named.id!r} is the name of the broadcast state of {seeing.id!r}; "
+                        "rename one of the two vertices"
+                    )
 
     def _require_deletes_taken(self, vertex: Declared) -> None:
         """Raise InvalidPipelineError if rows can be deleted, and this vertex or its table cannot take them back."""

@@ -9,7 +9,7 @@ from rich.tree import Tree
 
 from checkpointing.graph import Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId
-from jobs.operators.spec import KeyedSpec
+from jobs.operators.spec import KeyedInput, KeyedSpec
 from jobs.planner import JobPlan
 from jobs.showing.quantities import count, plural
 
@@ -58,10 +58,16 @@ def _kind(plan: JobPlan, vertex: Vertex) -> str:
 def _read(plan: JobPlan, edge: EdgeId) -> str:
     upstream, spec = plan.graph.vertex(edge.upstream), plan.vertices[edge.downstream].spec
     what = "lazy slices" if upstream.kind is VertexKind.SOURCE else "files"
-    keys = f", exchanged by {', '.join(spec.inputs[edge.input].keys)}" if isinstance(spec, KeyedSpec) else ""
+    exchanged = _exchanged(spec.inputs[edge.input]) if isinstance(spec, KeyedSpec) else ""
     output = plan.vertices[edge.downstream].inputs[edge.input].output
     named = "" if output is None else f", output {output}"
-    return f"{upstream.id}{named}  {plural(upstream.parallelism, 'channel')} of {what}{keys}"
+    return f"{upstream.id}{named}  {plural(upstream.parallelism, 'channel')} of {what}{exchanged}"
+
+
+def _exchanged(given: KeyedInput) -> str:
+    if given.broadcast is not None:
+        return f", broadcast: the newest row of each {', '.join(given.broadcast.keys)} by {given.broadcast.latest_by}"
+    return f", exchanged by {', '.join(given.keys)}"
 
 
 def _how(plan: JobPlan, table: Table) -> str:
@@ -74,6 +80,6 @@ def _how(plan: JobPlan, table: Table) -> str:
         case TableMode.UPSERT:
             return f"upsert by {', '.join(table.keys)}, {columns}{judged}"
         case TableMode.STATE:
-            return f"operator state by {', '.join(table.keys)}"
+            return f"{'broadcast' if table.broadcast else 'operator'} state by {', '.join(table.keys)}"
         case _ as unreachable:
             assert_never(unreachable)

@@ -4,7 +4,12 @@ import polars as pl
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StructType
 
+from checkpointing.identifiers import JobName
+from checkpointing.job.restoring import CutDoesNotFitError
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.at_rest.rollback import roll_back
 from jobs.reading import Cuts
+from jobs.stores.warehouse import Warehouse
 from tidemark import Pipeline, Processed, SequenceSource, broadcast
 from tidemark.testing import Trial
 
@@ -72,14 +77,14 @@ def build(data):
     return declared(data)
 
 
-def build_with_more(data):
-    """Return the pipeline whose rules have a column more."""
-    return declared(data, more=True, rules={"r": 80})
-
-
 def build_renamed(data):
     """Return the pipeline whose operator has another name."""
-    return declared(data, name="checked", renamed_from="judged", rules={"r": 80})
+    return declared(data, name="checked", renamed_from="judged", rules={"r": 63})
+
+
+def build_renamed_with_more(data):
+    """Return the pipeline whose operator has another name, and whose rules have a column more."""
+    return declared(data, more=True, name="checked", renamed_from="judged", rules={"r": 66})
 
 
 def build_by_version(data):
@@ -122,3 +127,59 @@ def test_each_cut_holds_all_rules_over_a_restart_and_rescales(tmp_path, spark):
     last = cuts[-1]
     assert last.polars("bronze/payments").collect().height == sum(PAYMENTS.values())
     assert last.polars("silver/judged").collect().height == sum(PAYMENTS.values())
+
+
+def test_a_broadcast_survives_kills_and_goes_back_with_a_rollback(tmp_path, spark):
+    """A tick dies before its commit point, another after it. Then the job goes back to its first cut, and reads on."""
+    trial = Trial(build, tmp_path)
+    trial.kill("before:AppendRow#2", **SMALL)
+    trial.kill("after:AppendRow#2", **SMALL)
+    trial.run(checkpoints=2, **SMALL)
+    first, *_, last = judge(trial.warehouse)
+    kept = first.state("judged_broadcast").polars().sort("class").collect()
+    assert kept.rows() != last.state("judged_broadcast").polars().sort("class").collect().rows()
+    roll_back(Warehouse(trial.warehouse, ProtocolPaths(JobName("bank"))), first.checkpoint)
+    shown = pl.read_delta(str(trial.warehouse / "_tidemark/bank/state/judged_broadcast"))
+    assert shown.select(kept.columns).sort("class").rows() == kept.rows()
+    trial.run(**SMALL)
+    assert judge(trial.warehouse)[-1].polars("silver/judged").collect().height == sum(PAYMENTS.values())
+
+
+def test_rules_of_a_renamed_operator_get_a_column_and_stay(tmp_path, spark):
+    """The operator gets another name, then its rules a column more: rules from before have null there."""
+    trial = Trial(build, tmp_path)
+    trial.run(**SMALL)
+    before = judge(trial.warehouse)[-1].state("judged_broadcast").polars().sort("class").collect()
+    Trial(build_renamed, tmp_path).run(**SMALL)
+    after = newest_of(trial, "checked")
+    assert before["version"].to_list() < after.sort("class")["version"].to_list()
+    Trial(build_renamed_with_more, tmp_path).run(**SMALL)
+    assert {"r", None} >= set(newest_of(trial, "checked")["split"].to_list()) >= {"r"}
+
+
+def newest_of(trial, operator):
+    """Judge the newest cut, and return its rules."""
+    (cut,) = judge(trial.warehouse, operator, Cuts(trial.warehouse, "bank").all()[-1:])
+    return cut.state(f"{operator}_broadcast").polars().collect()
+
+
+@pytest.mark.parametrize(("build_otherwise", "says"), [(build_by_version, "key"), (build_blind, "broadcast input")])
+def test_a_pipeline_that_would_lose_rules_is_refused(build_otherwise, says, tmp_path, spark):
+    """Other keys do not fit the kept rules, and without the input nobody keeps them. The job stays as it is."""
+    trial = Trial(build, tmp_path)
+    cut = trial.run(checkpoints=1, **SMALL)
+    with pytest.raises(CutDoesNotFitError, match=says):
+        Trial(build_otherwise, tmp_path).run(**SMALL)
+    assert Trial(build, tmp_path).run(checkpoints=1, **SMALL).checkpoint > cut.checkpoint
+    judge(trial.warehouse)
+
+
+def test_rules_in_flight_are_kept_in_an_unaligned_checkpoint(tmp_path, spark):
+    """Barriers overtake rules and payments. The next tick handles them first, and each payment is judged once."""
+    trial = Trial(build, tmp_path)
+    trial.run(checkpoints=3, unaligned=True, micro_batch_rows_max=10, **SMALL)
+    trial.run(unaligned=True, parallelism=3, **SMALL)
+    last = trial.cuts.latest()
+    assert sorted(last.polars("silver/judged").collect()["n"].to_list()) == sorted(
+        last.polars("bronze/payments").collect()["n"].to_list()
+    )

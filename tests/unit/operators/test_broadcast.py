@@ -1,0 +1,175 @@
+"""The broadcast input of a keyed task, without Spark: which rows are kept, who writes them, and who sees them."""
+
+from dataclasses import dataclass, field
+from itertools import permutations
+
+import polars as pl
+import pyarrow as pa
+
+from checkpointing.handles import Version
+from checkpointing.identifiers import Generation, TableName, VertexId, job_name
+from checkpointing.key_groups import KeyGroupRange, range_of
+from jobs.operators.arrived import take_apart, with_key_group
+from jobs.operators.broadcast import Broadcast, BroadcastState, Replicator
+from jobs.operators.functions import Processed
+from jobs.operators.named_outputs import NamedOutputs
+from jobs.operators.process_calls import ProcessCalls
+from jobs.sinks.staged_files import StagedFiles
+from jobs.state.keyed_rows import KeyedRows
+from jobs.state.merge import DELETED, KEY_GROUP
+
+RULES = pa.schema([("rule", pa.string()), ("version", pa.int64()), ("limit", pa.int64())])
+NEWEST = Broadcast(("rule",), "version")
+
+
+def rules(*rows):
+    """Return rules."""
+    return pl.DataFrame(rows, schema={"rule": pl.String, "version": pl.Int64, "limit": pl.Int64}, orient="row")
+
+
+@dataclass
+class Kept:
+    """Runs the micro-batches of one subtask, and keeps the files as the protocol would."""
+
+    root: str
+    subtask: int = 0
+    files: tuple = ()
+    number: int = 0
+    written: list = field(default_factory=list)
+
+    def take(self, *rows, outdated=False):
+        """Return what the subtask sees after these rows."""
+        self.number += 1
+        state = BroadcastState(
+            operator="judged_broadcast",
+            table=TableName("_tidemark/j/state/judged_broadcast"),
+            kept=NEWEST,
+            schema=RULES,
+            files=self.files,
+            max_parallelism=8,
+            version=Version(Generation(1), self.number),
+            outdated=outdated,
+        )
+        writer = StagedFiles(self.root, job_name("j"), Generation(1), VertexId("judged"), self.number)
+        seen = state.taken(writer, self.subtask, rules(*rows))
+        if seen.written:
+            self.files = seen.written[0].files
+        self.written.append(bool(seen.written))
+        return seen
+
+
+def test_the_newest_row_of_each_key_is_kept_in_any_order(tmp_path):
+    """A null version is the least. Of equal versions, the row that is greatest by its other columns is kept."""
+    rows = [("a", 1, 5), ("a", 3, 1), ("a", 3, 2), ("b", None, 9), ("b", 1, 0)]
+    for number, order in enumerate(permutations(rows)):
+        kept = Kept(str(tmp_path / str(number)))
+        for row in order:
+            seen = kept.take(row)
+        assert [("a", 3, 2), ("b", 1, 0)] == sorted(seen.rows.rows())
+
+
+def test_rows_that_change_nothing_write_nothing(tmp_path):
+    """A rule that came before, or an older one, changes nothing. A newer one does."""
+    kept = Kept(str(tmp_path))
+    seen = [kept.take(*rows) for rows in ([("a", 2, 1)], [("a", 2, 1)], [("a", 1, 7)], [], [("a", 3, 1)])]
+    assert [True, False, False, False, True] == [each.has_changed for each in seen] == kept.written
+
+
+def test_only_the_first_subtask_writes_and_all_see_the_same(tmp_path):
+    """The file has all rules under one range of key groups, so it is whole for each subtask."""
+    first, second = Kept(str(tmp_path)), Kept(str(tmp_path), subtask=1)
+    for rows in ([("a", 1, 1), ("b", 1, 1)], [("b", 2, 2)]):
+        mine, its = first.take(*rows), second.take(*rows)
+        assert sorted(mine.rows.rows()) == sorted(its.rows.rows())
+        second.files = first.files
+    assert [[True, True], [False, False]] == [first.written, second.written]
+    assert KeyGroupRange(first=0, last=7) == first.files[0].key_groups
+
+
+def test_an_outdated_file_is_written_again_without_rows(tmp_path):
+    """Its rules stay what they were, and nobody is told that they have changed."""
+    kept = Kept(str(tmp_path))
+    kept.take(("a", 1, 1))
+    before = kept.files
+    seen = kept.take(outdated=True)
+    assert (False, [("a", 1, 1)]) == (seen.has_changed, seen.rows.rows())
+    assert kept.files != before
+
+
+def test_every_subtask_gets_every_row():
+    """Each block has a key group that its subtask owns, as the task checks."""
+    sent = Replicator(tag=1, schema=RULES, parallelism=3, max_parallelism=8)
+    frame = rules(("a", 1, 1), ("b", 2, 2))
+    columns = [frame.to_arrow()[name].cast(RULES.field(name).type) for name in RULES.names]
+    rows = pa.table([pa.array([0, 0], pa.int32()), *columns], schema=with_key_group(RULES))
+    (batch,) = rows.to_batches()
+    blocks = list(sent.run([batch, batch.slice(0, 0)]))
+    assert [0, 1, 2] == [each for block in blocks for each in block.column(0).to_pylist()]
+    for subtask, block in enumerate(blocks):
+        (_, arrived) = take_apart([block], [RULES, RULES]).frames
+        assert frame.rows() == arrived.drop(KEY_GROUP).rows()
+        assert {range_of(subtask=subtask, parallelism=3, max_parallelism=8).first} == set(arrived[KEY_GROUP].to_list())
+
+
+class Holds:
+    """Holds rows back until there is a rule with the name of their key."""
+
+    def process(self, inputs, state):
+        """Return what waits, and what has a rule."""
+        rows, known = inputs
+        every = pl.concat([state, rows.select("k", "n")])
+        return self.broadcast_changed(every.group_by("k").agg(pl.col("n").max()), known)
+
+    def broadcast_changed(self, state, broadcast):
+        """Let those go whose rule has come."""
+        is_known = pl.col("k").is_in(broadcast["rule"].to_list())
+        return Processed(state=state.filter(~is_known), output=state.filter(is_known))
+
+
+KEYED = pa.schema([("k", pa.string()), ("n", pa.int64())])
+
+
+def called(held, new, known, *, changed):
+    """Call the function for these new rows, with these held ones and rules. Return what it held then, and put out."""
+    calls = ProcessCalls(
+        operator="judged",
+        function=Holds(),
+        keys=("k",),
+        state_schema=KEYED,
+        output_schema=KEYED,
+        outputs=NamedOutputs(TableName("c"), {}),
+        checked=None,
+        ends=False,
+    )
+    types = {KEY_GROUP: pl.Int32, "k": pl.String, "n": pl.Int64}
+    loaded = KeyedRows.of(pl.DataFrame([(0, *row) for row in held], schema=types, orient="row"))
+    rows = pl.DataFrame([(0, *row) for row in new], schema=types, orient="row")
+    seen = SeenRows(rules(*((name, 1, 1) for name in known)), changed)
+    touched = rows.select(KEY_GROUP, "k").unique()
+    if not calls.are_due(touched, seen):
+        return None
+    done = calls.run(loaded, (rows,), touched, seen)
+    gone = set(done.delta.filter(DELETED)["k"].to_list())
+    after = {row["k"]: row["n"] for row in done.state().frame().iter_rows(named=True)}
+    return after, gone, sorted(pl.concat([each.output for each in done.results]).rows())
+
+
+@dataclass
+class SeenRows:
+    """What a subtask sees of its broadcast."""
+
+    rows: pl.DataFrame
+    has_changed: bool
+
+
+def test_a_function_looks_at_its_keys_again_when_rules_come():
+    """Held rows of other keys go too, before the rows of the same micro-batch are processed."""
+    held, new = [("a", 1), ("b", 2), ("c", 3)], [("c", 9), ("d", 4)]
+    assert ({"b": 2, "c": 9, "d": 4}, {"a"}, [("a", 1)]) == called(held, new, ["a"], changed=True)
+    assert ({"b": 2}, {"a", "c"}, [("a", 1), ("c", 3)]) == called(held, [], ["a", "c"], changed=True)
+
+
+def test_without_a_change_the_function_is_called_for_rows_alone():
+    """Nobody looks at the other keys then, and nothing is called without rows."""
+    assert None is called([("a", 1)], [], ["a"], changed=False)
+    assert ({"a": 1}, set(), [("d", 4)]) == called([("a", 1)], [("d", 4)], ["a", "d"], changed=False)
