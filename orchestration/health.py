@@ -66,7 +66,7 @@ def health_specs(plan: JobPlan, naming: Naming, limits: Limits) -> tuple[dg.Asse
         approval_spec(naming),
         *(
             dg.AssetCheckSpec(
-                _shown_as(naming, name, vertex, table), asset=_asset(naming, table), description=_about(name, limits)
+                _shown_as(naming, name, table), asset=_asset(naming, table), description=_about(name, limits)
             )
             for vertex in plan.graph.operators()
             for table in vertex.tables
@@ -92,9 +92,9 @@ def _asset(naming: Naming, table: Table) -> dg.AssetKey:
     return naming.table_key(table.name) if naming.shows(table) else naming.cuts_key()
 
 
-def _shown_as(naming: Naming, name: str, vertex: Vertex, table: Table) -> str:
+def _shown_as(naming: Naming, name: str, table: Table) -> str:
     """Return a check's name, with the operator if the table of cuts shows it."""
-    return name if naming.shows(table) else f"{name}_{vertex.id}"
+    return name if naming.shows(table) else f"{name}_{table.name.rpartition('/')[2]}"
 
 
 def _names(plan: JobPlan, vertex: Vertex, table: Table) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _about(name: str, limits: Limits) -> str:
 def _result(
     name: str, vertex: Vertex, table: Table, look: Look, limits: Limits, rules: tuple[str, ...]
 ) -> dg.AssetCheckResult:
-    check = dg.AssetCheckKey(_asset(look.naming, table), _shown_as(look.naming, name, vertex, table))
+    check = dg.AssetCheckKey(_asset(look.naming, table), _shown_as(look.naming, name, table))
     newest = look.stands.epoch
     if newest is None:
         return _never(check, look)

@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, StructType
 from checkpointing.graph import TableMode, VertexKind
 from jobs.launch import launch
 from jobs.pipeline import Pipeline, count
+from jobs.pipeline.broadcasting import broadcast
 from jobs.settings import Layer, TickSettings
 from jobs.sources.sequence import SequenceSource
 from orchestration.definitions import PIPELINES, defs
@@ -173,6 +174,27 @@ def test_a_table_of_a_named_output_names_it_and_does_not_come_from_the_own_outpu
     assert {dg.AssetKey(above.split("/"))} == set(late.parent_keys)
     assert "reads output" not in counts.description
     assert dg.AssetKey(["silver", "own"]) in counts.parent_keys
+
+
+def seeing_rules(data):
+    """Return a pipeline with an operator that sees a broadcast."""
+    pipeline = Pipeline("bank")
+    row = StructType().add("key", LongType()).add("n", LongType())
+    rules = broadcast(pipeline.source("rules", SequenceSource({"a": 1}, keys=1)), "key", latest_by="n")
+    payments = pipeline.source("payments", SequenceSource({"a": 1}, keys=1)).key_by("key")
+    done = rules.connect(payments).process("judge", object(), state=StructType().add("m", LongType()), output=row)
+    done.table("silver/judged")
+    return pipeline
+
+
+def test_broadcast_state_is_an_asset_with_a_check_of_its_own():
+    """If states are kept out of the catalogue, the check goes to the table of cuts, under the state's name."""
+    shown, hidden = (build_definitions(seeing_rules, show_state=show).resolve_asset_graph() for show in (True, False))
+    asset = dg.AssetKey(["_tidemark", "bank", "state", "judge_broadcast"])
+    assert {("bank", "payments"), ("bank", "rules")} == {tuple(key.path[-2:]) for key in shown.get(asset).parent_keys}
+    assert "one_cut" in {key.name for key in shown.asset_check_keys if key.asset_key == asset}
+    assert {"one_cut_judge", "one_cut_judge_broadcast"} <= {key.name for key in hidden.asset_check_keys}
+    assert len(shown.asset_check_keys) == len(hidden.asset_check_keys)
 
 
 def test_the_health_of_a_pipeline_is_looked_at_from_the_start():
