@@ -1,15 +1,16 @@
 """The model of tables of changes (SCD types 1 and 2): changes of a few keys come in any order, in random micro-batches.
 
 Rule `applied-changes-add-up`: after each micro-batch, the table's changes up to it, added and taken back, are the table
-that a plain computation makes of all changes that have come. So it is if deletions are forgotten, as long as no change
-comes later than is said. Rule `deletions-are-forgotten`: a state that forgets has no deletion of longer ago.
+that a plain computation makes of all changes that have come. Now and then a change empties the table: it deletes every
+key that has an older one. If deletions are forgotten, the rule holds as long as no change comes later than is said.
+Rule `deletions-are-forgotten`: a state that forgets has no deletion of longer ago.
 The functions are those that the product's tasks call.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -39,23 +40,54 @@ def _broken(chance: Random, *, history: bool) -> Iterator[str]:
     bound = chance.choice([None, 0, 1, 3])
     function = AppliedChanges(("k",), ("v",), "at", history, forget_deletes_after=bound)
     state, come, folded = pl.DataFrame(schema=_STATE), list[Change](), Counter[tuple[Any, ...]]()
+    emptied = list[int]()
     for _ in range(_BATCHES):
         drawn = [*_drawn(chance, _newest(come), bound)]
         rows = pl.DataFrame([(key, *values, *rest) for key, values, *rest in drawn], schema=_ROWS, orient="row")
-        touched = rows.select("k").unique()
-        before = state.join(touched, on="k", how="semi")
-        done = function.process([rows], before)
-        was = function.results(before.with_columns(pl.lit(0).alias(KEY_GROUP))).drop(KEY_GROUP)
-        state = pl.concat([state.join(touched, on="k", how="anti"), done.state])
+        empties = bound is None and chance.random() < 0.15  # noqa: PLR2004 - now and then the table is emptied
+        emptied += [chance.randint(0, 12)] if empties else []
+        done = applied(function, state, rows, emptied, empties=empties)
+        state = done.state
         come += drawn
-        for *row, kind in changes_of(was, done.output, function.table_keys).iter_rows():
+        for *row, kind in done.changes.iter_rows():
             folded[tuple(row)] += 1 if kind in ADDING else -1
-        if {row: times for row, times in folded.items() if times} != Counter(table_of(come, history=history)):
+        table = table_of([*come, *deletions_by(emptied, come)], history=history)
+        if {row: times for row, times in folded.items() if times} != Counter(table):
             yield APPLIED
         if chance.random() < 0.5:  # noqa: PLR2004 - the whole range is written now and then
             state = function.remembered(state)
             if bound is not None and any(at < _newest(come) - bound for at in _deletions(state)):
                 yield FORGOTTEN
+
+
+class Applied(NamedTuple):
+    """The state after a micro-batch, and the changes of the table's rows."""
+
+    state: pl.DataFrame
+    changes: pl.DataFrame
+
+
+def applied(
+    function: AppliedChanges, state: pl.DataFrame, rows: pl.DataFrame, emptied: Sequence[int], *, empties: bool
+) -> Applied:
+    """Apply these rows, and truncates at these places, of which some are new if the micro-batch empties the table."""
+    group = pl.lit(0, pl.Int32).alias(KEY_GROUP)
+    places = pl.DataFrame({SEQUENCE: emptied}, schema={SEQUENCE: pl.Int64}).unique()
+    others = (state if empties else state.clear()).with_columns(group)
+    every = function.emptied(rows.with_columns(group), others, places).drop(KEY_GROUP)
+    touched = every.select("k").unique()
+    before = state.join(touched, on="k", how="semi")
+    done = function.process([every], before)
+    left = function.beyond_truncates(done.state.with_columns(group), places)
+    was, shown = (function.results(each).drop(KEY_GROUP) for each in (before.with_columns(group), left))
+    after = pl.concat([state.join(touched, on="k", how="anti"), left.select(state.columns)])
+    return Applied(after, changes_of(was, shown, function.table_keys))
+
+
+def deletions_by(emptied: Iterable[int], changes: Iterable[Change]) -> Iterator[Change]:
+    """Yield a deletion of each key at each of these places."""
+    keys = {(change[0], len(change[1])) for change in changes}
+    return ((key, (0,) * values, at, True) for at in emptied for key, values in keys)
 
 
 def _newest(changes: Iterable[Change]) -> int:

@@ -13,6 +13,7 @@ import polars as pl
 from pyspark.sql.types import ArrayType, BooleanType, StructField, StructType
 
 from jobs.operators.functions import Processed
+from jobs.operators.truncates import uncovered, with_deletions
 from jobs.operators.unsent import UNSENT, filled
 from jobs.sources.postgres.way_out import ANEW
 from jobs.state.merge import KEY_GROUP
@@ -23,8 +24,6 @@ SEQUENCE: Final = "_applied_sequence"
 """The column of a change's place in the order."""
 DELETES: Final = "_applied_delete"
 """The column that says whether a change deletes its key."""
-REFUSED: Final = "_applied_refused"
-"""The column that says why a change of a database's table cannot be applied. It is null for a change that can."""
 VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
 CURRENT: Final = "current"
@@ -46,7 +45,7 @@ class RefusedChangeError(Exception):
 class AppliedChanges:
     """The keyed function. `columns` are those of the table besides the keys; rows have SEQUENCE and DELETES too.
 
-    Changes of a database's table (`of_database`) have REFUSED and UNSENT too. There the old row of an update has the
+    Changes of a database's table (`of_database`) have UNSENT too. There the old row of an update has the
     place of the new one, and counts as a deletion only if the new row has another key. They come in order. So a deleted
     key may be forgotten at once, and a value that was not sent is that of the key's change before. Of other changes, a
     deleted key may be forgotten once one comes that is by more than `forget_deletes_after` newer, and with None never.
@@ -58,11 +57,24 @@ class AppliedChanges:
     history: bool
     of_database: bool = False
     forget_deletes_after: Distance | None = None
+    truncates: bool = False
+    """Whether some rows empty the table, as their column TRUNCATES says."""
 
     @property
     def table_keys(self) -> tuple[str, ...]:
         """Return the columns that tell the rows of the table apart."""
         return (*self.keys, VALID_FROM) if self.history else self.keys
+
+    def emptied(self, rows: pl.DataFrame, others: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+        """Return the changes with the deletions that truncates at these places make, of their keys and of others."""
+        return with_deletions(rows, others, places, list(self.keys), DELETES)
+
+    def beyond_truncates(self, state: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+        """Return the changes of keys without those that truncates at these places tell anyway."""
+        if places.is_empty() or state.is_empty():
+            return state
+        left = uncovered(_apart(state), places, list(self.keys), SEQUENCE, DELETES)
+        return self._by_key(left).select(state.columns).cast(state.schema)
 
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         """Return the changes of the touched keys as state, and their rows of the table as output."""
@@ -74,11 +86,8 @@ class AppliedChanges:
     def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
         """Return the changes of each key among these rows. If values are still unknown, UNSENT says which.
 
-        Raises NoSequenceError for a null in the sequence, and RefusedChangeError.
+        Raises NoSequenceError for a null in the sequence.
         """
-        refused = rows[REFUSED].drop_nulls() if self.of_database else pl.Series()
-        if not refused.is_empty():
-            raise RefusedChangeError(refused[0])
         lacking = rows.filter(pl.col(SEQUENCE).is_null())
         if not lacking.is_empty():
             raise NoSequenceError(

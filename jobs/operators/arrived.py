@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
+from checkpointing.key_groups import range_of
 from jobs.operators.worker_heap import freeze_imports
 from jobs.state.frames import frame_of
 from jobs.state.merge import KEY_GROUP
@@ -51,12 +52,16 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitter:
-    """Turns the rows of one input into blocks. The rows have their key group in front, then the columns of `schema`."""
+    """Turns the rows of one input into blocks. The rows have their key group in front, then the columns of `schema`.
+
+    Every subtask gets the rows of which the column `to_all` is true, under a key group that it owns.
+    """
 
     tag: int
     schema: pa.Schema
     parallelism: int
     max_parallelism: int
+    to_all: str | None = None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the blocks of these rows. Memory holds about `_GATHERED_BYTES_MAX` of them, and one batch more."""
@@ -77,13 +82,23 @@ class Splitter:
         wanted = with_key_group(self.schema)
         received = pa.Table.from_batches(batches)
         columns = [column.cast(field.type) for column, field in zip(received.columns, wanted, strict=True)]
-        blocks = [
-            (subtask, block.to_pybytes())
-            for subtask, rows in self._by_subtask(pa.table(columns, schema=wanted))
-            for block in blocks_of(rows)
-        ]
+        of_keys, of_all = self._apart(pa.table(columns, schema=wanted))
+        parts = [*(self._by_subtask(of_keys) if of_keys.num_rows else ()), *self._copies(of_all)]
+        blocks = [(subtask, block.to_pybytes()) for subtask, rows in parts for block in blocks_of(rows)]
         subtasks, sent = zip(*blocks, strict=True)
         return pa.record_batch([pa.array(subtasks, pa.int32()), [self.tag] * len(sent), list(sent)], schema=SENT)
+
+    def _apart(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Return the rows that go by their keys, and those that go to all subtasks."""
+        if self.to_all is None:
+            return rows, rows.slice(0, 0)
+        is_for_all = pc.fill_null(rows.column(self.to_all), fill_value=False)
+        return rows.filter(pc.invert(is_for_all)), rows.filter(is_for_all)
+
+    def _copies(self, rows: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
+        for batch in rows.combine_chunks().to_batches() if rows.num_rows else ():
+            for subtask in range(self.parallelism):
+                yield subtask, owned_by(batch, subtask, self.parallelism, self.max_parallelism)
 
     def _by_subtask(self, rows: pa.Table) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the rows of each subtask, in the order in which they came."""
@@ -94,6 +109,13 @@ class Splitter:
         for subtask, count in counts:
             yield subtask, grouped.slice(first, count)
             first += count
+
+
+def owned_by(rows: pa.RecordBatch, subtask: int, parallelism: int, max_parallelism: int) -> pa.RecordBatch:
+    """Return the rows under a key group that the subtask owns, in place of the one in front."""
+    own = range_of(subtask=subtask, parallelism=parallelism, max_parallelism=max_parallelism)
+    group = pa.repeat(pa.scalar(own.first, pa.int32()), rows.num_rows)
+    return pa.record_batch([group, *rows.columns[1:]], schema=rows.schema)
 
 
 def blocks_of(rows: pa.RecordBatch) -> Iterator[pa.Buffer]:

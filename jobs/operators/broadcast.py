@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from checkpointing.handles import KeyedFile, Version
 from checkpointing.identifiers import TableName
-from checkpointing.key_groups import KeyGroupRange, range_of
+from checkpointing.key_groups import KeyGroupRange
 from checkpointing.snapshots import RangeFiles
-from jobs.operators.arrived import SENT, blocks_of, with_key_group
+from jobs.operators.arrived import SENT, blocks_of, owned_by, with_key_group
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import RangeState
 from jobs.state.backends import FullBackend
@@ -115,10 +115,7 @@ class BroadcastState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicator:
-    """Turns the rows of a broadcast input into blocks, once for each subtask.
-
-    The rows have a key group in front, and get one that the subtask owns.
-    """
+    """Turns the rows of a broadcast input into blocks, once for each subtask. The rows have a key group in front."""
 
     tag: int
     schema: pa.Schema
@@ -126,13 +123,12 @@ class Replicator:
     max_parallelism: int
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the blocks of these rows."""
+        """Yield the blocks of these rows, which get a key group that their subtask owns."""
         wanted = with_key_group(self.schema)
         for batch in batches:
             columns = [column.cast(field.type) for column, field in zip(batch.columns, wanted, strict=True)]
+            every = pa.record_batch(columns, schema=wanted)
             for subtask in range(self.parallelism) if batch.num_rows else ():
-                own = range_of(subtask=subtask, parallelism=self.parallelism, max_parallelism=self.max_parallelism)
-                group = pa.repeat(pa.scalar(own.first, pa.int32()), batch.num_rows)
-                rows = pa.record_batch([group, *columns[1:]], schema=wanted)
+                rows = owned_by(every, subtask, self.parallelism, self.max_parallelism)
                 sent = [block.to_pybytes() for block in blocks_of(rows)]
                 yield pa.record_batch([[subtask] * len(sent), [self.tag] * len(sent), sent], schema=SENT)

@@ -129,7 +129,7 @@ def _arriving(
 def _may_step(spec: Spec, effect: RunMicroBatch, number: int, warehouse: Root) -> bool:
     """Return whether one task before the steps of Spark's and one after them carry out the micro-batch."""
     if isinstance(spec, KeyedSpec):
-        return spec.inputs[number].broadcast is None and is_in_one_task(spec, effect, warehouse)
+        return not spec.inputs[number].is_broadcast and is_in_one_task(spec, effect, warehouse)
     return is_small(spec, effect) and may_scan(spec, 0)
 
 

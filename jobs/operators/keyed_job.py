@@ -191,7 +191,7 @@ def _blocks(spark: SparkSession, spec: KeyedSpec, branch: _Branch) -> DataFrame:
 
 
 def _in_blocks(spec: KeyedSpec, tag: int, rows: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    to_all = tag < len(spec.inputs) and spec.inputs[tag].broadcast is not None
+    to_all = tag < len(spec.inputs) and spec.inputs[tag].is_broadcast
     group = "0" if to_all else f"pmod(hash({quoted(keys)}), {spec.max_parallelism})"
     sender = _replicator(spec, tag, schema) if to_all else _splitter(spec, tag, schema)
     return in_schema(rows, schema).selectExpr(f"{group} as {KEY_GROUP}", "*").mapInArrow(sender.run, EXCHANGED)
@@ -205,7 +205,11 @@ def _replicator(spec: KeyedSpec, tag: int, schema: StructType) -> Replicator:
 
 def _splitter(spec: KeyedSpec, tag: int, schema: StructType) -> Splitter:
     return Splitter(
-        tag=tag, schema=arrow_schema(schema), parallelism=spec.parallelism, max_parallelism=spec.max_parallelism
+        tag=tag,
+        schema=arrow_schema(schema),
+        parallelism=spec.parallelism,
+        max_parallelism=spec.max_parallelism,
+        to_all=spec.inputs[tag].to_all if tag < len(spec.inputs) else None,
     )
 
 
@@ -229,11 +233,7 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
         parallelism=spec.parallelism,
         max_parallelism=spec.max_parallelism,
         keys=spec.keys,
-        inputs=tuple(
-            InputLayout(schema=arrow_schema(keyed.schema), keys=keyed.keys)
-            for keyed in spec.inputs
-            if keyed.broadcast is None
-        ),
+        inputs=tuple(InputLayout(schema=arrow_schema(keyed.schema), keys=keyed.keys) for keyed in spec.inputs),
         function=spec.function,
         state_table=paths.state_table(spec.vertex),
         state_schema=arrow_schema(spec.state),
@@ -257,12 +257,12 @@ def _task(spec: KeyedSpec, effect: RunMicroBatch, writer: StagedFiles) -> KeyedT
 
 def _broadcast(spec: KeyedSpec, effect: RunMicroBatch, job: JobName) -> BroadcastState | None:
     taken = spec.broadcast
-    if taken is None or taken.broadcast is None:
+    if taken is None:
         return None
     return BroadcastState(
         operator=broadcast_of(spec.vertex),
         table=table_of_broadcast(job, spec.vertex),
-        kept=taken.broadcast,
+        kept=taken.kept,
         schema=arrow_schema(taken.schema),
         files=_broadcast_files(spec, effect),
         max_parallelism=spec.max_parallelism,

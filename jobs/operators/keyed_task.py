@@ -16,7 +16,7 @@ from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange, range_of
 from checkpointing.snapshots import RangeFiles
 from jobs.operators.aggregate import KeyedAggregates
-from jobs.operators.applied_changes import AppliedChanges
+from jobs.operators.applied_changes import SEQUENCE, AppliedChanges
 from jobs.operators.arrived import Arrived, take_apart
 from jobs.operators.broadcast import BroadcastRows, BroadcastState
 from jobs.operators.changes import added, changes_of, deleted_keys, with_kind
@@ -28,6 +28,7 @@ from jobs.operators.own_keys import require_own_keys
 from jobs.operators.process_calls import ProcessCalls
 from jobs.operators.reports import TaskReport, report_batch
 from jobs.operators.top_rows import TopRows
+from jobs.operators.truncates import told_apart
 from jobs.operators.worker_heap import freeze_imports
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import RangeState
@@ -98,7 +99,7 @@ class KeyedTask:
     function's `end_of_input`, if it has one, is called after the rows. Subtasks that are `outdated` rewrite their
     range of the state with the declared columns, even without rows. Those of `outdated_ranges` rewrite their range of
     the upsert table. `columns_renamed_from` are old column names by the new ones, in files of state and upsert table.
-    `inputs` are the keyed ones. The rows of `broadcast`, if there is any, arrive after theirs.
+    The vertex's `broadcast` state has the rows of the last input, or the truncates among changes.
     """
 
     operator: str
@@ -146,8 +147,7 @@ class KeyedTask:
     @property
     def schemas(self) -> list[pa.Schema]:
         """Return the schemas of all that can arrive, by tag."""
-        broadcast = [] if self.broadcast is None else [self.broadcast.schema]
-        return [layout.schema for layout in self.inputs] + broadcast + self._range_schemas()
+        return [layout.schema for layout in self.inputs] + self._range_schemas()
 
     def take(self, subtask: int, arrived: Arrived) -> Iterator[pa.RecordBatch]:
         """Do what `run` promises, for this subtask and its rows."""
@@ -158,13 +158,10 @@ class KeyedTask:
         yield from report_batch(self._report(subtask, own, arrived))
 
     def _report(self, subtask: int, own: KeyGroupRange, arrived: Arrived) -> TaskReport:
-        rows = arrived.frames[: len(self.inputs)]
-        seen = None
-        if self.broadcast is not None:
-            seen = self.broadcast.taken(self.writer, subtask, arrived.frames[len(self.inputs)].drop(KEY_GROUP))
+        rows, seen = self._seen(subtask, arrived.frames[: len(self.inputs)])
         range_state = self._range_state(subtask, own)
         if isinstance(self.function, MergesPartials):
-            made = self._aggregate(self.function, range_state, rows[0])
+            made = self._aggregate(self.function, range_state, rows[0], seen)
         elif isinstance(self.function, JoinFunction | TopRows):
             made = self._changed(self.function, range_state, rows, self._touched(rows))
         else:
@@ -181,18 +178,43 @@ class KeyedTask:
             work=self.writer.watch.work(sum(frame.height for frame in rows)),
         )
 
-    def _aggregate(self, function: MergesPartials, state: RangeState, rows: pl.DataFrame) -> Computed:
-        """Return the new rows of the touched keys, which are output and state. It never scans the whole state."""
-        if rows.is_empty() and not state.outdated:
+    def _seen(self, subtask: int, rows: Sequence[pl.DataFrame]) -> tuple[Sequence[pl.DataFrame], BroadcastRows | None]:
+        """Return the rows of the keys, and what the subtask sees of the rows that all subtasks get."""
+        if isinstance(self.function, AppliedChanges) and self.function.truncates:
+            changes, places = told_apart(rows[0], SEQUENCE)
+            kept = None if self.broadcast is None else self.broadcast.taken(self.writer, subtask, places)
+            return (changes,), kept or BroadcastRows(places, not places.is_empty())
+        if self.broadcast is None:
+            return rows, None
+        return rows[:-1], self.broadcast.taken(self.writer, subtask, rows[-1].drop(KEY_GROUP))
+
+    def _aggregate(
+        self, function: MergesPartials, state: RangeState, rows: pl.DataFrame, seen: BroadcastRows | None
+    ) -> Computed:
+        """Return the new rows of the touched keys, which are output and state.
+
+        It never scans the whole state, except if the table is emptied.
+        """
+        empties = seen is not None and seen.has_changed
+        if rows.is_empty() and not empties and not state.outdated:
             return Computed(output=empty_frame(self.output_schema), state=())
         loaded = state.load()
+        if seen is not None and isinstance(function, AppliedChanges):
+            rows = function.emptied(rows, loaded.frame() if empties else loaded.nothing, seen.rows)
+            if rows.is_empty() and not state.outdated:
+                return Computed(output=empty_frame(self.output_schema), state=())
         partials = function.partials(rows, loaded.schema)
         found = loaded.find(partials, self.keys)
         before = found.rows
         new = function.merged(partials, before)
-        output = self._shown(function, new)
         if isinstance(function, AppliedChanges):
-            return self._applied(function, state, found, self._shown(function, before), output, new)
+            left = new if seen is None else function.beyond_truncates(new, seen.rows)
+            delta = left.select(before.columns).with_columns(pl.lit(value=False).alias(DELETED))
+            if left.height < new.height:
+                touched = partials.select(KEY_GROUP, *self.keys)
+                delta = change_of(before, left.select(before.columns).drop(KEY_GROUP), touched, self.keys)
+            return self._applied(function, state, found, left, delta)
+        output = self._shown(function, new)
         if not isinstance(function, KeyedAggregates | ChangingAggregates):  # which emit the keys of the rows
             self._require_own(output, rows)
         changes = None
@@ -227,17 +249,10 @@ class KeyedTask:
         return Computed(output=added(changes), state=written, changes=changes, gone=gone)
 
     def _applied(
-        self,
-        function: AppliedChanges,
-        state: RangeState,
-        found: FoundKeys,
-        was: pl.DataFrame,
-        shown: pl.DataFrame,
-        new: pl.DataFrame,
+        self, function: AppliedChanges, state: RangeState, found: FoundKeys, new: pl.DataFrame, delta: pl.DataFrame
     ) -> Computed:
         """Return the rows of the table that are new or gone."""
-        changes = changes_of(was, shown, function.table_keys)
-        delta = new.select(found.rows.columns).with_columns(pl.lit(value=False).alias(DELETED))
+        changes = changes_of(self._shown(function, found.rows), self._shown(function, new), function.table_keys)
         return Computed(
             output=added(changes),
             state=(state.write(found, delta),),
@@ -282,9 +297,10 @@ class KeyedTask:
             require_own_keys(self.operator, self.target.table, self.keys, output, own)
 
     def _touched(self, rows: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        keyed = [layout for layout in self.inputs if layout.keys]
         named = (
             frame.select(KEY_GROUP, *layout.keys).rename(dict(zip(layout.keys, self.keys, strict=True)))
-            for frame, layout in zip(rows, self.inputs, strict=True)
+            for frame, layout in zip(rows, keyed, strict=True)
         )
         return pl.concat(named).unique(subset=list(self.keys))
 

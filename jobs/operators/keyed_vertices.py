@@ -8,14 +8,16 @@ from pyspark.sql.types import StructType
 from checkpointing.identifiers import VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.aggregate import Aggregate, KeyedAggregates, needed_columns, output_schema, state_schema
-from jobs.operators.applied_changes import DELETES, REFUSED, SEQUENCE, AppliedChanges, applied_output, applied_state
+from jobs.operators.applied_changes import DELETES, SEQUENCE, AppliedChanges, applied_output, applied_state
+from jobs.operators.broadcast import Broadcast
 from jobs.operators.changing import ROWS, ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.enrich import EnrichFunction, enrich_schema, enrich_state_schema, gained_names
 from jobs.operators.join import JoinFunction, JoinType, join_schema, join_state_schema, own_columns
 from jobs.operators.meanings import aggregate_meanings, applied_meanings, enrich_meanings, join_meanings, top_meanings
 from jobs.operators.schemas import schema_with_kind
-from jobs.operators.spec import KeyedInput, KeyedSpec, StagedTable
+from jobs.operators.spec import BroadcastRowsKept, KeyedInput, KeyedSpec, StagedTable
 from jobs.operators.top_rows import TopRows, top_output, top_state
+from jobs.operators.truncates import TRUNCATES
 from jobs.operators.unsent import UNSENT
 from jobs.state.backends import StateBackend
 
@@ -118,10 +120,14 @@ def join_spec(
 def applied_changes_spec(*, rows: StructType, function: AppliedChanges, **place: Unpack[KeyedPlace]) -> KeyedSpec:
     """Return the vertex that applies changes of schema `rows`. Its output is the table's new rows."""
     keys, columns = function.keys, function.columns
-    refused = (REFUSED, UNSENT) if function.of_database else ()
-    needed = StructType([rows[name] for name in (*keys, *columns, SEQUENCE, DELETES, *refused)])
+    told = [name for name, there in ((UNSENT, function.of_database), (TRUNCATES, function.truncates)) if there]
+    needed = StructType([rows[name] for name in (*keys, *columns, SEQUENCE, DELETES, *told)])
+    kept = None
+    if function.truncates and not function.of_database:
+        kept = BroadcastRowsKept(StructType([rows[SEQUENCE]]), Broadcast((SEQUENCE,), SEQUENCE))
     return KeyedSpec(
-        inputs=(KeyedInput(keys=keys, schema=needed),),
+        inputs=(KeyedInput(keys=keys, schema=needed, to_all=TRUNCATES if function.truncates else None),),
+        broadcast=kept,
         function=function,
         state=applied_state(rows, keys, columns),
         output=applied_output(rows, keys, columns, history=function.history),

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StringType
 
 from checkpointing.key_groups import range_of
-from jobs.operators.arrived import EXCHANGED, Splitter, with_key_group
+from jobs.operators.arrived import EXCHANGED, Splitter, owned_by, with_key_group
 from jobs.operators.key_hash import can_hash, key_groups
 from jobs.operators.scan_tasks import numbered, numbers
 from jobs.operators.schemas import arrow_schema
@@ -43,7 +43,7 @@ def may_scan(spec: Spec, number: int) -> bool:
         judges = spec.quarantine is None or all(rule.in_task is not None for rule in spec.rules)
         return judges and not spec.emits_changes
     keyed = spec.inputs[number]
-    if keyed.broadcast is not None:
+    if keyed.is_broadcast:
         return False
     schema = arrow_schema(keyed.schema)
     return all(_is_hashed(keyed.schema[key].dataType, schema.field(key).type) for key in keyed.keys)
@@ -86,7 +86,13 @@ class KeyedScan:
         to = self.splitter
         own = range_of(subtask=subtask, parallelism=to.parallelism, max_parallelism=to.max_parallelism)
         group = rows.column(KEY_GROUP)
-        return rows.filter(pc.and_(pc.greater_equal(group, own.first), pc.less_equal(group, own.last)))
+        mine = pc.and_(pc.greater_equal(group, own.first), pc.less_equal(group, own.last))
+        if to.to_all is None:
+            return rows.filter(mine)
+        is_for_all = pc.fill_null(rows.column(to.to_all), fill_value=False)
+        of_keys = rows.filter(pc.and_(mine, pc.invert(is_for_all)))
+        of_all = owned_by(rows.filter(is_for_all), subtask, to.parallelism, to.max_parallelism)
+        return pa.Table.from_batches([of_keys, of_all]).combine_chunks().to_batches()[0] if of_all.num_rows else of_keys
 
     def _rows(self, scans: Iterable[RowScan]) -> Iterator[pa.RecordBatch]:
         schema = self.splitter.schema

@@ -133,12 +133,26 @@ class StatelessSpec:
 class KeyedInput:
     """One input of a keyed vertex; `schema` is the schema of the rows that the function gets.
 
-    A broadcast input has no keys. Every subtask gets all its rows, and keeps some of them as `broadcast` says.
+    Every subtask gets the rows of which the column `to_all` is true. A broadcast input has no keys: every subtask gets
+    all its rows.
     """
 
     keys: tuple[str, ...]
     schema: StructType
-    broadcast: Broadcast | None = None
+    to_all: str | None = None
+
+    @property
+    def is_broadcast(self) -> bool:
+        """Whether every subtask gets all rows."""
+        return not self.keys
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastRowsKept:
+    """The broadcast state of a vertex: rows of this schema, of which some are `kept`."""
+
+    schema: StructType
+    kept: Broadcast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +166,8 @@ class KeyedSpec:
     table's keys must include the vertex's keys, under the same names, so that all rows of a table key meet in one
     subtask. `outdated` are the paths of restored state and upsert files
     that have other columns; a subtask that holds one rewrites its range. `meanings` say how the function's own state
-    columns are computed. `columns_renamed_from` are old names of columns of state and output, by the new ones.
+    columns are computed. `columns_renamed_from` are old names of columns of state and output, by the new ones. A
+    vertex with a `broadcast` keeps broadcast state: rows of its broadcast input, or the truncates among changes.
     """
 
     vertex: VertexId
@@ -170,16 +185,12 @@ class KeyedSpec:
     meanings: tuple[ColumnMeaning, ...] = ()
     columns_renamed_from: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, StructType] = field(default_factory=dict)
+    broadcast: BroadcastRowsKept | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Names of the key columns in the state."""
         return self.inputs[0].keys
-
-    @property
-    def broadcast(self) -> KeyedInput | None:
-        """The broadcast input, which is the last one; None without one."""
-        return self.inputs[-1] if self.inputs[-1].broadcast is not None else None
 
     @property
     def upserted(self) -> StagedTable | None:
@@ -228,7 +239,7 @@ def _require_schema(vertex: VertexId, table: StagedTable, rows: StructType) -> N
 
 def _require_equal_keys(spec: KeyedSpec) -> None:
     """Equal keys of different types hash to different key groups in Spark."""
-    inputs = [keyed for keyed in spec.inputs if keyed.broadcast is None]
+    inputs = [keyed for keyed in spec.inputs if not keyed.is_broadcast]
     types = [[keyed.schema[key].dataType for key in keyed.keys] for keyed in inputs]
     for (one, first), (other, second) in combinations(enumerate(types), 2):
         if first != second:

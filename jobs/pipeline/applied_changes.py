@@ -11,7 +11,6 @@ from jobs.operators.applied_changes import (
     CURRENT,
     DELETES,
     HISTORY,
-    REFUSED,
     SEQUENCE,
     VALID_FROM,
     VALID_TO,
@@ -21,6 +20,7 @@ from jobs.operators.applied_changes import (
 )
 from jobs.operators.changes import KIND
 from jobs.operators.schemas import quoted
+from jobs.operators.truncates import TRUNCATES
 from jobs.operators.unsent import UNSENT
 from jobs.pipeline.columns import require_columns, require_free, require_keys, require_ordered, require_unique
 from jobs.pipeline.database_changes import require_order, told_by_rows
@@ -39,6 +39,7 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
     sequence_by: str | None = None,
     type: Literal[1, 2] = 1,  # noqa: A002 - its name
     apply_as_deletes: str | None = None,
+    apply_as_truncates: str | None = None,
     forget_deletes_after: Distance | None = None,
     columns: Sequence[str] = (),
     except_columns: Sequence[str] = (),
@@ -48,17 +49,18 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
 
     With type 1 it has a row for each key: that of the change with the greatest `sequence_by`. With type 2 it has a row
     for each version of a key, with `valid_from`, `valid_to` and `current`. Changes may come in any order.
-    `apply_as_deletes` is Spark SQL that is true for a change that deletes its key. The table has the keys and these
+    `apply_as_deletes` is Spark SQL that is true for a change that deletes its key, `apply_as_truncates` for one that
+    empties the table: it deletes every key that has an older change. The table has the keys and these
     `columns`, or all but `except_columns`. `renamed_from` is the id that the vertex had before. The state remembers a
     deleted key, so that an older change does not bring it back. With `forget_deletes_after` it forgets the key when a
     change comes that is so much newer: a number for a sequence of whole numbers, a timedelta for dates and moments. The
-    changes of a database's table (`PostgresChanges.of`) come in order, and say themselves what they delete: leave out
-    all three for them.
+    changes of a database's table (`PostgresChanges.of`) come in order, and say themselves what they delete: leave
+    out all four for them.
     Raises InvalidNameError, and InvalidPipelineError for columns that are not there or updates of an aggregate.
     """
     where, rows, by = f"vertex {id}", changes.schema, tuple(keys)
     require_keys(where, rows, by)
-    told = None if sequence_by else told_by_rows(where, rows, apply_as_deletes)
+    told = None if sequence_by else told_by_rows(where, rows, apply_as_deletes, apply_as_truncates)
     place = sequence_by or POSITION_COLUMN
     require_ordered(where, rows, place, "sequence_by")
     require_order(where, rows, place)
@@ -76,16 +78,26 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
     of_table = told.columns if told else rows.names
     kept = [name for name in columns or of_table if name not in by and name not in except_columns]
     _require_distance(where, rows[place], forget_deletes_after, by_rows=told is not None)
-    function = AppliedChanges(by, tuple(kept), place, type == 2, told is not None, forget_deletes_after)  # noqa: PLR2004
+    truncates = told.truncates if told else apply_as_truncates
+    function = AppliedChanges(
+        by,
+        tuple(kept),
+        place,
+        type == 2,  # noqa: PLR2004 - SCD type 2
+        told is not None,
+        forget_deletes_after,
+        truncates=truncates is not None,
+    )
     added = (VALID_FROM, VALID_TO, CURRENT) if function.history else ()
-    require_unique(where, [*rows.names, SEQUENCE, DELETES, REFUSED, UNSENT, HISTORY, KIND, *added])
+    require_unique(where, [*rows.names, SEQUENCE, DELETES, TRUNCATES, UNSENT, HISTORY, KIND, *added])
     require_free(where, rows.names)
     deletes = f"coalesce({told.deletes if told else apply_as_deletes or 'false'}, false)"
     stream = changes.with_column(DELETES, deletes, BooleanType())
     stream = stream.with_column(SEQUENCE, told.sequence if told else quoted([place]), rows[place].dataType)
     if told:
-        stream = stream.with_column(REFUSED, told.refused, StringType())
         stream = stream.with_column(UNSENT, told.unsent(kept), ArrayType(StringType()))
+    if truncates is not None:
+        stream = stream.with_column(TRUNCATES, f"coalesce({truncates}, false)", BooleanType())
     output = applied_output(stream.schema, by, function.columns, history=function.history)
     before = former_id(renamed_from)
     vertex = AppliedVertex(vertex_id(id), (stream.as_input(by),), output, function, renamed_from=before)

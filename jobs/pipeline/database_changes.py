@@ -14,24 +14,18 @@ from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 _NOT_OF_THE_TABLE: Final = frozenset({*HEAD.names, SPLIT_COLUMN, POSITION_COLUMN})
 _OF_TRANSACTIONS: Final = (LSN, XID, COMMITTED_AT)
 
-_TRUNCATED: Final = (
-    "the table was truncated, and apply_changes cannot delete all keys at once. To go on, leave such rows out before "
-    f"it, as in transform(lambda rows: rows.filter(\"{KIND} <> '{TRUNCATE}'\")). Then the keys stay in the table"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class ToldByRows:
-    """What rows say of themselves, as Spark SQL: their place in the order, whether they delete, why they are refused.
+    """What rows say of themselves, as Spark SQL: their place in the order, and what they delete: a key, or all keys.
 
-    `columns` are those of the table. `refused` is null for a change that can be applied.
+    `columns` are those of the table.
     """
 
     columns: tuple[str, ...]
     sequence: str
     deletes: str
-
-    refused: str
+    truncates: str
 
     def unsent(self, kept: Sequence[str]) -> str:
         """Return Spark SQL that is null if all values of these columns were sent, and else says which were not."""
@@ -40,11 +34,11 @@ class ToldByRows:
         return f"CASE WHEN size({unsent}) > 0 THEN {unsent} END"
 
 
-def told_by_rows(where: str, rows: StructType, deletes: str | None) -> ToldByRows:
+def told_by_rows(where: str, rows: StructType, *conditions: str | None) -> ToldByRows:
     """Return what the changes of a database's table say of themselves.
 
     The old row of an update gets the place of the new row. So a key that an update changes ends where the new one
-    begins. Raises InvalidPipelineError for other rows, and for a condition `deletes` beside the kinds.
+    begins. Raises InvalidPipelineError for other rows, and for conditions beside the kinds.
     """
     if not is_of_database(rows):
         raise InvalidPipelineError(
@@ -52,15 +46,16 @@ def told_by_rows(where: str, rows: StructType, deletes: str | None) -> ToldByRow
             f"Only the changes of a database's table may go without, if they still have {KIND}, {UNCHANGED} and "
             f"{POSITION_COLUMN}"
         )
-    if deletes is not None:
+    if any(conditions):
         raise InvalidPipelineError(
-            f"{where}: {KIND} says which changes delete, so leave apply_as_deletes out, or name sequence_by too"
+            f"{where}: {KIND} says which changes delete or empty the table, so leave apply_as_deletes and "
+            "apply_as_truncates out, or name sequence_by too"
         )
     return ToldByRows(
         columns=tuple(name for name in rows.names if name not in _NOT_OF_THE_TABLE),
         sequence=f"{quoted([POSITION_COLUMN])} + if({KIND} = {_text(BEFORE)}, 1, 0)",
         deletes=f"{KIND} IN ({_text(DELETE)}, {_text(BEFORE)})",
-        refused=f"CASE WHEN {KIND} = {_text(TRUNCATE)} THEN {_text(_TRUNCATED)} END",
+        truncates=f"{KIND} = {_text(TRUNCATE)}",
     )
 
 

@@ -196,8 +196,8 @@ def _broadcast_table(job: JobName, spec: KeyedSpec) -> Iterator[Table]:
 def _broadcast_state(job: JobName, spec: KeyedSpec) -> Iterator[tuple[TableName, tuple[str, ...], pa.Schema]]:
     """Yield name, keys and columns of the table that shows the broadcast state of a vertex, if it has any."""
     taken = spec.broadcast
-    if taken is not None and taken.broadcast is not None:
-        keys = taken.broadcast.keys
+    if taken is not None:
+        keys = taken.kept.keys
         yield table_of_broadcast(job, spec.vertex), keys, state_file_schema(arrow_schema(taken.schema), keys)
 
 

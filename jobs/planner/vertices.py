@@ -1,6 +1,6 @@
 """Turns one declared vertex into what the operators run: its specification and its inputs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -19,6 +19,7 @@ from jobs.operators.keyed_vertices import (
 )
 from jobs.operators.meanings import process_meanings
 from jobs.operators.spec import (
+    BroadcastRowsKept,
     InputPlan,
     KeyedInput,
     KeyedSpec,
@@ -135,7 +136,8 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
             return top_spec(rows=vertex.inputs[0].schema, function=vertex.function, **place)
         case ProcessVertex():
             return KeyedSpec(
-                inputs=tuple(_keyed_inputs(vertex)),
+                inputs=tuple(KeyedInput(keys=reads.keys, schema=reads.schema) for reads in vertex.inputs),
+                broadcast=_broadcast(vertex),
                 function=vertex.function,
                 state=vertex.state,
                 output=vertex.rows,
@@ -147,10 +149,8 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
             assert_never(unreachable)
 
 
-def _keyed_inputs(vertex: ProcessVertex) -> Iterator[KeyedInput]:
-    for reads in vertex.inputs:
-        kept = vertex.broadcast if reads is vertex.inputs[-1] else None
-        yield KeyedInput(keys=reads.keys, schema=reads.schema, broadcast=kept)
+def _broadcast(vertex: ProcessVertex) -> BroadcastRowsKept | None:
+    return None if vertex.broadcast is None else BroadcastRowsKept(vertex.inputs[-1].schema, vertex.broadcast)
 
 
 def _stateless_spec(vertex: StagedVertex, around: Around) -> StatelessSpec:

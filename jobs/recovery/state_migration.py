@@ -182,9 +182,9 @@ def _with_broadcast(
 ) -> StateMigration:
     """Return the migration with what changes in the vertex's broadcast state (D1)."""
     taken = spec.broadcast
-    if taken is None or taken.broadcast is None:
+    if taken is None:
         return migration
-    now = StateSchema(_columns(arrow_schema(taken.schema)), taken.broadcast.keys)
+    now = StateSchema(_columns(arrow_schema(taken.schema)), taken.kept.keys)
     of_file = {
         path: changes(f"broadcast state of operator {spec.vertex!r}", schemas[path], now)
         for path in _broadcast_files(was)

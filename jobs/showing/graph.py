@@ -58,15 +58,16 @@ def _kind(plan: JobPlan, vertex: Vertex) -> str:
 def _read(plan: JobPlan, edge: EdgeId) -> str:
     upstream, spec = plan.graph.vertex(edge.upstream), plan.vertices[edge.downstream].spec
     what = "lazy slices" if upstream.kind is VertexKind.SOURCE else "files"
-    exchanged = _exchanged(spec.inputs[edge.input]) if isinstance(spec, KeyedSpec) else ""
+    exchanged = _exchanged(spec, spec.inputs[edge.input]) if isinstance(spec, KeyedSpec) else ""
     output = plan.vertices[edge.downstream].inputs[edge.input].output
     named = "" if output is None else f", output {output}"
     return f"{upstream.id}{named}  {plural(upstream.parallelism, 'channel')} of {what}{exchanged}"
 
 
-def _exchanged(given: KeyedInput) -> str:
-    if given.broadcast is not None:
-        return f", broadcast: the newest row of each {', '.join(given.broadcast.keys)} by {given.broadcast.latest_by}"
+def _exchanged(spec: KeyedSpec, given: KeyedInput) -> str:
+    if given.is_broadcast and spec.broadcast is not None:
+        kept = spec.broadcast.kept
+        return f", broadcast: the newest row of each {', '.join(kept.keys)} by {kept.latest_by}"
     return f", exchanged by {', '.join(given.keys)}"
 
 

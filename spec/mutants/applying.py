@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from jobs.operators import applied_changes, unsent
-from jobs.operators.applied_changes import DELETES, HISTORY, REFUSED, SEQUENCE, VALID_TO, AppliedChanges
+from jobs.operators.applied_changes import DELETES, HISTORY, SEQUENCE, VALID_TO, AppliedChanges
 from jobs.operators.unsent import UNSENT
 from jobs.state.merge import KEY_GROUP
 from spec.applying import APPLIED, FORGOTTEN, broken_by_applied_changes
@@ -128,7 +128,7 @@ def a_value_of_the_same_micro_batch_is_forgotten(patch: Patch) -> None:
     real = unsent.filled
 
     def filled(changes: pl.DataFrame, keys: Sequence[str], deletes: str) -> pl.DataFrame:
-        return changes if REFUSED in changes.columns else real(changes, keys, deletes)
+        return changes if changes.columns[0] != KEY_GROUP else real(changes, keys, deletes)
 
     patch.put(applied_changes, "filled", filled)
 
@@ -143,3 +143,48 @@ def the_old_row_of_an_update_counts(patch: Patch) -> None:
         return real(self, rows.with_columns(later.alias(SEQUENCE)), types)
 
     patch.put(AppliedChanges, "partials", partials)
+
+
+@mutant(APPLIED, _APPLIED)
+def a_truncate_deletes_the_keys_of_its_micro_batch_only(patch: Patch) -> None:
+    real = AppliedChanges.emptied
+
+    def emptied(self: AppliedChanges, rows: pl.DataFrame, others: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+        return real(self, rows, others.clear(), places)
+
+    patch.put(AppliedChanges, "emptied", emptied)
+
+
+@mutant(APPLIED, _APPLIED)
+def a_truncate_deletes_newer_rows_too(patch: Patch) -> None:
+    """Its deletion counts as the newest change of each key."""
+    real = AppliedChanges.emptied
+
+    def emptied(self: AppliedChanges, rows: pl.DataFrame, others: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+        return real(self, rows, others, places.with_columns(pl.col(SEQUENCE) + 100))
+
+    patch.put(AppliedChanges, "emptied", emptied)
+
+
+@mutant(APPLIED, _APPLIED)
+def a_deletion_is_forgotten_after_a_truncate(patch: Patch) -> None:
+    """A deletion that no other change of its key precedes is taken for the truncate's."""
+
+    def uncovered(
+        ordered: pl.DataFrame, places: pl.DataFrame, keys: list[str], sequence: str, deletes: str
+    ) -> pl.DataFrame:
+        del sequence
+        if places.is_empty():
+            return ordered
+        return ordered.filter((~pl.col(deletes)).cast(pl.Int8).cum_max().over(keys) == 1)
+
+    patch.put(applied_changes, "uncovered", uncovered)
+
+
+@mutant(APPLIED, _OF_DATABASE)
+def a_truncate_of_a_database_is_passed_over(patch: Patch) -> None:
+    def emptied(self: AppliedChanges, rows: pl.DataFrame, others: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+        del self, others, places
+        return rows
+
+    patch.put(AppliedChanges, "emptied", emptied)

@@ -7,7 +7,11 @@ from pyspark.sql.types import LongType
 from tidemark import Pipeline, SequenceSource, apply_changes, count, sum_of
 from tidemark.testing import Trial
 
-ONCE = """SELECT key, at, max(v) v, max(gone) gone FROM changes GROUP BY key, at"""
+EVERY = """
+  SELECT key, at, v, gone FROM changes WHERE NOT empties
+  UNION ALL SELECT keys.key, emptied.at, null, true
+  FROM (SELECT DISTINCT key FROM changes WHERE NOT empties) keys, (SELECT at FROM changes WHERE empties) emptied"""
+ONCE = f"""SELECT key, at, max(v) v, max(gone) gone FROM ({EVERY}) GROUP BY key, at"""
 NEWEST = f"""
   SELECT key, at, v FROM (SELECT *, row_number() OVER (PARTITION BY key ORDER BY at DESC) place FROM ({ONCE}))
   WHERE place = 1 AND NOT gone"""
@@ -19,6 +23,10 @@ VERSIONS = f"""
   SELECT key, v, at valid_from, until valid_to, until IS NULL current FROM ended WHERE NOT gone"""
 
 
+EMPTIES = "at IN (16, 41)"
+"""Of these changes, some come late: keys that came before have older and newer changes."""
+
+
 def build(data):
     """Return a pipeline whose changes come far out of order: 37 and 61 have no common divisor."""
     pipeline = Pipeline("scd", parallelism=2)
@@ -26,8 +34,8 @@ def build(data):
     told = rows.with_column("at", "if(_split = 'b', 2, 1) * ((n * 37) % 61)", LongType())
     told = told.with_column("v", "at % 3", LongType())
     changes = told.select("key", "at", "v").table("bronze/changes", id="changes")
-    deletes = "at % 7 = 0"
-    newest = apply_changes(changes, "newest", keys=["key"], sequence_by="at", apply_as_deletes=deletes)
+    removes = {"apply_as_deletes": "at % 7 = 0", "apply_as_truncates": EMPTIES}
+    newest = apply_changes(changes, "newest", keys=["key"], sequence_by="at", **removes)
     newest.upsert("silver/newest")
     versions = apply_changes(
         changes,
@@ -35,8 +43,8 @@ def build(data):
         keys=["key"],
         sequence_by="at",
         type=2,
-        apply_as_deletes=deletes,
         except_columns=["at"],
+        **removes,
     )
     versions.upsert("silver/versions")
     versions.key_by("v").aggregate("by_value", versions=count(), began=sum_of("valid_from")).upsert("gold/by_value")
@@ -47,7 +55,7 @@ def judge(cut, spark):
     """Compare the tables at a cut with Spark SQL over the changes before it."""
     rows = cut.polars("bronze/changes").collect()
     frame = spark.createDataFrame(rows.rows(), "key long, at long, v long").coalesce(1)
-    frame.selectExpr("*", "at % 7 = 0 gone").createOrReplaceTempView("changes")
+    frame.selectExpr("*", "at % 7 = 0 gone", f"{EMPTIES} empties").createOrReplaceTempView("changes")
     expected = {
         "silver/newest": spark.sql(NEWEST),
         "silver/versions": spark.sql(VERSIONS),
@@ -60,7 +68,7 @@ def judge(cut, spark):
 
 @pytest.mark.spark
 def test_tables_of_changes_equal_spark_sql_at_each_cut(tmp_path, spark):
-    """Late changes split versions, and the aggregate of versions takes back those that a late change ended.
+    """Late changes split versions and empty the tables, and the aggregate takes back versions that they ended.
 
     The second half runs in another tick, with another parallelism.
     """

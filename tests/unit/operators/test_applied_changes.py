@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from jobs.operators.applied_changes import (
     DELETES,
     HISTORY,
-    REFUSED,
     SEQUENCE,
     AppliedChanges,
     NoSequenceError,
@@ -145,9 +144,7 @@ def test_the_new_row_of_an_update_counts_and_the_old_one_gives_way(history, rows
 def of_database(rows, unsent=None):
     """Return changes of a database's table, with the columns that were not sent by their place in the order."""
     told = [(unsent or {}).get(row[3]) for row in rows]
-    return batch(rows).with_columns(
-        pl.lit(None, pl.String).alias(REFUSED), pl.Series(UNSENT, told, dtype=pl.List(pl.String))
-    )
+    return batch(rows).with_columns(pl.Series(UNSENT, told, dtype=pl.List(pl.String)))
 
 
 CHANGED = st.lists(
@@ -188,14 +185,6 @@ def test_a_value_that_no_earlier_change_has_is_refused(history, before):
     apply = AppliedChanges(("k",), ("a", "b"), "_position", history, of_database=True)
     rows = of_database([*before, (1, None, "y", 3, False)], {3: ["a"]})
     with pytest.raises(RefusedChangeError, match="in column a, and no earlier change of k=1 has it"):
-        apply.process([rows], pl.DataFrame(schema=STATE))
-
-
-def test_a_change_that_cannot_be_applied_is_refused_with_its_reason():
-    """The reason is that of the first refused row."""
-    apply = AppliedChanges(("k",), ("a", "b"), "_position", history=False, of_database=True)
-    rows = of_database([(1, 1, "x", 1, False)]).with_columns(pl.lit("the table was truncated").alias(REFUSED))
-    with pytest.raises(RefusedChangeError, match="the table was truncated"):
         apply.process([rows], pl.DataFrame(schema=STATE))
 
 

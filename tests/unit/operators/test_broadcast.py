@@ -5,16 +5,20 @@ from itertools import permutations
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
 
 from checkpointing.handles import Version
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
 from checkpointing.key_groups import KeyGroupRange, range_of
-from jobs.operators.arrived import take_apart, with_key_group
+from jobs.operators.arrived import SUBTASK, Splitter, take_apart, with_key_group
 from jobs.operators.broadcast import Broadcast, BroadcastState, Replicator
 from jobs.operators.functions import Processed
 from jobs.operators.named_outputs import NamedOutputs
 from jobs.operators.process_calls import ProcessCalls
+from jobs.operators.scanned import KeyedScan
 from jobs.sinks.staged_files import StagedFiles
+from jobs.state.frames import frame_of
 from jobs.state.keyed_rows import KeyedRows
 from jobs.state.merge import DELETED, KEY_GROUP
 
@@ -167,9 +171,40 @@ def test_a_function_looks_at_its_keys_again_when_rules_come():
     held, new = [("a", 1), ("b", 2), ("c", 3)], [("c", 9), ("d", 4)]
     assert ({"b": 2, "c": 9, "d": 4}, {"a"}, [("a", 1)]) == called(held, new, ["a"], changed=True)
     assert ({"b": 2}, {"a", "c"}, [("a", 1), ("c", 3)]) == called(held, [], ["a", "c"], changed=True)
+    assert ({"a": 1, "b": 2}, {"c"}, [("c", 1), ("c", 3)]) == called(held, [("c", 1)], ["c"], changed=True)
 
 
 def test_without_a_change_the_function_is_called_for_rows_alone():
     """Nobody looks at the other keys then, and nothing is called without rows."""
     assert None is called([("a", 1)], [], ["a"], changed=False)
     assert ({"a": 1}, set(), [("d", 4)]) == called([("a", 1)], [("d", 4)], ["a", "d"], changed=False)
+
+
+def flagged(subtasks):
+    """Return rows of eight key groups as the exchange brings them, and as tasks that read them keep them."""
+    schema = pa.schema([("n", pa.int64()), ("for_all", pa.bool_())])
+    groups = [0, 1, 5, 6, 7, 2]
+    flags = [False, None, True, False, True, False]
+    rows = pa.record_batch([pa.array(groups, pa.int32()), list(range(6)), flags], schema=with_key_group(schema))
+    splitter = Splitter(tag=0, schema=schema, parallelism=subtasks, max_parallelism=8, to_all="for_all")
+    scan = KeyedScan(shares=(), keys=(), max_parallelism=8, splitter=splitter)
+    sent = list(splitter.run([rows]))
+    exchanged, read = {}, {}
+    for subtask in range(subtasks):
+        own = [batch.filter(pc.equal(batch.column(SUBTASK), subtask)) for batch in sent]
+        (exchanged[subtask],) = take_apart(own, [schema]).frames
+        read[subtask] = frame_of(pa.Table.from_batches([scan._owned(rows, subtask)]))
+    return exchanged, read
+
+
+@pytest.mark.parametrize("subtasks", [1, 2, 3])
+def test_flagged_rows_go_to_every_subtask_by_exchange_and_without(subtasks):
+    """Each row has a key group of its subtask. Rows without a flag go to the subtask of their key group alone."""
+    for frames in flagged(subtasks):
+        for subtask, frame in frames.items():
+            own = range_of(subtask=subtask, parallelism=subtasks, max_parallelism=8)
+            assert frame[KEY_GROUP].is_between(own.first, own.last).all()
+            assert {2, 4} <= set(frame["n"].to_list())
+            assert frame["n"].is_unique().all()
+        plain = [n for frame in frames.values() for n in frame["n"].to_list() if n not in (2, 4)]
+        assert [0, 1, 3, 5] == sorted(plain)

@@ -1,7 +1,7 @@
 """Broadcasts in a pipeline: how they are planned, and what is refused by name."""
 
 import pytest
-from pyspark.sql.types import ArrayType, LongType, StructType
+from pyspark.sql.types import ArrayType, LongType
 
 from checkpointing.graph import TableMode
 from jobs.operators.broadcast import Broadcast
@@ -33,7 +33,8 @@ def test_a_broadcast_is_the_last_input_and_has_a_table_of_its_own():
     seeing(payments, rules)
     planned = plan(pipeline)
     spec = planned.vertices["sort"].spec
-    assert [None, Broadcast(("key",), "n")] == [each.broadcast for each in spec.inputs]
+    assert [False, True] == [each.is_broadcast for each in spec.inputs]
+    assert Broadcast(("key",), "n") == spec.broadcast.kept
     table = planned.graph.vertex("sort").tables[-1]
     assert (STATE, TableMode.STATE, ("key",), True) == (table.name, table.mode, table.keys, table.broadcast)
     assert {"_key_group", "key", "n", "value", "_deleted"} <= set(planned.table_schemas[STATE].names)
@@ -95,9 +96,10 @@ def test_a_rule_may_not_have_the_name_of_our_columns():
         seeing(payments, rules.with_column("_deleted", "n", LongType()))
 
 
-def test_an_input_without_keys_is_no_broadcast_of_another_vertex():
-    """Only the last input of the vertex is one."""
+def test_another_vertex_of_the_same_rows_sees_no_broadcast():
+    """It has one input, and keeps nothing else."""
     pipeline, payments, rules = streams()
     seeing(payments, rules)
-    payments.process("plain", Function(), state=NUMBERS, output=StructType([*ROWS.fields]))
-    assert [None] == [each.broadcast for each in plan(pipeline).vertices["plain"].spec.inputs]
+    payments.process("plain", Function(), state=NUMBERS, output=ROWS)
+    spec = plan(pipeline).vertices["plain"].spec
+    assert (None, [False]) == (spec.broadcast, [each.is_broadcast for each in spec.inputs])
