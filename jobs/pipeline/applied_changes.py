@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
-from pyspark.sql.types import ArrayType, BooleanType, DatetimeType, IntegralType, StringType, StructField
+from pyspark.sql.types import ArrayType, BooleanType, DataType, DatetimeType, IntegralType, StringType, StructField
 
 from checkpointing.identifiers import vertex_id
 from jobs.operators.applied_changes import (
@@ -23,7 +23,7 @@ from jobs.operators.schemas import quoted
 from jobs.operators.truncates import TRUNCATES
 from jobs.operators.unsent import UNSENT
 from jobs.pipeline.columns import require_columns, require_free, require_keys, require_ordered, require_unique
-from jobs.pipeline.database_changes import require_order, told_by_rows
+from jobs.pipeline.database_changes import Conditions, require_order, told_by_rows
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_id
 from jobs.pipeline.streams import Stream
@@ -69,40 +69,44 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
         raise InvalidPipelineError(f"{where}: type is {type!r}; write 1 for the newest rows or 2 for all versions")
     if columns and except_columns:
         raise InvalidPipelineError(f"{where}: name columns or except_columns, not both")
+    _require_changes(where, changes)
+    of_table = told.columns if told else rows.names
+    kept = [name for name in columns or of_table if name not in by and name not in except_columns]
+    _require_distance(where, rows[place], forget_deletes_after, by_rows=told is not None)
+    empties = told is not None or apply_as_truncates is not None
+    history, of_database = type == 2, told is not None  # noqa: PLR2004 - SCD type 2
+    function = AppliedChanges(by, tuple(kept), place, history, of_database, forget_deletes_after, truncates=empties)
+    added = (VALID_FROM, VALID_TO, CURRENT) if function.history else ()
+    require_unique(where, [*rows.names, SEQUENCE, DELETES, TRUNCATES, UNSENT, HISTORY, KIND, *added])
+    require_free(where, rows.names)
+    said = Conditions(quoted([place]), apply_as_deletes or "false", apply_as_truncates)
+    stream = _marked(changes, told.conditions if told else said, rows[place].dataType)
+    if told:
+        stream = stream.with_column(UNSENT, told.unsent(kept), ArrayType(StringType()))
+    output = applied_output(stream.schema, by, function.columns, history=function.history)
+    before = former_id(renamed_from)
+    vertex = AppliedVertex(vertex_id(id), (stream.as_input(by),), output, function, renamed_from=before)
+    changes.declarations.add(vertex)
+    return Stream(changes.declarations, vertex.id, (), output)
+
+
+def _require_changes(where: str, changes: Stream) -> None:
+    """Raise InvalidPipelineError for updates of an aggregate, which are no changes of a source."""
     upstream = changes.declarations.updates_of(changes.origin)
     if upstream is not None:
         raise InvalidPipelineError(
             f"{where}: its rows are updates of {upstream!r}, which say themselves what they replace. Write the stream "
             f"of {upstream!r} with upsert"
         )
-    of_table = told.columns if told else rows.names
-    kept = [name for name in columns or of_table if name not in by and name not in except_columns]
-    _require_distance(where, rows[place], forget_deletes_after, by_rows=told is not None)
-    truncates = told.truncates if told else apply_as_truncates
-    function = AppliedChanges(
-        by,
-        tuple(kept),
-        place,
-        type == 2,  # noqa: PLR2004 - SCD type 2
-        told is not None,
-        forget_deletes_after,
-        truncates=truncates is not None,
-    )
-    added = (VALID_FROM, VALID_TO, CURRENT) if function.history else ()
-    require_unique(where, [*rows.names, SEQUENCE, DELETES, TRUNCATES, UNSENT, HISTORY, KIND, *added])
-    require_free(where, rows.names)
-    deletes = f"coalesce({told.deletes if told else apply_as_deletes or 'false'}, false)"
-    stream = changes.with_column(DELETES, deletes, BooleanType())
-    stream = stream.with_column(SEQUENCE, told.sequence if told else quoted([place]), rows[place].dataType)
-    if told:
-        stream = stream.with_column(UNSENT, told.unsent(kept), ArrayType(StringType()))
-    if truncates is not None:
-        stream = stream.with_column(TRUNCATES, f"coalesce({truncates}, false)", BooleanType())
-    output = applied_output(stream.schema, by, function.columns, history=function.history)
-    before = former_id(renamed_from)
-    vertex = AppliedVertex(vertex_id(id), (stream.as_input(by),), output, function, renamed_from=before)
-    changes.declarations.add(vertex)
-    return Stream(changes.declarations, vertex.id, (), output)
+
+
+def _marked(changes: Stream, conditions: Conditions, sequence: DataType) -> Stream:
+    """Return the changes with our columns: their place in the order, and whether they delete a key or all keys."""
+    stream = changes.with_column(DELETES, f"coalesce({conditions.deletes}, false)", BooleanType())
+    stream = stream.with_column(SEQUENCE, conditions.sequence, sequence)
+    if conditions.truncates is None:
+        return stream
+    return stream.with_column(TRUNCATES, f"coalesce({conditions.truncates}, false)", BooleanType())
 
 
 def _require_distance(where: str, sequence: StructField, distance: Distance | None, *, by_rows: bool) -> None:

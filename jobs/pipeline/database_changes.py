@@ -16,16 +16,20 @@ _OF_TRANSACTIONS: Final = (LSN, XID, COMMITTED_AT)
 
 
 @dataclass(frozen=True, slots=True)
-class ToldByRows:
-    """What rows say of themselves, as Spark SQL: their place in the order, and what they delete: a key, or all keys.
+class Conditions:
+    """What a change is, as Spark SQL: its place in the order, and whether it deletes its key, or empties the table."""
 
-    `columns` are those of the table.
-    """
-
-    columns: tuple[str, ...]
     sequence: str
     deletes: str
-    truncates: str
+    truncates: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToldByRows:
+    """What the changes of a database's table say of themselves. `columns` are those of the table."""
+
+    columns: tuple[str, ...]
+    conditions: Conditions
 
     def unsent(self, kept: Sequence[str]) -> str:
         """Return Spark SQL that is null if all values of these columns were sent, and else says which were not."""
@@ -53,9 +57,11 @@ def told_by_rows(where: str, rows: StructType, *conditions: str | None) -> ToldB
         )
     return ToldByRows(
         columns=tuple(name for name in rows.names if name not in _NOT_OF_THE_TABLE),
-        sequence=f"{quoted([POSITION_COLUMN])} + if({KIND} = {_text(BEFORE)}, 1, 0)",
-        deletes=f"{KIND} IN ({_text(DELETE)}, {_text(BEFORE)})",
-        truncates=f"{KIND} = {_text(TRUNCATE)}",
+        conditions=Conditions(
+            sequence=f"{quoted([POSITION_COLUMN])} + if({KIND} = {_text(BEFORE)}, 1, 0)",
+            deletes=f"{KIND} IN ({_text(DELETE)}, {_text(BEFORE)})",
+            truncates=f"{KIND} = {_text(TRUNCATE)}",
+        ),
     )
 
 
