@@ -2,6 +2,7 @@
 
 import base64
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -34,7 +35,8 @@ listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.secu
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 allow.everyone.if.no.acl.found=true
 super.users=User:ANONYMOUS
-log.dirs={folder}/log
+log.dirs={disks}
+metadata.log.dir={metadata}
 auto.create.topics.enable=false
 num.network.threads=2
 num.io.threads=2
@@ -53,8 +55,12 @@ log.retention.check.interval.ms=500
 class Broker:
     """One broker. Its topics stay over `kill` and `start`, and its ports too."""
 
-    def __init__(self, folder: Path, heap: str = "384m") -> None:
-        """Choose ports, and lay out the broker's folder unless it is; raise JarsError if the jars were not fetched."""
+    def __init__(self, folder: Path, heap: str = "384m", disks: int = 1) -> None:
+        """Choose ports, and lay out the broker's folder unless it is; raise JarsError if the jars were not fetched.
+
+        `disks` says over how many folders the broker distributes its topics (`log.dirs`). If there are several, what
+        the broker knows of the cluster is in one more.
+        """
         jars = jars_folder() / BROKER.name
         missing = [name for name in BROKER.locked if not (jars / name).exists()]
         if missing:
@@ -67,11 +73,14 @@ class Broker:
         self.login_servers = f"127.0.0.1:{login}"
         """Where the user `reader` logs in with `PASSWORD`."""
         self._properties = folder / "server.properties"
+        logs = [folder / "log", *(folder / f"log{number}" for number in range(2, disks + 1))]
+        metadata = logs[0] if disks == 1 else folder / "metadata"
+        where = {"disks": ",".join(map(str, logs)), "metadata": metadata}
         self._properties.write_text(
-            SETTINGS.format(port=port, login=login, controller=controller, folder=folder, password=PASSWORD)
+            SETTINGS.format(port=port, login=login, controller=controller, password=PASSWORD, **where)
         )
         self._process: subprocess.Popen[bytes] | None = None
-        if (folder / "log" / "meta.properties").exists():
+        if (metadata / "meta.properties").exists():
             return
         cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")  # no dash in front
         self._run(FORMAT, "format", "-t", cluster, "-c", str(self._properties))
@@ -99,6 +108,24 @@ class Broker:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
+
+    def size_of(self, topic: str) -> int:
+        """Return the size of a topic's largest file, in bytes."""
+        return max(file.stat().st_size for file in self._folder.glob(f"log*/{topic}-*/*.log"))
+
+    def fill_disk(self, size: int) -> None:
+        """Let the kernel refuse each write that makes a file of the broker larger, as a full disk does, until a start.
+
+        The write that reaches the size is cut off there. A limit of the process (RLIMIT_FSIZE) needs no right to mount.
+        """
+        assert self._process is not None
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, size))
+
+    def wait_until_dead(self) -> None:
+        """Wait until the process has ended by itself."""
+        assert self._process is not None
+        self._process.wait(START_S)
+        self._process = None
 
     def stop(self) -> None:
         """End the process in order."""

@@ -5,15 +5,18 @@ in this group, and the offset itself means nothing. Kafka commits offset and row
 """
 
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, job_name, table_name
 from jobs.kafka_sink.shown import has_records, keys_shown
 from jobs.sinks.port import SinkError
 from jobs.sources.kafka.cluster import QUICK, Cluster
-from jobs.sources.kafka.failures import SINK, failure
+from jobs.sources.kafka.failures import SINK, BrokerAwayError, failure
 from jobs.sources.kafka.position import TopicPartition
 from jobs.sources.kafka.settings import ClientSettings
+from jobs.sources.port import SourceError
 from jobs.sources.withheld import WithheldSettings
 
 if TYPE_CHECKING:
@@ -24,6 +27,10 @@ _TIMEOUT_MS: Final = 900_000
 """How long a transaction may take. A broker allows no more, unless somebody has changed its settings."""
 _UNDELIVERED_MS: Final = 60_000
 """How long the producer tries to send a record."""
+_UNDELIVERED: Final = "_MSG_TIMED_OUT"
+"""The error of a record that could not be sent for so long."""
+_LED_S: Final = 10.0
+"""How long a partition may be without a leader. A cluster chooses one within seconds."""
 _NOTE: Final = re.compile(r"checkpoint (\d+)")
 
 
@@ -40,7 +47,10 @@ class KafkaTarget:
         self._cluster = cluster
 
     def must_be_writable(self) -> None:
-        """Raise SourceError if no broker answers or the topic does not exist, and SinkError if a right is missing."""
+        """Raise SourceError if no broker answers or the topic does not exist.
+
+        Raise SinkError if a right is missing, or if a partition has no leader, so that nobody can write to it.
+        """
         rights = self._cluster.rights(self.topic)
         missing = [right for right in ("READ", "WRITE") if rights and right not in rights]
         if missing:
@@ -48,6 +58,9 @@ class KafkaTarget:
                 f"Kafka at {self._settings.servers} does not let this user {SINK.does} topic {self.topic}: give it "
                 f"{SINK.rights} on the topic"
             )
+        leaderless = self._cluster.leaderless(self.topic, _LED_S)
+        if leaderless:
+            raise SinkError(self._says(leaderless))
 
     def newest(self, *, settled: bool) -> CheckpointId:
         """Return the newest checkpoint that the topic has; `settled`: after all transactions that are being committed.
@@ -108,7 +121,21 @@ class KafkaTarget:
     def told(self, error: "KafkaError") -> str:
         """Return the client's error as a sentence with the way out, without secrets."""
         said = self._settings.without_secrets(error.str())
-        return str(failure(error, self._settings.servers, f"topic {self.topic}", said, SINK))
+        failed = failure(error, self._settings.servers, f"topic {self.topic}", said, SINK)
+        if isinstance(failed, BrokerAwayError) or error.name() == _UNDELIVERED:
+            with suppress(SourceError):
+                leaderless = self._cluster.leaderless(self.topic, 0)
+                return self._says(leaderless) if leaderless else str(failed)
+        return str(failed)
+
+    def _says(self, leaderless: Sequence[int]) -> str:
+        """Return the message for partitions without a leader."""
+        places = ", ".join(map(str, leaderless))
+        return (
+            f"Kafka at {self._settings.servers} has no leader for partition {places} of topic {self.topic}: a broker "
+            "has stopped, or its disk is full or broken. Look into the broker's log, make room where its log.dirs are, "
+            "and start it again"
+        )
 
     @property
     def transaction_timeout_s(self) -> float:

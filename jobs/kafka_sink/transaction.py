@@ -4,6 +4,7 @@ A new producer takes the sink over: Kafka then refuses every older producer of t
 transaction that one has left open, and completes one whose commit was decided.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,8 @@ from jobs.sources.kafka.failures import BrokerAwayError
 from jobs.sources.port import SourceError
 
 _ABORT_S: Final = 5.0
+_GRACE_S: Final = 5.0
+"""How much later than it was told a call of the client may return."""
 _POLL_S: Final = 0.1
 _FULL: Final = "_QUEUE_FULL"
 _PURGED: Final = "_PURGE_"
@@ -124,21 +127,20 @@ class KafkaTransaction:
         consumer = Consumer({**self._target.for_group()}, logger=SILENT)
         try:
             noted = Asked(*self._target.place, 0, self._target.note_of(self._checkpoint))
-            producer.send_offsets_to_transaction([noted], consumer.consumer_group_metadata(), PATIENCE_S)
+            group = consumer.consumer_group_metadata()
+            _in_time(lambda: producer.send_offsets_to_transaction([noted], group, PATIENCE_S))
         finally:
             consumer.close()
 
     @staticmethod
     def _commit(producer: Producer) -> None:
-        """Commit, after all records are sent. Each is sent, or fails after `message.timeout.ms`."""
-        while True:
-            try:
-                producer.commit_transaction(PATIENCE_S)
-            except KafkaException as error:
-                if not (error.args[0].retriable() and len(producer)):
-                    raise
-            else:
-                return
+        """Commit, after all records are sent. Each is sent, or fails after `message.timeout.ms`.
+
+        A commit itself waits for the records too, but takes errors that nobody has heard yet for records, without end.
+        """
+        while producer.flush(PATIENCE_S):
+            pass
+        producer.commit_transaction(PATIENCE_S)
 
     @contextmanager
     def _ending(self, producer: Producer) -> Iterator[None]:
@@ -183,6 +185,29 @@ class KafkaTransaction:
         if cause.name() in _FINAL or cause.name().endswith("AUTHORIZATION_FAILED"):
             return TargetRefused(told)
         return TargetLost(told)
+
+
+def _in_time(call: Callable[[], None]) -> None:
+    """Make a call of the client. Raise a KafkaException if it does not return in time.
+
+    librdkafka overlooks the time while the broker of the consumer group is away (its issue 5456), so the call might
+    never return. It then stays behind in a thread. Its producer sends nothing more, and the next one shuts it out.
+    """
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="tidemark-kafka-note", daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S + _GRACE_S)
+    if thread.is_alive():
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 - the client's name for it
+    if raised:
+        raise raised[0]
 
 
 def _pass_over(error: KafkaError) -> None:

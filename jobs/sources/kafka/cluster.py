@@ -165,6 +165,19 @@ class Cluster:
         described = self._asked(f"topic {topic}", partial(_described, topic, rights=True))
         return frozenset(each.name for each in described.authorized_operations or ())
 
+    def leaderless(self, topic: str, patience_s: float) -> tuple[int, ...]:
+        """Return the Kafka partitions of a topic that still have no leader after so many seconds.
+
+        Nobody can write to them: the disk of their broker is full or broken, or the broker has stopped.
+        """
+        limit = time.monotonic() + patience_s
+        while True:
+            described = self._asked(f"topic {topic}", partial(_described, topic), FIRST_ANSWER_S)
+            found = tuple(sorted(each.id for each in described.partitions if not _has_leader(each)))
+            if not found or time.monotonic() + _AGAIN_S > limit:
+                return found
+            time.sleep(_AGAIN_S)
+
     def timestamp_at(self, place: TopicPartition, offset: int) -> int | None:
         """Return the time of the next record from this offset on, in ms, or None if there is no record."""
         consumer = Consumer({**self._settings.for_librdkafka(), **_LOOKING}, logger=SILENT)
@@ -226,6 +239,10 @@ class Cluster:
             self._client = AdminClient({**QUICK, **self._settings.for_librdkafka(), **heard}, logger=SILENT)
         self._last = None
         return self._client
+
+
+def _has_leader(partition: Any) -> bool:  # noqa: ANN401 - a TopicPartitionInfo
+    return partition.leader is not None and partition.leader.id >= 0
 
 
 def _described(topic: str, client: AdminClient, seconds: float, *, rights: bool = False) -> Any:  # noqa: ANN401 - a TopicDescription

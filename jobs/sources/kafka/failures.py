@@ -75,8 +75,8 @@ def failure(error: "KafkaError", servers: str, what: str, said: str, asker: Aske
         )
     if name in _PASSING or error.retriable():
         return BrokerAwayError(
-            f"Kafka at {servers} does not answer: start the broker, or correct the servers of the {asker.name}. "
-            f"The client said: {said}"
+            f"Kafka at {servers} does not answer: start the broker, or correct the servers of the {asker.name}. A "
+            f"broker whose disk is full stops by itself, so make room first. The client said: {said}"
         )
     if name in {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_ID"}:
         return NoSuchTopicError(f"Kafka at {servers} has no {what}: create the topic, or correct its name")
