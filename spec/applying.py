@@ -1,14 +1,19 @@
 """The model of tables of changes (SCD types 1 and 2): changes of a few keys come in any order, in random micro-batches.
 
+In some tables a null keeps the value before, in some or all columns. In some, only some columns begin a version.
+
 Rule `applied-changes-add-up`: after each micro-batch, the table's changes up to it, added and taken back, are the table
 that a plain computation makes of all changes that have come. Now and then a change empties the table: it deletes every
 key that has an older one. If deletions are forgotten, the rule holds as long as no change comes later than is said.
 Rule `deletions-are-forgotten`: a state that forgets has no deletion of longer ago.
+Rule `superseded-changes-are-forgotten`: without history, a key's state has its newest change and its newest deletion at
+most, and the newest change with a value for each column in which nulls are ignored.
 The functions are those that the product's tasks call.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -20,13 +25,17 @@ from jobs.state.merge import KEY_GROUP
 
 APPLIED: Final = "applied-changes-add-up"
 FORGOTTEN: Final = "deletions-are-forgotten"
+SUPERSEDED: Final = "superseded-changes-are-forgotten"
 
 _BATCHES: Final = 10
-_ROWS: Final = pl.Schema({"k": pl.Int64(), "v": pl.Int64(), SEQUENCE: pl.Int64(), DELETES: pl.Boolean()})
-_CHANGE: Final = pl.Struct({name: _ROWS[name] for name in (SEQUENCE, DELETES, "v")})
+_VALUES: Final = {"v": pl.Int64(), "w": pl.Int64()}
+_ROWS: Final = pl.Schema({"k": pl.Int64(), **_VALUES, SEQUENCE: pl.Int64(), DELETES: pl.Boolean()})
+_CHANGE: Final = pl.Struct({name: _ROWS[name] for name in (SEQUENCE, DELETES, *_VALUES)})
 _STATE: Final = pl.Schema({"k": pl.Int64(), HISTORY: pl.List(_CHANGE)})
+_CHOICES: Final[tuple[tuple[str, ...], ...]] = ((), ("v",), ("w",), ("v", "w"))
 
-Change = tuple[int, tuple[int, ...], int, bool]
+Values = tuple[int | None, ...]
+Change = tuple[int, Values, int, bool]
 """(key, values, place in the order, whether it deletes the key)."""
 
 
@@ -38,7 +47,9 @@ def broken_by_applied_changes(seed: int) -> frozenset[str]:
 
 def _broken(chance: Random, *, history: bool) -> Iterator[str]:
     bound = chance.choice([None, 0, 1, 3])
-    function = AppliedChanges(("k",), ("v",), "at", history, forget_deletes_after=bound)
+    ignored, tracked = chance.choice(_CHOICES), chance.choice([None, *_CHOICES]) if history else None
+    function = replace(AppliedChanges(("k",), tuple(_VALUES), "at", history), forget_deletes_after=bound)
+    function = replace(function, ignored=ignored, tracked=tracked)
     state, come, folded = pl.DataFrame(schema=_STATE), list[Change](), Counter[tuple[Any, ...]]()
     emptied = list[int]()
     for _ in range(_BATCHES):
@@ -51,9 +62,11 @@ def _broken(chance: Random, *, history: bool) -> Iterator[str]:
         come += drawn
         for *row, kind in done.changes.iter_rows():
             folded[tuple(row)] += 1 if kind in ADDING else -1
-        table = table_of([*come, *deletions_by(emptied, come)], history=history)
+        table = _table_by(function, [*come, *deletions_by(emptied, come)])
         if {row: times for row, times in folded.items() if times} != Counter(table):
             yield APPLIED
+        if not history and any(len(held) > (2 + len(ignored) if ignored else 1) for held in state[HISTORY]):
+            yield SUPERSEDED
         if chance.random() < 0.5:  # noqa: PLR2004 - the whole range is written now and then
             state = function.remembered(state)
             if bound is not None and any(at < _newest(come) - bound for at in _deletions(state)):
@@ -106,25 +119,66 @@ def _drawn(chance: Random, newest: int, bound: int | None) -> Iterator[Change]:
     """Yield changes: in any order, or each at most `bound` older than the newest of earlier micro-batches."""
     first, last = (0, 12) if bound is None else (max(newest - bound, 0), newest + 3)
     for _ in range(chance.randint(0, 4)):
-        yield chance.randint(1, 3), (chance.randint(1, 2),), chance.randint(first, last), chance.random() < 0.3  # noqa: PLR2004
+        values = (chance.choice([None, 1, 2]), chance.choice([None, 1, 2]))
+        yield chance.randint(1, 3), values, chance.randint(first, last), chance.random() < 0.3  # noqa: PLR2004
 
 
-def table_of(changes: Iterable[Change], *, history: bool) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of the table. Of two changes with one place a deletion counts, or else the greater values."""
+def _table_by(function: AppliedChanges, changes: Iterable[Change]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the table that the function's options ask for."""
+    tracked = None if function.tracked is None else _places(function.tracked)
+    yield from table_of(changes, history=function.history, ignored=_places(function.ignored), tracked=tracked)
+
+
+def _places(names: Iterable[str]) -> tuple[int, ...]:
+    return tuple([*_VALUES].index(name) for name in names)
+
+
+def table_of(
+    changes: Iterable[Change], *, history: bool, ignored: Sequence[int] = (), tracked: Sequence[int] | None = None
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the table. Of two changes with one place a deletion counts, or else the greater values.
+
+    A null keeps the value before if the place of its column is `ignored`. So two changes with one place count one after
+    the other. A version begins where a column changes whose place is `tracked`, and shows the newest values of others.
+    """
     known = [*changes]
     for key in {change[0] for change in known}:
-        by_place = {at: (gone, values) for _, values, at, gone in sorted(known, key=_counts) if _ == key}
-        held = [(at, None if gone else values) for at, (gone, values) in sorted(by_place.items())]
+        held = [*_folded((change for change in known if change[0] == key), ignored)]
         if not history:
             if held[-1][1] is not None:
                 yield key, *held[-1][1]
             continue
-        begun = [each for place, each in enumerate(held) if place == 0 or held[place - 1][1] != each[1]]
-        for (at, values), (until, _) in zip(begun, [*begun[1:], (None, None)], strict=True):
+        versions: list[tuple[int, Values | None]] = []
+        was: Values | tuple[()] | None = ()
+        for at, values in held:
+            told = values if values is None or tracked is None else tuple(values[place] for place in tracked)
+            if versions and told == was:
+                versions[-1] = versions[-1][0], values
+            else:
+                versions.append((at, values))
+            was = told
+        for (at, values), (until, _) in zip(versions, [*versions[1:], (None, None)], strict=True):
             if values is not None:
                 yield key, *values, at, until, until is None
 
 
-def _counts(change: Change) -> tuple[int, bool, tuple[int, ...]]:
+def _folded(changes: Iterable[Change], ignored: Sequence[int]) -> Iterator[tuple[int, Values | None]]:
+    """Yield the values after all changes of each place, in order, or None where the key is deleted."""
+    held: dict[int, Values | None] = {}
+    row: Values | None = None
+    for _, values, at, gone in sorted(changes, key=_counts):
+        before: Values = row or (None,) * len(values)
+        row = (
+            None
+            if gone
+            else tuple(
+                before[place] if value is None and place in ignored else value for place, value in enumerate(values)
+            )
+        )
+        held[at] = row
+    yield from held.items()
+
+
+def _counts(change: Change) -> tuple[int, bool, tuple[tuple[bool, int], ...]]:
     _, values, at, gone = change
-    return at, gone, values
+    return at, gone, tuple((value is not None, value or 0) for value in values)

@@ -2,6 +2,9 @@
 
 The state of a key holds its changes in that order: all of them with history, the newest one without. So a change that
 comes late finds its place. A deleted key keeps the change that deleted it, and an older change does not bring it back.
+
+A null may leave the value of the change before (`ignored`). The state holds such a null as it came, because a late
+change may bring another value. Without history it also holds the newest change that has a value for each such column.
 """
 
 from collections.abc import Sequence
@@ -24,6 +27,8 @@ SEQUENCE: Final = "_applied_sequence"
 """The column of a change's place in the order."""
 DELETES: Final = "_applied_delete"
 """The column that says whether a change deletes its key."""
+_PLACE: Final = "\0"
+"""The column with a change's place among those of a frame. No column of a user begins so."""
 VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
 CURRENT: Final = "current"
@@ -49,6 +54,9 @@ class AppliedChanges:
     place of the new one, and counts as a deletion only if the new row has another key. They come in order. So a deleted
     key may be forgotten at once, and a value that was not sent is that of the key's change before. Of other changes, a
     deleted key may be forgotten once one comes that is by more than `forget_deletes_after` newer, and with None never.
+
+    A null in one of the columns `ignored` keeps the value that the row had before. With history, a version begins where
+    one of the columns `tracked` changes, or with None any column. It shows the newest values of the others.
     """
 
     keys: tuple[str, ...]
@@ -59,6 +67,8 @@ class AppliedChanges:
     forget_deletes_after: Distance | None = None
     truncates: bool = False
     """Whether some rows empty the table, as their column TRUNCATES says."""
+    ignored: tuple[str, ...] = ()
+    tracked: tuple[str, ...] | None = None
 
     @property
     def table_keys(self) -> tuple[str, ...]:
@@ -134,16 +144,46 @@ class AppliedChanges:
 
     def results(self, state: pl.DataFrame) -> pl.DataFrame:
         """Return the table's rows of these keys."""
-        changes = _apart(state)
+        changes = self._with_kept_values(_apart(state))
         if not self.history:
             return changes.filter(~pl.col(DELETES)).select(KEY_GROUP, *self.keys, *self.columns)
-        begins = changes.filter(~_alike([*self.keys, *self.columns, DELETES], 1))
-        ended = begins.with_columns(
-            pl.col(SEQUENCE).alias(VALID_FROM),
-            pl.when(_alike(self.keys, -1)).then(pl.col(SEQUENCE).shift(-1)).alias(VALID_TO),
-        )
+        same = [*self.keys, *(self.columns if self.tracked is None else self.tracked), DELETES]
+        begun = changes.filter(~_alike(same, 1)).select(pl.col(SEQUENCE).alias(VALID_FROM))
+        newest = changes.filter(~_alike(same, -1))  # of each version
+        until = pl.when(_alike(self.keys, -1)).then(pl.col(VALID_FROM).shift(-1)).alias(VALID_TO)
+        ended = newest.with_columns(begun[VALID_FROM]).with_columns(until)
         shown = ended.filter(~pl.col(DELETES)).with_columns(pl.col(VALID_TO).is_null().alias(CURRENT))
         return shown.select(KEY_GROUP, *self.keys, *self.columns, VALID_FROM, VALID_TO, CURRENT)
+
+    def _with_kept_values(self, changes: pl.DataFrame) -> pl.DataFrame:
+        """Return a change for each place, or each key without history, with the values that it leaves in the table."""
+        if not self.ignored:
+            return changes
+        nulls = [pl.when(pl.col(name).is_null() & ~pl.col(DELETES)).then(pl.lit(name)) for name in self.ignored]
+        unsent = changes.with_columns(pl.concat_list(nulls).list.drop_nulls().alias(UNSENT))
+        full = filled(unsent, self.keys, DELETES).drop(UNSENT)
+        return full.unique(subset=self._counted_once, keep="last", maintain_order=True)
+
+    @property
+    def _counted_once(self) -> list[str]:
+        return [*self.keys, SEQUENCE] if self.history else list(self.keys)
+
+    def _counting(self, ordered: pl.DataFrame) -> pl.DataFrame:
+        """Return the changes that may still count, whatever else comes. They are in order.
+
+        Without history and with nulls that are ignored, these are the key's newest change, its newest deletion, and
+        after that the newest change with a value for each such column.
+        """
+        if not self.ignored:
+            return ordered.unique(subset=self._counted_once, keep="last", maintain_order=True)
+        if self.history:
+            return ordered.unique(subset=[*self.keys, SEQUENCE, DELETES, *self.columns], maintain_order=True)
+        place, keys = pl.col(_PLACE), list(self.keys)
+        deleted = pl.when(DELETES).then(place).max().over(keys)
+        has_value = [pl.when(pl.col(name).is_not_null() & ~pl.col(DELETES)).then(place) for name in self.ignored]
+        newest = [place.max().over(keys), deleted, *(each.max().over(keys) for each in has_value)]
+        may_count = (place >= deleted).fill_null(value=True) & pl.any_horizontal(place == each for each in newest)
+        return ordered.with_row_index(_PLACE).filter(may_count).drop(_PLACE)
 
     def _require_all_known(self, changes: pl.DataFrame) -> None:
         lacking = changes.filter(pl.col(UNSENT).is_not_null())
@@ -172,8 +212,7 @@ class AppliedChanges:
 
     def _by_key(self, ordered: pl.DataFrame) -> pl.DataFrame:
         """Return the changes that count, a row for each key, in order. UNSENT is there if values are unknown."""
-        on = [*self.keys, SEQUENCE] if self.history else list(self.keys)
-        counting = ordered.unique(subset=on, keep="last", maintain_order=True)
+        counting = self._counting(ordered)
         change = pl.struct(SEQUENCE, DELETES, *self.columns).alias(HISTORY)
         unsent = [name for name in _told(counting) if counting[name].null_count() < counting.height]
         return counting.group_by(self.keys, maintain_order=True).agg(pl.col(KEY_GROUP).first(), change, *unsent)

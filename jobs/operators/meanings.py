@@ -53,10 +53,17 @@ def join_meanings(
 
 
 def applied_meanings(function: AppliedChanges, rows: StructType) -> tuple[ColumnMeaning, ...]:
-    """Return the meaning of the changes that a key holds: all or the newest, of which columns, in which order."""
+    """Return the meaning of the changes that a key holds: all or the newest, of which columns, in which order.
+
+    It also says in how many columns a null is ignored and how many begin a version, and names them last: the table that
+    is written so far shows it.
+    """
     kept = "all_changes" if function.history else "newest_change"
     kept = f"{kept}_of_a_database" if function.of_database else kept
-    arguments = _arguments(rows, (function.sequence_by, *function.columns))
+    kept = f"{kept}_ignoring_nulls_of_{len(function.ignored)}" if function.ignored else kept
+    kept = kept if function.tracked is None else f"{kept}_tracking_{len(function.tracked)}"
+    named = (*function.columns, *function.ignored, *(function.tracked or ()))
+    arguments = _arguments(rows, (function.sequence_by, *named))
     return (ColumnMeaning(column=HISTORY, function=kept, arguments=arguments),)
 
 

@@ -22,8 +22,9 @@ from jobs.operators.changes import KIND
 from jobs.operators.schemas import quoted
 from jobs.operators.truncates import TRUNCATES
 from jobs.operators.unsent import UNSENT
-from jobs.pipeline.columns import require_columns, require_free, require_keys, require_ordered, require_unique
-from jobs.pipeline.database_changes import Conditions, require_order, told_by_rows
+from jobs.pipeline.applied_columns import NullsIgnored, ignored_columns, kept_columns, tracked_columns
+from jobs.pipeline.columns import require_free, require_keys, require_ordered, require_unique
+from jobs.pipeline.database_changes import Conditions, ToldByRows, require_order, told_by_rows
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_id
 from jobs.pipeline.streams import Stream
@@ -43,6 +44,11 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
     forget_deletes_after: Distance | None = None,
     columns: Sequence[str] = (),
     except_columns: Sequence[str] = (),
+    ignore_null_updates: bool = False,
+    ignore_null_updates_columns: Sequence[str] = (),
+    ignore_null_updates_except_columns: Sequence[str] = (),
+    track_history_columns: Sequence[str] = (),
+    track_history_except_columns: Sequence[str] = (),
     renamed_from: str | None = None,
 ) -> Stream:
     """Return the table that these changes make, to be kept with `upsert`, as AUTO CDC of Spark's pipelines does.
@@ -56,38 +62,72 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
     change comes that is so much newer: a number for a sequence of whole numbers, a timedelta for dates and moments. The
     changes of a database's table (`PostgresChanges.of`) come in order, and say themselves what they delete: leave
     out all four for them.
+    With `ignore_null_updates`, a null in a change keeps the value that the row had before. It does so in all columns,
+    or in `ignore_null_updates_columns`, or in all but `ignore_null_updates_except_columns`. With type 2, only a change
+    of `track_history_columns`, or of a column that is none of `track_history_except_columns`, begins a version. A
+    change of another column changes the version that holds then.
     Raises InvalidNameError, and InvalidPipelineError for columns that are not there or updates of an aggregate.
     """
     where, rows, by = f"vertex {id}", changes.schema, tuple(keys)
-    require_keys(where, rows, by)
-    told = None if sequence_by else told_by_rows(where, rows, apply_as_deletes, apply_as_truncates)
+    place, told = _order(where, changes, by, sequence_by, apply_as_deletes, apply_as_truncates)
+    kept = kept_columns(where, rows, told.columns if told else rows.names, by, columns, except_columns)
+    history, by_rows = _is_history(where, type), told is not None
+    _require_distance(where, rows[place], forget_deletes_after, by_rows=by_rows)
+    nulls = NullsIgnored(ignore_null_updates, ignore_null_updates_columns, ignore_null_updates_except_columns)
+    ignored = ignored_columns(where, rows, kept, nulls, by_rows=by_rows)
+    tracked = tracked_columns(where, kept, track_history_columns, track_history_except_columns, history=history)
+    own = Conditions(quoted([place]), apply_as_deletes or "false", apply_as_truncates)
+    said, distance = told.conditions if told else own, forget_deletes_after
+    empties = said.truncates is not None
+    function = AppliedChanges(by, kept, place, history, by_rows, distance, empties, ignored, tracked)
+    return _declared(changes, id, function, said, told, renamed_from)
+
+
+def _order(
+    where: str, changes: Stream, keys: Sequence[str], sequence_by: str | None, *conditions: str | None
+) -> tuple[str, ToldByRows | None]:
+    """Return the column of a change's place in the order, and what the rows say of themselves if no column is named.
+
+    Raises InvalidPipelineError for rows without keys or order, and for updates of an aggregate.
+    """
+    rows = changes.schema
+    require_keys(where, rows, keys)
+    told = None if sequence_by else told_by_rows(where, rows, *conditions)
     place = sequence_by or POSITION_COLUMN
     require_ordered(where, rows, place, "sequence_by")
     require_order(where, rows, place)
-    require_columns(where, rows, [*columns, *except_columns])
-    if type not in (1, 2):
-        raise InvalidPipelineError(f"{where}: type is {type!r}; write 1 for the newest rows or 2 for all versions")
-    if columns and except_columns:
-        raise InvalidPipelineError(f"{where}: name columns or except_columns, not both")
     _require_changes(where, changes)
-    of_table = told.columns if told else rows.names
-    kept = [name for name in columns or of_table if name not in by and name not in except_columns]
-    _require_distance(where, rows[place], forget_deletes_after, by_rows=told is not None)
-    empties = told is not None or apply_as_truncates is not None
-    history, of_database = type == 2, told is not None  # noqa: PLR2004 - SCD type 2
-    function = AppliedChanges(by, tuple(kept), place, history, of_database, forget_deletes_after, truncates=empties)
+    return place, told
+
+
+def _declared(
+    changes: Stream,
+    name: str,
+    function: AppliedChanges,
+    said: Conditions,
+    told: ToldByRows | None,
+    renamed_from: str | None,
+) -> Stream:
+    """Declare the vertex, and return its stream. Raise InvalidPipelineError for names that it takes itself."""
+    where, rows = f"vertex {name}", changes.schema
     added = (VALID_FROM, VALID_TO, CURRENT) if function.history else ()
     require_unique(where, [*rows.names, SEQUENCE, DELETES, TRUNCATES, UNSENT, HISTORY, KIND, *added])
     require_free(where, rows.names)
-    said = Conditions(quoted([place]), apply_as_deletes or "false", apply_as_truncates)
-    stream = _marked(changes, told.conditions if told else said, rows[place].dataType)
+    stream = _marked(changes, said, rows[function.sequence_by].dataType)
     if told:
-        stream = stream.with_column(UNSENT, told.unsent(kept), ArrayType(StringType()))
-    output = applied_output(stream.schema, by, function.columns, history=function.history)
+        stream = stream.with_column(UNSENT, told.unsent(function.columns), ArrayType(StringType()))
+    output = applied_output(stream.schema, function.keys, function.columns, history=function.history)
     before = former_id(renamed_from)
-    vertex = AppliedVertex(vertex_id(id), (stream.as_input(by),), output, function, renamed_from=before)
+    vertex = AppliedVertex(vertex_id(name), (stream.as_input(function.keys),), output, function, renamed_from=before)
     changes.declarations.add(vertex)
     return Stream(changes.declarations, vertex.id, (), output)
+
+
+def _is_history(where: str, kind: int) -> bool:
+    """Return whether the table has all versions. Raise InvalidPipelineError for a type that does not exist."""
+    if kind not in (1, 2):
+        raise InvalidPipelineError(f"{where}: type is {kind!r}; write 1 for the newest rows or 2 for all versions")
+    return kind == 2  # noqa: PLR2004 - SCD type 2
 
 
 def _require_changes(where: str, changes: Stream) -> None:

@@ -1,15 +1,16 @@
 """Plants bugs in tables of changes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
 from jobs.operators import applied_changes, unsent
-from jobs.operators.applied_changes import DELETES, HISTORY, SEQUENCE, VALID_TO, AppliedChanges
+from jobs.operators.applied_changes import DELETES, HISTORY, SEQUENCE, VALID_FROM, VALID_TO, AppliedChanges
 from jobs.operators.unsent import UNSENT
 from jobs.state.merge import KEY_GROUP
-from spec.applying import APPLIED, FORGOTTEN, broken_by_applied_changes
+from spec.applying import APPLIED, FORGOTTEN, SUPERSEDED, broken_by_applied_changes
 from spec.applying_a_database import broken_by_changes_of_a_database
 from spec.mutants.judges import Judge
 from spec.mutants.planting import Patch, mutant
@@ -108,6 +109,102 @@ def a_deletion_is_forgotten_one_place_too_early(patch: Patch) -> None:
         return state.filter(~(last.struct.field(DELETES) & (place <= place.max() - self.forget_deletes_after)))
 
     patch.put(AppliedChanges, "remembered", remembered)
+
+
+@mutant(APPLIED, _APPLIED)
+def a_null_that_should_keep_the_value_overwrites_it(patch: Patch) -> None:
+    def as_they_came(self: AppliedChanges, changes: pl.DataFrame) -> pl.DataFrame:
+        return changes.unique(subset=self._counted_once, keep="last", maintain_order=True)
+
+    patch.put(AppliedChanges, "_with_kept_values", as_they_came)
+
+
+@mutant(APPLIED, _APPLIED)
+def a_null_keeps_a_value_from_before_a_deletion(patch: Patch) -> None:
+    """The deletion is skipped like a null."""
+    real = unsent.filled
+
+    def filled(changes: pl.DataFrame, keys: Sequence[str], deletes: str) -> pl.DataFrame:
+        apart = changes.filter(pl.col(deletes))
+        full = real(changes.filter(~pl.col(deletes)), keys, deletes)
+        return pl.concat([full, apart]).sort(*keys, SEQUENCE, deletes)
+
+    patch.put(applied_changes, "filled", filled)
+
+
+@mutant(APPLIED, _APPLIED)
+def a_null_takes_the_value_that_was_there_when_it_came(patch: Patch) -> None:
+    """A late change may bring a newer value for it."""
+    real = AppliedChanges.merged
+
+    def merged(self: AppliedChanges, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+        new = real(self, partials, before)
+        if not self.ignored:
+            return new
+        change = pl.struct(SEQUENCE, DELETES, *self.columns).alias(HISTORY)
+        told = self._with_kept_values(applied_changes._apart(new))
+        return told.group_by(KEY_GROUP, *self.keys, maintain_order=True).agg(change).select(new.columns)
+
+    patch.put(AppliedChanges, "merged", merged)
+
+
+@mutant(APPLIED, _APPLIED)
+def only_the_newest_change_is_kept_though_its_nulls_need_an_older_one(patch: Patch) -> None:
+    real = AppliedChanges._counting
+
+    def counting(self: AppliedChanges, ordered: pl.DataFrame) -> pl.DataFrame:
+        if self.history:
+            return real(self, ordered)
+        return ordered.unique(subset=list(self.keys), keep="last", maintain_order=True)
+
+    patch.put(AppliedChanges, "_counting", counting)
+
+
+@mutant(APPLIED, _APPLIED)
+def a_deletion_is_forgotten_once_the_key_is_there_again(patch: Patch) -> None:
+    """A change that comes late, from before the deletion, then gives the key its values."""
+    real = AppliedChanges._counting
+
+    def counting(self: AppliedChanges, ordered: pl.DataFrame) -> pl.DataFrame:
+        found = real(self, ordered)
+        if self.history or not self.ignored:
+            return found
+        last = pl.struct(SEQUENCE, DELETES).last().over(list(self.keys))
+        return found.filter(~pl.col(DELETES) | (last.struct.field(SEQUENCE) == pl.col(SEQUENCE)))
+
+    patch.put(AppliedChanges, "_counting", counting)
+
+
+@mutant(SUPERSEDED, _APPLIED)
+def a_change_is_kept_after_newer_ones_have_set_all_its_values(patch: Patch) -> None:
+    """The state of a key grows with each change."""
+    real = AppliedChanges._counting
+
+    def counting(self: AppliedChanges, ordered: pl.DataFrame) -> pl.DataFrame:
+        return ordered if self.ignored else real(self, ordered)
+
+    patch.put(AppliedChanges, "_counting", counting)
+
+
+@mutant(APPLIED, _APPLIED)
+def a_column_without_history_begins_a_version(patch: Patch) -> None:
+    real = AppliedChanges.results
+    patch.put(AppliedChanges, "results", lambda self, state: real(replace(self, tracked=None), state))
+
+
+@mutant(APPLIED, _APPLIED)
+def a_column_without_history_stays_as_it_was_when_the_version_began(patch: Patch) -> None:
+    real = AppliedChanges.results
+
+    def results(self: AppliedChanges, state: pl.DataFrame) -> pl.DataFrame:
+        if self.tracked is None or not self.history:
+            return real(self, state)
+        rest = [name for name in self.columns if name not in self.tracked]
+        every = real(replace(self, tracked=None), state).select(*self.keys, VALID_FROM, *rest)
+        found = real(self, state)
+        return found.drop(rest).join(every, on=[*self.keys, VALID_FROM], how="left").select(found.columns)
+
+    patch.put(AppliedChanges, "results", results)
 
 
 @mutant(APPLIED, _OF_DATABASE)

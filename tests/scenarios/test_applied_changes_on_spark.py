@@ -119,3 +119,62 @@ def test_the_state_of_keys_that_come_and_go_is_bounded(tmp_path, spark):
         == set(cut.polars("silver/bounded").collect()["id"])
         == set(cut.polars("silver/unbounded").collect()["id"])
     )
+
+
+FILLED = """
+  WITH lives AS (SELECT *, count_if(gone) OVER (PARTITION BY key ORDER BY at) life FROM sparse)
+  SELECT key, at, gone, last_value(v) IGNORE NULLS OVER w v, last_value(w) IGNORE NULLS OVER w w FROM
+    (SELECT key, at, gone, life, if(gone, null, v) v, if(gone, null, w) w FROM lives)
+  WINDOW w AS (PARTITION BY key, life ORDER BY at)"""
+NEWEST_VALUES = f"""
+  SELECT key, at, v, w FROM (SELECT *, row_number() OVER (PARTITION BY key ORDER BY at DESC) place FROM ({FILLED}))
+  WHERE place = 1 AND NOT gone"""
+VERSIONS_OF_V = f"""
+  WITH told AS (SELECT *, lag(v) OVER w was, lag(gone) OVER w was_gone FROM ({FILLED}) WINDOW w AS
+    (PARTITION BY key ORDER BY at)),
+  numbered AS (SELECT *, count_if(was_gone IS NULL OR gone <> was_gone OR NOT v <=> was) OVER
+    (PARTITION BY key ORDER BY at) n FROM told),
+  version AS (SELECT key, gone, v, max_by(w, at) w, min(at) began FROM numbered GROUP BY key, gone, v, n),
+  ended AS (SELECT *, lead(began) OVER (PARTITION BY key ORDER BY began) until FROM version)
+  SELECT key, v, w, began valid_from, until valid_to, until IS NULL current FROM ended WHERE NOT gone"""
+
+
+def sparse(data):
+    """Return a pipeline whose changes have values for some columns alone, and come far out of order."""
+    pipeline = Pipeline("sparse", parallelism=2)
+    rows = pipeline.source("numbers", SequenceSource({"a": 150}, keys=4))
+    told = rows.with_column("at", "(n * 37) % 151", LongType())
+    told = told.with_column("v", "if(at % 3 = 0, null, at % 2)", LongType())
+    told = told.with_column("w", "if(at % 5 < 2, null, at % 4)", LongType())
+    changes = told.select("key", "at", "v", "w").table("bronze/sparse", id="changes")
+    said = {"keys": ["key"], "sequence_by": "at", "apply_as_deletes": "at % 13 = 0"}
+    newest = apply_changes(changes, "newest", ignore_null_updates_except_columns=["at"], **said)
+    newest.upsert("silver/newest")
+    versions = apply_changes(
+        changes,
+        "versions",
+        type=2,
+        except_columns=["at"],
+        ignore_null_updates=True,
+        track_history_except_columns=["w"],
+        **said,
+    )
+    versions.upsert("silver/versions")
+    return pipeline
+
+
+@pytest.mark.spark
+def test_tables_of_changes_without_all_values_equal_spark_sql_at_each_cut(tmp_path, spark):
+    """A null keeps the value before, and only one column begins a version. The second tick has another parallelism."""
+    trial = Trial(sparse, tmp_path)
+    first = trial.run(every_rows=40, slice_rows_max=20, checkpoints=2)
+    last = trial.run(every_rows=40, slice_rows_max=20, parallelism=3)
+    for cut, least in ((first, 1), (last, 150)):
+        rows = cut.polars("bronze/sparse").collect()
+        assert least <= rows.height <= 150
+        frame = spark.createDataFrame(rows.rows(), "key long, at long, v long, w long").coalesce(1)
+        frame.selectExpr("*", "at % 13 = 0 gone").createOrReplaceTempView("sparse")
+        for table, wanted in {"silver/newest": NEWEST_VALUES, "silver/versions": VERSIONS_OF_V}.items():
+            expected = sorted(map(tuple, spark.sql(wanted).collect()), key=str)
+            assert expected
+            assert expected == sorted(cut.polars(table).collect().rows(), key=str)

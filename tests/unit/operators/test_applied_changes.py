@@ -31,9 +31,9 @@ changes = st.tuples(
 )
 
 
-def function(*, history):
+def function(*, history, ignored=(), tracked=None):
     """Return the function of these rows."""
-    return AppliedChanges(("k",), ("a", "b"), "at", history)
+    return AppliedChanges(("k",), ("a", "b"), "at", history, ignored=ignored, tracked=tracked)
 
 
 def batch(rows):
@@ -46,33 +46,46 @@ def _order(row):
     return at, deletes, (a is not None, a or 0), (b is not None, b or "")
 
 
-def one_by_one(rows, *, history):
+def one_by_one(rows, *, history, ignored=(), tracked=("a", "b")):
     """Return the table's rows, computed key by key in plain Python."""
     table = []
     for key in {row[0] for row in rows}:
-        counting = {row[3]: row for row in sorted((row for row in rows if row[0] == key), key=_order)}
+        after, held = {}, None
+        for _, a, b, at, deletes in sorted((row for row in rows if row[0] == key), key=_order):
+            new = {"a": a, "b": b}
+            for name in ignored:
+                if new[name] is None and held is not None:
+                    new[name] = held[name]
+            held = after[at] = None if deletes else new
         versions = []
-        for at, (_, a, b, _, deletes) in sorted(counting.items()):
-            open_one = versions[-1] if versions and versions[-1][4] is None else None
-            if open_one is not None and not deletes and open_one[1:3] == [a, b]:
+        for at, row in after.items():
+            open_one = versions[-1] if versions and versions[-1][2] is None else None
+            if open_one and row and all(open_one[0][name] == row[name] for name in tracked):
+                open_one[0] = row
                 continue
-            if open_one is not None:
-                open_one[4] = at
-            if not deletes:
-                versions.append([key, a, b, at, None])
-        if history:
-            table += [(*version, version[4] is None) for version in versions]
-        else:
-            _, a, b, _, deletes = counting[max(counting)]
-            table += [] if deletes else [(key, a, b)]
+            if open_one:
+                open_one[2] = at
+            if row:
+                versions.append([row, at, None])
+        shown = [(key, *row.values(), began, end, end is None) for row, began, end in versions]
+        table += shown if history else [row[:3] for row in shown if row[-1]]
     return Counter(table)
 
 
+column_choices = st.sampled_from([(), ("a",), ("b",), ("a", "b")])
+
+
 @pytest.mark.parametrize("history", [False, True])
-@given(st.lists(changes, max_size=25), st.lists(st.integers(0, 25), max_size=4))
-def test_order_and_micro_batches_do_not_matter(history, rows, cuts):
+@given(
+    st.lists(changes, max_size=25),
+    st.lists(st.integers(0, 25), max_size=4),
+    column_choices,
+    st.none() | column_choices,
+)
+def test_order_and_micro_batches_do_not_matter(history, rows, cuts, ignored, tracked):
     """After each micro-batch, the state and the changes put out up to then make the same table as the plain way."""
-    apply = function(history=history)
+    apply = function(history=history, ignored=ignored, tracked=tracked)
+    said = {"ignored": ignored, "tracked": ("a", "b") if tracked is None else tracked}
     state, folded, before = pl.DataFrame(schema=STATE), Counter(), {}
     for first, end in pairwise([0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]):
         touched = batch(rows[first:end]).select("k").unique()
@@ -82,18 +95,18 @@ def test_order_and_micro_batches_do_not_matter(history, rows, cuts):
         for *row, kind in changes_of(was, done.output, apply.table_keys).rows():
             folded[tuple(row)] += 1 if kind in ADDING else -1
         state = pl.concat([state.join(touched, on="k", how="anti", nulls_equal=True), done.state])
-        before = one_by_one(rows[:end], history=history)
+        before = one_by_one(rows[:end], history=history, **said)
         shown = apply.results(state.with_columns(pl.lit(0).alias(KEY_GROUP))).drop(KEY_GROUP)
         assert before == Counter(shown.rows())
         assert before == Counter({row: times for row, times in folded.items() if times})
 
 
-def table(*rows, history=True):
+def table(*rows, history=True, **columns):
     """Return the table's rows after these changes, one in each micro-batch."""
-    apply, state = function(history=history), pl.DataFrame(schema=STATE)
+    apply, state = function(history=history, **columns), pl.DataFrame(schema=STATE)
     for row in rows:
         state = apply.process([batch([row])], state).state
-    return sorted(apply.results(state.with_columns(pl.lit(0).alias(KEY_GROUP))).drop(KEY_GROUP).rows())
+    return sorted(apply.results(state.with_columns(pl.lit(0).alias(KEY_GROUP))).drop(KEY_GROUP).rows(), key=repr)
 
 
 def test_a_late_change_splits_the_version_that_held_then():
@@ -116,6 +129,41 @@ def test_a_change_that_changes_nothing_begins_no_version_and_is_remembered():
     assert [(1, 1, "x", 1, 2, False), (1, 1, "x", 3, None, True), (1, 2, "x", 2, 3, False)] == table(
         one, alike, between
     )
+
+
+def test_a_null_that_is_ignored_keeps_the_value_before_whenever_that_comes():
+    """The late change at 2 is older than the null at 3, so the null keeps its value. A null elsewhere is a value."""
+    first, null, late = (1, 1, "x", 1, False), (1, None, None, 3, False), (1, 7, None, 2, False)
+    assert [(1, 1, None)] == table(first, null, history=False, ignored=("a",))
+    assert [(1, 7, None)] == table(first, null, late, history=False, ignored=("a",))
+    assert [(1, 1, "x", 1, 2, False), (1, 7, "x", 2, None, True)] == table(first, null, late, ignored=("a", "b"))
+
+
+def test_a_null_keeps_no_value_from_before_a_deletion():
+    """The deletion comes last, and lies between the value and the null."""
+    value, null, deleted = (1, 1, "x", 1, False), (1, None, "y", 5, False), (1, None, None, 3, True)
+    assert [(1, None, "y")] == table(value, null, deleted, history=False, ignored=("a", "b"))
+    assert [(1, None, "y", 5, None, True), (1, 1, "x", 1, 3, False)] == table(value, null, deleted, ignored=("a", "b"))[
+        ::-1
+    ]
+
+
+def test_a_column_without_history_shows_its_newest_value_in_the_version_that_holds():
+    """A late change of the other column splits the version. Each part then shows its own newest value."""
+    first, second, late = (1, 1, "x", 1, False), (1, 1, "y", 5, False), (1, 2, "z", 3, False)
+    assert [(1, 1, "y", 1, None, True)] == table(first, second, tracked=("a",))
+    assert [(1, 1, "x", 1, 3, False), (1, 1, "y", 5, None, True), (1, 2, "z", 3, 5, False)] == table(
+        first, second, late, tracked=("a",)
+    )
+
+
+def test_state_without_history_holds_few_changes_of_a_key_however_many_come():
+    """They are the newest one, the newest deletion, and the newest one with a value for each column."""
+    apply, state = function(history=False, ignored=("a", "b")), pl.DataFrame(schema=STATE)
+    for n in range(40):
+        rows = [(1, None if n % 3 else n, None if n % 5 else "x", n, n == 7)]
+        state = apply.process([batch(rows)], state).state
+    assert [{7, 35, 39}] == [{change[SEQUENCE] for change in held} for held in state[HISTORY]]
 
 
 def test_a_change_without_a_place_is_refused_by_name():

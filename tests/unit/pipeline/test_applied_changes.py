@@ -42,6 +42,22 @@ def test_the_rows_of_the_table_are_told_apart_by_its_keys(kind, keys):
         ({"type": 3}, "type is 3; write 1 for the newest rows or 2 for all versions"),
         ({"columns": ["value"], "except_columns": ["n"]}, "name columns or except_columns, not both"),
         ({"columns": ["nobody"]}, "there is no column 'nobody'"),
+        (
+            {"ignore_null_updates": True, "ignore_null_updates_columns": ["value"]},
+            "set one of ignore_null_updates, ignore_null_updates_columns and ignore_null_updates_except_columns",
+        ),
+        (
+            {"ignore_null_updates_columns": ["key"]},
+            "ignore_null_updates_columns names 'key'. Name columns of the table",
+        ),
+        ({"ignore_null_updates_except_columns": ["nobody"]}, "except_columns names 'nobody'.* no keys: n, value"),
+        ({"track_history_columns": ["value"]}, "type 1 has no history. Set type=2, or leave track_history_columns out"),
+        ({"type": 2, "track_history_columns": ["key"]}, "track_history_columns names 'key'. Name columns of the table"),
+        (
+            {"type": 2, "track_history_columns": ["n"], "track_history_except_columns": ["value"]},
+            "name track_history_columns or track_history_except_columns, not both",
+        ),
+        ({"type": 2, "except_columns": ["n"], "track_history_except_columns": ["n"]}, "names 'n'.* no keys: value"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(given, says):
@@ -49,6 +65,60 @@ def test_settings_that_do_not_fit_are_refused_by_name(given, says):
     _, rows = changes()
     with pytest.raises(InvalidPipelineError, match=says):
         applied(rows, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "ignored", "tracked"),
+    [
+        ({}, (), None),
+        ({"ignore_null_updates": True}, ("n", "value"), None),
+        ({"ignore_null_updates_columns": ["value"]}, ("value",), None),
+        ({"ignore_null_updates_except_columns": ["value"]}, ("n",), None),
+        ({"track_history_columns": ["value"]}, (), ("value",)),
+        ({"track_history_except_columns": ["value"]}, (), ("n",)),
+        ({"track_history_except_columns": ["n", "value"]}, (), ()),
+    ],
+)
+def test_columns_are_named_or_all_others_are(given, ignored, tracked):
+    """Keys are never among them. With all others excepted, only a deletion ends a version."""
+    pipeline, rows = changes()
+    applied(rows, type=2, **given).upsert("silver/applied")
+    function = plan(pipeline).vertices["applied"].spec.function
+    assert (ignored, tracked) == (function.ignored, function.tracked)
+
+
+def test_other_columns_in_which_nulls_are_ignored_give_the_state_another_meaning():
+    """So a restore refuses them. The table that was written shows the earlier ones."""
+
+    def meaning(**given):
+        pipeline, rows = changes()
+        applied(rows, type=2, **given).upsert("silver/applied")
+        return str(plan(pipeline).vertices["applied"].spec.meanings[0])
+
+    several = [
+        {},
+        {"ignore_null_updates": True},
+        {"ignore_null_updates_columns": ["n"]},
+        {"ignore_null_updates_columns": ["value"]},
+        {"track_history_columns": ["n"]},
+        {"track_history_columns": ["value"]},
+        {"ignore_null_updates_columns": ["n"], "track_history_columns": ["value"]},
+        {"track_history_except_columns": ["n", "value"]},
+    ]
+    assert len(several) == len({meaning(**given) for given in several})
+    assert "all_changes(n bigint, n bigint, value bigint)" == meaning()
+
+
+def test_nulls_of_a_struct_and_of_a_database_cannot_be_ignored():
+    """The fields of a struct may be null one by one. A database's change has the whole row."""
+    _, rows = changes()
+    told = rows.with_column("pair", "struct(n, value)", StructType([StructField("n", LongType())]))
+    with pytest.raises(
+        InvalidPipelineError, match=r"column 'pair' is a struct.*name 'pair' in ignore_null_updates_exc"
+    ):
+        applied(told, ignore_null_updates=True)
+    with pytest.raises(InvalidPipelineError, match=r"is the row's value\. Leave ignore_null_updates out"):
+        apply_changes(of_database(), "applied", keys=["id"], ignore_null_updates=True)
 
 
 def test_a_sequence_without_an_order_is_refused():
