@@ -1,9 +1,9 @@
 """The model of the changes of a database's table: they come in order, and some values of an update are not sent.
 
 A server is played: rows come, change, get another key and go, now and then all of them at once. An update may leave its
-large value alone, which is then not sent. Rule `applied-changes-add-up`: after each random micro-batch, the table is the
-one that a plain computation makes of all changes as the server knows them. The functions are those that the product's
-tasks call.
+large value alone, which is then not sent. Rule `applied-changes-add-up`: after each random micro-batch, the table is
+the one that a plain computation makes of all changes as the server knows them. The functions are those that the
+product's tasks call.
 """
 
 from collections import Counter

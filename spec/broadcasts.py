@@ -1,6 +1,7 @@
-"""The invariants of broadcast state: every subtask has all of it, and it is what the rows before the barrier make (D1).
+"""Checks two rules of broadcast state (D1): every subtask holds all of it, and it counts the rows before the barrier.
 
-In the small pipeline, `totals` counts all pairs that it gets, by key, in every subtask.
+The small pipeline has a vertex `totals`. Its broadcast state counts, for each key, the pairs that reach the vertex at
+any subtask.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from spec.savepoints import drained_rows
 
 
 def broadcast_tables(vertex: VertexRecord) -> frozenset[TableName]:
-    """Return the tables of the broadcast state that the subtasks of a vertex hold: state that lies in ranges."""
+    """Return the tables of the vertex's broadcast state. Unlike keyed state, its files are named in `ranges`."""
     return frozenset(own.table for each in vertex.subtasks for own in each.ranges if own.table.startswith("_tidemark/"))
 
 
@@ -28,7 +29,7 @@ def broadcast_files(vertex: VertexRecord, table: TableName) -> tuple[frozenset[s
 
 
 def not_whole(history: History) -> Iterator[str]:
-    """Yield every committed entry in which two subtasks of a vertex hold other files of its broadcast state."""
+    """Yield a message for each committed entry in which two subtasks of a vertex hold different broadcast state."""
     for record in _entries(history):
         for vertex in record.vertices:
             for table in broadcast_tables(vertex):
@@ -37,7 +38,10 @@ def not_whole(history: History) -> Iterator[str]:
 
 
 def not_exact(history: History) -> Iterator[str]:
-    """Yield every committed entry whose broadcast state counts other pairs than came before its barrier."""
+    """Yield a message for each committed entry whose broadcast state does not match the pairs before its barrier.
+
+    At least once, counts may be too high.
+    """
     drains, declared = drained_rows(history), set[tuple[Generation, TableName]]()
     for event in history.without_flow:
         if isinstance(event, DoorStarted):
@@ -62,7 +66,7 @@ def _differs(history: History, record: CheckpointRecord, held: dict[int, int], d
     if history.mode is not CheckpointingMode.EXACTLY_ONCE:
         fits = all(held.get(key, 0) >= count for key, count in due.items())
     if not fits:
-        yield f"checkpoint {record.checkpoint}: the broadcast state has {held}, and {due} came"
+        yield f"checkpoint {record.checkpoint}: the broadcast state counts {held}, and {due} came before its barrier"
 
 
 def _entries(history: History) -> Iterator[CheckpointRecord]:

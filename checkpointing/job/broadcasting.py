@@ -1,4 +1,4 @@
-"""Keeps the broadcast state of a vertex whole in each of its subtasks (D1).
+"""Gives every subtask of a vertex all of the vertex's broadcast state (D1).
 
 Every subtask sees all broadcast rows, so all of them have the same state. One task writes it, and all subtasks hold
 that file. After a change of parallelism, each new subtask gets the copy of an old one, as Flink's
@@ -18,7 +18,7 @@ from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 
 def handed_to_all(tables: Sequence[Table], outputs: Sequence[SubtaskOutput]) -> tuple[SubtaskOutput, ...]:
-    """Return the outputs of a micro-batch. Every subtask has what any of them wrote of a broadcast state."""
+    """Return the outputs of a micro-batch, with the broadcast state that one subtask wrote in the output of each."""
     names = {table.name for table in tables if table.broadcast}
     written = {entry.table: entry for output in outputs for entry in output.ranges if entry.table in names}
     if not written:
@@ -33,7 +33,7 @@ def _with_all(ranges: Sequence[RangeFiles], written: dict[TableName, RangeFiles]
 def restored_broadcasts(
     tables: Sequence[Table], was: VertexRecord, parallelism: int
 ) -> tuple[tuple[RangeFiles, ...], ...]:
-    """Return the broadcast state of each subtask at this parallelism, from a cut of any parallelism."""
+    """Return the broadcast state of each of so many new subtasks. The cut may have had another parallelism."""
     names = [table.name for table in tables if table.broadcast]
     parts = [
         OperatorStatePart(entry.table, DistributionMode.BROADCAST, index, tuple(range(len(entry.files))))
@@ -52,7 +52,7 @@ def _files(snapshot: SubtaskSnapshot, name: str) -> RangeFiles:
 
 
 def broadcasts_left(graph: JobGraph, record: CheckpointRecord) -> Iterator[VertexId]:
-    """Yield the vertices of the cut that have broadcast state there and in the graph no longer (G2)."""
+    """Yield each vertex that has broadcast state in the cut and none in the graph: a restore would lose it (G2)."""
     known = {vertex.id for vertex in graph.vertices}
     tables = {table.name for table in graph.tables()}
     for was in record.vertices:

@@ -1,7 +1,7 @@
-"""Keeps the rows of a broadcast input: of each key the newest row, whole in every subtask (D1; Flink: broadcast state).
+"""Keeps the newest row of each key of a broadcast input. Every subtask has all these rows (D1; Flink: broadcast state).
 
-The rows that are kept depend on the rows that came, not on their order. So all subtasks keep the same rows, although
-each of them merges for itself. One of them writes the file, and the protocol hands it to all.
+Each subtask computes them from the rows that came. The order of these rows does not matter, so all subtasks get the
+same result. One of them writes the file, and the protocol hands it to all.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,15 +32,16 @@ _NEW: Final = "\0"
 class Broadcast:
     """What is kept of a broadcast input: of each key the row with the greatest value of `latest_by`.
 
-    Null is a key like any other, and the least value. Of rows with equal values, the one that is greatest by its other
-    columns is kept, as far as these have an order.
+    A null in a key column is a key like any other. A null in `latest_by` is less than every other value. If two rows of
+    a key have equal values there, their other columns decide, and the greater row is kept. Nested columns are not
+    compared.
     """
 
     keys: tuple[str, ...]
     latest_by: str
 
     def newer(self, rows: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """Return those of the rows that come in the place of the kept ones `before`, or beside them."""
+        """Return the rows to keep. Each replaces the row of its key in `before`, or is the first of its key."""
         others = [name for name, kind in rows.schema.items() if name != self.latest_by and not kind.is_nested()]
         both = [frame.with_columns(pl.lit(value=new).alias(_NEW)) for frame, new in ((before, False), (rows, True))]
         order = [self.latest_by, *others, _NEW]
@@ -62,10 +63,10 @@ class BroadcastRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BroadcastState:
-    """The broadcast state of a vertex, as its tasks get it. Each subtask holds these `files`.
+    """What a task needs to read and write the broadcast state of its vertex. All subtasks hold the same `files`.
 
-    If they are `outdated`, they have other columns than declared, and are written again. `schema` has the columns of a
-    row.
+    `outdated` is true if the files have other columns than the pipeline declares. Then the task of subtask 0 writes
+    them again. `schema` has the columns of a row.
     """
 
     operator: str

@@ -38,8 +38,8 @@ class KeyedFunction(Protocol):
         """Return the new state and the output.
 
         `inputs` holds a frame per input, in no order of rows; a frame is empty if the micro-batch has no rows for
-        that input. A broadcast input is the last one, and its frame has all rows that are kept of it, those of this
-        micro-batch included. `state` holds one row for each touched key that has state.
+        that input. If the vertex sees a broadcast, that is the last input. Its frame has all kept rows of the
+        broadcast, those of this micro-batch included. `state` holds one row for each touched key that has state.
 
         If the output goes to an upsert table, its rows must have keys of the given rows. Another key may belong to
         another subtask. With a parallelism of 2 or more the micro-batch then fails, and the message names the key.
@@ -81,7 +81,7 @@ class EndsInput(Protocol):
 
 @runtime_checkable
 class ReactsToBroadcast(Protocol):
-    """Optional for a function with a broadcast input that looks at its keys again when the broadcast rows change.
+    """Optional. A function with this method can look at its keys again when the rows of its broadcast change.
 
     It is for functions that hold rows back until a broadcast row comes (Flink: `Context.applyToKeyedState`).
     """
@@ -90,7 +90,7 @@ class ReactsToBroadcast(Protocol):
         """Return the new state and the output, now that broadcast rows have come or changed.
 
         `state` holds one row for each key of the subtask's range that has state. A key that is missing in the new
-        state loses its state. A key without state may not get one. It is called before `process` gets the rows of the
-        same micro-batch.
+        state loses its state. A key without state may not get one. Tidemark calls this method before it calls
+        `process` with the rows of the same micro-batch.
         """
         ...

@@ -22,7 +22,10 @@ from jobs.state.merge import DELETED, KEY_GROUP, apply_delta, change_of, superse
 
 @dataclass(slots=True)
 class Called:
-    """The results of the calls so far, and the change of the state that they make together: `delta` at `found`."""
+    """Collects what the calls of a micro-batch return, in `results`.
+
+    `delta` is the combined change of the state, and `found` has the keys of `delta` as they were before the first call.
+    """
 
     keys: tuple[str, ...]
     loaded: KeyedRows
@@ -32,7 +35,7 @@ class Called:
 
     @staticmethod
     def nothing(keys: tuple[str, ...], loaded: KeyedRows) -> "Called":
-        """Return that no call was made, with this state."""
+        """Return the beginning: no results, and the state as it was loaded."""
         unchanged = loaded.nothing.with_columns(pl.lit(value=False).alias(DELETED))
         return Called(keys, loaded, FoundKeys(loaded, loaded.nothing, ()), unchanged)
 
@@ -41,7 +44,7 @@ class Called:
         return self.loaded if self.delta.is_empty() else apply_delta(self.found, self.delta, self.keys)
 
     def add(self, result: Processed, delta: pl.DataFrame, found: FoundKeys) -> None:
-        """Add a call. `found` are the keys of its delta, in the state before it."""
+        """Add the result of a call, and its change of the state. `found` has the changed keys as they were before."""
         self.results.append(result)
         if self.delta.is_empty():
             self.delta, self.found = delta, found

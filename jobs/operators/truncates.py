@@ -1,7 +1,8 @@
-"""Changes that empty a table: each of them deletes every key that has an older change.
+"""Applies truncates, which are changes that empty a table. A truncate deletes every key that has an older change.
 
-Such a change belongs to no key, so every subtask gets it. A key may come late, with changes from before a truncate. So
-the places of truncates are kept as broadcast state, unless changes come in order.
+The first change of a key may arrive after a truncate although it is older. That change must be deleted too. So the
+operator keeps the place of each truncate in the order of changes as broadcast state. Changes of a database arrive in
+order, so their truncates are not kept.
 """
 
 from typing import Final
@@ -23,7 +24,10 @@ def told_apart(rows: pl.DataFrame, sequence: str) -> tuple[pl.DataFrame, pl.Data
 def with_deletions(
     changes: pl.DataFrame, others: pl.DataFrame, places: pl.DataFrame, keys: list[str], deletes: str
 ) -> pl.DataFrame:
-    """Return the changes, and a deletion of each of their keys and of the other keys at each of these places."""
+    """Return the changes with the deletions that truncates make.
+
+    Every key in `changes` and in `others` gets one deletion for each truncate, at the truncate's place in the order.
+    """
     if places.is_empty():
         return changes
     touched = pl.concat([frame.select(KEY_GROUP, *keys) for frame in (changes, others)]).unique(subset=keys)
@@ -34,9 +38,9 @@ def with_deletions(
 def uncovered(
     ordered: pl.DataFrame, places: pl.DataFrame, keys: list[str], sequence: str, deletes: str
 ) -> pl.DataFrame:
-    """Return the changes of keys, in order, without deletions by a truncate that no older change of the key precedes.
+    """Return the changes without the truncates' deletions that come before the first other change of their key.
 
-    The truncate itself says that they are deleted.
+    Such a deletion has nothing to delete. If an older change of the key arrives later, the kept truncate deletes it.
     """
     if places.is_empty():
         return ordered

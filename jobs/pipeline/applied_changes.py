@@ -55,13 +55,13 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
 
     With type 1 it has a row for each key: that of the change with the greatest `sequence_by`. With type 2 it has a row
     for each version of a key, with `valid_from`, `valid_to` and `current`. Changes may come in any order.
-    `apply_as_deletes` is Spark SQL that is true for a change that deletes its key, `apply_as_truncates` for one that
-    empties the table: it deletes every key that has an older change. The table has the keys and these
+    `apply_as_deletes` is Spark SQL that is true for a change that deletes its key. `apply_as_truncates` is true for one
+    that empties the table: it deletes every key that has an older change. The table has the keys and these
     `columns`, or all but `except_columns`. `renamed_from` is the id that the vertex had before. The state remembers a
     deleted key, so that an older change does not bring it back. With `forget_deletes_after` it forgets the key when a
     change comes that is so much newer: a number for a sequence of whole numbers, a timedelta for dates and moments. The
-    changes of a database's table (`PostgresChanges.of`) come in order, and say themselves what they delete: leave
-    out all four for them.
+    changes of a database's table (`PostgresChanges.of`) come in order, and say themselves what they delete. For them,
+    leave out `sequence_by`, `apply_as_deletes`, `apply_as_truncates` and `forget_deletes_after`.
     With `ignore_null_updates`, a null in a change keeps the value that the row had before. It does so in all columns,
     or in `ignore_null_updates_columns`, or in all but `ignore_null_updates_except_columns`. With type 2, only a change
     of `track_history_columns`, or of a column that is none of `track_history_except_columns`, begins a version. A
@@ -141,7 +141,7 @@ def _require_changes(where: str, changes: Stream) -> None:
 
 
 def _marked(changes: Stream, conditions: Conditions, sequence: DataType) -> Stream:
-    """Return the changes with our columns: their place in the order, and whether they delete a key or all keys."""
+    """Return the changes with our columns: the place of each in the order, and whether it deletes its key, or all."""
     stream = changes.with_column(DELETES, f"coalesce({conditions.deletes}, false)", BooleanType())
     stream = stream.with_column(SEQUENCE, conditions.sequence, sequence)
     if conditions.truncates is None:
