@@ -6,6 +6,7 @@ finds it. Ends with the figures of each package, and with every slip that surviv
 result is written to FILE at once. A later run with the same FILE goes on after the slips that are in it.
 """
 
+import gc
 import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
@@ -21,15 +22,18 @@ from spec.extra import must_have_hypothesis
 must_have_hypothesis()
 
 from spec.sharpness.core import all_slips, lines_of
+from spec.sharpness.differing import probes
 from spec.sharpness.equivalent import EQUIVALENT
 from spec.sharpness.judges import JUDGES, SPEC, UNIT_TESTS, Trial, judged, reach, together, trials, unit_tests
 from spec.sharpness.reach import Kept, Reach
 from spec.sharpness.results import Result, Results
 from spec.sharpness.slips import Slip
+from spec.simulate import GARBAGE_MAX
 
 BY_SPEC: Final = 0.85
 BY_ALL: Final = 0.95
-_Task = tuple[Slip, Sequence[Trial]]
+_Task = tuple[Slip, bool, Sequence[Trial]]
+"""A slip, whether the spec proper runs its lines, and what is tried on it."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     sample = sorted(counted, key=lambda slip: _lot(given.seed, slip))[: given.sample]
     known = Results(given.results)
     done = known.of(sample)
-    waiting = [slip for slip in sample if slip not in done][: given.portion]
+    waiting = [slip for slip in sample if slip not in done or (given.again and done[slip].escapes)][: given.portion]
     for slip, result in found(waiting, given.processes, known.finds(), given.results):
         known.add(slip, result)
         sys.stderr.write(f"[{len(known.of(sample))} of {len(sample)}] {result}: {slip}\n")
@@ -62,6 +66,7 @@ def _options(arguments: list[str] | None) -> Namespace:
     parser.add_argument("--only", default="", metavar="TEXT", help="only slips whose place contains this")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--results", type=Path, metavar="FILE", help="write each result there, and go on after those")
+    parser.add_argument("--again", action="store_true", help="judge those again that the spec proper ran and missed")
     parser.add_argument("--portion", type=int, metavar="N", help="judge so many slips now; 0 only reports")
     return parser.parse_args(arguments)
 
@@ -75,9 +80,28 @@ def found(
     """
     if not slips:
         return
+    _prepare_to_fork()
     with get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
         reached = dict(_reached(pool, (*trials(), *unit_tests()), Kept.of(results)))
-        yield from pool.imap_unordered(_judged, ((slip, worth_trying(slip, reached, finds)) for slip in slips))
+        yield from pool.imap_unordered(_judged, (_task(slip, reached, finds) for slip in slips))
+
+
+def _prepare_to_fork() -> None:
+    """Make what each process needs, and let the collector of garbage look at it never, and at the rest seldom."""
+    probes()
+    gc.set_threshold(GARBAGE_MAX)
+    gc.freeze()
+
+
+def _task(slip: Slip, reached: Mapping[Trial, Reach], finds: Mapping[str, int]) -> _Task:
+    running = {trial: ran for trial, ran in reached.items() if runs(slip, ran)}
+    return slip, any(trial.judge in SPEC for trial in running), worth_trying(slip, running, finds)
+
+
+def runs(slip: Slip, ran: Reach) -> bool:
+    """Return whether a trial runs what the slip changes."""
+    file, lines = lines_of(slip)
+    return bool(lines & ran.lines.get(file, frozenset()))
 
 
 def _reached(pool: Pool, tried: Sequence[Trial], kept: Kept) -> Iterator[tuple[Trial, Reach]]:
@@ -95,13 +119,13 @@ def _reached(pool: Pool, tried: Sequence[Trial], kept: Kept) -> Iterator[tuple[T
             raise AssertionError(f"{trial} finds the core wrong as it is")
 
 
-def worth_trying(slip: Slip, reached: Mapping[Trial, Reach], finds: Mapping[str, int]) -> tuple[Trial, ...]:
-    """Return the trials that run what the slip changes, the spec proper first, all unit tests together as the last.
+def worth_trying(slip: Slip, running: Mapping[Trial, Reach], finds: Mapping[str, int]) -> tuple[Trial, ...]:
+    """Return the trials to which the slip makes a difference, the spec proper first, all unit tests as the last one.
 
-    Those come first that have found most slips for the time that they take.
+    `running` are those that run its lines. Those come first that have found most slips for the time that they take.
     """
-    file, lines = lines_of(slip)
-    worth = {trial: ran.seconds for trial, ran in reached.items() if lines & ran.lines.get(file, frozenset())}
+    always = slip.identity not in probes().slips
+    worth = {trial: ran.seconds for trial, ran in running.items() if always or slip.identity in ran.differing}
     modules = {trial.name: seconds for trial, seconds in worth.items() if trial.judge == UNIT_TESTS}
     others = [trial for trial in worth if trial.judge != UNIT_TESTS]
     others.sort(
@@ -111,8 +135,8 @@ def worth_trying(slip: Slip, reached: Mapping[Trial, Reach], finds: Mapping[str,
 
 
 def _judged(task: _Task) -> tuple[Slip, Result]:
-    slip, tried = task
-    return slip, Result.of(judged(slip, tried), applies=any(trial.judge in SPEC for trial in tried))
+    slip, applies, tried = task
+    return slip, Result.of(judged(slip, tried), applies=applies)
 
 
 def sharp_enough(results: Mapping[Slip, Result]) -> bool:

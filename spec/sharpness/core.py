@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
+from typing import Final
 
 import checkpointing
-from spec.sharpness.reach import ROOT
 from spec.sharpness.slips import Slip, lines, planted, slips
+
+ROOT: Final = Path(*checkpointing.__path__).parent
 
 
 @cache
@@ -44,8 +46,13 @@ def changed(slip: Slip) -> tuple[FunctionType, CodeType]:
     """Return the slip's function, and its code with the slip."""
     module = importlib.import_module(slip.module)
     made = compile(planted(module, slip), module.__file__ or slip.module, "exec")
-    function = _function(module, slip.function)
-    return function, next(code for code in _codes(made) if code.co_qualname == function.__code__.co_qualname)
+    function = function_of(module, slip.function)
+    return function, code_in(made, function)
+
+
+def code_in(made: CodeType, function: FunctionType) -> CodeType:
+    """Return the code of this function in a module that was compiled anew."""
+    return next(code for code in _codes(made) if code.co_qualname == function.__code__.co_qualname)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -55,7 +62,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(inner)
 
 
-def _function(module: ModuleType, name: str) -> FunctionType:
+def function_of(module: ModuleType, name: str) -> FunctionType:
+    """Return the function of this qualified name. Raise TypeError if its code cannot be replaced."""
     owner: object = module
     *owners, last = name.split(".")
     for part in owners:

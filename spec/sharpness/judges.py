@@ -21,8 +21,9 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec import profiles
 from spec.machines.__main__ import MACHINES
-from spec.sharpness.core import plant
-from spec.sharpness.reach import ROOT, Reach, reached_by
+from spec.sharpness.core import ROOT, plant
+from spec.sharpness.differing import probes
+from spec.sharpness.reach import Reach, reached_by
 from spec.sharpness.slips import Slip
 from spec.simulate import run_seed
 from spec.vectors import run_file
@@ -33,7 +34,7 @@ STEPS: Final = 60
 EXAMPLES: Final = 12
 EXAMPLES_OF_ONE_DOOR: Final = 48
 """A machine of one door is some ten times as fast as one of a whole job."""
-BOUND_S: Final = 10
+BOUND_S: Final = 3
 SLOWER: Final = 4
 """A trial may take this many times as long as on the core as it is, and never less than BOUND_S. Then it hangs."""
 MEMORY_BYTES_MAX: Final = 4 << 30
@@ -98,7 +99,7 @@ def reach(trial: Trial) -> Reach | None:
     os.chdir(ROOT)
     found: list[bool] = []
     with _silence():
-        reached = reached_by(lambda: found.append(trial.finds()))
+        reached = reached_by(lambda: found.append(trial.finds()), probes())
     return reached if found == [False] else None
 
 

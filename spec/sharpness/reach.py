@@ -1,7 +1,7 @@
-"""Finds out which lines of the core a trial runs: a slip in lines that it never runs changes nothing that it sees.
+"""Finds out what a trial reaches in the core: which lines it runs, and which slips make a difference to it.
 
-Running all trials takes minutes. So a run that keeps its results keeps the lines beside them, trial by trial. The next
-run takes them from there, as long as neither the core nor its judges have changed.
+Running all trials takes minutes. So a run that keeps its results keeps what they reach beside them, trial by trial. The
+next run takes it from there, as long as neither the core nor its judges have changed.
 """
 
 import json
@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 
 from coverage import Coverage
 
-import checkpointing
+from spec.sharpness.core import ROOT
+from spec.sharpness.differing import Probes
 
-ROOT: Final = Path(*checkpointing.__path__).parent
 _CORE: Final = str(ROOT / "checkpointing" / "*")
 _CODE: Final = ("checkpointing/**/*.py", "spec/**/*.py", "tests/unit/**/*.py", "tests/vectors/*.json")
 """The files that decide what a trial runs."""
@@ -26,22 +26,26 @@ Lines = Mapping[str, frozenset[int]]
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The lines that a trial runs on the core as it is, and its CPU seconds meanwhile."""
+    """The lines that a trial runs on the core as it is, and its CPU seconds meanwhile.
+
+    `differing` are the slips with a probe whose probe has noted a difference.
+    """
 
     lines: Lines
     seconds: float
+    differing: frozenset[str] = frozenset()
 
 
-def reached_by(trial: Callable[[], object]) -> Reach:
-    """Run the trial. Return the lines of the core that it ran, and the CPU seconds that it took."""
+def reached_by(trial: Callable[[], object], probes: Probes) -> Reach:
+    """Run the trial. Return what it reaches, and the CPU seconds that it took."""
     measured = Coverage(data_file=None, config_file=False, include=[_CORE])
     measured.set_option("run:disable_warnings", ["no-data-collected"])
     began = process_time()
-    with measured.collect():
+    with probes.planted() as differing, measured.collect():
         trial()
     seconds, found = process_time() - began, measured.get_data()
-    lines = {file: frozenset(found.lines(file) or ()) for file in found.measured_files()}
-    return Reach({str(Path(file).relative_to(ROOT)): ran for file, ran in lines.items()}, seconds)
+    lines = {str(Path(file).relative_to(ROOT)): frozenset(found.lines(file) or ()) for file in found.measured_files()}
+    return Reach(lines, seconds, frozenset(differing))
 
 
 class Kept:
@@ -74,7 +78,8 @@ class Kept:
         """Keep what a trial reaches."""
         self._known[name] = reach
         lines = {file: sorted(ran) for file, ran in reach.lines.items()} if reach is not None else None
-        self._write({"trial": name, "seconds": reach.seconds if reach is not None else 0, "lines": lines})
+        seconds, differing = (reach.seconds, sorted(reach.differing)) if reach is not None else (0, [])
+        self._write({"trial": name, "seconds": seconds, "lines": lines, "differing": differing})
 
     def _read(self) -> None:
         code, rows = _code(), list(self._rows())
@@ -86,7 +91,8 @@ class Kept:
         for row in rows[1:]:
             lines = row["lines"]
             found = {file: frozenset(ran) for file, ran in lines.items()} if lines is not None else None
-            self._known[row["trial"]] = Reach(found, row["seconds"]) if found is not None else None
+            differing = frozenset(row["differing"])
+            self._known[row["trial"]] = Reach(found, row["seconds"], differing) if found is not None else None
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         if self._file is not None and self._file.exists():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from spec.sharpness.judges import Trial
+from spec.sharpness.judges import SPEC, Trial
 from spec.sharpness.slips import Slip
 
 
@@ -25,6 +25,11 @@ class Result:
     def of(cls, found: Trial | None, *, applies: bool) -> "Result":
         """Return the result of a slip that this trial has found, or none."""
         return cls(found.judge, found.name, applies) if found is not None else cls("", "", applies)
+
+    @property
+    def escapes(self) -> bool:
+        """True if the spec proper runs the slip's lines, and does not find it."""
+        return self.applies and self.judge not in SPEC
 
     def __str__(self) -> str:
         """Return who found it."""

@@ -66,7 +66,7 @@ class Slip:
 
 def slips(module: ModuleType) -> Iterator[Slip]:
     """Yield every slip that the operators find in the functions of a module, ordered by line."""
-    for name, function in functions(_tree(module)):
+    for name, function in functions(tree_of(module)):
         if name.rpartition(".")[2] in _TOLD_ONLY:
             continue
         for number, node in enumerate(_nodes(function)):
@@ -77,8 +77,8 @@ def slips(module: ModuleType) -> Iterator[Slip]:
 
 def planted(module: ModuleType, slip: Slip) -> ast.Module:
     """Return the module's tree with the slip in it."""
-    tree = _tree(module)
-    target = _places(tree, slip)[slip.node]
+    tree = tree_of(module)
+    target = places(tree, slip)[slip.node]
     change = next(
         change
         for operator, change in _changes(target)
@@ -90,11 +90,11 @@ def planted(module: ModuleType, slip: Slip) -> ast.Module:
 
 def lines(module: ModuleType, slip: Slip) -> frozenset[int]:
     """Return some lines of the module. Python runs at least one of them whenever it runs the changed code."""
-    places = _places(_tree(module), slip)
-    target = places[slip.node]
+    nodes = places(tree_of(module), slip)
+    target = nodes[slip.node]
     statement = next(
         each
-        for each in reversed(places[: slip.node + 1])
+        for each in reversed(nodes[: slip.node + 1])
         if isinstance(each, ast.stmt) and any(inner is target for inner in ast.walk(each))
     )
     body = getattr(statement, "body", None) or [each for case in getattr(statement, "cases", ()) for each in case.body]
@@ -105,7 +105,8 @@ def lines(module: ModuleType, slip: Slip) -> frozenset[int]:
     return frozenset(line for each in found for line in each)
 
 
-def _places(tree: ast.Module, slip: Slip) -> list[ast.AST]:
+def places(tree: ast.Module, slip: Slip) -> list[ast.AST]:
+    """Return the nodes of the slip's function in the order in which slips count them."""
     return list(_nodes(dict(functions(tree))[slip.function]))
 
 
@@ -120,7 +121,8 @@ def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
                     yield f"{node.name}.{inner.name}", inner
 
 
-def _tree(module: ModuleType) -> ast.Module:
+def tree_of(module: ModuleType) -> ast.Module:
+    """Return the syntax tree of the module's source."""
     return ast.parse(inspect.getsource(module))
 
 
@@ -321,7 +323,7 @@ def _siblings() -> Mapping[str, tuple[str, ...]]:
 
     found: dict[str, list[set[str]]] = defaultdict(list)
     for module in modules():
-        for node in _tree(module).body:
+        for node in tree_of(module).body:
             if isinstance(node, ast.ClassDef):
                 fields = {
                     inner.target.id: ast.unparse(inner.annotation)

@@ -1,6 +1,9 @@
 """Draws slips from the core's own source, plants them one by one, and judges whether they are found."""
 
+import ast
+import importlib
 import importlib.util
+import json
 import random
 import subprocess
 import sys
@@ -12,6 +15,7 @@ from spec.sharpness import __main__ as command
 from spec.sharpness import reach as reaching
 from spec.sharpness.__main__ import report, sharp_enough, worth_trying
 from spec.sharpness.core import all_slips, changed, lines_of
+from spec.sharpness.differing import Probes, is_harmless, probes
 from spec.sharpness.equivalent import EQUIVALENT
 from spec.sharpness.judges import UNIT_TESTS, Trial, reach, trials, unit_tests
 from spec.sharpness.reach import Kept, Reach
@@ -36,6 +40,14 @@ def both(a, b):
         raise ValueError("messages have no slips", 1)
     return (both(a, b), True)
 '''
+EDGES = """
+def below(a, b):
+    return a < b
+
+
+def kept(rows):
+    return [x for x in rows if x]
+"""
 LOOK = """
 import sys
 from spec.sharpness.core import all_slips
@@ -210,7 +222,61 @@ def test_the_trial_that_found_most_slips_per_second_comes_first(drawn):
     reached = {trial: Reach({file: lines}, seconds[str(trial)]) for trial in tried}
     first = worth_trying(slip, reached, {"machines, b": 40, "vectors, d": 900})
     assert ["b", "a", "c", "d", "1 modules"] == [trial.name for trial in first]
-    assert [32, 10, 10, 10, 120] == [trial.bound_s for trial in first]
+    assert [32, 4, 8, 3, 120] == [trial.bound_s for trial in first]
+
+
+def test_a_trial_is_worth_trying_only_if_the_slip_makes_a_difference_to_it(drawn):
+    """A trial that runs the lines, but in which the changed expression never has another value, is left out."""
+    slip = next(slip for slip in drawn if slip.identity in probes().slips)
+    seen, unseen = (Trial("simulator", name, lambda: False) for name in ("seen", "unseen"))
+    running = {seen: Reach({}, 1, frozenset({slip.identity})), unseen: Reach({}, 1)}
+    assert (seen.within(1),) == worth_trying(slip, running, {})
+
+
+def test_a_probe_notes_where_the_slip_makes_a_difference(tmp_path, monkeypatch):
+    """The function's own result stays the same, and the slip is noted exactly at the edge."""
+    (tmp_path / "edges.py").write_text(EDGES, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    edges = importlib.import_module("edges")
+    found = {slip.key.partition(" ")[2]: slip.identity for slip in slips(edges)}
+    below, kept = (
+        found["comparison flipped: a < b -> a <= b"],
+        found["filter dropped:  for x in rows if x ->  for x in rows"],
+    )
+    made = Probes(slips(edges))
+    with made.planted() as noted:
+        assert edges.below(1, 2)
+        assert below not in noted
+        assert not edges.below(2, 2)
+        assert below in noted
+        assert [1] == edges.kept([1])
+        assert kept not in noted
+        assert [1] == edges.kept([0, 1])
+        assert kept in noted
+    noted.clear()
+    edges.below(2, 2)
+    assert not noted
+
+
+@pytest.mark.parametrize(("expression", "harmless"), [("a.b <= c[1]", True), ("len(a) < 2", True), ("a.pop()", False)])
+def test_only_expressions_that_change_nothing_are_evaluated_twice(expression, harmless):
+    """A method that may change something is not called a second time."""
+    assert harmless == is_harmless(ast.parse(expression, mode="eval").body)
+
+
+def test_slips_that_escaped_the_spec_can_be_judged_again(tmp_path, capsys, monkeypatch):
+    """After a new rule, `--again` judges only those that the spec proper ran and missed."""
+    monkeypatch.setattr(command, "trials", lambda: trials(range(3))[:3])
+    monkeypatch.setattr(command, "unit_tests", tuple)
+    results = tmp_path / "results.ndjson"
+    asked = ["--sample", "2", "--only", "gate.aligner:Aligner._block", "--processes", "1", "--results", str(results)]
+    command.main(asked)
+    told = results.read_text(encoding="utf-8").splitlines()
+    missed = json.loads(told[0]) | {"judge": UNIT_TESTS, "trial": "one module"}
+    results.write_text("\n".join([json.dumps(missed), *told[1:]]) + "\n", encoding="utf-8")
+    capsys.readouterr()
+    assert 0 == command.main([*asked, "--again"])
+    assert 1 == capsys.readouterr().err.count("simulator, seed")
 
 
 def test_only_unit_tests_of_the_core_are_tried():
