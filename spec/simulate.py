@@ -60,7 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
     failed: list[int] = []
     met: Counter[str] = Counter()
     forced = {name: value for name, value in vars(options).items() if name in MOVES and value is not None}
-    gc.set_threshold(GARBAGE_MAX)  # processes that are forked later have it too
+    gc.set_threshold(GARBAGE_MAX)  # processes that are forked later have both
+    gc.freeze()
     with _pool(options.processes or _processes(last - first)) as run_all:
         run = partial(run_seed, **forced)
         for done, (seed, broken, moves) in enumerate(run_all(run, range(first, last)), start=1):

@@ -19,14 +19,17 @@ from checkpointing.messages import (
     MicroBatchNotStaged,
     NotifyAborted,
     NotifyComplete,
+    PollSource,
     RunMicroBatch,
     SavepointFailed,
     SavepointRequested,
     SavepointTaken,
     SliceOffered,
+    SourceIdle,
     SuitesJudged,
     TableCheckFailed,
     TablesChecked,
+    WakeAt,
 )
 from spec.compaction_events import CompactionTold
 from spec.history import (
@@ -49,6 +52,8 @@ from spec.upstream import CutReached
 def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:
     """Yield the events of a fact: which segments were sent, and who asked for what."""
     match fact:
+        case SourceIdle():
+            """It is the most frequent fact, and changes nothing."""
         case SliceOffered(SourceSlice() as sent):
             yield from _sent(generation, sent)
         case MicroBatchFinished():
@@ -87,6 +92,8 @@ def _sent(generation: Generation, sent: SourceSlice) -> Iterator[Event]:
 def events_of_effect(generation: Generation, effect: Effect) -> Iterator[Event]:
     """Yield the events of an effect: with what a micro-batch begins, and what listeners are told of a checkpoint."""
     match effect:
+        case PollSource() | WakeAt():
+            """They are the most frequent effects, and change nothing."""
         case RunMicroBatch():
             yield SegmentsRun(generation, effect.vertex, effect.micro_batch, effect.inputs)
         case JudgeSuites():

@@ -344,16 +344,6 @@ class Tick:
             match effect:
                 case WakeAt():
                     self._wake_ms = effect.at_ms
-                case EndTick():
-                    self._ended(effect)
-                case CancelJudgement():
-                    self.under_way.cancel(effect)
-                case NotifyComplete():
-                    self._completed += 1
-                case SavepointTaken() | SavepointFailed():
-                    self._open.discard(effect.request)
-                case told_by.CloseHook() | NotifyAborted():
-                    """It is a message to somebody, and was noted."""
                 case (
                     PollSource()
                     | RunMicroBatch()
@@ -373,6 +363,16 @@ class Tick:
                 ):
                     self.hands.begin(effect, self.generation)
                     self.under_way.begin(effect, self.world.now_ms + latency_ms(effect, self.scenario, self.random))
+                case EndTick():
+                    self._ended(effect)
+                case CancelJudgement():
+                    self.under_way.cancel(effect)
+                case NotifyComplete():
+                    self._completed += 1
+                case SavepointTaken() | SavepointFailed():
+                    self._open.discard(effect.request)
+                case told_by.CloseHook() | NotifyAborted():
+                    """It is a message to somebody, and was noted."""
                 case _:
                     assert_never(effect)
 

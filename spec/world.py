@@ -255,7 +255,10 @@ class World:
 
     def table(self, name: TableName) -> TableLog:
         """Return a table's log."""
-        return self.tables.setdefault(name, TableLog())
+        log = self.tables.get(name)
+        if log is None:
+            log = self.tables[name] = TableLog()
+        return log
 
     def publish(self, checkpoint: CheckpointId, publication: Publication, *, again: bool = False) -> TablePublished:
         """Publish the checkpoint once. Return the version at which the table shows it."""

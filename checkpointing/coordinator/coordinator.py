@@ -170,8 +170,11 @@ class CheckpointCoordinator:
         return [p for p in self._books.pending.values() if p.expires_ms is not None and not p.is_finalising]
 
     def _due_ms(self) -> int | None:
-        timers = [pending.expires_ms for pending in self._timed()] if self._books.pending else []
-        return min([at for at in (*timers, self._books.scheduler.next_ms) if at is not None], default=None)
+        next_ms = self._books.scheduler.next_ms
+        if not self._books.pending:
+            return next_ms
+        timers = (*(pending.expires_ms for pending in self._timed()), next_ms)
+        return min([at for at in timers if at is not None], default=None)
 
     def _tell_wake(self) -> None:
         self._books.timers_touched = False

@@ -76,6 +76,11 @@ class AlignmentBuffer:
             self._pushed_back_bytes += self._replay.bytes
         self._replay, self._aside = self._aside, _Sequence()
 
+    @property
+    def has_next(self) -> bool:
+        """True if there is an item to replay."""
+        return bool(self._replay.items)
+
     def next(self) -> Queued | None:
         """Return the item that `take` would take, or None."""
         return self._replay.items[0] if self._replay.items else None

@@ -66,6 +66,11 @@ class Channels:
         else:
             self._admit(channel, item)
 
+    @property
+    def has_next(self) -> bool:
+        """True if some channel has an item to take."""
+        return bool(self._priority or self._turns)
+
     def next(self) -> tuple[ChannelId, GateItem] | None:
         """Return the item that `take` would take, or None."""
         if self._priority:

@@ -111,7 +111,7 @@ class InputGate:
 
     def has_deliverable(self) -> bool:
         """Return whether a poll would take an item."""
-        return self.next_item() is not None
+        return self._buffer.has_next or self._channels.has_next
 
     def next_item(self) -> tuple[ChannelId, GateItem] | None:
         """Return the item that the next poll takes, or None. Changes nothing."""

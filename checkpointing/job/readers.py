@@ -226,12 +226,11 @@ class SourceReaders:
 
         A split for which a barrier waits needs no credit: a vertex that waits for that barrier would never give any.
         """
-        if not any(_is_ready(split, now_ms) for split in self._splits.values()):
-            return
+        due = [split for split in self._splits.values() if not split.granted and now_ms >= split.idle_until_ms]
         ready = [
             split
-            for split in self._splits.values()
-            if self._may_read(split) and _is_ready(split, now_ms)
+            for split in due
+            if self._may_read(split)
             if has_credit(split.subtask) or (barrier_waits and self.cuts.is_behind(_key(split)))
         ]
         for place, split in enumerate(ready):
@@ -252,9 +251,8 @@ class SourceReaders:
 
     def next_poll_ms(self, now_ms: int) -> int | None:
         """Return when to ask a waiting split again. One whose time has come waits for credit, not for time."""
-        reads = (split for split in self._splits.values() if self._may_read(split))
-        waiting = (split.idle_until_ms for split in reads if not split.granted)
-        return min((at for at in waiting if at > now_ms), default=None)
+        later = [split for split in self._splits.values() if split.idle_until_ms > now_ms and not split.granted]
+        return min((split.idle_until_ms for split in later if self._may_read(split)), default=None)
 
     # -------------------------------------------------------------- leaves
 
@@ -315,10 +313,6 @@ _UNBOUNDED = 2**62
 
 def _key(split: Split) -> tuple[VertexId, SplitId]:
     return split.subtask.vertex, split.name
-
-
-def _is_ready(split: Split, now_ms: int) -> bool:
-    return not split.granted and now_ms >= split.idle_until_ms
 
 
 def pacing_of(setup: JobSetup) -> Pacing:

@@ -31,13 +31,14 @@ class Waking:
 
         A wait that is already over no longer depends on time, so it must not hide a later timer.
         """
-        waits = [job.ending.wake_at_ms, job.readers.next_poll_ms(job.now_ms), job.pause.until_ms]
+        now_ms = job.now_ms
+        waits = [job.ending.wake_at_ms, job.readers.next_poll_ms(now_ms), job.pause.until_ms]
         timers = [job.coordinator.wake_at_ms, job.bystanders.hooks.wake_at_ms]
         for run in job.runs.values():
             if run.collected:
                 waits.append(run.collected_since_ms + self._linger_ms)
-            if run.gate_wake_ms is not None:
-                timers.append(run.gate_wake_ms)
-        timers += [at for at in waits if at is not None and at > job.now_ms]
-        before, self._at_ms = self._at_ms, min([at for at in timers if at is not None], default=None)
+            timers.append(run.gate_wake_ms)
+        due = [at for at in timers if at is not None]
+        due += [at for at in waits if at is not None and at > now_ms]
+        before, self._at_ms = self._at_ms, min(due, default=None)
         return () if self._at_ms in (None, before) else (WakeAt(self._at_ms),)
