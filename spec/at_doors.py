@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from spec.at_one_cut import Announced
+from spec.changes_said import ChangesSaid
 from spec.credit import Credit
 from spec.ending_soon import EndsSoon
 from spec.failing_splits import FailingSplits
@@ -32,6 +33,7 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "savepoints-waited-for": WaitsForSavepoints,
     "ends-soon": EndsSoon,
     "pauses": Pauses,
+    "changes-said": ChangesSaid,
 }
 """The judge of each invariant, by the invariant's id."""
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from checkpointing.commit.at_rest import Stamp
-from checkpointing.commit.fencing import HolderObserved, Lease, newest_claim, release_of, rival_of
+from checkpointing.commit.fencing import HolderObserved, Lease, Refused, newest_claim, release_of, rival_of
 from checkpointing.commit.pre_committed import to_roll_back
 from checkpointing.commit.recovery import Observed
 from checkpointing.failures import CheckpointFailureReason
@@ -41,6 +41,7 @@ from checkpointing.tick.messages import (
     EnsureTables,
     Examine,
     Failed,
+    Finish,
     GiveLease,
     LeftoversDiscarded,
     LogsSeen,
@@ -60,7 +61,7 @@ from checkpointing.tick.messages import (
 )
 from spec.behind import doubt, published, restore_what_is_lost
 from spec.mishap_events import ListsWereStale
-from spec.politeness import UnseenLeft
+from spec.politeness import UnseenLeft, UnseenRefused
 from spec.store_faults import NO_ANSWER, Harm
 from spec.world import World
 
@@ -82,6 +83,8 @@ LAGS: Final = 0.3
 """The probability that a list lags behind, in runs where lists may."""
 LEASE_MS: Final = 500
 """How long a lease lasts. Nobody renews one, as if every holder were paused."""
+PAUSED: Final = 3
+"""Every third holder is paused before it writes its first lease. So others find none, or that of an older holder."""
 TAKEN: Final = ("has run out", "has died", "taken over")
 """How somebody comes to hold a job that was not released, as the reason of a claim names it."""
 SOMEBODY: Final = Holder(host="here", pid=1, started="")
@@ -191,9 +194,12 @@ class Carrier:
                 return Done()
             case TakeHold():
                 world.met.update(name for name in TAKEN if name in effect.plan.claim.why)
-                world.lease = Lease(effect.claim.generation, world.now_ms + LEASE_MS)
+                if effect.claim.generation % PAUSED:
+                    world.lease = Lease(effect.claim.generation, world.now_ms + LEASE_MS)
             case GiveLease():
                 world.lease = Lease(effect.to.generation, world.now_ms + LEASE_MS)
+            case Finish(Refused() as refused) if not self._eyes.sees_holders:
+                world.history.add(UnseenRefused(refused.generation, world.lease))
             case _:
                 """The effect has no answer, or the code that drives the door answers it."""
         return None

@@ -24,7 +24,7 @@ from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCance
 from spec.mishap_events import CutsSeen, EntriesLost, ListsWereStale, PowerLost, TableRestored
 from spec.model import Contents
 from spec.outside_events import OutsideEvent
-from spec.politeness import UnseenLeft
+from spec.politeness import UnseenLeft, UnseenRefused
 from spec.rest_events import RestEvent
 from spec.steps import Begun, Step
 from spec.upstream import CutReached
@@ -280,6 +280,7 @@ class DoorBroke:
 Event = (
     JobClaimed
     | UnseenLeft
+    | UnseenRefused
     | JobReleased
     | LeftoversGone
     | RowCommitted

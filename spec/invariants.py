@@ -44,6 +44,7 @@ from spec.history import (
 from spec.holding import held_wrongly, recovered_out_of_order, repeated_nonces
 from spec.imports import wrongly_imported
 from spec.judgements import wrongly_judged
+from spec.key_ranges import foreign_files
 from spec.leaks import left_behind, reserved_gone
 from spec.letting_in import overtaken, unchecked, unjudged
 from spec.life import badly_ended, falsely_told, left_uncommitted, left_unsettled, wrongly_fenced
@@ -326,6 +327,7 @@ INVARIANTS |= {
     "one-generation": wrongly_fenced,
     "held": held_wrongly,
     "left-alone": impolite,
+    "state-in-range": foreign_files,
     "nonces-differ": repeated_nonces,
     "recovered-in-order": recovered_out_of_order,
     "retention": wrongly_retained,

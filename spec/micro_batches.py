@@ -74,7 +74,8 @@ class MicroBatches:
             outputs = self._keyed_join(effect, inputs.get(0, ()), inputs.get(1, ()))
         else:
             outputs = self._keyed_sum(effect, inputs.get(0, ()))
-        return MicroBatchFinished(effect.vertex, effect.micro_batch, outputs, 1, _work(effect, len(outputs)))
+        took_ms = 2 + 5 * effect.micro_batch % 7
+        return MicroBatchFinished(effect.vertex, effect.micro_batch, outputs, took_ms, _work(effect, len(outputs)))
 
     def _rows(self, segments: Iterable[Segment], effect: RunMicroBatch) -> Rows:
         found: list[tuple[int, ...]] = []

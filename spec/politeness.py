@@ -31,12 +31,23 @@ class UnseenLeft:
     now_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class UnseenRefused:
+    """A process was refused, because it could not see the holder of this generation. `lease` is then in force."""
+
+    before: Generation
+    lease: Lease | None
+
+
 def impolite(history: "History") -> Iterator[str]:
     """Yield every claim that came before the unseen holder's lease ran out, or while that holder had no lease.
 
-    A process may claim a job from itself, as it does at a restart.
+    A process may claim a job from itself, as it does at a restart. Also yield every refused process that left the
+    unseen holder without a lease, because then nobody could ever take over from a dead holder.
     """
     for event in history.without_flow:
+        if isinstance(event, UnseenRefused) and (event.lease is None or event.lease.generation < event.before):
+            yield f"a process was refused by generation {event.before}, and left it without a lease"
         if isinstance(event, UnseenLeft) and event.holder != event.holder_before:
             lease, who = event.lease, f"generation {event.generation} took the job of generation {event.before}"
             if lease is None or lease.generation != event.before:

@@ -24,6 +24,7 @@ _COUNTED = {
     Reason.CHECKPOINT_DECLINED,
     Reason.FINALIZE_CHECKPOINT_FAILURE,
 }
+_BY_PLAN = {Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, Reason.IO_EXCEPTION}
 _FATAL = {Reason.QUALITY, Reason.TABLE_CHANGED, Reason.FENCED}
 
 
@@ -111,6 +112,8 @@ class CoordinatorModel:
         self.answered: set[str] = set()
         self.refused = 0
         """Requests that failed before a checkpoint began, and timers: what they ask for has no answer."""
+        self.refused_by_plan = 0
+        """Requests that failed before it because a task did not run, or because the store of ids failed."""
         self.kept: list[CheckpointId] = []
         self.failures = Failures(settings.tolerable_failures)
         self.used_by: dict[str, CheckpointId] = {}
@@ -367,6 +370,7 @@ class CoordinatorModel:
         self.answered.add(effect.request)
         if isinstance(effect, told.RequestFailed) and effect.checkpoint is None:
             self.refused += 1
+            self.refused_by_plan += effect.reason in _BY_PLAN
         if isinstance(effect, told.RequestSucceeded):
             expect(self.fate(effect.checkpoint) is Fate.COMPLETED, "told-truly", effect)
 

@@ -19,12 +19,12 @@ _STATUS = {
 def statistics_agree(tracker: StatisticsTracker, model: CoordinatorModel) -> None:
     """Raise BrokenRuleError unless the counters equal the model's, add up, and are not negative.
 
-    A request that began no checkpoint counts as failed. An acknowledgement's numbers count once.
+    A request that began no checkpoint counts as failed, unless it was refused in the queue. An acknowledgement's numbers count once.
     """
     counts, ended = tracker.counters, model.ended()
     agree = (counts.in_progress, counts.completed) == (len(model.pending()), ended[Fate.COMPLETED])
     adds_up = counts.total == counts.in_progress + counts.completed + counts.failed
-    right = agree and adds_up and 0 <= counts.failed - ended[Fate.ABORTED] <= model.refused
+    right = agree and adds_up and model.refused_by_plan <= counts.failed - ended[Fate.ABORTED] <= model.refused
     expect(right, RULE, f"{counts}: {ended}, and {model.refused} requests began nothing")
     for known in tracker.history():
         size = sum(metrics.state_bytes or 0 for metrics in known.tasks.values())

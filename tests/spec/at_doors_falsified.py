@@ -12,6 +12,7 @@ from checkpointing.messages import (
     EndTick,
     MicroBatchFinished,
     PollFailed,
+    PublishTable,
     RivalSeen,
     RunMicroBatch,
     SavepointFailed,
@@ -159,6 +160,21 @@ def ask_every_tick_to_stop_at_once(history):
     steps = {
         generation: [begun, replace(begun, told=stop, effects=()), *others]
         for generation, (begun, *others) in history.steps.items()
+    }
+    return replace(history, steps=steps)
+
+
+def say_nothing_of_what_changed(history):
+    """Return the history with publications that do not say what changed."""
+
+    def silent(effect):
+        if isinstance(effect, PublishTable):
+            return replace(effect, publication=replace(effect.publication, changes=None))
+        return effect
+
+    steps = {
+        generation: [replace(step, effects=tuple(map(silent, step.effects))) for step in taken]
+        for generation, taken in history.steps.items()
     }
     return replace(history, steps=steps)
 
