@@ -5,6 +5,7 @@ from typing import Final
 
 from spec.at_one_cut import Announced
 from spec.changes_said import ChangesSaid
+from spec.compacting_begins import CompactsFirst
 from spec.credit import Credit
 from spec.ending_soon import EndsSoon
 from spec.failing_splits import FailingSplits
@@ -34,6 +35,7 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "ends-soon": EndsSoon,
     "pauses": Pauses,
     "changes-said": ChangesSaid,
+    "compacts-first": CompactsFirst,
 }
 """The judge of each invariant, by the invariant's id."""
 

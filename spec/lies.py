@@ -21,6 +21,12 @@ _MUST_BE_THERE: Final = (
 )
 _NUMBERS: Final = ("generation", "checkpoint", "parent", "first_id", "last_id", "next_id", "at_ms")
 _TOO_LARGE: Final = 2**53
+_NAMES: Final = ("vertex", "table", "upstream", "downstream", "hook")
+"""Fields that hold a name, wherever they are."""
+_MAY_BE_NEGATIVE: Final = ("crc32", "alignment_ms", "busy_ms", "start_delay_ms", "bytes_processed", "async_ms")
+"""Durations, since clocks are set back, and the checksum of a file that nobody has read."""
+DEEP: Final = 0.7
+"""The probability that a lie about a name or a number is told anywhere in the entry, and not in its first fields."""
 
 
 def another_kind_outside(envelope: Fields, random: Random) -> bool:
@@ -62,9 +68,13 @@ def a_field_more(envelope: Fields, _: Random) -> bool:
 
 
 def a_number_out_of_range(envelope: Fields, random: Random) -> bool:
-    """Write a number that no counter of Tidemark reaches."""
+    """Write a number that no counter of Tidemark reaches, somewhere in the entry."""
     row = envelope["row"]
-    row[random.choice([name for name in _NUMBERS if name in row])] = random.choice([-1, _TOO_LARGE])
+    owner, field = random.choice([(row, name) for name in _NUMBERS if name in row])
+    if random.random() < DEEP:
+        places = _fields(row)
+        owner, field = random.choice([(each, name) for each, name in places if _counts(each, name)])
+    owner[field] = _TOO_LARGE if field in _MAY_BE_NEGATIVE else random.choice([-1, _TOO_LARGE])
     return True
 
 
@@ -111,10 +121,10 @@ def key_groups_of_nobody(envelope: Fields, random: Random) -> bool:
 def a_name_that_is_none(envelope: Fields, random: Random) -> bool:
     """Give the job, a vertex or a table a name that nobody can declare, or the entry a nonce that no screen shows."""
     row = envelope["row"]
-    places: list[tuple[Fields, str]] = [(row, "nonce"), *([(row, "job")] if "job" in row else [])]
-    places += [(vertex, "vertex") for vertex in row.get("vertices", ())]
-    places += [(table, "table") for table in row.get("tables", ())]
-    owner, field = random.choice(places)
+    owner, field = random.choice([(row, "nonce"), *([(row, "job")] if "job" in row else [])])
+    if random.random() < DEEP:
+        named = [place for place in _fields(row) if place[1] in _NAMES and place[0][place[1]] is not None]
+        owner, field = random.choice(named) if named else (owner, field)
     owner[field] = "..\n"
     return True
 
@@ -140,6 +150,18 @@ def falsify(envelope: Fields, random: Random) -> str:
     """Falsify an envelope. Return the name of the lie."""
     told = next(lie for lie in random.sample(LIES, len(LIES)) if lie(envelope, random))
     return told.__name__.replace("_", " ")
+
+
+def _fields(found: Any) -> list[tuple[Fields, str]]:  # noqa: ANN401 - any JSON
+    """Return each field of each object, however deep it lies."""
+    inner = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+    own = [(found, name) for name in found] if isinstance(found, dict) else []
+    return own + [place for each in inner for place in _fields(each)]
+
+
+def _counts(owner: Fields, field: str) -> bool:
+    """Return whether the field is a number that counts. The format in the entry counts nothing: the envelope's does."""
+    return type(owner[field]) is int and field != "format"
 
 
 def _objects(found: Any, field: str) -> Iterator[Fields]:  # noqa: ANN401 - any JSON

@@ -49,7 +49,7 @@ from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCance
 from spec.upstream import CutReached
 
 
-def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:
+def events_of_fact(generation: Generation, fact: Fact) -> Iterator[Event]:  # noqa: PLR0912 - one line a fact
     """Yield the events of a fact: which segments were sent, and who asked for what."""
     match fact:
         case SourceIdle():

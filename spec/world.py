@@ -255,10 +255,7 @@ class World:
 
     def table(self, name: TableName) -> TableLog:
         """Return a table's log."""
-        log = self.tables.get(name)
-        if log is None:
-            log = self.tables[name] = TableLog()
-        return log
+        return self.tables[name] if name in self.tables else self.tables.setdefault(name, TableLog())
 
     def publish(self, checkpoint: CheckpointId, publication: Publication, *, again: bool = False) -> TablePublished:
         """Publish the checkpoint once. Return the version at which the table shows it."""

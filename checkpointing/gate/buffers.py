@@ -81,10 +81,6 @@ class AlignmentBuffer:
         """True if there is an item to replay."""
         return bool(self._replay.items)
 
-    def next(self) -> Queued | None:
-        """Return the item that `take` would take, or None."""
-        return self._replay.items[0] if self._replay.items else None
-
     def take(self) -> Queued | None:
         """Take the next item of the replay, or None if nothing is left to replay."""
         if not self._replay.items:

@@ -71,16 +71,6 @@ class Channels:
         """True if some channel has an item to take."""
         return bool(self._priority or self._turns)
 
-    def next(self) -> tuple[ChannelId, GateItem] | None:
-        """Return the item that `take` would take, or None."""
-        if self._priority:
-            name = next(iter(self._priority))
-            return name, self._priority[name][0]
-        if self._turns:
-            name = next(iter(self._turns))
-            return name, self._channels[name].waiting[0]
-        return None
-
     def take(self) -> tuple[ChannelId, GateItem] | None:
         """Take the next item in turn, or None."""
         if self._priority:

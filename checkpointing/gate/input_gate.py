@@ -37,7 +37,6 @@ from checkpointing.gate.messages import (
     DeliverEndOfData,
     GateEffect,
     GateFact,
-    GateItem,
     GateProtocolError,
     GateTimeAdvanced,
     Ignored,
@@ -112,10 +111,6 @@ class InputGate:
     def has_deliverable(self) -> bool:
         """Return whether a poll would take an item."""
         return self._buffer.has_next or self._channels.has_next
-
-    def next_item(self) -> tuple[ChannelId, GateItem] | None:
-        """Return the item that the next poll takes, or None. Changes nothing."""
-        return self._buffer.next() or self._channels.next()
 
     def blocked(self) -> frozenset[ChannelId]:
         """Return the channels that are blocked."""

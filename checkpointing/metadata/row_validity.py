@@ -199,6 +199,8 @@ class _Judge:
         judges = {RenameKind.VERTEX: vertex_id, RenameKind.TABLE: self._paths.known_table}
         if rename.kind is RenameKind.COLUMN:
             valid_name("vertex", vertex_id, rename.vertex)
+        elif rename.vertex:
+            raise InvalidFieldError("vertex", f"{rename.vertex[:200]!r} is named, and a {rename.kind.value} is renamed")
         for field, name in (("was", rename.was), ("now", rename.now)):
             valid_name(field, judges.get(rename.kind, column_name), name)
 

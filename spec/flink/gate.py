@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from checkpointing.channel_items import Barrier, ChannelItem, EndOfChannel
 from checkpointing.gate import GateConfig, GateEffect, GateFact, GateTimeAdvanced, InputGate, Polled
-from checkpointing.gate.messages import GateItem
 from checkpointing.identifiers import ChannelId
 
 
@@ -58,9 +57,9 @@ class FlinkGate(InputGate):
             case _:
                 return self.step(fact)
 
-    def next_item(self) -> tuple[ChannelId, GateItem] | None:
-        """Return what the next poll takes, or None if the gate is closed."""
-        return None if self._closed else super().next_item()
+    def has_deliverable(self) -> bool:
+        """Return whether a poll would take an item. A closed gate has none."""
+        return not self._closed and super().has_deliverable()
 
     def _pass_the_queue(self, name: ChannelId, item: ChannelItem) -> None:
         """Record an item that was handled without passing the queue.

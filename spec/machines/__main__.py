@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec import profiles
+from spec.machines.arriving import SettingsMachine
 from spec.machines.asking import LostAnswersMachine
 from spec.machines.attempts import AttemptsMachine
 from spec.machines.cleanup import CleanupMachine
@@ -46,6 +47,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     ReadersMachine,
     CutGroupsMachine,
     PauseMachine,
+    SettingsMachine,
     RepairMachine,
     LineMachine,
     *JOB_MACHINES.values(),

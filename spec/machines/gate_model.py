@@ -131,12 +131,15 @@ class GateModel:
                 due = not isinstance(first, Deliver | BarrierReceived)
         expect(due, "replay", f"{item} of {channel} is to be replayed, not {first}")
 
-    def take(self, effects: tuple[GateEffect, ...]) -> None:
+    def take(self, effects: tuple[GateEffect, ...]) -> None:  # noqa: PLR0912 - one line an effect
         """Judge one step."""
         ignored = any(isinstance(effect, Ignored) for effect in effects)
         self._ending = frozenset(effect.channel for effect in effects if isinstance(effect, DeliverEnd))
         for effect in effects:
             match effect:
+                case Ignored(channel, item):
+                    obsolete = isinstance(item, Barrier | CancelMarker)
+                    expect(obsolete and channel in self.channels, "ignored", f"{item} of {channel} is dropped")
                 case Deliver(channel, segment):
                     self._delivered(channel, segment)
                 case DeliverEnd(channel):

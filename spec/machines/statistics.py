@@ -19,7 +19,8 @@ _STATUS = {
 def statistics_agree(tracker: StatisticsTracker, model: CoordinatorModel) -> None:
     """Raise BrokenRuleError unless the counters equal the model's, add up, and are not negative.
 
-    A request that began no checkpoint counts as failed, unless it was refused in the queue. An acknowledgement's numbers count once.
+    A request that began no checkpoint counts as failed, unless it was refused in the queue. An
+    acknowledgement's numbers count once.
     """
     counts, ended = tracker.counters, model.ended()
     agree = (counts.in_progress, counts.completed) == (len(model.pending()), ended[Fate.COMPLETED])

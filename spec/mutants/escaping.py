@@ -3,24 +3,31 @@
 Tables and state stay right with each of them. Only a rule about the thing itself finds it.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
 from checkpointing.commit import table_changes
 from checkpointing.commit.fencing import Refused
-from checkpointing.commit.live_files import Lists
+from checkpointing.commit.live_files import Lists, each_changed
+from checkpointing.commit.recovery import publications
+from checkpointing.config import CheckpointConfig
 from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.gate import aligner
+from checkpointing.gate.config import GatePolicy
+from checkpointing.gate.messages import Ignored
 from checkpointing.graph import JobGraph
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.job import restoring
+from checkpointing.job.compacting import Compacting
 from checkpointing.job.epochs import EpochLog
 from checkpointing.key_groups import KeyGroupRange
 from checkpointing.messages import MicroBatchFinished, Publication
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.tick import claiming
 from checkpointing.tick.messages import GiveLease
-from spec.mutants.judges import COORDINATOR, LEASES
+from spec.mutants.judges import COMPACTIONS, COORDINATOR, GATES, LEASES, SETTINGS
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ what a publication says
@@ -29,19 +36,19 @@ from spec.mutants.planting import Patch, mutant
 @mutant("changes-said")
 def a_publication_does_not_say_what_changed(patch: Patch) -> None:
     def without(
-        graph: JobGraph,  # noqa: ARG001 - the form of the function
+        graph: JobGraph,
         record: CheckpointRecord,
-        parent: CheckpointRecord | None,  # noqa: ARG001
-        renamed: Collection[TableName],  # noqa: ARG001
+        parent: CheckpointRecord | None,
+        renamed: Collection[TableName],
     ) -> tuple[Publication, ...]:
-        return table_changes.publications(record)
+        return publications(record)
 
     patch.function(table_changes, "with_changes", without)
 
 
 @mutant("changes-said")
 def a_file_that_leaves_a_table_is_not_said(patch: Patch) -> None:
-    real = table_changes.each_changed
+    real = each_changed
 
     def changed(lists: Lists, were: Lists) -> tuple[tuple[FileHandle, ...], tuple[FileHandle, ...]]:
         new, gone = real(lists, were)
@@ -94,3 +101,43 @@ def only_the_first_request_that_began_nothing_counts(patch: Patch) -> None:
             real(self)
 
     patch.put(StatisticsTracker, "failed_before_pending", failed)
+
+
+# ------------------------------------------------------------------ settings
+
+
+@mutant("settings-arrive", SETTINGS)
+def the_longest_delay_is_the_first_one(patch: Patch) -> None:
+    patch.put(CheckpointConfig, "first_restart_delay_ms", CheckpointConfig.longest_restart_delay_ms)
+
+
+@mutant("settings-arrive", SETTINGS)
+def the_pause_is_added_to_the_interval(patch: Patch) -> None:
+    def effective(self: CheckpointConfig) -> int | None:
+        return None if self.interval_ms is None else self.interval_ms + self.min_pause_ms
+
+    patch.put(CheckpointConfig, "effective_interval_ms", property(effective))
+
+
+@mutant("settings-arrive", SETTINGS)
+def contradictions_between_restart_settings_are_taken(patch: Patch) -> None:
+    patch.put(CheckpointConfig, "_restart_contradictions", lambda _: ())
+
+
+# ------------------------------------------------------------------ compaction, and what a gate drops
+
+
+@mutant("compacts-first", COMPACTIONS)
+def a_tick_compacts_only_what_it_has_written_itself(patch: Patch) -> None:
+    real = Compacting.__init__
+
+    def begin(self: Compacting, graph: JobGraph, config: CheckpointConfig, unpublished: Collection[TableName]) -> None:
+        real(self, graph, config, unpublished)
+        self._added = Counter(dict.fromkeys(self._added, 0))
+
+    patch.put(Compacting, "__init__", begin)
+
+
+@mutant("ignored", GATES[GatePolicy.ALIGNED_BLOCKING])
+def a_dropped_barrier_is_told_of_no_channel(patch: Patch) -> None:
+    patch.put(aligner, "Ignored", lambda _, item: Ignored(item, item))

@@ -53,7 +53,7 @@ def new_items_come_before_a_replay(patch: Patch) -> None:
     real = InputGate._poll
 
     def poll(self: InputGate) -> Effects:
-        taken = self._channels.take() if self._buffer.next() is not None else None
+        taken = self._channels.take() if self._buffer.has_next else None
         if taken is None:
             return real(self)
         channel, item = taken

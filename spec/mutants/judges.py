@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec import profiles
+from spec.machines.arriving import SettingsMachine
 from spec.machines.asking import LostAnswersMachine
 from spec.machines.attempts import AttemptsMachine
 from spec.machines.cleanup import CleanupMachine
@@ -240,6 +241,7 @@ OUTSIDE_TRANSACTIONS = Judge("machine of outside transactions", _by_machine(Outs
 READERS = Judge("machine of the splits' turns", _by_machine(ReadersMachine), 60)
 CUT_GROUPS = Judge("machine of cuts of other jobs", _by_machine(CutGroupsMachine), 60)
 PAUSE = Judge("machine of the pause after failures", _by_machine(PauseMachine), 60)
+SETTINGS = Judge("machine of settings", _by_machine(SettingsMachine), 60)
 REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
 LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)
 ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 60)
