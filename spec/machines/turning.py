@@ -17,7 +17,9 @@ from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKi
 from spec.machines.judging import expect
 
 WAY_BACK = "way-back"
-"""A rollback drops the checkpoints off its line and nothing else, and it marks the savepoints off its line."""
+"""A rollback drops the checkpoints off its line and nothing else, and it marks the savepoints off its line.
+
+If the entries that could tell whether a savepoint is on the line are gone, the savepoint keeps its mark."""
 
 _pick = st.integers(0, 20)
 
@@ -113,6 +115,11 @@ class LineMachine(RuleBasedStateMachine):
         told = {each for each in wrong & before.keys() if stands_on[each] >= told_from}
         expect(told <= self.untold, WAY_BACK, f"{told} are marked wrongly, the line is {sorted(line)}")
         self.untold = wrong
+        changed = {each for each in before.keys() & self.there.keys() if _mark(before, each) != _mark(self.there, each)}
+        guessed = {each for each in changed if stands_on[each] < told_from}
+        expect(
+            not guessed, WAY_BACK, f"no existing entry tells whether {guessed} are on the line, and their mark changed"
+        )
 
     def _walk(self, end: CheckpointId) -> Iterator[CheckpointId]:
         """Yield an entry and its ancestors, also those that are gone."""
@@ -185,3 +192,7 @@ class LineMachine(RuleBasedStateMachine):
             tables=(),
             statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
         )
+
+
+def _mark(rows: Mapping[CheckpointId, CheckpointRecord], checkpoint: CheckpointId) -> bool:
+    return rows[checkpoint].abandoned

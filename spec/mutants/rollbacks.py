@@ -239,3 +239,17 @@ def plain_savepoints_of_the_line_that_is_left_are_not_marked(patch: Patch) -> No
         patch,
         lambda turn, known, to: replace(turn, abandoned=tuple(each for each in turn.abandoned if known[each].commits)),
     )
+
+
+@mutant(WAY_BACK, LINES)
+def savepoints_below_a_missing_ancestor_count_as_left_behind(patch: Patch) -> None:
+    def changed(turn: Turn, known: Mapping[CheckpointId, CheckpointRecord], to: CheckpointRecord) -> Turn:
+        at = to
+        while at.parent in known and (at.abandoned or not at.commits):
+            at = known[at.parent]
+        if at.parent in known or not to.abandoned:
+            return turn
+        below = {each for each, row in known.items() if row.pinned and not row.abandoned and each < at.parent}
+        return replace(turn, abandoned=tuple(sorted({*turn.abandoned, *below})))
+
+    _marks_otherwise(patch, changed)
