@@ -31,7 +31,7 @@ from spec.pipeline import PARTS
 from spec.readers import NOTHING_FOUND, RAN_OUT
 from spec.rest_events import ImportBegun
 from spec.simulator import Outcome, Simulation, judged
-from spec.store_faults import LATE, STALE, STALE_FOR_CLEAN_UPS, Harm
+from spec.store_faults import LATE, STALE, STALE_FOR_CLEAN_UPS, STALE_FOR_READERS, Harm
 
 if TYPE_CHECKING:
     from checkpointing.identifiers import TableName
@@ -89,6 +89,7 @@ RARE: Final = (
     LATE,
     STALE,
     STALE_FOR_CLEAN_UPS,
+    STALE_FOR_READERS,
     *_EVENTS.values(),
     "tables cannot be looked at",
     "a savepoint of a stop is taken",

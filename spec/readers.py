@@ -62,8 +62,8 @@ def reading(
 ) -> Iterator[None]:
     """Read the cut of a checkpoint. Each element of `renewals` is a step, and says whether it renews the reservation.
 
-    A reader that comes back too late finds its reservation expired, and stops. If its cut has lost log entries, it gets
-    an error instead of rows.
+    A reader that comes back too late finds its reservation expired, and stops. If its cut has lost log entries, or if
+    the log that it opens lacks the cut's version, it gets an error instead of rows.
     """
     readers, versions = world.readers, dict(world.cuts[checkpoint])
     entry = next((row for row in world.checkpoints() if row.checkpoint == checkpoint), None)
@@ -72,7 +72,7 @@ def reading(
     reservation = Reservation(versions, world.now_ms, world.now_ms + lease_ms, named)
     readers.reservations[name] = reservation
     yield
-    is_lost = any(version > world.table(table).version for table, version in versions.items())
+    is_lost = any(version > _end_of_log(world, table) for table, version in versions.items())
     if is_lost or world.cuts.get(checkpoint) != versions:
         world.met[NOTHING_FOUND] += 1
         readers.leave(name)
@@ -91,3 +91,9 @@ def reading(
             if name in readers.held:
                 readers.held[name] = Held(paths, reservation.lapses_ms)
     readers.leave(name)
+
+
+def _end_of_log(world: "World", table: TableName) -> int:
+    """Return the newest version that the reader sees. If stores fail, it may not see the newest one."""
+    lags = world.faults is not None and world.faults.is_stale_for_readers()
+    return max(0, world.table(table).version - lags)

@@ -19,6 +19,7 @@ NO_ANSWER: Final = "the store does not answer"
 LATE: Final = "the answer of a store comes late"
 STALE: Final = "a list of entries or cuts is stale"
 STALE_FOR_CLEAN_UPS: Final = "a clean-up reads a stale list"
+STALE_FOR_READERS: Final = "a reader opens a stale log"
 
 
 class Harm(Enum):
@@ -42,6 +43,7 @@ class StoreFaults:
         self._late = self._random.choice([0.0, 0.1, 0.4])
         self._stale = self._random.choice([0.0, 0.3])
         self._lists = Random(f"clean-ups and the store of {seed}")  # noqa: S311 - as above
+        self._logs = Random(f"readers and the store of {seed}")  # noqa: S311 - as above
         self._met = met
         self.is_sound = False
         """True from the last tick on. Then no fault strikes."""
@@ -71,6 +73,12 @@ class StoreFaults:
         """Return whether the next list of a clean-up, or the log that it opens, lacks the newest change."""
         stale = not self.is_sound and self._lists.random() < self._stale
         self._met[STALE_FOR_CLEAN_UPS] += stale
+        return stale
+
+    def is_stale_for_readers(self) -> bool:
+        """Return whether the log of a table that a reader opens lacks the newest version."""
+        stale = not self.is_sound and self._logs.random() < self._stale
+        self._met[STALE_FOR_READERS] += stale
         return stale
 
     def _strikes(self, probability: float) -> bool:
