@@ -148,10 +148,10 @@ class AppliedChanges:
         if not self.history:
             return changes.filter(~pl.col(DELETES)).select(KEY_GROUP, *self.keys, *self.columns)
         same = [*self.keys, *(self.columns if self.tracked is None else self.tracked), DELETES]
-        begun = changes.filter(~_alike(same, 1)).select(pl.col(SEQUENCE).alias(VALID_FROM))
-        newest = changes.filter(~_alike(same, -1))  # of each version
-        until = pl.when(_alike(self.keys, -1)).then(pl.col(VALID_FROM).shift(-1)).alias(VALID_TO)
-        ended = newest.with_columns(begun[VALID_FROM]).with_columns(until)
+        begins = changes.select(begins=~_alike(same, 1)).to_series()
+        newest = changes.filter(begins.shift(-1, fill_value=True))  # of each version
+        begun = newest.with_columns(changes.filter(begins)[SEQUENCE].alias(VALID_FROM))
+        ended = begun.with_columns(pl.when(_alike(self.keys, -1)).then(pl.col(VALID_FROM).shift(-1)).alias(VALID_TO))
         shown = ended.filter(~pl.col(DELETES)).with_columns(pl.col(VALID_TO).is_null().alias(CURRENT))
         return shown.select(KEY_GROUP, *self.keys, *self.columns, VALID_FROM, VALID_TO, CURRENT)
 
