@@ -30,11 +30,22 @@ class TableMode(Enum):
     """One row for each key. Its active files are exactly the ranges of the cut."""
     STATE = "state"
     """Shows the files of an operator's state, and is published like an upsert table."""
+    OVERWRITE = "overwrite"
+    """Shows the rows of the greatest version, of the table or of each of its partitions. Its files are never written
+    again. It is published like an upsert table: its active files are exactly those of the cut."""
+
+    @property
+    def keeps_files(self) -> bool:
+        """True if a file stays as it was written, as long as the table shows it. So it keeps its columns."""
+        return self in (TableMode.APPEND, TableMode.OVERWRITE)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """An output table and how it is written. `keys` are the key columns of an upsert table."""
+    """An output table and how it is written. `keys` are the key columns of an upsert table.
+
+    For an overwrite table, the version column takes their place.
+    """
 
     name: TableName
     mode: TableMode

@@ -25,18 +25,20 @@ Value = tuple[str, str | None]
 
 def folder_of(values: Iterable[Value]) -> str:
     """Return the folder of a partition, in order of the table's partition columns. Empty without such columns."""
-    return "/".join(f"{_escaped(column)}={NO_VALUE if value is None else _escaped(value)}" for column, value in values)
+    return "/".join(f"{escaped(column)}={NO_VALUE if value is None else escaped(value)}" for column, value in values)
 
 
 def values_of(folder: str) -> tuple[Value, ...]:
     """Return the values of a partition by its folder, in order of the table's partition columns."""
     parts = (part.partition("=") for part in folder.split("/") if part)
-    return tuple((_plain(column), None if text == NO_VALUE else _plain(text)) for column, _, text in parts)
+    return tuple((plain(column), None if text == NO_VALUE else plain(text)) for column, _, text in parts)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return a text as a part of a folder's name."""
     return _SPECIAL.sub(lambda found: b"%%%02X" % found[0][0], text.encode()).decode()
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Return the text that `escaped` made this part of a folder's name of."""
     return _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), text.encode()).decode()

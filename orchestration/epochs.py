@@ -170,14 +170,14 @@ def checkpoint_counts(report: TickReport) -> Metadata:
 
 
 def _written(written: TableRecord) -> Metadata:
-    """Return the rows: new ones of an append table, all of an upsert table; none of state, whose files repeat keys."""
+    """Return the rows: new ones of an append table, all of one that is set; none of state, whose files repeat keys."""
     match written.mode:
         case TableMode.APPEND:
             return {
                 "rows_added": dg.MetadataValue.int(sum(file.rows for file in written.adds)),
                 "bytes_added": dg.MetadataValue.int(sum(file.bytes for file in written.adds)),
             }
-        case TableMode.UPSERT:
+        case TableMode.UPSERT | TableMode.OVERWRITE:
             return {
                 "dagster/row_count": dg.MetadataValue.int(sum(file.rows for file in written.files)),
                 "bytes": dg.MetadataValue.int(sum(file.bytes for file in written.files)),

@@ -187,6 +187,9 @@ def _description(plan: JobPlan, vertex: Vertex, table: Table) -> str:
             return f"State of operator {vertex.id}, keyed by {_names(table.keys)}: exactly what the newest cut holds."
         case TableMode.UPSERT:
             return f"One row for each {_names(table.keys)}, written by vertex {vertex.id}."
+        case TableMode.OVERWRITE:
+            of = f" of its {_names(table.partitioned_by)}" if table.partitioned_by else ""
+            return f"The rows with the greatest {_names(table.keys)}{of}, written by vertex {vertex.id}."
         case TableMode.APPEND:
             kept = plan.vertices[vertex.id].spec.table
             if kept is None or kept.name != table.name:

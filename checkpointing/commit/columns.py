@@ -4,10 +4,11 @@ The columns are decided when the entry is composed, and shown when it is publish
 in the same Delta commit as its files. So nobody sees a column of an epoch that was not committed, and a rollback brings
 the old columns back.
 
-An append table keeps every column that it ever had, because its rows have it. An upsert or state table has the columns
-that the pipeline declares, but only when no file from before the change is left. Otherwise a file might have a column
-that the table lacks, or a dropped column might come back with old values. The subtasks write their ranges again the
-first time that their vertex runs. So the columns change with the first checkpoint after that.
+An append or overwrite table keeps every column that it ever had, because its files stay as they were written. An upsert
+or state table has the columns that the pipeline declares, but only when no file from before the change is left.
+Otherwise a file might have a column that the table lacks, or a dropped column might come back with old values. The
+subtasks write their ranges again the first time that their vertex runs. So the columns change with the first checkpoint
+after that.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +50,7 @@ def _now(table: Table, vertex: VertexRecord, parent: CheckpointRecord | None, re
     if parent is None or was is None:
         return table.columns
     declared = _dated(table.columns, was, parent.checkpoint, renamed)
-    if table.mode is TableMode.APPEND:
+    if table.mode.keeps_files:
         return (*was, *(column for column in declared if column.name not in {each.name for each in was}))
     return was if declared == was or _is_from_before(table, vertex, parent) else declared
 
@@ -106,7 +107,7 @@ def differ(was: Columns | None, now: Columns | None) -> bool:
 def table_changes(graph: JobGraph, restored: CheckpointRecord) -> tuple[Change, ...]:
     """Return how the columns of output tables change from a restored cut to what the graph declares.
 
-    An append table keeps its rows as they are, so its columns keep their types. The files of an upsert table are
+    An append or overwrite table keeps its files, so its columns keep their types. The files of an upsert table are
     written anew, so its columns may become wider. `state_evolution` judges a state's columns, together with its vertex.
     """
     before = columns_of(restored)
@@ -133,7 +134,7 @@ def _hint(vertex: Vertex, table: Table) -> Callable[[str, str], str | None]:
 def _changes(vertex: Vertex, table: Table, was: Columns, restored: CheckpointRecord) -> Iterator[Change]:
     old, names = {column.name: column for column in was}, [column.name for column in table.columns]
     kind, thing, renames = ChangeKind.TABLE_SCHEMA, f"table {table.name}", column_renames(vertex, restored)
-    if table.mode is TableMode.APPEND:
+    if table.mode.keeps_files:
         yield from unrenamable(thing, names, old, renames)
     else:
         yield from renamed_columns(kind, thing, names, old, renames)
@@ -148,7 +149,7 @@ def _changes(vertex: Vertex, table: Table, was: Columns, restored: CheckpointRec
             refused = "" if wider else f"change it back to {_shown(known)}, or give the column another name"
             yield make(column=column.name, was=_shown(known), now=now, becomes="widened", refused=refused)
     for gone in old.values():
-        if table.mode is TableMode.APPEND:
+        if table.mode.keeps_files:
             stays = "stays, null in new rows"
             yield make(column=gone.name, was=_shown(gone), now="no longer written", becomes=stays)
         else:

@@ -131,20 +131,21 @@ def nothing_staged(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
 
 
 def keyed_tables(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableRecord]]:
-    """Yield the upsert and state tables that the snapshots name, each with all its files."""
+    """Yield the upsert, overwrite and state tables that the snapshots name, each with all its files."""
     for name, mode, lists in keyed_lists(record, job):
         yield name, TableRecord(table=name, mode=mode, files=each_once(lists), parent_version=0)
 
 
 def keyed_lists(record: CheckpointRecord, job: JobName) -> Iterator[tuple[TableName, TableMode, Lists]]:
-    """Yield the upsert and state tables that the snapshots name, each with the lists of its files."""
+    """Yield the tables of which the snapshots name all files, each with the lists of its files."""
     for vertex in record.vertices:
-        in_ranges: dict[TableName, list[tuple[KeyedFile, ...]]] = {}
+        modes = {keys.table: keys.mode for keys in vertex.table_keys}
+        found: dict[TableName, list[tuple[KeyedFile, ...]]] = {}
         for snapshot in vertex.subtasks:
             for ranges in snapshot.ranges:
-                in_ranges.setdefault(ranges.table, []).append(ranges.files)
-        for name, lists in in_ranges.items():
-            yield name, TableMode.STATE if is_state_table(name) else TableMode.UPSERT, lists
+                found.setdefault(ranges.table, []).append(ranges.files)
+        for name, lists in found.items():
+            yield name, TableMode.STATE if is_state_table(name) else modes.get(name, TableMode.UPSERT), lists
         state = [snapshot.state for snapshot in vertex.subtasks]
         if any(state):
             yield table_of_state(job, vertex.vertex), TableMode.STATE, state

@@ -65,7 +65,8 @@ def _upserted(record: CheckpointRecord, parent: CheckpointRecord | None) -> Iter
 
 def upsert_tables(record: CheckpointRecord) -> tuple[TableName, ...]:
     """Return the upsert tables of an entry: those that its vertices write, and those that a rollback empties."""
-    written = (each.table for vertex in record.vertices for each in vertex.table_keys)
+    keys = (each for vertex in record.vertices for each in vertex.table_keys)
+    written = (each.table for each in keys if each.mode is TableMode.UPSERT)
     changed = (table.table for table in record.tables if table.mode is TableMode.UPSERT)
     return tuple(dict.fromkeys((*written, *changed)))
 

@@ -73,9 +73,9 @@ class Drafts:
                 splits=vertex.splits,
                 meanings=vertex.meanings,
                 table_keys=tuple(
-                    TableKeys(table=table.name, columns=table.keys)
+                    TableKeys(table=table.name, columns=table.keys, mode=table.mode)
                     for table in vertex.tables
-                    if table.mode is TableMode.UPSERT
+                    if table.mode in (TableMode.UPSERT, TableMode.OVERWRITE)
                 ),
                 coordinator=coordinators.get(vertex.id),
                 outputs_read=vertex.outputs_read,

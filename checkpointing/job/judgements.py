@@ -10,11 +10,25 @@ from typing import assert_never
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
+from checkpointing.job.operator_run import OperatorRun
 from checkpointing.messages import CancelJudgement, JudgementFailed, JudgeSuites, SuitesJudged
+from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import SubtaskSnapshot
+from checkpointing.task.subtasks import Subtasks
 
 Snapshots = tuple[SubtaskSnapshot, ...]
 Judged = SuitesJudged | JudgementFailed
+Files = tuple[tuple[TableName, tuple[FileHandle, ...]], ...]
+"""What is judged: the files of each table."""
+
+
+def to_judge(run: OperatorRun, subtasks: Subtasks, checkpoint: CheckpointId, parent: CheckpointRecord | None) -> Files:
+    """Return the files of a vertex's judged tables that the checkpoint would bring. None if it has ended already.
+
+    `parent` is the last completed checkpoint.
+    """
+    files = run.to_judge(subtasks.staged_for(checkpoint, run.vertex), parent)
+    return (*files, *run.overwritten_to_judge(parent)) if subtasks.takes(checkpoint, run.vertex) else files
 
 
 class Judgements:
@@ -28,7 +42,7 @@ class Judgements:
         self,
         vertex: VertexId,
         checkpoint: CheckpointId,
-        files: tuple[tuple[TableName, tuple[FileHandle, ...]], ...],
+        files: Files,
         snapshots: Snapshots,
     ) -> tuple[JudgeSuites, ...]:
         """Return what to judge. The snapshots wait for the verdict. Without files there is nothing to judge."""

@@ -11,21 +11,23 @@ from enum import Enum
 from itertools import accumulate
 
 from checkpointing.channel_items import Segment
+from checkpointing.commit.live_files import live_files
 from checkpointing.gate import InputGate
 from checkpointing.gate.messages import ClockRead, GateEffect, InFlightComplete, Polled, TriggerCheckpoint
-from checkpointing.graph import Vertex, VertexKind
-from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile
+from checkpointing.graph import TableMode, Vertex, VertexKind
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation, SubtaskId, TableName
 from checkpointing.job.broadcasting import handed_to_all
 from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.overwriting import newest
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from checkpointing.task.messages import InFlightStored
 
 
 @dataclass(slots=True)
 class LiveFiles:
-    """The current files of one subtask: its state, oldest first, and the ranges of upsert tables."""
+    """The current files of one subtask: its state, oldest first, and those of upsert and overwrite tables."""
 
     state: tuple[KeyedFile, ...] = ()
     ranges: tuple[RangeFiles, ...] = ()
@@ -55,6 +57,18 @@ class LiveFiles:
         self.ranges = (*kept, *output.ranges)
         now = {keyed.file.path for keyed in self._files()}
         return tuple(keyed for path, keyed in before.items() if path not in now)
+
+    def of(self, table: TableName) -> tuple[KeyedFile, ...]:
+        """Return the current files of an upsert or overwrite table."""
+        return next((entry.files for entry in self.ranges if entry.table == table), ())
+
+    def overwrite(self, table: TableName, files: Iterable[KeyedFile]) -> tuple[KeyedFile, ...]:
+        """Add files of an overwrite table. Return those, of them and of the files before, that it does not show now."""
+        everything = (*self.of(table), *files)
+        now = newest(everything)
+        self._snapshot = None
+        self.ranges = (*(entry for entry in self.ranges if entry.table != table), RangeFiles(table, now))
+        return tuple(keyed for keyed in everything if keyed not in now)
 
     def _files(self) -> Iterator[KeyedFile]:
         yield from self.state
@@ -200,12 +214,30 @@ class OperatorRun:
             dead += [gone.file.path for gone in own.take(output) if gone.file.path in self.unsnapshotted]
             new = (*output.state, *(keyed for entry in output.ranges for keyed in entry.files))
             self.unsnapshotted.update(keyed.file.path for keyed in new)
+            dead += self._overwrite(own, output)
         self.unsnapshotted.difference_update(dead)
         return tuple(dict.fromkeys(dead))
 
+    def _overwrite(self, own: LiveFiles, output: SubtaskOutput) -> Iterator[str]:
+        """Give overwrite tables what was staged for them. Yield the files of no cut that they do not show any more."""
+        for table in self._overwritten():
+            new = [self._of_no_key(file) for name, file in output.staged if name == table]
+            if new:
+                self.unsnapshotted.update(keyed.file.path for keyed in new)
+                gone = (keyed.file.path for keyed in own.overwrite(table, new))
+                yield from (path for path in gone if path in self.unsnapshotted)
+
+    def _overwritten(self) -> list[TableName]:
+        return [table.name for table in self.vertex.tables if table.mode is TableMode.OVERWRITE]
+
+    def _of_no_key(self, file: FileHandle) -> KeyedFile:
+        """Return a file of an overwrite table. It has no keys, and belongs to the only subtask of its vertex."""
+        return KeyedFile(file, KeyedFileKind.BASE, 0, 0, Version(self.generation, self.micro_batch))
+
     def staged(self, output: SubtaskOutput) -> tuple[StagedFile, ...]:
         """Return a subtask's staged files of append tables, each with the barrier after which it was staged."""
-        return tuple(StagedFile(table, file, self.passed) for table, file in output.staged)
+        overwritten = self._overwritten()
+        return tuple(StagedFile(table, file, self.passed) for table, file in output.staged if table not in overwritten)
 
     def to_judge(
         self, staged: Iterable[StagedFile], parent: CheckpointRecord | None
@@ -219,6 +251,18 @@ class OperatorRun:
             if table.judged
         }
         return tuple((table, files) for table, files in by_table.items() if files)
+
+    def overwritten_to_judge(
+        self, parent: CheckpointRecord | None
+    ) -> tuple[tuple[TableName, tuple[FileHandle, ...]], ...]:
+        """Return the files that come into judged overwrite tables with the next completed checkpoint (J3)."""
+        was = next((each for each in parent.vertices if each.vertex == self.vertex.id), None) if parent else None
+        found = []
+        for table in (each for each in self.vertex.tables if each.judged and each.mode is TableMode.OVERWRITE):
+            before = {file.path for file in live_files(table, was)} if was is not None else set()
+            now = (keyed.file for own in self.live for keyed in own.of(table.name))
+            found.append((table.name, tuple(file for file in now if file.path not in before)))
+        return tuple((name, files) for name, files in found if files)
 
     def take_snapshot(self, checkpoint: CheckpointId) -> tuple[SubtaskSnapshot, ...]:
         """Pass barrier n. Return every subtask's live files, which are on disk already."""

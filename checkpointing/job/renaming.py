@@ -200,7 +200,7 @@ def _name_of(path: str) -> StagedName:
     unique = hashlib.blake2b(path.encode(), digest_size=16).hexdigest()
     if known is None:
         return StagedName(VertexId("linked"), 0, unique)
-    return StagedName(known.vertex, 0, unique, known.partition)
+    return replace(known, micro_batch=0, unique=unique)
 
 
 _STATES: Final = (table_of_state, table_of_broadcast)

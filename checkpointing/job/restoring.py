@@ -4,20 +4,21 @@ from collections.abc import Collection, Iterator
 
 from checkpointing.channel_items import Segment
 from checkpointing.commit.draft import CommitIdentity
+from checkpointing.commit.live_files import lists_of
 from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState, Task
 from checkpointing.gate.input_gate import InputGate
-from checkpointing.graph import JobGraph, Table, Vertex, VertexKind
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, SubtaskId, TableName, VertexId
 from checkpointing.job.barriers import gate_config
 from checkpointing.job.broadcasting import broadcasts_left, restored_broadcasts
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.job.setup import JobSetup
-from checkpointing.job.unfit_tables import unfit_tables
+from checkpointing.job.unfit_tables import overwritten_otherwise, unfit_tables
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.metadata.paths import laid_out_otherwise, partition_of
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
@@ -57,6 +58,7 @@ def check_fits(
         _check_changes(vertex, record)
     for table in graph.tables():
         _check_layout(table, record)
+        _check_mode(table, record)
 
 
 def _check_outputs(graph: JobGraph, record: CheckpointRecord) -> None:
@@ -203,6 +205,17 @@ def _check_layout(table: Table, record: CheckpointRecord) -> None:
         )
 
 
+def _check_mode(table: Table, record: CheckpointRecord) -> None:
+    """Raise CutDoesNotFitError if the table becomes an overwrite table, was one, or had another version column."""
+    changed = overwritten_otherwise(table, record)
+    if changed is not None:
+        then, now = changed
+        raise CutDoesNotFitError(
+            f"checkpoint {record.checkpoint} has table {table.name} as {then}, and the pipeline declares it as {now}. "
+            "The rows that it has would not fit: declare it as before, or give the table and its vertex new names"
+        )
+
+
 def _files_of(table: Table, snapshot: SubtaskSnapshot) -> Iterator[FileHandle]:
     yield from (staged.file for staged in snapshot.staged if staged.table == table.name)
     yield from (keyed.file for each in snapshot.ranges if each.table == table.name for keyed in each.files)
@@ -257,10 +270,14 @@ def operator_runs(setup: JobSetup) -> dict[VertexId, OperatorRun]:
 
 
 def live_files(vertex: Vertex, record: CheckpointRecord | None, max_parallelism: int) -> list[LiveFiles]:
-    """Return each subtask's files: those of the cut whose key groups overlap its range, oldest first."""
+    """Return each subtask's files: those of the cut whose key groups overlap its range, oldest first.
+
+    A vertex without keys has only the files of its overwrite tables.
+    """
     was = _vertex(record, vertex.id)
     if vertex.kind is not VertexKind.KEYED or was is None:
-        return [LiveFiles() for _ in range(vertex.parallelism)]
+        none = [LiveFiles() for _ in range(vertex.parallelism)]
+        return none if was is None else [_overwritten(vertex, was), *none[1:]]
     tables = {table.name for table in vertex.tables if not table.broadcast}
     ranges = key_group_ranges(parallelism=vertex.parallelism, max_parallelism=max_parallelism)
     whole = restored_broadcasts(vertex.tables, was, vertex.parallelism)
@@ -283,6 +300,11 @@ def _in_range(
             held.update({keyed.file.path: keyed for keyed in entry.files if _overlaps(keyed, own)})
     ranges = tuple(RangeFiles(table, tuple(files.values())) for table, files in tables.items())
     return LiveFiles(tuple(oldest_first), (*ranges, *whole))
+
+
+def _overwritten(vertex: Vertex, was: VertexRecord) -> LiveFiles:
+    tables = (table for table in vertex.tables if table.mode is TableMode.OVERWRITE)
+    return LiveFiles(ranges=tuple(RangeFiles(each.name, files) for each in tables for files in lists_of(each, was)))
 
 
 def _overlaps(keyed: KeyedFile, own: KeyGroupRange) -> bool:

@@ -1,14 +1,14 @@
 """Finds output tables whose rows a changed pipeline would lose: renamed, removed, or written by another vertex.
 
-An upsert table consists of the ranges that its vertex holds, and the vertex finds them by the table's name. Under
-another name, or at another vertex, the table would begin empty and show only keys that change from then on. An append
-table under another name would leave its rows behind. So such a change is refused like missing state (G2), unless the
-user accepts that the old rows stay behind.
+An upsert or overwrite table consists of the files that its vertex holds, and the vertex finds them by the table's name.
+Under another name, or at another vertex, the table would begin empty and show only rows that come from then on. An
+append table under another name would leave its rows behind. So such a change is refused like missing state (G2), unless
+the user accepts that the old rows stay behind.
 """
 
 from collections.abc import Iterator
 
-from checkpointing.graph import JobGraph, TableMode, Vertex
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.metadata.paths import is_state_table
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
@@ -39,27 +39,48 @@ def unfit_tables(graph: JobGraph, record: CheckpointRecord) -> Iterator[str]:
         )
     before = {was.vertex: was for was in record.vertices}
     for vertex in graph.operators():
-        yield from _unfit_upserts(vertex, before, known if record.columns else None)
+        yield from _unfit_sets(vertex, before, known if record.columns else None)
 
 
-def _unfit_upserts(
+def _unfit_sets(
     vertex: Vertex, before: dict[VertexId, VertexRecord], known: tuple[TableName, ...] | None
 ) -> Iterator[str]:
     was = before.get(vertex.id)
     for table in vertex.tables:
-        if table.mode is not TableMode.UPSERT:
+        if table.mode not in (TableMode.UPSERT, TableMode.OVERWRITE):
             continue
+        upserts = table.mode is TableMode.UPSERT
         writer = next((name for name, each in before.items() if table.name in _ranges(each)), vertex.id)
         if writer != vertex.id:
+            left = "the keys that are touched" if upserts else "rows that come"
             yield (
                 f"has table {table.name} as written by {writer!r}, and now {vertex.id!r} writes it: it would show only "
-                f"the keys that are touched from now on. Let {writer!r} write it again, or {_ACCEPT}"
+                f"{left} from now on. Let {writer!r} write it again, or {_ACCEPT}"
             )
-        elif known is not None and table.name not in known and was is not None and _holds_state(was):
+        elif upserts and known is not None and table.name not in known and was is not None and _holds_state(was):
             yield (
                 f"holds state of {vertex.id!r}, and table {table.name} is new beside it: it would show only the keys "
                 f"that are touched from now on. Begin without state under another id, or {_ACCEPT}"
             )
+
+
+def overwritten_otherwise(table: Table, record: CheckpointRecord) -> tuple[str, str] | None:
+    """Return how a table was written at the cut and how it is declared now, if it is an overwrite table at one of both.
+
+    None: it is declared as it was, is no overwrite table, or is new.
+    """
+    keys = {each.table: (each.mode, each.columns) for was in record.vertices for each in was.table_keys}
+    if table.mode is TableMode.STATE or table.name not in tables_of(record):
+        return None
+    then, now = keys.get(table.name, (TableMode.APPEND, ())), (table.mode, table.keys)
+    if then == now or TableMode.OVERWRITE not in (then[0], now[0]):
+        return None
+    return _declared_as(*then), _declared_as(*now)
+
+
+def _declared_as(mode: TableMode, keys: tuple[str, ...]) -> str:
+    by = {TableMode.UPSERT: " by key ", TableMode.OVERWRITE: " by version "}.get(mode, "")
+    return f"an {mode.value} table{by}{', '.join(keys) if by else ''}"
 
 
 def tables_of(record: CheckpointRecord) -> tuple[TableName, ...]:

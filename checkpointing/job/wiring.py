@@ -34,7 +34,7 @@ from checkpointing.job.drafts import Drafts
 from checkpointing.job.ending import Ending
 from checkpointing.job.epochs import EpochLog
 from checkpointing.job.ids import CheckpointIds
-from checkpointing.job.judgements import Judgements
+from checkpointing.job.judgements import Judgements, to_judge
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.pause import Pause
 from checkpointing.job.readers import SourceReaders, pacing_of
@@ -330,7 +330,7 @@ class Wiring:
         for subtask in run.vertex.subtasks():
             self.to_subtask(subtask, task.SnapshotRequested(trigger.barrier, unaligned=trigger.unaligned))
         self._store_in_flight(run)
-        files = run.to_judge(self.subtasks.staged_for(checkpoint, run.vertex), self.commit.parent)
+        files = to_judge(run, self.subtasks, checkpoint, self.commit.parent)
         verdict_due = self.judging.begin(vertex, checkpoint, files, snapshots)
         self.effects.extend(verdict_due)
         if not verdict_due:

@@ -20,6 +20,7 @@ from checkpointing.identifiers import (
     vertex_id,
 )
 from checkpointing.partitions import PARTITION, Value, values_of
+from checkpointing.table_versions import FOLDER, TableVersion, version_of_folder
 
 ROOT = "_tidemark"
 """The folder under the warehouse for what belongs to jobs and not to tables."""
@@ -31,6 +32,7 @@ LOG = "_delta_log"
 
 _STAGED_FILE = re.compile(
     rf"(?:(?P<partition>{PARTITION}(?:/{PARTITION})*)/)?"
+    rf"(?:(?P<version>{FOLDER})/)?"
     r"(?P<vertex>[a-z][a-z0-9_]{0,62})-(?P<micro_batch>[0-9]+)-(?P<unique>[0-9a-f-]{32,36})\.parquet"
 )
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -49,18 +51,20 @@ _STAGED_PATH = re.compile(rf"(?P<folder>.+)/{STAGED}/{_GENERATION.pattern}/(?P<n
 class StagedName:
     """What the name of a staged file says: the vertex and the micro-batch that wrote it.
 
-    `partition` is the folder of the file's partition (`checkpointing.partitions`), if its table has any.
+    `partition` is the folder of the file's partition (`checkpointing.partitions`), if its table has any. `version` is
+    the folder of its version inside (`checkpointing.table_versions`), if it belongs to an overwrite table.
     """
 
     vertex: VertexId
     micro_batch: int
     unique: str
     partition: str = ""
+    version: str = ""
 
     def __str__(self) -> str:
         """Return the file's path in the folder of its generation."""
         name = f"{self.vertex}-{self.micro_batch}-{self.unique}.parquet"
-        return f"{self.partition}/{name}" if self.partition else name
+        return "/".join(part for part in (self.partition, self.version, name) if part)
 
 
 def parse_staged_name(name: str) -> StagedName | None:
@@ -68,7 +72,8 @@ def parse_staged_name(name: str) -> StagedName | None:
     found = _STAGED_FILE.fullmatch(name)
     if found is None:
         return None
-    return StagedName(VertexId(found["vertex"]), int(found["micro_batch"]), found["unique"], found["partition"] or "")
+    vertex, micro_batch, unique = VertexId(found["vertex"]), int(found["micro_batch"]), found["unique"]
+    return StagedName(vertex, micro_batch, unique, found["partition"] or "", found["version"] or "")
 
 
 def staged_name_in(path: str) -> StagedName | None:
@@ -81,6 +86,12 @@ def partition_of(path: str) -> tuple[Value, ...]:
     """Return the partition of a staged file by its path. Empty if the file belongs to a table without partitions."""
     name = staged_name_in(path)
     return () if name is None else values_of(name.partition)
+
+
+def version_of(path: str) -> TableVersion | None:
+    """Return the version of a staged file of an overwrite table, by its path. Any other file has none."""
+    name = staged_name_in(path)
+    return None if name is None else version_of_folder(name.version)
 
 
 def laid_out_otherwise(by: Iterable[str], paths: Iterable[str]) -> str | None:

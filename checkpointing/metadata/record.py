@@ -89,10 +89,12 @@ class Release(_Persisted):
 
 
 class TableKeys(_Persisted):
-    """The key columns of an upsert table."""
+    """The key columns of an upsert table, or the version column of an overwrite table."""
 
     table: TableName
     columns: tuple[str, ...]
+    mode: TableMode = TableMode.UPSERT
+    """Which of the two it is. Entries that are older than this field have only upsert tables."""
 
 
 class VertexRecord(_Persisted):
@@ -107,7 +109,7 @@ class VertexRecord(_Persisted):
     """How the columns of its state were computed. None in entries of format 3 and older, which did not record it."""
 
     table_keys: tuple[TableKeys, ...] = ()
-    """The keys of the upsert tables that it writes. Entries of format 3 and older did not record them."""
+    """The keys of the upsert and overwrite tables that it writes. Entries of format 3 and older did not record them."""
     coordinator: str | None = None
     """The state of a source's coordinator as JSON (A7). None: it has none, or the entry is older than this field."""
     outputs_read: tuple[str | None, ...] | None = None

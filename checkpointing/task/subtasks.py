@@ -28,6 +28,10 @@ class Subtasks:
             message = f"there is no subtask {subtask}; known are {', '.join(map(str, self._doors))}"
             raise RefusedFactError(message) from None
 
+    def takes(self, checkpoint: CheckpointId, vertex: Vertex) -> bool:
+        """Return whether the checkpoint goes on for a subtask of the vertex."""
+        return any(self[subtask].takes(checkpoint) for subtask in vertex.subtasks())
+
     def staged_for(self, checkpoint: CheckpointId, vertex: Vertex) -> Iterator[StagedFile]:
         """Yield the staged files of the vertex's subtasks, unless the checkpoint has ended for them."""
         for subtask in vertex.subtasks():

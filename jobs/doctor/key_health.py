@@ -30,7 +30,8 @@ class _Looked:
 def key_section(warehouse: Warehouse, rows: tuple[Row, ...], *, verify: bool) -> Section:
     """Return the section about upsert tables with double keys. It reads their key columns only with `verify`."""
     newest = newest_checkpoint(rows)
-    tables = [each for vertex in newest.vertices for each in vertex.table_keys] if newest else []
+    keys = [each for vertex in newest.vertices for each in vertex.table_keys] if newest else []
+    tables = [each for each in keys if each.mode is TableMode.UPSERT]
     if not verify:
         return Section("keys", (("upsert tables", f"{len(tables)}, not read; --verify looks for double keys"),))
     looked = {each.table: _look(warehouse, each) for each in tables}

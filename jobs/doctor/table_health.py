@@ -140,7 +140,7 @@ def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, fold
     shape = shape_of(table)
     for problem in problems_of(shape, shape.columns, mode or TableMode.APPEND, str(folder), shape.partitioned_by):
         yield Finding(f"table {name} {problem.what}: nothing can be published into it", problem.way_out)
-    if mode in (TableMode.UPSERT, TableMode.STATE):
+    if mode not in (None, TableMode.APPEND):
         marked = paths_with_deletion_vectors(table)
         if marked:
             what = f"table {name} has deletion vectors on {len(marked)} files: nothing can be published into it"
@@ -148,10 +148,10 @@ def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, fold
 
 
 def _foreign(warehouse: Warehouse, name: TableName, table: DeltaTable, mode: TableMode | None) -> Iterator[Finding]:
-    """Yield what others did to an upsert or state table, which must hold exactly the checkpoint's files."""
+    """Yield what others did to a table that must hold exactly the checkpoint's files. To an append table they may."""
     foreign = list(_since_ours(warehouse.place(name), table.version()))
     changed = [entry for entry in foreign if entry.operation not in _HARMLESS]
-    if changed and mode in (TableMode.UPSERT, TableMode.STATE):
+    if changed and mode not in (None, TableMode.APPEND):
         entries = ", ".join(str(entry) for entry in reversed(changed[:3]))
         what = f"table {name} was changed by others since the last checkpoint ({entries})"
         yield Finding(what, f"{command('run', warehouse)}: the next checkpoint that changes it restores it")

@@ -80,7 +80,7 @@ class InputPlan:
 
 @dataclass(frozen=True, slots=True)
 class StagedTable:
-    """An output table as a task writes it; `schema` is the table's, `keys` an upsert's key.
+    """An output table as a task writes it; `schema` is the table's, `keys` an upsert's key or an overwrite's version.
 
     Each of its files has rows of one partition by the columns `partitioned_by`.
     """
@@ -90,6 +90,11 @@ class StagedTable:
     schema: StructType
     keys: tuple[str, ...] = ()
     partitioned_by: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> str | None:
+        """The version column of an overwrite table; None for another table."""
+        return self.keys[0] if self.mode is TableMode.OVERWRITE else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +113,10 @@ class RowRule:
 class StatelessSpec:
     """A vertex that writes its rows to files: all go to `table`, the failing ones also to `quarantine`.
 
-    `schema` is the schema of these rows. If it `emits`, downstream vertices read all rows, from the table's own
-    files if there is a table. They drop the failing rows in their chain. A union that `emits_changes` takes the changes
-    of its streams, and its channels get them. Then only rows that are added go to the tables.
+    `schema` is the schema of these rows. If it `emits`, downstream vertices read all rows, from the table's own files
+    if there is a table that has all of them. An overwrite table has only some. They drop the failing rows in their
+    chain. A union that `emits_changes` takes the changes of its streams, and its channels get them. Then only rows that
+    are added go to the tables.
     """
 
     vertex: VertexId

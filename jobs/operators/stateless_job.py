@@ -79,6 +79,7 @@ def _task(spec: StatelessSpec, writer: StagedFiles) -> StatelessTask:
         failed=None if spec.quarantine is None else FAILED,
         table=None if spec.table is None else spec.table.name,
         partitioned_by=() if spec.table is None else spec.table.partitioned_by,
+        version=None if spec.table is None else spec.table.version,
         channel=ProtocolPaths(writer.job).channel(spec.vertex) if spec.emits else None,
         emits=spec.emits,
         emits_changes=spec.emits_changes,

@@ -19,7 +19,8 @@ class StatelessTask:
     """All that a task needs. `failed` names the column with the failed rules; None without rules.
 
     All rows go to `table` if there is one, laid out by `partitioned_by`. Else they go to `channel`, else nowhere. If it
-    `emits_changes`, the rows have a kind. All changes go to `channel`, and the rows that are added to `table`.
+    `emits_changes`, the rows have a kind. All changes go to `channel`, and the rows that are added to `table`. If the
+    table has a `version` column, only rows that it may show go there, and all rows to `channel`.
     """
 
     writer: StagedFiles
@@ -31,6 +32,7 @@ class StatelessTask:
     quarantine: TableName | None
     partitioned_by: tuple[str, ...] = ()
     emits_changes: bool = False
+    version: str | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows and yield one report; yield nothing for a Spark partition without rows."""
@@ -47,10 +49,9 @@ class StatelessTask:
     def _write(self, rows: pa.Table) -> TaskReport:
         kept = _added(rows) if self.emits_changes else rows
         written = self._write_all(kept)
-        changes = self._write_changes(rows)
+        emitted = written if self._emits_what_it_keeps else self._write_channel(rows)
         staged = [(self.table, file) for file in written if self.table is not None]
         failed = self._write_failed(kept)
-        emitted = changes if self.emits_changes else written
         return TaskReport(
             subtask=0,
             emitted=emitted if self.emits else (),
@@ -58,18 +59,25 @@ class StatelessTask:
             work=self.writer.watch.work(rows.num_rows),
         )
 
+    @property
+    def _emits_what_it_keeps(self) -> bool:
+        """True if the files of the table, or of the channel without a table, are those that others read."""
+        return not self.emits_changes and self.version is None
+
     def _write_all(self, rows: pa.Table) -> tuple[FileHandle, ...]:
-        place = self.table if self.emits_changes else self.table or self.channel
+        place = self.table or (self.channel if self._emits_what_it_keeps else None)
         if place is None or not rows.num_rows:
             return ()
-        return self.writer.write_partitions(
-            place, rows.select(self.schema.names).cast(self.schema), self.partitioned_by
-        )
+        typed = rows.select(self.schema.names).cast(self.schema)
+        if self.version is not None:
+            return self.writer.write_newest(place, typed, self.partitioned_by, self.version)
+        return self.writer.write_partitions(place, typed, self.partitioned_by)
 
-    def _write_changes(self, rows: pa.Table) -> tuple[FileHandle, ...]:
-        if not self.emits_changes or self.channel is None:
+    def _write_channel(self, rows: pa.Table) -> tuple[FileHandle, ...]:
+        """Write all rows for others, with the kinds of changes if they have some."""
+        if self.channel is None:
             return ()
-        schema = with_kind(self.schema)
+        schema = with_kind(self.schema) if self.emits_changes else self.schema
         return (self.writer.write(self.channel, rows.select(schema.names).cast(schema)),)
 
     def _write_failed(self, rows: pa.Table) -> tuple[tuple[TableName, FileHandle], ...]:

@@ -62,7 +62,7 @@ def _require_expected_columns(where: str, rows: StructType, expectations: Iterab
 
 def require_judgeable(table: OutputTable) -> None:
     """Raise InvalidPipelineError for a table that no suite can judge, or that has one already."""
-    if table.mode is not TableMode.APPEND:
+    if table.mode is TableMode.UPSERT:
         raise InvalidPipelineError(
             f"table {table.name}: a suite judges rows as they are appended, and this table is upserted; "
             "judge the stream that feeds it"

@@ -13,33 +13,24 @@ from pyspark.sql.types import BooleanType, DataType, LongType, StructField, Stru
 
 from checkpointing.identifiers import VertexId, table_name, vertex_id
 from jobs.operators.aggregate import output_schema
-from jobs.operators.enrich import RIGHT, WAITING, enrich_schema
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.spec import FAILED, Chain
 from jobs.pipeline.aggregates import AggregateColumn, hashes, named_aggregates
-from jobs.pipeline.columns import (
-    ALL,
-    require_columns,
-    require_free,
-    require_keys,
-    require_keys_alike,
-    require_ordered,
-    require_unique,
-)
+from jobs.pipeline.columns import ALL, require_columns, require_keys, require_keys_alike, require_unique
 from jobs.pipeline.declarations import Declarations
 from jobs.pipeline.direct import unkept_keyed_vertex, unkept_union, with_table
+from jobs.pipeline.enriching import enrich_vertex
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_columns, former_id, former_table, require_id_of_its_own
 from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, process_vertex
 from jobs.pipeline.quality import good_rows, require_judgeable, row_rules, suite_of
 from jobs.pipeline.steps import dropped, selected, with_column
-from jobs.pipeline.tables import NOTHING, append_table, description_of, upsert_table
+from jobs.pipeline.tables import NOTHING, append_table, description_of, overwrite_table, upsert_table
 from jobs.pipeline.unions import union_vertex
-from jobs.pipeline.updates import changes_taken, require_append_only_right
+from jobs.pipeline.updates import changes_taken, require_append_only
 from jobs.pipeline.vertices import (
     AggregateVertex,
     Declared,
-    EnrichVertex,
     Input,
     KeyedVertex,
     OutputTable,
@@ -163,10 +154,31 @@ class Stream:
         self.declarations.amend(replace(vertex, table=table))
         return self
 
+    def overwrite(
+        self,
+        name: str,
+        *,
+        version: str,
+        id: str,
+        partition_by: Sequence[str] = (),
+        renamed_from: str | None = None,
+        id_renamed_from: str | None = None,
+    ) -> "Stream":
+        """Show the rows with the greatest `version` in a table, or with `partition_by` those of each partition.
+
+        A newer version takes the place of the rows before, and rows of an older one that come late are not shown. The
+        stream goes on with all rows, as they came. Vertex `id` writes the table, laid out by `partition_by` for ever.
+        A row without a version fails its micro-batch. `renamed_from` and `id_renamed_from` are the old names. Raises
+        InvalidNameError, InvalidPipelineError for a column that does not fit, and for updates of an aggregate.
+        """
+        require_append_only(f"table {name}", self.declarations, self.as_input())
+        table = overwrite_table(name, self.schema, version, partition_by, renamed_from)
+        return self._staged(id, table, None, id_renamed_from)
+
     def describe_table(
         self, comment: str = "", *, columns: Mapping[str, str] = NOTHING, properties: Mapping[str, str] = NOTHING
     ) -> "Stream":
-        """Give the table a comment, comments for its columns, and properties. Must follow `table` or `upsert`.
+        """Give the table a comment, comments for its columns, and properties. Must follow a call that writes it.
 
         A table that exists gets them with the next checkpoint that changes it. Others that it has stay as they are.
         Raises InvalidPipelineError for a column that the table lacks, and for a property of Delta or Tidemark.
@@ -210,10 +222,11 @@ class Stream:
         return self.transform(good_rows(check.rules))
 
     def expect(self, *expectations: Expectation, suite: str | None = None) -> "Stream":
-        """Judge, at each barrier, all rows appended to the table since the last checkpoint (J3).
+        """Judge, at each barrier, all rows that came into the table since the last checkpoint (J3).
 
-        If one fails, nothing of the epoch becomes visible and the tick ends. Must follow `table`. `suite` is the
-        name of the expectations together; None means the table's name. Raises InvalidPipelineError.
+        If one fails, nothing of the epoch becomes visible and the tick ends. Must follow `table` or `overwrite`; rows
+        that an overwrite table will not show are not judged. `suite` is the name of the expectations together; None
+        means the table's name. Raises InvalidPipelineError.
         """
         vertex, table = with_table(self._direct, f"expect on {self.origin}: a suite judges a table")
         require_judgeable(table)
@@ -349,21 +362,8 @@ class ConnectedStreams:
         its state. Raises InvalidNameError, InvalidPipelineError for a column that the right rows lack or the left rows
         have, a `latest_by` without an order, and for the first of an aggregate's updates, which is a partial result.
         """
-        name, where = vertex_id(id), f"vertex {id}"
-        left, right = self.left.stream.schema, self.right.stream.schema
-        require_keys(where, right, columns)
-        require_unique(where, [*self.left.keys, RIGHT, WAITING])
-        require_free(where, self.left.keys)
-        if latest_by is None:
-            require_append_only_right(where, self.right.stream.declarations, self.right.as_input())
-        else:
-            require_ordered(where, right, latest_by)
-        try:
-            schema = enrich_schema(left, right, columns)
-        except ValueError as error:
-            raise InvalidPipelineError(f"{where}: {error}") from error
-        inputs = (self.left.as_input(), self.right.as_input())
-        vertex = EnrichVertex(name, inputs, schema, columns, latest_by, renamed_from=former_id(renamed_from))
+        declarations, inputs = self.left.stream.declarations, (self.left.as_input(), self.right.as_input())
+        vertex = enrich_vertex(id, inputs, columns, latest_by, declarations, renamed_from)
         return _declared(self.left.stream.declarations, vertex)
 
     def process(

@@ -1,4 +1,4 @@
-"""What a pipeline says of the table that a stream writes: its keys, comments and properties."""
+"""What a pipeline says of the table that a stream writes: its keys or version, comments and properties."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,8 @@ from pyspark.sql.types import (
     ShortType,
     StringType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
 )
 
 from checkpointing.graph import TableMode
@@ -30,6 +32,19 @@ NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 _PARTITIONING: Final = (BooleanType, ByteType, DateType, IntegerType, LongType, ShortType, StringType)
 """The types of columns by which a table can be laid out."""
+
+_VERSIONS: Final = (
+    ByteType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+"""The types of version columns: all engines agree on which of two values is the greater. NaN of a double has no place.
+"""
 
 _PROPERTY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _OWNED: Final = ("delta.", "tidemark.")
@@ -58,6 +73,27 @@ def upsert_table(
     own, was = _upsert_keys(name, vertex, rows, keys), former_table(renamed_from)
     by = _partition_columns(name, rows, partition_by, former_names_of_columns(vertex))
     return OutputTable(name, TableMode.UPSERT, own, renamed_from=was, sink=sink, partitioned_by=by)
+
+
+def overwrite_table(
+    name: str, rows: StructType, version: str, partition_by: Sequence[str], renamed_from: str | None
+) -> OutputTable:
+    """Return an overwrite table of these rows. Raises InvalidNameError, InvalidPipelineError."""
+    where, was = f"version of table {name}", former_table(renamed_from)
+    by = _partition_columns(name, rows, partition_by)
+    require_columns(where, rows, [version])
+    kind = rows[version].dataType
+    if not isinstance(kind, _VERSIONS):
+        raise InvalidPipelineError(
+            f"{where}: column {version!r} is a {kind.simpleString()}, and only whole numbers, dates, timestamps and "
+            "texts can be versions; derive such a column with with_column"
+        )
+    if version in by:
+        raise InvalidPipelineError(
+            f"{where}: column {version!r} is in partition_by too, so each partition has one version and keeps all of "
+            "its rows; leave it out of partition_by, or append the rows with table"
+        )
+    return OutputTable(table_name(name), TableMode.OVERWRITE, (version,), renamed_from=was, partitioned_by=by)
 
 
 def _upsert_keys(table: str, vertex: KeyedVertex, rows: StructType, keys: Sequence[str]) -> tuple[str, ...]:

@@ -43,3 +43,14 @@ def require_append_only_right(where: str, declarations: Declarations, right: Inp
             "count for ever: a partial result. Name the column that is greatest in the newest update, as in "
             'enrich(..., latest_by="rows")'
         )
+
+
+def require_append_only(where: str, declarations: Declarations, reads: Input) -> None:
+    """Raise InvalidPipelineError if some rows are updates of others: the table would show the replaced rows too."""
+    upstream = declarations.updates_of(reads.origin)
+    if upstream is not None:
+        raise InvalidPipelineError(
+            f"{where}: its rows are updates of the {declarations.kind_of(upstream)} {upstream!r}, and an overwrite "
+            "table would show each update beside the one that it replaces. Write the stream with upsert, or overwrite "
+            f"the table from the rows before {upstream!r}"
+        )

@@ -80,6 +80,9 @@ def _how(plan: JobPlan, table: Table) -> str:
             return f"append, {columns}{judged}"
         case TableMode.UPSERT:
             return f"upsert by {', '.join(table.keys)}, {columns}{judged}"
+        case TableMode.OVERWRITE:
+            of = f" of each partition by {', '.join(table.partitioned_by)}" if table.partitioned_by else ""
+            return f"overwrite, shows the greatest {', '.join(table.keys)}{of}, {columns}{judged}"
         case TableMode.STATE:
             return f"{'broadcast' if table.broadcast else 'operator'} state by {', '.join(table.keys)}"
         case _ as unreachable:

@@ -22,6 +22,7 @@ from checkpointing.partitions import values_of
 from jobs.sinks.partitions import partitions
 from jobs.sinks.statistics import FileStatistics, statistics_json
 from jobs.sinks.stopwatch import Stopwatch
+from jobs.sinks.versions import newest_rows, require_versions
 from jobs.storage.location import storage_at
 
 
@@ -79,14 +80,30 @@ class StagedFiles:
         """
         if not by:
             return (self.write(table, rows),)
-        handles = []
-        for folder, part in partitions(table, rows, by):
-            with self.watch.writing():
-                content = _parquet(part, Encoding.PLAIN)
-                handle = self._handle(table, part, content, folder, by)
-                _place(self.root, handle.path, content)
-            handles.append(handle)
-        return tuple(handles)
+        return tuple(self._write_part(table, part, by, folder) for folder, part in partitions(table, rows, by))
+
+    def write_newest(
+        self, table: TableName, rows: pa.Table, by: tuple[str, ...], version: str
+    ) -> tuple[FileHandle, ...]:
+        """Write the rows that an overwrite table may show, and return the files' handles.
+
+        In each partition by these columns, they are the rows with the greatest value of the `version` column. All other
+        rows are left out, since rows of a greater version are among these. Raises StagedFileError, PartitionError, and
+        VersionError for rows without a version, or with one that no folder can have.
+        """
+        require_versions(table, rows, version)
+        parts = partitions(table, rows, by) if by else [("", rows)]
+        newest = ((folder, *newest_rows(table, part, version)) for folder, part in parts)
+        return tuple(self._write_part(table, part, by, folder, of.folder) for folder, of, part in newest)
+
+    def _write_part(
+        self, table: TableName, rows: pa.Table, by: tuple[str, ...], folder: str, version: str = ""
+    ) -> FileHandle:
+        with self.watch.writing():
+            content = _parquet(rows, Encoding.PLAIN)
+            handle = self._handle(table, rows, content, folder, by, version)
+            _place(self.root, handle.path, content)
+        return handle
 
     def write_parts(self, table: TableName, parts: Iterator[pa.Table], schema: pa.Schema, *, folder: str) -> FileHandle:
         """Write rows to one file in the folder of their partition, each part as a row group, and return its handle.
@@ -113,18 +130,24 @@ class StagedFiles:
             return replace(self._handle(table, rows, content), inline=base64.b64encode(content).decode("ascii"))
 
     def _handle(
-        self, table: TableName, rows: pa.Table, content: pa.Buffer, partition: str = "", by: tuple[str, ...] = ()
+        self,
+        table: TableName,
+        rows: pa.Table,
+        content: pa.Buffer,
+        partition: str = "",
+        by: tuple[str, ...] = (),
+        version: str = "",
     ) -> FileHandle:
         return FileHandle(
-            path=self._path(table, partition),
+            path=self._path(table, partition, version),
             rows=rows.num_rows,
             bytes=content.size,
             crc32=zlib.crc32(content),
             stats=statistics_json(rows, besides=by),
         )
 
-    def _path(self, table: TableName, partition: str) -> str:
-        name = StagedName(self.vertex, self.micro_batch, str(uuid4()), partition)
+    def _path(self, table: TableName, partition: str, version: str = "") -> str:
+        name = StagedName(self.vertex, self.micro_batch, str(uuid4()), partition, version)
         return ProtocolPaths(self.job).staged_file(table, self.generation, name)
 
 

@@ -180,7 +180,7 @@ class CutSource(DeltaSource):
         others = ", ".join(sorted(name for name in found.recorded.versions if name not in keyed)) or "none yet"
         if self._table in keyed:
             raise SourceError(
-                f"{self._table} of {self._job} has one row per key, and a source of cuts reads tables to which rows "
+                f"rows of {self._table} of {self._job} are replaced, and a source of cuts reads tables to which rows "
                 f"are appended: {others}. Read one of them, or read {self._table} whole by Cuts(...).latest()"
             )
         raise SourceError(f"{found.cut} has no table {self._table!r}, only {others}: correct the source's table")

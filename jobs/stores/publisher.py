@@ -2,10 +2,10 @@
 
 The log itself says which checkpoint the table shows, because `txn(job/table) = n` is in the same commit as the files of
 n. Each attempt reads that number first, so a lost reply only costs one more attempt. Other writers may commit between
-two attempts. In an append table, rows are added after such commits. An upsert or state table is set to exactly its
-files again. This undoes a foreign OPTIMIZE, DELETE or UPDATE, and the note in the log names it. A rollback removes only
-Tidemark's own files from an append table (`TableRecord.removes`). It stops, and names the table, if another writer has
-merged them into other files.
+two attempts. In an append table, rows are added after such commits. Any other table is set to exactly its files again.
+This undoes a foreign OPTIMIZE, DELETE or UPDATE, and the note in the log names it. A rollback removes only Tidemark's
+own files from an append table (`TableRecord.removes`). It stops, and names the table, if another writer has merged them
+into other files.
 """
 
 from base64 import b64decode
@@ -163,7 +163,7 @@ class Publisher:
                 new = [file for file in publication.adds if file.path not in table.files]
                 adds = self._adds(table, request, new)
                 return [*self._takes_out(table, request), *adds, *self._compactions(table, request)], ""
-            case TableMode.UPSERT | TableMode.STATE:
+            case TableMode.UPSERT | TableMode.OVERWRITE | TableMode.STATE:
                 new, gone = changes_at(publication, table.version(), table.files)
                 adds = self._adds(table, request, new)
                 foreign = self._foreign_since_ours(table, request)
@@ -290,8 +290,8 @@ class Publisher:
 
 
 def _must_keep_types(table: KnownTable, request: _Request) -> None:
-    """Refuse a foreign column in an append table if it has the name of one of the new columns."""
-    if request.publication.mode is not TableMode.APPEND:
+    """Refuse a foreign column that has the name of a new column, if the table keeps the files that it has."""
+    if not request.publication.mode.keeps_files:
         return
     there = {field.name: type_of(field) for field in table.loaded.schema().fields}
     for column in request.publication.columns:

@@ -120,7 +120,7 @@ def _properties(shape: TableShape, mode: TableMode, sql: str) -> Iterator[Proble
     properties = dict(shape.properties)
     if mode is not TableMode.APPEND and properties.get("delta.appendOnly", "").lower() == "true":
         way_out = f"run {sql} SET TBLPROPERTIES ('delta.appendOnly'='false')"
-        yield Problem("is append-only, and an upsert replaces files", "delta.appendOnly", way_out)
+        yield Problem(f"is append-only, and an {_word(mode)} replaces files", "delta.appendOnly", way_out)
     for name in sorted(properties):
         if name.startswith("delta.constraints."):
             constraint = name.removeprefix("delta.constraints.")
@@ -155,13 +155,17 @@ def _columns(shape: TableShape, declared: tuple[Column, ...], mode: TableMode, s
 
 def _foreign_column(column: Column, mode: TableMode, sql: str) -> Iterator[Problem]:
     if mode is not TableMode.APPEND:
-        what = f"has a column {column.name} that the pipeline does not write, and an upsert would erase it"
+        what = f"has a column {column.name} that the pipeline does not write, and an {_word(mode)} would erase it"
         restore = sql.replace("ALTER TABLE", "RESTORE TABLE", 1)
         way_out = f"run {restore} TO VERSION AS OF the one before the column came, or write it in the pipeline"
         yield Problem(what, column.name, way_out)
     elif not column.nullable:
         what = f"has a column {column.name} that may not be null and that the pipeline does not write"
         yield Problem(what, column.name, f"run {sql} ALTER COLUMN {column.name} DROP NOT NULL")
+
+
+def _word(mode: TableMode) -> str:
+    return TableMode.OVERWRITE.value if mode is TableMode.OVERWRITE else TableMode.UPSERT.value
 
 
 def purge(folder: str) -> str:

@@ -35,30 +35,30 @@ def a_rename_forgets_the_partition(patch: Patch) -> None:
 def null_is_a_text(patch: Patch) -> None:
     def values_of(folder: str) -> tuple[partitions.Value, ...]:
         parts = (part.partition("=") for part in folder.split("/") if part)
-        return tuple((partitions._plain(column), partitions._plain(text)) for column, _, text in parts)
+        return tuple((partitions.plain(column), partitions.plain(text)) for column, _, text in parts)
 
     patch.function(partitions, "values_of", values_of)
 
 
 @mutant(LAID_OUT, _FILES)
 def a_slash_begins_another_folder(patch: Patch) -> None:
-    real = partitions._escaped
+    real = partitions.escaped
 
     def escaped(text: str) -> str:
         return real(text).replace("%2F", "/")
 
-    patch.function(partitions, "_escaped", escaped)
+    patch.function(partitions, "escaped", escaped)
 
 
 @mutant(LAID_OUT, _FILES)
 def the_mark_of_escaping_is_not_escaped(patch: Patch) -> None:
     """The text `%41` is read back as `A`."""
-    real = partitions._escaped
+    real = partitions.escaped
 
     def escaped(text: str) -> str:
         return real(text).replace("%25", "%")
 
-    patch.function(partitions, "_escaped", escaped)
+    patch.function(partitions, "escaped", escaped)
 
 
 @mutant(LAID_OUT, _FILES)
@@ -66,7 +66,7 @@ def a_log_gets_the_escaped_value(patch: Patch) -> None:
     def plain(text: str) -> str:
         return text
 
-    patch.function(partitions, "_plain", plain)
+    patch.function(partitions, "plain", plain)
 
 
 @mutant(LAID_OUT, _FILES)

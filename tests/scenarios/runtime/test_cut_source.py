@@ -76,7 +76,7 @@ def test_a_missing_job_and_an_unfit_table_are_named(tick, tmp_path, source):
     with pytest.raises(SourceError, match="has never run in"):
         poll(source)
     tick()
-    upserted = r"gold/by_key of numbers has one row per key.*: bronze/numbers\."
+    upserted = r"rows of gold/by_key of numbers are replaced.*: bronze/numbers\."
     with pytest.raises(SourceError, match=upserted):
         poll(CutSource(tmp_path, JOB, GOLD))
     reset(Warehouse(tmp_path, ProtocolPaths(JOB)), build().sources, Reset("numbers", "start"))
