@@ -59,9 +59,9 @@ def _others(
 def wrongly_said(history: History) -> Iterator[str]:
     """Yield every entry whose columns do not follow from its parent's and from what its pipeline declares.
 
-    An append table has all columns of both. Another table has the declared ones, but as long as a file of the parent's
-    cut is live it has the parent's. A new column counts since the parent, and a renamed one since the old one. A
-    rollback has its parent's columns.
+    An append or overwrite table has all columns of both. Another table has the declared ones, but as long as a file of
+    the parent's cut is live it has the parent's. A new column counts since the parent, and a renamed one since the old
+    one. A rollback has its parent's columns.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     graphs: dict[Generation, JobGraph] = {}
@@ -112,7 +112,7 @@ def _due(vertex: Vertex, table: Table, record: CheckpointRecord, parent: Checkpo
     was = _said(parent).get(table.name)
     if not declared or parent is None or was is None:
         return declared
-    if table.mode is TableMode.APPEND:
+    if table.mode in (TableMode.APPEND, TableMode.OVERWRITE):
         return was | declared
     live = [
         files_of_table(table, each) for row in (record, parent) for each in row.vertices if each.vertex == vertex.id

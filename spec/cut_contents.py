@@ -17,6 +17,7 @@ from spec.pipeline import (
     AUDIT,
     JOINED,
     JOINED_TABLE,
+    NEWEST,
     ORDERS_TABLE,
     PAYMENTS_TABLE,
     TOTALS,
@@ -72,7 +73,7 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
     rows: dict[VertexId, Counter[int]] = {}
     pairs: Counter[Pair] = Counter()
     for held in in_flight(record):
-        if held.channel.edge.downstream == AUDIT:
+        if first_id(held.channel.edge.downstream) in (AUDIT, NEWEST):
             continue
         upstream = first_id(held.channel.edge.upstream)
         for segment in held.segments:

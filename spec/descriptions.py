@@ -44,6 +44,7 @@ def _of_row(record: CheckpointRecord, graph: JobGraph) -> Iterator[str]:
         found = described.get(vertex.id)
         if found is None or found.meanings != vertex.meanings:
             yield f"row {record.checkpoint} does not say what the state of {vertex.id} means"
-        keys = {table.name: table.keys for table in vertex.tables if table.mode is TableMode.UPSERT}
-        if found is not None and {each.table: each.columns for each in found.table_keys} != keys:
-            yield f"row {record.checkpoint} does not name the keys of the upsert tables of {vertex.id}"
+        named = (TableMode.UPSERT, TableMode.OVERWRITE)
+        keys = {table.name: (table.mode, table.keys) for table in vertex.tables if table.mode in named}
+        if found is not None and {each.table: (each.mode, each.columns) for each in found.table_keys} != keys:
+            yield f"row {record.checkpoint} does not name the keys or the version of the tables of {vertex.id}"

@@ -144,9 +144,9 @@ class SmallJob:
 class NamedWorld(World):
     """A warehouse in which a file's name says what wrote it."""
 
-    def write(self, folder: str, written: Written, rows: int) -> FileHandle:
+    def write(self, folder: str, written: Written, rows: int, inside: str = "") -> FileHandle:
         """Stage a file. No crashed generation can have left a file of this name, because generations differ."""
-        stem = f"{folder}/_data/{written.generation}/{written.vertex}-{written.micro_batch}"
+        stem = f"{folder}/_data/{written.generation}/{inside}{written.vertex}-{written.micro_batch}"
         path, copy = f"{stem}.parquet", 0
         while path in self.files:
             copy += 1

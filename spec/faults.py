@@ -112,6 +112,8 @@ class Scenario:
     """True if these sinks vote on each checkpoint."""
     broadcasts: bool = False
     """True if a vertex has broadcast state."""
+    overwrites: bool = False
+    """True if the pipeline has an overwrite table."""
 
     @property
     def mode(self) -> CheckpointingMode:

@@ -52,6 +52,7 @@ from spec.names import wrongly_renamed
 from spec.net import wrongly_netted
 from spec.new_tables import not_begun_empty
 from spec.outside import left_inside, wrongly_outside
+from spec.overwriting import fallen_back, not_the_newest
 from spec.politeness import impolite
 from spec.positions import wrongly_positioned
 from spec.reset import badly_moved
@@ -88,7 +89,9 @@ def _named(name: str) -> Callable[[Invariant], Invariant]:
     return register
 
 
-NEED_CONTENTS = frozenset({"broadcast-is-exact", "cut-is-exact", "state-is-exact", "cut-is-one", "cuts-hold"})
+NEED_CONTENTS = frozenset(
+    {"broadcast-is-exact", "cut-is-exact", "state-is-exact", "cut-is-one", "cuts-hold", "overwrites-show-newest"}
+)
 """Invariants that open files, and know the small pipeline of the simulator."""
 
 
@@ -363,6 +366,8 @@ INVARIANTS |= {
     "cuts-stay": dropped_cuts,
     "compaction-keeps-rows": wrongly_compacted,
     "compaction-is-committed": left_uncompacted,
+    "overwrites-show-newest": not_the_newest,
+    "overwrites-only-rise": fallen_back,
     "hooks-restored": hooks.badly_restored,
     "hook-states": hooks.wrongly_kept,
     "judgements": wrongly_judged,

@@ -76,35 +76,49 @@ class _Suites:
 
 
 def unjudged(history: History) -> Iterator[str]:
-    """Yield every file that a tick publishes in a judged append table, and that no suite accepted for its entry.
+    """Yield every file that a tick publishes in a judged table, and that no suite accepted for its entry.
 
-    A renamed table is published whole. Its files have been accepted under its old name.
+    A renamed table is published whole. Its files have been accepted under its old name. Of an overwrite table, only
+    files that its parent did not show must have been accepted.
     """
     judged: dict[Generation, frozenset[TableName]] = {}
+    shown: dict[CheckpointId, Mapping[TableName, frozenset[str]]] = {}
     suites, watched = _Suites(), _watched(history)
     for event in history.without_flow:
         match event:
             case DoorStarted(generation, graph):
-                appended = (table for table in graph.tables() if table.mode is TableMode.APPEND)
-                judged[generation] = frozenset(table.name for table in appended if table.judged)
+                judged[generation] = frozenset(table.name for table in graph.tables() if table.judged)
             case JudgementBegun(generation, vertex, checkpoint, files):
                 suites.asked[(generation, checkpoint), vertex] = files
             case JudgementTold():
                 suites.told(event)
-            case RowCommitted(record) if record.generation in watched and not at_rest(record):
-                passed = suites.passed.get((record.generation, record.checkpoint), frozenset())
-                yield from _not_let_through(record, judged, passed)
+            case RowCommitted(record):
+                shown[record.checkpoint] = {
+                    own.table: frozenset(keyed.file.path for keyed in own.files)
+                    for was in record.vertices
+                    for subtask in was.subtasks
+                    for own in subtask.ranges
+                }
+                if record.generation in watched and not at_rest(record):
+                    passed = suites.passed.get((record.generation, record.checkpoint), frozenset())
+                    yield from _not_let_through(record, judged, passed, shown.get(record.parent, {}))
             case _:
                 pass
 
 
 def _not_let_through(
-    record: CheckpointRecord, judged: Mapping[Generation, frozenset[TableName]], passed: frozenset[str]
+    record: CheckpointRecord,
+    judged: Mapping[Generation, frozenset[TableName]],
+    passed: frozenset[str],
+    shown: Mapping[TableName, frozenset[str]],
 ) -> Iterator[str]:
-    renamed = {one.now for one in record.renames if one.kind is RenameKind.TABLE}
+    renamed = {one.now: one.was for one in record.renames if one.kind is RenameKind.TABLE}
     for table in record.tables:
-        if table.table in judged.get(record.generation, ()) and table.table not in renamed:
-            for path in sorted({file.path for file in table.adds} - passed):
+        overwrites = table.mode is TableMode.OVERWRITE
+        moved = renamed.get(table.table) in shown if overwrites else table.table in renamed
+        if table.table in judged.get(record.generation, ()) and not moved:
+            new = {file.path for file in table.adds + table.files} - shown.get(table.table, frozenset())
+            for path in sorted(new - passed):
                 yield f"entry {record.checkpoint} adds {path} to {table.table}, and no suite let it through"
 
 

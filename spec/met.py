@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate import AbortCheckpoint, GateEffect, GateFact, Ignored, InputGate
+from checkpointing.graph import TableMode
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from spec.at_the_door import TAKEN
 from spec.entries_say import says_finished
@@ -62,6 +63,7 @@ PART_ENDED: Final = "a part of a source has ended, and the next one is read"
 WHOLE: Final = "an append table loses files and gets others in one publication"
 COMPACTED: Final = "small files are compacted"
 LEFT_OUT: Final = "a compaction is left out"
+OVERWRITTEN: Final = "files of an overwrite table give way to a newer version"
 _EVENTS: Final[Mapping[type[Event], str]] = {
     JudgementBroke: "a suite cannot be judged",
     SavepointDisposed: "a savepoint is disposed of",
@@ -79,6 +81,7 @@ RARE: Final = (
     WHOLE,
     COMPACTED,
     LEFT_OUT,
+    OVERWRITTEN,
     FINISHED,
     SOME_ENDED,
     PART_ENDED,
@@ -196,6 +199,8 @@ def _of_tables(events: Iterable[Event]) -> Iterator[str]:
                 yield EMPTIED
             if publication.adds and publication.removes:
                 yield WHOLE
+            if publication.mode is TableMode.OVERWRITE and shown.get(publication.table, frozenset()) - event.active:
+                yield OVERWRITTEN
             for each in publication.compactions:
                 yield COMPACTED if each.into.path in event.active else LEFT_OUT
             shown[publication.table] = event.active

@@ -15,7 +15,9 @@ from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, SplitId, TableName
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
+from checkpointing.partitions import folder_of
 from checkpointing.snapshots import RangeFiles, TaskWork
+from checkpointing.table_versions import TableVersion, VersionKind
 from spec.cut_contents import line_of, read_on
 from spec.history import ColumnMissed, DoorStarted, OrderBroken, Rows
 from spec.pipeline import (
@@ -27,6 +29,8 @@ from spec.pipeline import (
     JOINED_STATE,
     JOINED_TABLE,
     MAX_PARALLELISM,
+    NEWEST,
+    NEWEST_TABLE,
     NO_PAYMENT,
     ORDERS_TABLE,
     PAYMENTS_TABLE,
@@ -35,10 +39,12 @@ from spec.pipeline import (
     TOTALS_STATE,
     TOTALS_TABLE,
     VALUE,
+    delivery_of,
     first_id,
     key_group,
     key_of,
     rows_of,
+    site_of,
     source_rows,
     split_of,
     table_now,
@@ -70,6 +76,8 @@ class MicroBatches:
         vertex = first_id(effect.vertex)
         if vertex in (BRONZE_ORDERS, BRONZE_PAYMENTS, AUDIT):
             outputs: tuple[SubtaskOutput, ...] = (self._appended(effect, inputs.get(0, ())),)
+        elif vertex == NEWEST:
+            outputs = (self._overwritten(effect, inputs.get(0, ())),)
         elif vertex == JOINED:
             outputs = self._keyed_join(effect, inputs.get(0, ()), inputs.get(1, ()))
         else:
@@ -228,6 +236,18 @@ class MicroBatches:
         file = self._write(effect, table, rows=rows)
         return SubtaskOutput(emitted=(file,), staged=((table, file),))
 
+    def _overwritten(self, effect: RunMicroBatch, rows: Rows) -> SubtaskOutput:
+        """Write a file for each version of each partition. Two tasks share the rows."""
+        table = table_now(NEWEST_TABLE, effect.vertex)
+        files = []
+        for own in (rows[::2], rows[1::2]):
+            for site, delivery in sorted({(site_of(row), delivery_of(row)) for (row,) in own}):
+                version = TableVersion(VersionKind.NUMBER, str(delivery))
+                inside = f"{folder_of([('site', str(site))])}/{version.folder}/"
+                mine = tuple(row for row in own if (site_of(row[0]), delivery_of(row[0])) == (site, delivery))
+                files.append(self._write(effect, table, rows=mine, inside=inside))
+        return SubtaskOutput(staged=tuple((table, file) for file in files))
+
     def _state(self, effect: RunMicroBatch, index: int, own: KeyGroupRange) -> StateRows:
         found: StateRows = {}
         for keyed in effect.state[index]:
@@ -276,11 +296,17 @@ class MicroBatches:
         return RangeFiles(table, (keyed,))
 
     def _write(
-        self, effect: RunMicroBatch, table: TableName, *, rows: Rows = (), state: StateRows | None = None
+        self,
+        effect: RunMicroBatch,
+        table: TableName,
+        *,
+        rows: Rows = (),
+        state: StateRows | None = None,
+        inside: str = "",
     ) -> FileHandle:
         columns = self._columns(effect) if first_id(effect.vertex) == TOTALS else frozenset[str]()
         written = Written(Generation(effect.generation), effect.vertex, effect.micro_batch, rows, state or {}, columns)
-        return self._world.write(table, written, len(rows) or len(written.state))
+        return self._world.write(table, written, len(rows) or len(written.state), inside)
 
 
 def _work(effect: RunMicroBatch, subtasks: int) -> tuple[TaskWork, ...]:

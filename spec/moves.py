@@ -87,6 +87,8 @@ class Moves:
     """True if the job saves work shortly before a periodic barrier, as real ticks do."""
     parts: bool = False
     """True if the orders are read in parts: some splits to their end, and then the others (B4)."""
+    overwrites: bool = False
+    """True if the pipeline has an overwrite table."""
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""
@@ -152,6 +154,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         holds=_chance("held cuts", seed) < SELDOM,
         compacts=compactions.choice([0, 0, 2, 3]),
         broadcasts=_chance("broadcasts", seed) < SELDOM,
+        overwrites=_chance("overwrite tables", seed) < SOMETIMES,
     )
     moves = replace(moves, **forced)
     is_ending = moves.sources_end or moves.parts

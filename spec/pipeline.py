@@ -3,6 +3,7 @@
     orders (splits a, b) -> bronze_orders   \
                                              joined -> totals
     payments (split c)   -> bronze_payments /
+    orders -> newest, an overwrite table, in some runs
 
 A source row is one whole number, unique in the world, from which its split and its key can be told. So two
 tables' contents can be compared row by row, and the order of a split's rows can be seen anywhere downstream.
@@ -39,18 +40,26 @@ JOINED: Final = VertexId("joined")
 TOTALS: Final = VertexId("totals")
 AUDIT: Final = VertexId("audit")
 """A vertex that some releases have and others lack. It stores the orders once more."""
+NEWEST: Final = VertexId("newest")
+"""A vertex of some runs. It keeps the orders of the newest delivery to each site in an overwrite table."""
 
 ORDERS_TABLE: Final = TableName("bronze/orders")
 PAYMENTS_TABLE: Final = TableName("bronze/payments")
 JOINED_TABLE: Final = TableName("silver/joined")
 TOTALS_TABLE: Final = TableName("gold/totals")
 AUDIT_TABLE: Final = TableName("bronze/audit")
+NEWEST_TABLE: Final = TableName("silver/newest")
 JOINED_STATE: Final = table_of_state(JOB, JOINED)
 TOTALS_STATE: Final = table_of_state(JOB, TOTALS)
 
 SUMS: Final = VertexId("sums")
 RENAMED_VERTICES: Final[Mapping[VertexId, VertexId]] = MappingProxyType(
-    {PAYMENTS: VertexId("paid"), BRONZE_ORDERS: VertexId("kept_orders"), TOTALS: SUMS}
+    {
+        PAYMENTS: VertexId("paid"),
+        BRONZE_ORDERS: VertexId("kept_orders"),
+        TOTALS: SUMS,
+        NEWEST: VertexId("latest"),
+    }
 )
 """The names that a renaming release gives to vertices of the other releases. It renames their tables too."""
 
@@ -60,6 +69,7 @@ RENAMED_TABLES: Final[Mapping[TableName, TableName]] = MappingProxyType(
         TOTALS_TABLE: TableName("gold/sums"),
         TOTALS_STATE: table_of_state(JOB, SUMS),
         table_of_broadcast(JOB, TOTALS): table_of_broadcast(JOB, SUMS),
+        NEWEST_TABLE: TableName("silver/latest"),
     }
 )
 _FIRST_VERTICES: Final = {now: was for was, now in RENAMED_VERTICES.items()}
@@ -100,7 +110,7 @@ RENAMING_VALUE: Final = 2
 
 
 @cache
-def graph(
+def graph(  # noqa: PLR0913 - each is something that a run may have
     parallelism: int,
     release: int = 0,
     hooks: tuple[Hook, ...] = (),
@@ -109,15 +119,17 @@ def graph(
     audited: bool = False,
     bounded: tuple[VertexId, ...] = (),
     parted: bool = False,
+    overwrites: bool = False,
 ) -> JobGraph:
     """Return the graph of this release, with its keyed vertices at that parallelism.
 
     `orders` are the splits of the orders. `audited` says whether it has the vertex that comes and goes. `bounded` are
-    the sources that end, by their first names. `parted` says whether the orders are read in parts. A graph with master
-    hooks has source coordinators too.
+    the sources that end, by their first names. `parted` says whether the orders are read in parts. If it `overwrites`,
+    it has an overwrite table. A graph with master hooks has source coordinators too.
     """
     columns = tuple(TableColumn(name, "long") for name in RELEASES[release])
     bare = _with_orders(_graph(parallelism), orders)
+    bare = _overwriting(bare) if overwrites else bare
     bare = with_columns(_audited(bare) if audited else bare, columns)
     vertices = tuple(_value_named(vertex, renames=release == RENAMING_VALUE) for vertex in bare.vertices)
     vertices = tuple(replace(vertex, bounded=vertex.id in bounded) for vertex in vertices)
@@ -194,7 +206,8 @@ def is_renamed(record: CheckpointRecord) -> bool:
 
 def graph_of(record: CheckpointRecord) -> JobGraph:
     """Return the graph under the names of an entry."""
-    return graph(1, RENAMING if is_renamed(record) else 0)
+    overwrites = any(first_id(was.vertex) == NEWEST for was in record.vertices)
+    return graph(1, RENAMING if is_renamed(record) else 0, overwrites=overwrites)
 
 
 def with_sinks(bare: JobGraph, *, votes: bool = False) -> JobGraph:
@@ -245,6 +258,12 @@ def _with_orders(bare: JobGraph, splits: tuple[SplitId, ...]) -> JobGraph:
 def _audited(bare: JobGraph) -> JobGraph:
     audit = Vertex(AUDIT, VertexKind.STATELESS, 1, (Table(AUDIT_TABLE, TableMode.APPEND),))
     return replace(bare, vertices=(*bare.vertices, audit), edges=(*bare.edges, EdgeId(ORDERS, AUDIT)))
+
+
+def _overwriting(bare: JobGraph) -> JobGraph:
+    table = Table(NEWEST_TABLE, TableMode.OVERWRITE, ("delivery",), judged=True, partitioned_by=("site",))
+    newest = Vertex(NEWEST, VertexKind.STATELESS, 1, (table,))
+    return replace(bare, vertices=(*bare.vertices, newest), edges=(*bare.edges, EdgeId(ORDERS, NEWEST)))
 
 
 def must_audit(record: CheckpointRecord | None) -> bool:
@@ -327,6 +346,17 @@ def split_of(row: int) -> SplitId:
 def key_of(row: int) -> int:
     """Return a source row's key."""
     return (row // _STRIDE * 5 + row % _STRIDE) % KEYS
+
+
+def site_of(row: int) -> int:
+    """Return the partition of the overwrite table in which a source row lies."""
+    return row // _STRIDE % 2
+
+
+def delivery_of(row: int) -> int:
+    """Return a source row's version in the overwrite table. It rises from 8, and now and then an older one is late."""
+    place = row // _STRIDE
+    return 8 + place // 4 + place * 5 % 3
 
 
 def key_group(key: int) -> int:

@@ -237,7 +237,7 @@ class Simulation:
     def _may_meet_others(self, plan: TickPlan) -> None:
         faults = plan.faults
         if self._strikes(faults.optimize):
-            table = self._random.choice(graph(1).tables()).name
+            table = self._random.choice(graph(1, overwrites=self.moves.overwrites).tables()).name
             self._note(self._random.randint(0, 2_000), lambda: optimize(self.world, table))
         if self._strikes(faults.race):
             self._note(self._random.randint(0, 1_000), self._start_rival)

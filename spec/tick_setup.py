@@ -62,7 +62,15 @@ def _graph(
     missing = (SplitId(split) for splits in stood for split in splits if split not in plan.orders)
     known, bounded = (*plan.orders, *missing), scenario.bounded
     audits = (plan.audited and not taken(world, restored)) or must_audit(restored)
-    parted = scenario.parted
-    built = graph(plan.parallelism, release, scenario.hooks, known, audited=audits, bounded=bounded, parted=parted)
+    built = graph(
+        plan.parallelism,
+        release,
+        scenario.hooks,
+        known,
+        audited=audits,
+        bounded=bounded,
+        parted=scenario.parted,
+        overwrites=scenario.overwrites,
+    )
     built = with_broadcast(built) if scenario.broadcasts else built
     return with_sinks(built, votes=scenario.votes) if scenario.outside else built

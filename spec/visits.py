@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
+from checkpointing.graph import JobGraph
 from checkpointing.identifiers import SplitId
 from spec.at_the_door import Alive, Visitor
 from spec.cleaning import cleaning, cleaning_beside
@@ -139,10 +140,14 @@ class Visits:
         visitor.ignores_lost = self._made % 2 == 0
         return Visit(
             f"rollback to {to}",
-            rolling_back(self._world, with_broadcast(graph(1, audited=True)), to, visitor),
+            rolling_back(self._world, self._widest(), to, visitor),
             visitor,
             DIES_ROLLING_BACK,
         )
+
+    def _widest(self) -> JobGraph:
+        """Return a graph with all vertices and tables that a release may have."""
+        return with_broadcast(graph(1, audited=True, overwrites=self._moves.overwrites))
 
     def _reset(self, visitor: Visitor) -> Visit:
         move = drawn_move(self._random, self._readable)

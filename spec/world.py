@@ -103,9 +103,9 @@ class World:
 
     # -------------------------------------------------------------- files
 
-    def write(self, folder: str, written: Written, rows: int) -> FileHandle:
-        """Stage a new, immutable file."""
-        name = f"{written.vertex}-{written.micro_batch}-{len(self.files):032x}"
+    def write(self, folder: str, written: Written, rows: int, inside: str = "") -> FileHandle:
+        """Stage a new, immutable file, `inside` a folder of its generation's."""
+        name = f"{inside}{written.vertex}-{written.micro_batch}-{len(self.files):032x}"
         path = f"{folder}/_data/{written.generation}/{name}.parquet"
         self.files[path] = replace(written, at_ms=self.now_ms)
         return FileHandle(path, rows, rows * ROW_BYTES, 0)

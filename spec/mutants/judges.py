@@ -121,6 +121,14 @@ BROADCASTS = Judge(
 BROADCASTS_WITH_RELEASES = Judge(
     "simulator with broadcast state and releases", partial(_simulated, broadcasts=True, releases=True), 400
 )
+OVERWRITES = Judge(
+    "simulator with overwrite tables",
+    partial(_simulated, savepoints_max=3, rollbacks_max=1, clean_ups_max=2, overwrites=True),
+    400,
+)
+OVERWRITES_WITH_RELEASES = Judge(
+    "simulator with overwrite tables and releases", partial(_simulated, releases=True, overwrites=True), 400
+)
 SHAPES = Judge(
     "simulator with other splits and vertices",
     partial(_simulated, savepoints_max=2, rollbacks_max=1, splits=True, vertices=True),

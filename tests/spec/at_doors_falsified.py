@@ -179,8 +179,6 @@ def say_nothing_of_what_changed(history):
     return replace(history, steps=steps)
 
 
-ELSEWHERE = {"new-tables-begin-empty", "pauses", "state-in-range", "changes-said", "compacts-first"}
-"""Invariants that test modules of their own falsify."""
 FALSIFIED_AT_DOORS = {
     "ends-soon": ask_every_tick_to_stop_at_once,
     "savepoints-waited-for": give_up_a_savepoint_at_the_end,
