@@ -18,6 +18,8 @@ from spec.judgement_events import JudgementBegun, JudgementTold
 from spec.rollback import at_rest
 
 _Of = tuple[Generation, CheckpointId]
+_Files = Mapping[TableName, frozenset[str]]
+"""The paths of files by their table."""
 
 
 def _watched(history: History) -> frozenset[Generation]:
@@ -82,40 +84,50 @@ def unjudged(history: History) -> Iterator[str]:
     files that its parent did not show must have been accepted.
     """
     judged: dict[Generation, frozenset[TableName]] = {}
-    shown: dict[CheckpointId, Mapping[TableName, frozenset[str]]] = {}
+    shown: dict[CheckpointId, _Files] = {}
+    began: dict[Generation, CheckpointRecord] = {}
     suites, watched = _Suites(), _watched(history)
     for event in history.without_flow:
         match event:
-            case DoorStarted(generation, graph):
+            case DoorStarted(generation, graph, restored):
                 judged[generation] = frozenset(table.name for table in graph.tables() if table.judged)
+                if restored is not None:
+                    began[generation] = restored  # under the names of the pipeline
             case JudgementBegun(generation, vertex, checkpoint, files):
                 suites.asked[(generation, checkpoint), vertex] = files
             case JudgementTold():
                 suites.told(event)
             case RowCommitted(record):
-                shown[record.checkpoint] = {
-                    own.table: frozenset(keyed.file.path for keyed in own.files)
-                    for was in record.vertices
-                    for subtask in was.subtasks
-                    for own in subtask.ranges
-                }
+                shown[record.checkpoint] = _set_whole(record)
                 if record.generation in watched and not at_rest(record):
                     passed = suites.passed.get((record.generation, record.checkpoint), frozenset())
-                    yield from _not_let_through(record, judged, passed, shown.get(record.parent, {}))
+                    first = began.get(record.generation)
+                    is_first = first is not None and first.checkpoint == record.parent
+                    before = _set_whole(first) if first and is_first else shown.get(record.parent, {})
+                    yield from _not_let_through(record, judged, passed, before)
             case _:
                 pass
+
+
+def _set_whole(record: CheckpointRecord) -> _Files:
+    """Return the files of the tables of which an entry names all files, without those of states."""
+    return {
+        own.table: frozenset(keyed.file.path for keyed in own.files)
+        for was in record.vertices
+        for subtask in was.subtasks
+        for own in subtask.ranges
+    }
 
 
 def _not_let_through(
     record: CheckpointRecord,
     judged: Mapping[Generation, frozenset[TableName]],
     passed: frozenset[str],
-    shown: Mapping[TableName, frozenset[str]],
+    shown: _Files,
 ) -> Iterator[str]:
-    renamed = {one.now: one.was for one in record.renames if one.kind is RenameKind.TABLE}
+    renamed = {one.now for one in record.renames if one.kind is RenameKind.TABLE}
     for table in record.tables:
-        overwrites = table.mode is TableMode.OVERWRITE
-        moved = renamed.get(table.table) in shown if overwrites else table.table in renamed
+        moved = table.mode is TableMode.APPEND and table.table in renamed
         if table.table in judged.get(record.generation, ()) and not moved:
             new = {file.path for file in table.adds + table.files} - shown.get(table.table, frozenset())
             for path in sorted(new - passed):
