@@ -156,7 +156,11 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         broadcasts=_chance("broadcasts", seed) < SELDOM,
         overwrites=_chance("overwrite tables", seed) < SOMETIMES,
     )
-    moves = replace(moves, **forced)
+    return _fitting(replace(moves, **forced))
+
+
+def _fitting(moves: Moves) -> Moves:
+    """Return the moves without those that do not go together."""
     is_ending = moves.sources_end or moves.parts
     moves = replace(moves, arrivals_max=0) if is_ending else moves  # a split that has ended gets no more rows
     # a cut is read whole, by all, and the other job decides when its rows come

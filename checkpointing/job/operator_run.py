@@ -63,12 +63,18 @@ class LiveFiles:
         return next((entry.files for entry in self.ranges if entry.table == table), ())
 
     def overwrite(self, table: TableName, files: Iterable[KeyedFile]) -> tuple[KeyedFile, ...]:
-        """Add files of an overwrite table. Return those, of them and of the files before, that it does not show now."""
-        everything = (*self.of(table), *files)
+        """Add files of an overwrite table. Return those, of them and of the files before, that it does not show now.
+
+        If it shows none of them, the list stays the same object.
+        """
+        before = self.of(table)
+        everything = (*before, *files)
         now = newest(everything)
-        self._snapshot = None
-        self.ranges = (*(entry for entry in self.ranges if entry.table != table), RangeFiles(table, now))
-        return tuple(keyed for keyed in everything if keyed not in now)
+        if now != before:
+            self._snapshot = None
+            self.ranges = (*(entry for entry in self.ranges if entry.table != table), RangeFiles(table, now))
+        kept = {keyed.file.path for keyed in now}
+        return tuple(keyed for keyed in everything if keyed.file.path not in kept)
 
     def _files(self) -> Iterator[KeyedFile]:
         yield from self.state
