@@ -154,6 +154,22 @@ def test_states_can_be_kept_out_of_the_catalogue():
     assert len(shown.asset_check_keys) == len(hidden.asset_check_keys)
 
 
+def delivering(data):
+    """Return a pipeline with an overwrite table."""
+    del data
+    pipeline = Pipeline("delivering")
+    rows = pipeline.source("rows", SequenceSource({"a": 9}))
+    rows.overwrite("silver/newest", version="n", partition_by=["key"], id="newest")
+    return pipeline
+
+
+def test_an_asset_of_an_overwrite_table_says_which_rows_it_shows():
+    """It names the version column and the columns of the partitions."""
+    node = build_definitions(delivering).resolve_asset_graph().get(dg.AssetKey(["silver", "newest"]))
+    assert node.description.startswith("The rows with the greatest `n` of its `key`, written by vertex newest.")
+    assert "overwrite" == node.metadata["mode"]
+
+
 def sorting(data):
     """Return a pipeline with a function that has a table, and whose output `late` goes to a table of its own."""
     pipeline = Pipeline("sorted")

@@ -257,3 +257,14 @@ def test_explain_shows_which_output_an_input_reads(shown):
     text = shown(render_graph(plan(pipeline)))
     assert "← input 0: sort  1 channel of files" in text
     assert "← input 1: sort, output late  1 channel of files" in text
+
+
+def test_explain_says_which_rows_an_overwrite_table_shows(shown):
+    """It names the version column, and the columns of the partitions."""
+    pipeline = Pipeline("f")
+    rows = pipeline.source("rows", SequenceSource({"a": 1}, keys=1))
+    rows.overwrite("silver/whole", version="n", id="whole")
+    rows.overwrite("silver/parts", version="n", partition_by=["key"], id="parts")
+    text = shown(render_graph(plan(pipeline)))
+    assert "⇒ silver/whole  overwrite, shows the greatest n, 6 columns" in text
+    assert "⇒ silver/parts  overwrite, shows the greatest n of each partition by key, 6 columns" in text
