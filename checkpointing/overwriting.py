@@ -12,11 +12,8 @@ where micro-batches and epochs were cut. Two facts make it so:
 from collections.abc import Iterable
 
 from checkpointing.handles import KeyedFile
-from checkpointing.metadata.paths import partition_of, version_of
-from checkpointing.partitions import Value
-from checkpointing.table_versions import TableVersion
-
-_Partition = tuple[Value, ...]
+from checkpointing.metadata.paths import staged_name_in
+from checkpointing.table_versions import version_of_folder
 
 
 class NoVersionError(ValueError):
@@ -30,19 +27,21 @@ def newest(files: Iterable[KeyedFile]) -> tuple[KeyedFile, ...]:
     """
     known = {keyed.file.path: keyed for keyed in files}
     places = {path: _place(path) for path in known}
-    greatest: dict[_Partition, tuple[int, str]] = {}
+    versions: dict[str, set[str]] = {}
     for partition, version in places.values():
-        greatest[partition] = max(greatest.get(partition, version.order), version.order)
-    return tuple(
-        keyed
-        for path, keyed in known.items()
-        for partition, version in (places[path],)
-        if version.order == greatest[partition]
-    )
+        versions.setdefault(partition, set()).add(version)
+    greatest = {partition: max(found, key=_order) for partition, found in versions.items()}
+    return tuple(keyed for path, keyed in known.items() if greatest[places[path][0]] == places[path][1])
 
 
-def _place(path: str) -> tuple[_Partition, TableVersion]:
-    version = version_of(path)
-    if version is None:
+def _place(path: str) -> tuple[str, str]:
+    """Return the folder of a file's partition, and that of its version inside. Equal values have equal folders."""
+    name = staged_name_in(path)
+    if name is None or not name.version:
         raise NoVersionError(f"{path} does not lie in the folder of a version")
-    return partition_of(path), version
+    return name.partition, name.version
+
+
+def _order(folder: str) -> tuple[int, str]:
+    version = version_of_folder(folder)
+    return version.order if version is not None else (0, "")

@@ -20,7 +20,7 @@ from checkpointing.identifiers import (
     vertex_id,
 )
 from checkpointing.partitions import PARTITION, Value, values_of
-from checkpointing.table_versions import FOLDER, TableVersion, version_of_folder
+from checkpointing.table_versions import FOLDER
 
 ROOT = "_tidemark"
 """The folder under the warehouse for what belongs to jobs and not to tables."""
@@ -86,12 +86,6 @@ def partition_of(path: str) -> tuple[Value, ...]:
     """Return the partition of a staged file by its path. Empty if the file belongs to a table without partitions."""
     name = staged_name_in(path)
     return () if name is None else values_of(name.partition)
-
-
-def version_of(path: str) -> TableVersion | None:
-    """Return the version of a staged file of an overwrite table, by its path. Any other file has none."""
-    name = staged_name_in(path)
-    return None if name is None else version_of_folder(name.version)
 
 
 def laid_out_otherwise(by: Iterable[str], paths: Iterable[str]) -> str | None:

@@ -11,11 +11,17 @@ from checkpointing.job import renaming, restoring
 from checkpointing.job.drafts import Drafts
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.messages import SubtaskOutput
-from checkpointing.metadata.paths import StagedName, partition_of, version_of
+from checkpointing.metadata.paths import StagedName, staged_name_in
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from checkpointing.table_versions import TableVersion
 from spec.mutants.judges import OVERWRITES, OVERWRITES_WITH_RELEASES
 from spec.mutants.planting import Patch, mutant
+
+
+def _place(keyed: KeyedFile | FileHandle) -> tuple[str, str]:
+    name = staged_name_in(keyed.file.path if isinstance(keyed, KeyedFile) else keyed.path)
+    return (name.partition, name.version) if name is not None else ("", "")
+
 
 _Judged = tuple[tuple[TableName, tuple[FileHandle, ...]], ...]
 
@@ -29,8 +35,8 @@ def numbers_are_compared_as_texts(patch: Patch) -> None:
 def the_version_that_came_last_is_shown(patch: Patch) -> None:
     def newest(files: Iterable[KeyedFile]) -> tuple[KeyedFile, ...]:
         known = {keyed.file.path: keyed for keyed in files}
-        last = {partition_of(path): version_of(path) for path in known}
-        return tuple(keyed for path, keyed in known.items() if version_of(path) == last[partition_of(path)])
+        last = dict(map(_place, known.values()))
+        return tuple(keyed for keyed in known.values() if _place(keyed) in last.items())
 
     patch.function(overwriting, "newest", newest)
 
@@ -38,7 +44,7 @@ def the_version_that_came_last_is_shown(patch: Patch) -> None:
 @mutant("overwrites-show-newest", OVERWRITES)
 def the_greatest_version_of_the_table_counts_for_each_partition(patch: Patch) -> None:
     real = overwriting._place
-    patch.put(overwriting, "_place", lambda path: ((), real(path)[1]))
+    patch.put(overwriting, "_place", lambda path: ("", real(path)[1]))
 
 
 @mutant("overwrites-only-rise", OVERWRITES)
@@ -56,15 +62,11 @@ def a_micro_batch_replaces_the_files_of_its_own_version(patch: Patch) -> None:
 
     def overwrite(self: LiveFiles, table: TableName, files: Iterable[KeyedFile]) -> tuple[KeyedFile, ...]:
         new = tuple(files)
-        here = {(partition_of(each.file.path), version_of(each.file.path)) for each in new}
+        here = {*map(_place, new)}
         self.ranges = tuple(
             replace(
                 entry,
-                files=tuple(
-                    each
-                    for each in entry.files
-                    if (partition_of(each.file.path), version_of(each.file.path)) not in here
-                ),
+                files=tuple(each for each in entry.files if _place(each) not in here),
             )
             for entry in self.ranges
         )
@@ -100,10 +102,9 @@ def a_suite_judges_only_files_of_versions_that_are_new(patch: Patch) -> None:
     def to_judge(self: OperatorRun, parent: CheckpointRecord | None) -> _Judged:
         was = [each for each in parent.vertices if each.vertex == self.vertex.id] if parent else []
         ranges = (own for each in was for subtask in each.subtasks for own in subtask.ranges)
-        shown = {(partition_of(each.file.path), version_of(each.file.path)) for own in ranges for each in own.files}
+        shown = {_place(each) for own in ranges for each in own.files}
         found = (
-            (table, tuple(file for file in files if (partition_of(file.path), version_of(file.path)) not in shown))
-            for table, files in real(self, parent)
+            (table, tuple(file for file in files if _place(file) not in shown)) for table, files in real(self, parent)
         )
         return tuple((table, files) for table, files in found if files)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.job.operator_run import LiveFiles
-from checkpointing.metadata.paths import ProtocolPaths, StagedName, parse_staged_name, partition_of, version_of
+from checkpointing.metadata.paths import ProtocolPaths, StagedName, parse_staged_name, partition_of, staged_name_in
 from checkpointing.overwriting import NoVersionError, newest
 from checkpointing.partitions import folder_of
 from checkpointing.table_versions import TableVersion, VersionKind, version_of_folder
@@ -86,7 +86,7 @@ def test_a_file_has_a_partition_and_a_version(values, text):
     assert name == parse_staged_name(str(name))
     path = PATHS.staged_file(TABLE, Generation(1), name)
     assert (("version.text.", "x"), *values) == partition_of(path)
-    assert version == version_of(path)
+    assert version == version_of_folder(staged_name_in(path).version)
 
 
 @pytest.mark.parametrize(

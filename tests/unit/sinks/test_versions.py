@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
-from checkpointing.metadata.paths import partition_of, version_of
+from checkpointing.metadata.paths import partition_of, staged_name_in
 from checkpointing.overwriting import newest
 from jobs.operators.reports import report_from
 from jobs.operators.stateless_task import StatelessTask
@@ -106,11 +106,11 @@ def test_a_task_writes_one_file_for_each_partition(task, tmp_path):
     """It leaves out rows that the table cannot show. Null and an empty text are one partition, as everywhere."""
     report = task([("a", 9, 0), ("a", 10, 1), ("b", 3, 2), ("a", 10, 3), (None, 1, 4), ("", 2, 5)])
     found = {
-        (dict(partition_of(file.path))["city"], version_of(file.path).text): pq.read_table(tmp_path / file.path)
+        (dict(partition_of(file.path))["city"], staged_name_in(file.path).version): pq.read_table(tmp_path / file.path)
         for table, file in report.staged
         if table == TABLE
     }
-    assert {("a", "10"): [1, 3], ("b", "3"): [2], (None, "2"): [5]} == {
+    assert {("a", "version.number.10"): [1, 3], ("b", "version.number.3"): [2], (None, "version.number.2"): [5]} == {
         place: rows.column("n").to_pylist() for place, rows in found.items()
     }
     assert () == report.emitted
