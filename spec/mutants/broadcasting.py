@@ -27,6 +27,17 @@ def only_the_subtask_that_wrote_the_broadcast_state_holds_it(patch: Patch) -> No
 
 
 @mutant("broadcast-is-whole", BROADCASTS)
+def a_subtask_without_rows_keeps_the_older_broadcast_state(patch: Patch) -> None:
+    real = broadcasting.handed_to_all
+
+    def handed_to_all(tables: Sequence[Table], outputs: Sequence[SubtaskOutput]) -> tuple[SubtaskOutput, ...]:
+        given = zip(outputs, real(tables, outputs), strict=True)
+        return tuple(new if own.state or own.ranges else own for own, new in given)
+
+    patch.put(operator_run, "handed_to_all", handed_to_all)
+
+
+@mutant("broadcast-is-whole", BROADCASTS)
 def a_new_subtask_begins_without_the_broadcast_state(patch: Patch) -> None:
     real = broadcasting.restored_broadcasts
 
