@@ -31,7 +31,7 @@ def numbers_are_compared_as_texts(patch: Patch) -> None:
     patch.put(TableVersion, "order", property(lambda self: (0, self.text)))
 
 
-@mutant("overwrites-show-newest", OVERWRITES)
+@mutant("overwrites-only-rise", OVERWRITES)
 def the_version_that_came_last_is_shown(patch: Patch) -> None:
     def newest(files: Iterable[KeyedFile]) -> tuple[KeyedFile, ...]:
         known = {keyed.file.path: keyed for keyed in files}
@@ -75,7 +75,7 @@ def a_micro_batch_replaces_the_files_of_its_own_version(patch: Patch) -> None:
     patch.put(LiveFiles, "overwrite", overwrite)
 
 
-@mutant("overwrites-show-newest", OVERWRITES)
+@mutant("overwrites-only-rise", OVERWRITES)
 def a_restore_forgets_the_files_of_overwrite_tables(patch: Patch) -> None:
     def overwritten(vertex: Vertex, was: VertexRecord) -> LiveFiles:
         del vertex, was
