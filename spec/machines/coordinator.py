@@ -10,6 +10,7 @@ from checkpointing.failures import CheckpointFailureReason as Reason
 from spec.flink import messages as flink
 from spec.machines.coordinator_driver import DECLINES, CoordinatorDriver
 from spec.machines.coordinator_tasks import INTERVAL_MS, JOB, PAUSE_MS, ROUNDS_MAX, TASKS
+from spec.machines.finished_vertices import finished_agree
 from spec.machines.judging import expect, is_unwinding
 from spec.machines.statistics import statistics_agree
 
@@ -166,6 +167,8 @@ class CoordinatorMachine(CoordinatorDriver):
         expect(pending == self.model.pending(), "ends-once", f"pending {pending}, model {self.model.pending()}")
         kept = [each.id for each in self.coordinator.store.checkpoints]
         expect(kept == self.model.kept, "retention", f"kept {kept}, model {self.model.kept}")
+        for each in self.coordinator.store.checkpoints:
+            finished_agree(each, self.model)
         full = [n for n, known in self.model.checkpoints.items() if known.is_full]
         expect(not full or bool(self.commits), "no-deadlock", f"{full} wait for a commit that nobody sent")
         expect(self.fetching <= 1, "ids-rise", "two ids are being fetched")

@@ -12,7 +12,11 @@ from checkpointing.commit.fencing import Refused
 from checkpointing.commit.live_files import Lists, each_changed
 from checkpointing.commit.recovery import publications
 from checkpointing.config import CheckpointConfig
+from checkpointing.coordinator import plan
+from checkpointing.coordinator.completed import FinishedState
+from checkpointing.coordinator.plan import PlannedVertex
 from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.coordinator.task import Task
 from checkpointing.gate import aligner
 from checkpointing.gate.config import GatePolicy
 from checkpointing.gate.messages import Ignored
@@ -101,6 +105,14 @@ def only_the_first_request_that_began_nothing_counts(patch: Patch) -> None:
             real(self)
 
     patch.put(StatisticsTracker, "failed_before_pending", failed)
+
+
+@mutant("finished-vertices", COORDINATOR)
+def a_vertex_counts_as_finished_with_its_first_task(patch: Patch) -> None:
+    def state(vertex: PlannedVertex, finished: frozenset[Task]) -> FinishedState:
+        return FinishedState.RUNNING if finished.isdisjoint(vertex.tasks) else FinishedState.FULLY_FINISHED
+
+    patch.put(plan, "finished_state", state)
 
 
 # ------------------------------------------------------------------ settings

@@ -232,7 +232,7 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "the cut goes on which an abandoned entry without a cut rests": 6124,
     "an older rollback forgets the files that leave a table": 12,
     "a savepoint may call itself a checkpoint outside": 6,
-    "a reset may call itself a rollback outside": 27,
+    "a reset may call itself a rollback outside": 56,
     "a kind that is not known is a checkpoint": 16,
     "bytes that passed an unaligned gate are told as milliseconds": 9,
     "bytes that passed an unaligned gate are told as rows": 37,
@@ -276,4 +276,5 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "what was compacted before the next publication is lost": 10,
     "an entry does not need the file that it compacts into": 34,
     "a compacted file is not synced": 53,
+    "an unseen holder gets a lease of the generation before": 29,
 }

@@ -8,5 +8,13 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
     {
         "checkpointing.coordinator.scheduler:initial_delay_ms other sign: seed + 11400714819323198485"
         " -> seed - 11400714819323198485": "Another draw in the same bounds.",
+        "checkpointing.commit.live_files:_differ swapped arguments: zip_longest(lists, were, fillvalue=())"
+        " -> zip_longest(were, lists, fillvalue=())": (
+            "Only a shortcut fails: the last line compares all paths, and says the same."
+        ),
+        "checkpointing.tick.door:TickDoor.__init__ swapped arguments: Stamp(0, '') -> Stamp('', 0)": (
+            "Nobody reads this stamp: `start` replaces it before the first step."
+        ),
+        "checkpointing.tick.door:TickDoor.__init__ off by one: 0 -> 1": "As above.",
     }
 )
