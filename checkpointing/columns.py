@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,19 +33,32 @@ class TableColumn:
 
     If a column was added to a table that had rows, it has values only for what came after checkpoint `after`. Older
     rows are null there, and an aggregate has counted nothing before. 0: the column is as old as the table.
+
+    `first` is the name with which a column of an append table began, if it was renamed since. Empty: its present name.
     """
 
     name: str
     type: str
     after: CheckpointId = NO_CHECKPOINT
+    first: str = ""
+
+    @property
+    def identity(self) -> tuple[str, CheckpointId]:
+        """What a column keeps under every name: the name with which it began, and since when its values are valid."""
+        return self.first or self.name, self.after
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The columns of one table at a cut, in order."""
+    """The columns of one table at a cut, in order.
+
+    `dropped` are the names of columns that left an append table. Its files may still hold them, so these names cannot
+    come back.
+    """
 
     table: TableName
     columns: tuple[TableColumn, ...]
+    dropped: tuple[str, ...] = ()
 
 
 def columns_then(now: Collection[str], then: Collection[str], renamed: Mapping[str, str]) -> Mapping[str, str]:
@@ -55,6 +68,19 @@ def columns_then(now: Collection[str], then: Collection[str], renamed: Mapping[s
     ones.
     """
     return {new: old for new, old in renamed.items() if new in now and new not in then and old in then}
+
+
+def renamed_between(was: Iterable[TableColumn], now: Iterable[TableColumn]) -> tuple[tuple[str, str], ...]:
+    """Return the new and the old name of each column that both cuts of a table have, under different names."""
+    before = {column.identity: column.name for column in was}
+    pairs = ((column.name, before.get(column.identity, column.name)) for column in now)
+    return tuple((new, old) for new, old in pairs if new != old)
+
+
+def in_another_order(was: Iterable[TableColumn], now: Iterable[TableColumn]) -> bool:
+    """Return whether the columns that both cuts of a table have come in another order."""
+    before, after = ([column.identity for column in columns] for columns in (was, now))
+    return [each for each in before if each in after] != [each for each in after if each in before]
 
 
 def is_delta_type(text: str) -> bool:

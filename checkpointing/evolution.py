@@ -7,6 +7,10 @@ list of changes. A tick refuses the first change that the old data cannot serve.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
+
+NOT_WRITTEN: Final = "no longer written"
+"""What a column is now that an append table keeps and the pipeline does not have."""
 
 
 class ChangeKind(Enum):
@@ -69,11 +73,15 @@ def with_hints(found: Sequence[Change], saying: Callable[[str, str], str | None]
     new = [change for change in found if change.was is None]
 
     def hinted(change: Change) -> Change:
-        alike = (saying(change.column, one.column) for one in new if change.now is None and one.now == change.was)
+        alike = (saying(change.column, one.column) for one in new if _goes(change) and one.now == change.was)
         hint = next((f"{change.becomes}; if it has a new name, say {said}" for said in alike if said), None)
         return change if hint is None else replace(change, becomes=hint)
 
     return tuple(hinted(change) for change in found)
+
+
+def _goes(change: Change) -> bool:
+    return change.now is None or change.now == NOT_WRITTEN
 
 
 def verdict(found: Sequence[Change]) -> Compatibility:

@@ -60,6 +60,10 @@ class Table:
     """True if it has an outside sink, which gets the rows that each checkpoint adds, or shows an upsert table."""
     partitioned_by: tuple[str, ...] = ()
     """The columns by which the table is laid out. Each of its files has rows of one partition only."""
+    drops: tuple[str, ...] = ()
+    """The columns that the pipeline takes out of an append table."""
+    in_order: bool = False
+    """Whether an append table's columns come in the pipeline's order. Those of other tables always do."""
     votes: bool = False
     """True if this sink commits in two phases. Then it can decline a checkpoint before the commit point."""
     broadcast: bool = False

@@ -428,7 +428,8 @@ class Publication:
 
     APPEND: `adds` enter the log, and for a rollback `removes` leave it. UPSERT, STATE: the active files become exactly
     `files`. In the same commit the table gets `columns` and loses those in `leaving`. Columns that others have added
-    stay. Without `columns` all stay as they are. `renamed` has the new and the old name of each renamed column.
+    stay. Without `columns` all stay as they are. `renamed` has the new and the old name of each renamed column. Of an
+    append table, each file that has the old name alone is written again. `in_order`: the columns get this order.
     `no_others`: the table lost entries, so `leaving` may lack columns that it must lose. It then keeps `columns` alone.
     """
 
@@ -440,6 +441,11 @@ class Publication:
     columns: tuple[TableColumn, ...] = ()
     leaving: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+    in_order: bool = False
+    rolls_back: bool = False
+    """True if columns may get narrower types, those of an older cut. No file of the table has a wider one."""
+    generation: Generation | None = None
+    """That of the entry. Files that are written again belong to it. None: nothing is written again."""
     no_others: bool = False
     outside: bool = False
     """True if it goes to the table's outside sink. Then the table's log shows it already."""

@@ -29,12 +29,21 @@ def column_renames(vertex: Vertex, restored: CheckpointRecord) -> ColumnRenames:
 
 
 def renamed_columns(
-    kind: ChangeKind, thing: str, now: Collection[str], then: Collection[str], renames: ColumnRenames
+    kind: ChangeKind,
+    thing: str,
+    now: Collection[str],
+    then: Collection[str],
+    renames: ColumnRenames,
+    *,
+    becomes: str = "",
 ) -> Iterator[Change]:
-    """Yield each renamed column of a state or table that has the columns `then`, and each refused rename."""
-    due = columns_then(now, then, renames.now)
+    """Yield each renamed column of a state or table that has the columns `then`, and each refused rename.
+
+    `becomes` says what a rename means, if there is more to say than that the column keeps its values.
+    """
+    due, becomes = columns_then(now, then, renames.now), becomes or "renamed, with its values"
     for new, old in due.items():
-        yield Change(kind=kind, thing=thing, column=new, was=old, now=new, becomes="renamed, with its values")
+        yield Change(kind=kind, thing=thing, column=new, was=old, now=new, becomes=becomes)
     dropped = [name for name in then if name not in now and name not in due.values()]
     for new, old in renames.now.items():
         refused = ""
@@ -61,10 +70,10 @@ def renamed_columns(
 
 
 def unrenamable(thing: str, now: Collection[str], then: Collection[str], renames: ColumnRenames) -> Iterator[Change]:
-    """Yield each renamed column of an append table that has the columns `then`. All of them are refused."""
+    """Yield each renamed column of an overwrite table that has the columns `then`. All of them are refused."""
     for new, old in columns_then(now, then, renames.now).items():
         refused = (
-            f"an append table keeps its files, which have the name {old}, and its readers find columns by name. Keep "
+            f"an overwrite table keeps its files, which have the name {old}, and its readers find columns by name. Keep "
             f"the name {old}. Or leave out the rename: then {new} is a new column beside {old}, and state of that name "
             "begins empty. Or write a table of another name, and leave this one behind with --allow-non-restored-state"
         )

@@ -8,7 +8,7 @@ its columns, their order and their types stay. Types are written as Spark and De
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -26,6 +26,14 @@ WIDER: Final[Mapping[str, frozenset[str]]] = {
     "date": frozenset({"timestamp_ntz"}),
 }
 """What Delta's type widening allows. A date does not become a `timestamp`, since that would depend on a time zone."""
+
+_READ_FROM: Final[Mapping[str, frozenset[str]]] = {
+    "byte": frozenset({"short", "integer", "long"}),
+    "short": frozenset({"integer", "long"}),
+    "integer": frozenset({"long"}),
+    "float": frozenset({"double"}),
+}
+"""The part of `WIDER` that readers follow by themselves."""
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 _DIGITS: Final[Mapping[str, int]] = {"byte": 10, "short": 10, "integer": 10, "long": 20}
@@ -145,22 +153,43 @@ def _another_id(otherwise: str) -> str:
 
 def is_wider(was: ColumnType, now: ColumnType) -> bool:
     """Return whether every value of `was` is also a value of `now`, perhaps with nulls for new fields."""
+    return _all_inside(was, now, lambda old, new: new in WIDER.get(old, ()) or _is_wider_decimal(old, new))
+
+
+def reads_narrower(was: ColumnType, now: ColumnType) -> bool:
+    """Return whether a table may say `now` while its files still have `was`, so that they need not be written again.
+
+    Spark, delta-rs, Polars and DuckDB were tried. All of them read such files right, also with filters. For the other
+    types of `is_wider` Polars refuses the file.
+    """
+    return _all_inside(was, now, lambda old, new: new in _READ_FROM.get(old, ()) or _has_more_digits(old, new))
+
+
+def _all_inside(was: ColumnType, now: ColumnType, fits: Callable[[str, str], bool]) -> bool:
+    """Return whether all plain types in `was` fit those in `now`. Structs may have new fields, and lose some."""
     if was == now:
         return True
     if isinstance(was, str) and isinstance(now, str):
-        return now in WIDER.get(was, ()) or _is_wider_decimal(was, now)
+        return fits(was, now)
     if isinstance(was, str) or isinstance(now, str) or was["type"] != now["type"]:
         return False
     match was["type"]:
         case "struct":
             old = {field["name"]: field["type"] for field in was["fields"]}
-            return all(is_wider(old.get(field["name"], field["type"]), field["type"]) for field in now["fields"])
+            pairs = ((old.get(field["name"], field["type"]), field["type"]) for field in now["fields"])
+            return all(_all_inside(before, after, fits) for before, after in pairs)
         case "array":
-            return is_wider(was["elementType"], now["elementType"])
+            return _all_inside(was["elementType"], now["elementType"], fits)
         case "map":
-            return bool(was["keyType"] == now["keyType"]) and is_wider(was["valueType"], now["valueType"])
+            return bool(was["keyType"] == now["keyType"]) and _all_inside(was["valueType"], now["valueType"], fits)
         case _:
             return False
+
+
+def _has_more_digits(was: str, now: str) -> bool:
+    """Return whether both are decimals with the same number of digits behind the point, and `now` has more before."""
+    old, new = _DECIMAL.fullmatch(was), _DECIMAL.fullmatch(now)
+    return old is not None and new is not None and old[2] == new[2] and int(old[1]) < int(new[1])
 
 
 def _is_wider_decimal(was: str, now: str) -> bool:

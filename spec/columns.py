@@ -59,9 +59,10 @@ def _others(
 def wrongly_said(history: History) -> Iterator[str]:
     """Yield every entry whose columns do not follow from its parent's and from what its pipeline declares.
 
-    An append or overwrite table has all columns of both. Another table has the declared ones, but as long as a file of
-    the parent's cut is live it has the parent's. A new column counts since the parent, and a renamed one since the old
-    one. A rollback has its parent's columns.
+    An append or overwrite table has all columns of both, but those that the pipeline drops from an append table, and
+    renamed ones under their new names. The names of dropped columns are remembered, and no new column takes one of
+    them. Another table has the declared columns, but as long as a file of the parent's cut is live it has the parent's.
+    A new column counts since the parent, and a renamed one since the old one. A rollback has its parent's columns.
     """
     rows: dict[CheckpointId, CheckpointRecord] = {}
     graphs: dict[Generation, JobGraph] = {}
@@ -96,6 +97,8 @@ def _undue(graph: JobGraph, record: CheckpointRecord, parent: CheckpointRecord |
             if due and now.get(table.name) != due:
                 have = sorted(now.get(table.name, ()))
                 yield f"row {record.checkpoint} says {have} of {table.name}, due are {sorted(due)}"
+            if table.mode is TableMode.APPEND:
+                yield from _badly_dropped(vertex, table, record, parent)
             for name in due - before.get(table.name, due):
                 was = vertex.columns_renamed_from.get(name, name)
                 if since.get((table.name, name)) != long.get((table.name, was), record.parent):
@@ -112,12 +115,40 @@ def _due(vertex: Vertex, table: Table, record: CheckpointRecord, parent: Checkpo
     was = _said(parent).get(table.name)
     if not declared or parent is None or was is None:
         return declared
-    if table.mode in (TableMode.APPEND, TableMode.OVERWRITE):
+    if table.mode is TableMode.OVERWRITE:
         return was | declared
+    if table.mode is TableMode.APPEND:
+        return (was - _called_now(vertex, was, declared) - {*table.drops}) | declared
     live = [
         files_of_table(table, each) for row in (record, parent) for each in row.vertices if each.vertex == vertex.id
     ]
     return was if len(live) == 2 and live[0] & live[1] else declared  # noqa: PLR2004 - of both rows
+
+
+def _called_now(vertex: Vertex, was: Names, declared: Names) -> Names:
+    """Return the old names of the columns that are renamed now."""
+    return frozenset(
+        old for new, old in vertex.columns_renamed_from.items() if new in declared - was and old in was - declared
+    )
+
+
+def _badly_dropped(
+    vertex: Vertex, table: Table, record: CheckpointRecord, parent: CheckpointRecord | None
+) -> Iterator[str]:
+    """Yield each dropped column whose name is forgotten, or that a new column takes."""
+    was, now = _said(parent).get(table.name, frozenset()), _said(record).get(table.name, frozenset())
+    renamed = _called_now(vertex, was, frozenset(column.name for column in table.columns))
+    due = _dropped(parent).get(table.name, frozenset()) | (was - now - renamed)
+    kept = _dropped(record).get(table.name, frozenset())
+    if kept != due:
+        yield f"row {record.checkpoint} says that {sorted(kept)} left {table.name}, and those were {sorted(due)}"
+    for name in (now - was) & _dropped(parent).get(table.name, frozenset()):
+        yield f"row {record.checkpoint}: column {name} of {table.name} has the name of a dropped one"
+
+
+def _dropped(record: CheckpointRecord | None) -> Mapping[TableName, Names]:
+    columns = record.columns if record is not None else ()
+    return {each.table: frozenset(each.dropped) for each in columns}
 
 
 def _said(record: CheckpointRecord | None) -> Mapping[TableName, Names]:

@@ -19,6 +19,10 @@ _FIRST: Final = {"rollback": 3, "reset": 3}
 """The first format that knew a kind, if it was not format 1."""
 _SUBTASKS: Final = ("task_ms", "sync_ms", "rows_in", "rows_out", "bytes_out", "checkpointed_bytes")
 _LATER: Final[tuple[tuple[int, str, object], ...]] = (
+    (6, "columns.dropped", []),
+    (6, "columns.columns.first", ""),
+    (6, "tables.renamed", []),
+    (6, "tables.in_order", False),
     (3, "abandoned", False),
     (3, "tables.removes", []),
     (4, "tables.leaving", []),

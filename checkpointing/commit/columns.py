@@ -4,33 +4,48 @@ The columns are decided when the entry is composed, and shown when it is publish
 in the same Delta commit as its files. So nobody sees a column of an epoch that was not committed, and a rollback brings
 the old columns back.
 
-An append or overwrite table keeps every column that it ever had, because its files stay as they were written. An upsert
-or state table has the columns that the pipeline declares, but only when no file from before the change is left.
-Otherwise a file might have a column that the table lacks, or a dropped column might come back with old values. The
-subtasks write their ranges again the first time that their vertex runs. So the columns change with the first checkpoint
-after that.
+An append table keeps its columns, because its files stay as they were written (`appended_columns`), and so does an
+overwrite table. An upsert or state table has the columns that the pipeline declares, but only when no file from before
+the change is left. Otherwise a file might have a column that the table lacks, or a dropped column might come back with
+old values. The subtasks write their ranges again the first time that their vertex runs. So the columns change with the
+first checkpoint after that.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from operator import eq
+from typing import Final
 
-from checkpointing.columns import TableColumn, TableColumns, columns_then
+from checkpointing.columns import TableColumn, TableColumns, columns_then, renamed_between
+from checkpointing.commit.appended_columns import (
+    appended_columns,
+    dropped_now,
+    held_in_files,
+    unknown_drop,
+)
 from checkpointing.commit.live_files import live_files
-from checkpointing.evolution import Change, ChangeKind, with_hints
+from checkpointing.evolution import NOT_WRITTEN, Change, ChangeKind, with_hints
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from checkpointing.renamed_columns import column_renames, renamed_columns, unrenamable
-from checkpointing.state_evolution import is_wider, parsed, shown
+from checkpointing.state_evolution import is_wider, parsed, reads_narrower, shown
 from checkpointing.state_meaning import PROCESS
 
 Columns = tuple[TableColumn, ...]
+Pairs = tuple[tuple[str, str], ...]
+"""The new and the old name of columns."""
 
 
 def columns_of(record: CheckpointRecord | None) -> Mapping[TableName, Columns]:
     """Return the columns of each table at an entry's cut. Tables whose columns the entry does not list are left out."""
-    return {each.table: each.columns for each in record.columns} if record is not None else {}
+    return {name: each.columns for name, each in listed(record).items()}
+
+
+def listed(record: CheckpointRecord | None) -> Mapping[TableName, TableColumns]:
+    """Return what an entry lists of the columns of each table."""
+    return {each.table: each for each in record.columns} if record is not None else {}
 
 
 def columns_at(
@@ -38,21 +53,24 @@ def columns_at(
 ) -> tuple[TableColumns, ...]:
     """Return the columns of every table of the graph at the cut of these vertices, which continues from `parent`."""
     return tuple(
-        TableColumns(table.name, _now(table, vertices[vertex.id], parent, vertex.columns_renamed_from))
+        _now(table, vertices[vertex.id], parent, vertex.columns_renamed_from)
         for vertex in graph.operators()
         for table in vertex.tables
         if table.columns
     )
 
 
-def _now(table: Table, vertex: VertexRecord, parent: CheckpointRecord | None, renamed: Mapping[str, str]) -> Columns:
-    was = columns_of(parent).get(table.name)
+def _now(
+    table: Table, vertex: VertexRecord, parent: CheckpointRecord | None, renamed: Mapping[str, str]
+) -> TableColumns:
+    was = listed(parent).get(table.name)
     if parent is None or was is None:
-        return table.columns
-    declared = _dated(table.columns, was, parent.checkpoint, renamed)
+        return TableColumns(table.name, table.columns)
     if table.mode.keeps_files:
-        return (*was, *(column for column in declared if column.name not in {each.name for each in was}))
-    return was if declared == was or _is_from_before(table, vertex, parent) else declared
+        return appended_columns(table, was, parent.checkpoint, renamed if table.mode is TableMode.APPEND else {})
+    declared = _dated(table.columns, was.columns, parent.checkpoint, renamed)
+    stays = differ(was.columns, declared) and _is_from_before(table, vertex, parent)
+    return was if stays else TableColumns(table.name, declared)
 
 
 def _dated(declared: Columns, was: Columns, parent: CheckpointId, renamed: Mapping[str, str]) -> Columns:
@@ -97,6 +115,32 @@ def leaving_back(
     return tuple(dict.fromkeys((*leaving(shown, then), *still)))
 
 
+def renamed_back(
+    shown: Columns | None, then: Columns | None, pending: CheckpointRecord | None, table: TableName
+) -> tuple[tuple[str, str], ...]:
+    """Return the columns of an append table that get their names of `then` back by a rollback: new and old name.
+
+    The rollback may leave a committed entry behind that renames too (`leaving_back`).
+    """
+    waiting = columns_of(pending).get(table, ())
+    pairs = (*renamed_between(shown or (), then or ()), *renamed_between(waiting, then or ()))
+    return tuple(dict.fromkeys(pairs))
+
+
+def due_renames_of_columns(graph: JobGraph, restored: CheckpointRecord | None) -> Mapping[TableName, Pairs]:
+    """Return, for each append table, the columns that the next checkpoint renames: new and old name."""
+    before = columns_of(restored)
+    return {
+        table.name: pairs
+        for vertex in graph.vertices
+        for table in vertex.tables
+        if table.mode is TableMode.APPEND and table.name in before
+        for names in ([column.name for column in table.columns],)
+        for was in ([column.name for column in before[table.name]],)
+        if (pairs := tuple(columns_then(names, was, vertex.columns_renamed_from).items()))
+    }
+
+
 def differ(was: Columns | None, now: Columns | None) -> bool:
     """Return whether names or types differ between two cuts. A cut that lists no columns changes none."""
     if was is None or now is None:
@@ -104,13 +148,31 @@ def differ(was: Columns | None, now: Columns | None) -> bool:
     return {(column.name, column.type) for column in was} != {(column.name, column.type) for column in now}
 
 
+def _refused_by_sink(table: Table, then: Mapping[str, str], make: Callable[..., Change]) -> Iterator[Change]:
+    """Yield each rename of a table with a sink. Nobody renames the columns of the sink's target."""
+    for new, old in then.items() if table.outside else ():
+        refused = (
+            f"the target of the table's sink has the name {old}. Keep this name, or take the sink away, rename the "
+            "column in the target yourself, and give the table its sink back after the next checkpoint"
+        )
+        yield make(column=new, was=old, now=new, refused=refused)
+
+
+_REWRITTEN: Final = "renamed, with its values. The table's files are written again once"
+_FITTING: Final = {TableMode.APPEND: reads_narrower, TableMode.UPSERT: is_wider}
+"""Says of each kind of table which wider types a column may get. Those of other tables keep their types."""
+_READ_WIDER: Final = "widened. The files keep the narrower type, and readers convert it"
+_UNSEEN: Final = "dropped. Readers no longer see it, and its name cannot be used again in this table"
+
+
 def table_changes(graph: JobGraph, restored: CheckpointRecord) -> tuple[Change, ...]:
     """Return how the columns of output tables change from a restored cut to what the graph declares.
 
-    An append or overwrite table keeps its files, so its columns keep their types. The files of an upsert table are
-    written anew, so its columns may become wider. `state_evolution` judges a state's columns, together with its vertex.
+    An append table keeps its files, so its columns may become wider only as far as readers convert old values. An
+    overwrite table's columns keep their types. The files of an upsert table are written anew. `state_evolution` judges
+    a state's columns, together with its vertex.
     """
-    before = columns_of(restored)
+    before = listed(restored)
     return tuple(
         change
         for vertex in graph.vertices
@@ -127,33 +189,71 @@ def _hint(vertex: Vertex, table: Table) -> Callable[[str, str], str | None]:
 
     The state of an aggregate has the same columns with their meaning, so the hint is given there.
     """
-    may_be = table.mode is TableMode.UPSERT and all(one.function == PROCESS for one in vertex.meanings)
-    return lambda old, new: f"columns_renamed_from={{{new!r}: {old!r}}}" if may_be else None
+    may_be = table.mode is not TableMode.OVERWRITE and all(one.function == PROCESS for one in vertex.meanings)
+    of_vertex = bool(vertex.meanings) or table.mode is TableMode.UPSERT
+
+    def hint(old: str, new: str) -> str | None:
+        said = f"{{{new!r}: {old!r}}}"
+        named = f"columns_renamed_from={said}" if of_vertex else f"change_columns(renamed_from={said})"
+        return named if may_be else None
+
+    return hint
 
 
-def _changes(vertex: Vertex, table: Table, was: Columns, restored: CheckpointRecord) -> Iterator[Change]:
-    old, names = {column.name: column for column in was}, [column.name for column in table.columns]
+def _changes(vertex: Vertex, table: Table, was: TableColumns, restored: CheckpointRecord) -> Iterator[Change]:
+    old, names = {column.name: column for column in was.columns}, [column.name for column in table.columns]
     kind, thing, renames = ChangeKind.TABLE_SCHEMA, f"table {table.name}", column_renames(vertex, restored)
-    if table.mode.keeps_files:
+    appended, make = table.mode is TableMode.APPEND, partial(Change, kind=kind, thing=thing)
+    if table.mode is TableMode.OVERWRITE:
         yield from unrenamable(thing, names, old, renames)
     else:
-        yield from renamed_columns(kind, thing, names, old, renames)
-    then, make = columns_then(names, old, renames.now), partial(Change, kind=kind, thing=thing)
+        yield from renamed_columns(kind, thing, names, old, renames, becomes=_REWRITTEN if appended else "")
+    then = columns_then(names, old, renames.now)
+    if appended:
+        yield from _refused_names(table, was, then, make)
+        yield from _refused_by_sink(table, then, make)
     for column in table.columns:
         known, now = old.pop(then.get(column.name, column.name), None), _shown(column)
         if known is None:
             since = f"holds only what comes after checkpoint {restored.checkpoint}"
             yield make(column=column.name, was=None, now=now, becomes=since)
         elif known.type != column.type:
-            wider = table.mode is TableMode.UPSERT and is_wider(parsed(known.type), parsed(column.type))
+            fits = _FITTING.get(table.mode, eq)
+            wider = fits(parsed(known.type), parsed(column.type)) and column.name not in table.partitioned_by
+            becomes = _READ_WIDER if appended else "widened"
             refused = "" if wider else f"change it back to {_shown(known)}, or give the column another name"
-            yield make(column=column.name, was=_shown(known), now=now, becomes="widened", refused=refused)
+            yield make(column=column.name, was=_shown(known), now=_shown(column), becomes=becomes, refused=refused)
+    drops = dropped_now(table, was) if table.mode.keeps_files else tuple(old)
     for gone in old.values():
-        if table.mode.keeps_files:
+        if gone.name not in drops:
             stays = "stays, null in new rows"
-            yield make(column=gone.name, was=_shown(gone), now="no longer written", becomes=stays)
+            stays += f". change_columns(drop=[{gone.name!r}]) takes it out of the table" if appended else ""
+            yield make(column=gone.name, was=_shown(gone), now=NOT_WRITTEN, becomes=stays)
         else:
-            yield make(column=gone.name, was=_shown(gone), now=None, becomes="dropped")
+            yield make(column=gone.name, was=_shown(gone), now=None, becomes=_UNSEEN if appended else "dropped")
+
+
+def _refused_names(
+    table: Table, was: TableColumns, then: Mapping[str, str], make: Callable[..., Change]
+) -> Iterator[Change]:
+    """Yield each new name that would show values of a dropped column, and a drop of a column that never was."""
+    there = {column.name for column in was.columns}
+    for column in table.columns:
+        if column.name not in there and held_in_files(column.name, was):
+            refused = (
+                "the table had a column of this name, which was dropped. Its files still hold the old values, which "
+                "would come back. Take another name"
+            )
+            was_called = then.get(column.name, "gone")
+            yield make(column=column.name, was=was_called, now=_shown(column), refused=refused)
+    unclear = unknown_drop(table, was)
+    if unclear is not None:
+        name, stays = unclear
+        refused = (
+            f"change_columns drops it, and the table has no such column. If you mean {stays}, which the pipeline does "
+            "not write any more, name that. Otherwise leave it out"
+        )
+        yield make(column=name, was="unknown", now="dropped", refused=refused)
 
 
 def _shown(column: TableColumn) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from checkpointing.columns import TableColumns
+from checkpointing.columns import TableColumn, TableColumns, in_another_order, renamed_between
 from checkpointing.commit.columns import columns_of, differ, leaving
 from checkpointing.commit.live_files import Lists, changed_files, each_once, live_files
 from checkpointing.graph import JobGraph, Table, TableMode
@@ -36,6 +36,8 @@ class Renamed:
     planned_on: CheckpointId | None = None
     """The checkpoint that the log of an append table showed then."""
 
+
+_Columns = tuple[TableColumn, ...]
 
 NONE_RENAMED: Final[Mapping[TableName, Renamed]] = MappingProxyType({})
 
@@ -66,15 +68,26 @@ def net_tables(
                 kept = {column.name for column in new or ()}
                 gone = tuple(name for name in first.columns if name not in kept)
                 whole = _net(table, (*first.files, *files), gone, versions.get(table.name, 0))
-                planned = {"removes": first.removes, "planned_on": first.planned_on}
-                records.append(whole.model_copy(update=planned))
+                planned: dict[str, object] = {"removes": first.removes, "planned_on": first.planned_on}
+                records.append(whole.model_copy(update=planned | _of_columns(table, old, new)))
                 continue
             changed = _changed(table, vertices[vertex.id], before.get(vertex.id), parent)
-            if changed is None and differ(old, new):
+            of_columns = _of_columns(table, old, new)
+            if changed is None and (differ(old, new) or of_columns):
                 changed = _net_files(table, vertices[vertex.id], parent)
             if changed is not None:
-                records.append(_net(table, changed, leaving(old, new), versions.get(table.name, 0)))
+                record = _net(table, changed, leaving(old, new), versions.get(table.name, 0))
+                records.append(record.model_copy(update=of_columns))
     return tuple(records)
+
+
+def _of_columns(table: Table, was: _Columns | None, now: _Columns | None) -> dict[str, object]:
+    """Return the fields of a table's record that say which columns are renamed, and whether they are reordered."""
+    if was is None or now is None:
+        return {}
+    renamed = renamed_between(was, now) if table.mode is TableMode.APPEND else ()
+    said = {"renamed": renamed, "in_order": in_another_order(was, now)}
+    return {name: value for name, value in said.items() if value}
 
 
 def with_compactions(

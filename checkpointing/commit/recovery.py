@@ -13,10 +13,10 @@ from checkpointing.channel_items import SourceSlice
 from checkpointing.columns import columns_then
 from checkpointing.commit.columns import columns_of
 from checkpointing.commit.fencing import HolderObserved, MayClaim, Refused, decide_claim, newest_checkpoint
-from checkpointing.graph import Vertex
+from checkpointing.graph import TableMode, Vertex
 from checkpointing.identifiers import CheckpointId, VertexId, split_id
 from checkpointing.messages import NotifyComplete, Publication
-from checkpointing.metadata.record import CheckpointRecord, RenameKind, Row, TableRecord
+from checkpointing.metadata.record import CheckpointRecord, RenameKind, Row, RowKind, TableRecord
 
 _NOWHERE: Final = ""
 """No position. It cannot be a real one, because a source writes its positions as JSON."""
@@ -131,6 +131,7 @@ def publication_of(record: CheckpointRecord, table: TableRecord) -> Publication:
     """Return what publishing an entry means for one of its tables."""
     columns = columns_of(record).get(table.table, ())
     former = {one.now: one.was for one in record.renames if one.kind is RenameKind.COLUMN}
+    now_called = tuple(columns_then([column.name for column in columns], table.leaving, former).items())
     return Publication(
         table=table.table,
         mode=table.mode,
@@ -140,5 +141,8 @@ def publication_of(record: CheckpointRecord, table: TableRecord) -> Publication:
         compactions=table.compactions,
         columns=columns,
         leaving=table.leaving,
-        renamed=tuple(columns_then([column.name for column in columns], table.leaving, former).items()),
+        renamed=table.renamed if table.mode is TableMode.APPEND else now_called,
+        in_order=table.in_order,
+        generation=record.generation,
+        rolls_back=record.kind is RowKind.ROLLBACK,
     )

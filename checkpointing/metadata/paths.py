@@ -35,6 +35,8 @@ _STAGED_FILE = re.compile(
     rf"(?:(?P<version>{FOLDER})/)?"
     r"(?P<vertex>[a-z][a-z0-9_]{0,62})-(?P<micro_batch>[0-9]+)-(?P<unique>[0-9a-f-]{32,36})\.parquet"
 )
+_FOREIGN_FILE = re.compile(rf"(?:{PARTITION}/)*others-[0-9a-f]{{32}}\.parquet")
+"""A file with the rows of another writer's file, which Tidemark wrote again."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 """The beginning of a path that is a URL of its own, and so lies in no table's folder."""
 
@@ -44,6 +46,7 @@ _MANIFEST = re.compile(rf"[0-9a-f]{{64}}{re.escape(_MANIFEST_SUFFIX)}")
 PART_BYTES_MAX = 255
 
 _GENERATION = re.compile(r"[1-9][0-9]*")
+_FOLDERS = re.compile(rf"(?:.*?/)??((?:{PARTITION}/)*)[^/]+")
 _STAGED_PATH = re.compile(rf"(?P<folder>.+)/{STAGED}/{_GENERATION.pattern}/(?P<name>{_STAGED_FILE.pattern})")
 
 
@@ -74,6 +77,11 @@ def parse_staged_name(name: str) -> StagedName | None:
         return None
     vertex, micro_batch, unique = VertexId(found["vertex"]), int(found["micro_batch"]), found["unique"]
     return StagedName(vertex, micro_batch, unique, found["partition"] or "", found["version"] or "")
+
+
+def is_foreign_name(name: str) -> bool:
+    """Return whether a file's path in its generation's folder says that its rows are another writer's."""
+    return _FOREIGN_FILE.fullmatch(name) is not None
 
 
 def staged_name_in(path: str) -> StagedName | None:
@@ -250,6 +258,16 @@ class ProtocolPaths:
     def staged_file(self, table: TableName, generation: Generation, name: StagedName) -> str:
         """Return the path of one staged file."""
         return f"{self.staged_folder(table, generation)}/{name}"
+
+    def foreign_file(self, table: TableName, generation: Generation, was: str, unique: str) -> str:
+        """Return the path under which a generation writes the rows of another writer's file again, which `was` there.
+
+        No micro-batch gives such a path, so the rows still count as the other writer's. `unique` has 32 hex digits. The
+        file stays in the folder of its partition, from which some readers take the values.
+        """
+        found = _FOLDERS.fullmatch(was)
+        folders = found[1] if found is not None else ""
+        return f"{self.staged_folder(table, generation)}/{folders}others-{unique}.parquet"
 
     def transaction_id(self, table: TableName) -> str:
         """Return the application id under which a table's log says which checkpoint the table shows."""

@@ -147,6 +147,13 @@ class TableRecord(_Persisted):
 
     None: nothing was decided by the table's log, or the entry is older than this field.
     """
+    renamed: tuple[tuple[str, str], ...] = ()
+    """The new and the old name of each renamed column of an append table.
+
+    Publishing the entry writes each file again that the table shows and that has the old name alone.
+    """
+    in_order: bool = False
+    """Whether publishing the entry puts the table's columns in the entry's order. Otherwise new ones come last."""
     compactions: tuple[FileCompaction, ...] = ()
     """Files of an append table that change places with others of the same rows, if the table still shows those."""
     of_snapshots: bool = False

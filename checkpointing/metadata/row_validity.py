@@ -194,6 +194,7 @@ class _Judge:
         each_valid("files", table.files, _staged_for(table.table, inline=table.mode is TableMode.STATE))
         each_valid("removes", table.removes, _staged_for(table.table))
         each_valid("compactions", table.compactions, _compacted_in(table))
+        each_valid("renamed", [name for pair in table.renamed for name in pair], _column_name)
 
     def _rename(self, rename: Rename) -> None:
         judges = {RenameKind.VERTEX: vertex_id, RenameKind.TABLE: self._paths.known_table}
@@ -208,6 +209,7 @@ class _Judge:
         self._table_name(columns.table)
         all_differ("columns", [column.name for column in columns.columns])
         each_valid("columns", columns.columns, _column)
+        each_valid("dropped", columns.dropped, _column_name)
 
     def _table_name(self, table: TableName) -> None:
         if table not in self._known:
@@ -309,10 +311,16 @@ def _is_object(text: str) -> bool:
 # ------------------------------------------------------------------ what a cut says of itself
 
 
+def _column_name(name: str) -> None:
+    valid_name("", column_name, name)
+
+
 def _column(column: TableColumn) -> None:
     """Check a column. Its name may be any that a user's table has. Every engine reads its type."""
     valid_numbers(column, "after")
     valid_name("name", column_name, column.name)
+    if column.first:
+        valid_name("first", column_name, column.first)
     if len(column.type) > STATS_MAX or not is_delta_type(column.type):
         raise InvalidFieldError("type", f"{column.type[:200]!r} is no type of a Delta table")
 

@@ -15,7 +15,14 @@ from deltalake import DeltaTable
 
 from checkpointing.commit.cleanup import CleanupFacts, CleanUpLook, ListedFile, TableSeen, readable_cuts, standing
 from checkpointing.identifiers import Generation, TableName
-from checkpointing.metadata.paths import STAGED, is_data_file, is_manifest_name, parse_generation, parse_staged_name
+from checkpointing.metadata.paths import (
+    STAGED,
+    is_data_file,
+    is_foreign_name,
+    is_manifest_name,
+    parse_generation,
+    parse_staged_name,
+)
 from jobs.cleanup.looks import read_looks
 from jobs.cleanup.table_history import TableHistory, read_history
 from jobs.cleanup.tables import HeldLogs, JobTable, job_tables
@@ -142,7 +149,7 @@ def _staged(warehouse: Warehouse, table: TableName) -> Iterator[ListedFile]:
 
 
 def _is_ours(name: str) -> bool:
-    return parse_staged_name(name) is not None or is_manifest_name(name)
+    return parse_staged_name(name) is not None or is_foreign_name(name) or is_manifest_name(name)
 
 
 def _found(

@@ -15,6 +15,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.runtime.listener import (
+    ColumnsRenamed,
     InputLooked,
     JarsFetching,
     MicroBatchRan,
@@ -27,7 +28,15 @@ from jobs.runtime.listener import (
     TickListener,
 )
 from jobs.runtime.listener import Progress as Work
-from jobs.showing.progress import CheckpointLine, Tally, checkpoint_line, failure_line, state_line, warnings
+from jobs.showing.progress import (
+    CheckpointLine,
+    Tally,
+    checkpoint_line,
+    failure_line,
+    renaming_line,
+    state_line,
+    warnings,
+)
 from jobs.showing.quantities import count, plural, seconds, size
 
 Clock = Callable[[], float]
@@ -102,6 +111,8 @@ class PlainDisplay(TickListener):
                 self.doing(f"Spark started in {seconds(progress.duration_ms)}")
             case StateLoaded():
                 self.say(state_line(progress.uses))
+            case ColumnsRenamed():
+                self.doing(renaming_line(progress))
             case RowsRead():
                 self.tally.read(progress.rows)
             case Restarting():

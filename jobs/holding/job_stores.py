@@ -9,9 +9,10 @@ from typing import Final, assert_never
 
 import pyarrow as pa
 
+from checkpointing.columns import TableColumns
 from checkpointing.commit.behind import Cuts, Standing
 from checkpointing.commit.cleanup import needed_cuts, readable_cuts
-from checkpointing.commit.columns import columns_of
+from checkpointing.commit.columns import Pairs, listed
 from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.durability import entries_to_sync, files_to_sync
 from checkpointing.commit.fencing import HolderObserved, newest_claim, rival_of
@@ -49,6 +50,7 @@ from jobs.stores.standing import observe_standing
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
 
+NO_PAIRS: Final[Mapping[TableName, Pairs]] = MappingProxyType({})
 NOTHING_SAID_OF_ANY: Final[Mapping[TableName, Description]] = MappingProxyType({})
 
 
@@ -167,21 +169,25 @@ class JobStores:
         *,
         unsettled: Collection[TableName] = (),
         renamed: Collection[TableName] = (),
+        columns_renamed: Mapping[TableName, Pairs] = NO_PAIRS,
         says: Mapping[TableName, Description] = NOTHING_SAID_OF_ANY,
     ) -> None:
         """Create the missing output tables, and compare the others with the newest entry; raise TableMismatchError.
 
         `says` is what the pipeline says of its tables, in comments and properties.
         The columns of two kinds of tables are not compared: `unsettled` ones are not published yet as the entry says,
-        and `renamed` ones are not published yet under their new names.
+        and `renamed` ones are not published yet under their new names. `columns_renamed` has the new and the old names
+        of columns that the next checkpoint renames.
         """
-        columns = columns_of(newest)
+        known = listed(newest)
         modes = {each.table: each.mode for each in newest.tables} if newest is not None else {}
 
         def ensure(table: Table) -> None:
             name = table.name
             settled, was_renamed = name not in unsettled, name in renamed
-            shows = Shows(columns.get(name, ()), settled=settled, renamed=was_renamed, mode=modes.get(name))
+            each = known.get(name, TableColumns(name, ()))
+            due = columns_renamed.get(name, ())
+            shows = Shows(each.columns, settled, was_renamed, modes.get(name), each.dropped, due)
             with self._lock(name):
                 said = says.get(name, NOTHING_SAID)
                 self._outputs.ensure(name, schemas[name], table.mode, shows, said, table.partitioned_by)
@@ -218,6 +224,13 @@ class JobStores:
                 if again:
                     self._durability.sync_entries(entries_to_sync({publication.table: answer.version}, {}))
             return answer
+
+    def rename_files(
+        self, table: TableName, renamed: Pairs, generation: Generation, told: Callable[[int, int], None]
+    ) -> None:
+        """Write a table's files again under new names of columns; see `Publisher.rename_files`."""
+        with self._lock(table):
+            self._publisher.rename_files(table, renamed, generation, told)
 
     def standing(
         self,

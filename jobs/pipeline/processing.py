@@ -72,7 +72,7 @@ def process_vertex(
         function,
         keyed,
         renamed_from=former_id(renamed_from),
-        columns_renamed_from=former_columns(where, keys, _own(keys, state, output), rows.renamed),
+        columns_renamed_from=_former_columns(where, keys, rows),
         outputs=outputs,
         broadcast=broadcast,
     )
@@ -116,6 +116,20 @@ def _require_columns_of_output(where: str, schema: StructType) -> None:
     if not getattr(schema, "fields", ()):
         raise InvalidPipelineError(f"{where}: give its columns as a StructType with at least one field, not {schema!r}")
     require_unique(where, schema.names)
+
+
+def _former_columns(where: str, keys: Sequence[str], rows: Rows) -> Mapping[str, str]:
+    """Return the old names of columns of state, output and named outputs. Each has columns of its own.
+
+    Raises InvalidNameError, InvalidPipelineError for a rename that can mean nothing in one of them.
+    """
+    own = _own(keys, rows.state, rows.output)
+    named = {column for schema in rows.outputs.values() for column in schema.names}
+    former_columns(where, keys, own, {new: old for new, old in rows.renamed.items() if new in own or new not in named})
+    for name, schema in rows.outputs.items():
+        its = {new: old for new, old in rows.renamed.items() if new in schema.names}
+        former_columns(f"{where}, output {name!r}", (), schema.names, its)
+    return dict(rows.renamed)
 
 
 def _own(keys: Sequence[str], *schemas: StructType) -> tuple[str, ...]:

@@ -16,16 +16,17 @@ from jobs.operators.aggregate import output_schema
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.spec import FAILED, Chain
 from jobs.pipeline.aggregates import AggregateColumn, hashes, named_aggregates
+from jobs.pipeline.changed_columns import NOTHING, changed_columns
 from jobs.pipeline.columns import ALL, require_columns, require_keys, require_keys_alike, require_unique
 from jobs.pipeline.declarations import Declarations
-from jobs.pipeline.direct import unkept_keyed_vertex, unkept_union, with_table
+from jobs.pipeline.direct import unkept_keyed_vertex, unkept_union, with_append_table, with_table
 from jobs.pipeline.enriching import enrich_vertex
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_columns, former_id, former_table, require_id_of_its_own
 from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, process_vertex
 from jobs.pipeline.quality import good_rows, require_judgeable, row_rules, suite_of
 from jobs.pipeline.steps import dropped, selected, with_column
-from jobs.pipeline.tables import NOTHING, append_table, description_of, overwrite_table, upsert_table
+from jobs.pipeline.tables import append_table, description_of, overwrite_table, upsert_table, with_changed_columns
 from jobs.pipeline.unions import union_vertex
 from jobs.pipeline.updates import changes_taken, require_append_only
 from jobs.pipeline.vertices import (
@@ -188,6 +189,21 @@ class Stream:
         self.declarations.amend(replace(vertex, table=replace(table, says=says)))
         return self
 
+    def change_columns(
+        self, *, renamed_from: Mapping[str, str] = NOTHING, drop: Sequence[str] = (), reorder: bool = False
+    ) -> "Stream":
+        """Rename, drop or reorder columns that the append table has from before. Must follow `table` or `check_rows`.
+
+        `renamed_from` are old names by the new ones: these columns keep their values, and the next checkpoint writes
+        the table's files again. The columns of `drop` leave the table. With `reorder` the columns come in the order of
+        the rows. A quarantine of the same vertex changes alike. Leave the declaration in the code: once the change has
+        happened, it has no effect. Raises InvalidNameError, InvalidPipelineError for a change that can mean nothing.
+        """
+        vertex, told = with_append_table(self.declarations.vertex(self.origin), len(self.steps), self.named)
+        changed = changed_columns(told, vertex.rows, renamed_from, drop, in_order=reorder)
+        self.declarations.amend(with_changed_columns(vertex, changed))
+        return self
+
     # -------------------------------------------------------------- quality
 
     def check_rows(
@@ -326,7 +342,7 @@ class KeyedStream:
         A function that holds rows back also needs `end_of_input` (see `EndsInput`), which a drain calls.
         `outputs` are the columns of further outputs by name: see `Stream.output`.
         `renamed_from` is the id that the vertex had before: it keeps its state. `columns_renamed_from` are old names by
-        the new ones, of columns of the state and of the upsert table: they keep their values.
+        the new ones, of columns of the state, of the table and of named outputs: they keep their values.
         """
         rows = Rows(state, output, columns_renamed_from, outputs)
         vertex = process_vertex((self.as_input(),), id, function, rows, renamed_from)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import replace
 from typing import Final
 
 from pyspark.sql.types import (
@@ -21,14 +21,21 @@ from pyspark.sql.types import (
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, table_name
 from jobs.operators.named_outputs import OUTPUT
+from jobs.pipeline.changed_columns import NOTHING, ChangedColumns
 from jobs.pipeline.columns import require_columns, require_keys, require_unique
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_table, require_no_key
-from jobs.pipeline.vertices import KeyedVertex, OutputTable, former_names_of_columns, keys_of_rows
+from jobs.pipeline.vertices import (
+    AggregateVertex,
+    KeyedVertex,
+    OutputTable,
+    ProcessVertex,
+    StagedVertex,
+    former_names_of_columns,
+    keys_of_rows,
+)
 from jobs.sinks.description import Description
 from jobs.sinks.port import Sink, UpsertSink
-
-NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 _PARTITIONING: Final = (BooleanType, ByteType, DateType, IntegerType, LongType, ShortType, StringType)
 """The types of columns by which a table can be laid out."""
@@ -57,6 +64,28 @@ def append_table(
     """Return an append table of these rows. Raises InvalidNameError, InvalidPipelineError."""
     by, was = _partition_columns(name, rows, partition_by), former_table(renamed_from)
     return OutputTable(table_name(name), TableMode.APPEND, renamed_from=was, sink=sink, partitioned_by=by)
+
+
+def with_changed_columns(vertex: StagedVertex | KeyedVertex, changed: ChangedColumns) -> StagedVertex | KeyedVertex:
+    """Return the vertex with what is said of the columns of its append tables.
+
+    Raises InvalidPipelineError for a renamed column by which the table is laid out, or that the vertex names itself.
+    """
+    table = vertex.table
+    if isinstance(vertex, AggregateVertex | ProcessVertex):
+        for new, old in changed.renamed_from.items():
+            process = f"process(..., columns_renamed_from={{{new!r}: {old!r}}})"
+            place = f"{new}=count(renamed_from={old!r})" if isinstance(vertex, AggregateVertex) else process
+            raise InvalidPipelineError(
+                f"change_columns: vertex {vertex.id} names the column {new!r} itself, so give its old name there: "
+                f"{place}"
+            )
+    if table is not None:
+        _partition_columns(table.name, vertex.rows, table.partitioned_by, changed.renamed_from)
+        return replace(vertex, table=replace(table, changed=changed))
+    if isinstance(vertex, StagedVertex) and vertex.check is not None:
+        return replace(vertex, check=replace(vertex.check, changed=changed))
+    raise InvalidPipelineError(f"change_columns: vertex {vertex.id} writes no table")
 
 
 def upsert_table(

@@ -14,6 +14,7 @@ from jobs.operators.functions import KeyedFunction
 from jobs.operators.join import JoinType
 from jobs.operators.spec import Chain, RowRule
 from jobs.operators.top_rows import TopRows
+from jobs.pipeline.changed_columns import UNCHANGED, ChangedColumns
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.quality.expectation import Suite
 from jobs.sinks.description import NOTHING_SAID, Description
@@ -58,6 +59,8 @@ class OutputTable:
     """The comments and properties that the table gets."""
     partitioned_by: tuple[str, ...] = ()
     """The columns by which the table is laid out."""
+    changed: ChangedColumns = UNCHANGED
+    """What becomes of columns that an append table has from before."""
 
     def __post_init__(self) -> None:
         """Raise InvalidPipelineError for something that is no sink, or if the table is renamed too.
@@ -82,6 +85,8 @@ class RowCheck:
     quarantine: TableName
     renamed_from: TableName | None = None
     """What the quarantine was called before."""
+    changed: ChangedColumns = UNCHANGED
+    """What becomes of columns that the quarantine has from before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +223,20 @@ def named_outputs_of(vertex: Declared) -> Mapping[str, StructType]:
 
 
 def former_names_of_columns(vertex: Declared) -> Mapping[str, str]:
-    """Return the old names of a vertex's renamed columns, by the new ones."""
-    return vertex.columns_renamed_from if isinstance(vertex, AggregateVertex | ProcessVertex) else {}
+    """Return the old names of a vertex's renamed columns, by the new ones: its own and those of its tables."""
+    own = vertex.columns_renamed_from if isinstance(vertex, AggregateVertex | ProcessVertex) else {}
+    return dict(own) | {new: old for each in changes_of_tables(vertex) for new, old in each.renamed_from.items()}
+
+
+def changes_of_tables(vertex: Declared) -> Iterator[ChangedColumns]:
+    """Yield what a vertex says of the columns that its tables have from before.
+
+    All its append tables get the same rows, so it says the same of all of them.
+    """
+    if not isinstance(vertex, SourceVertex) and vertex.table is not None:
+        yield vertex.table.changed
+    if isinstance(vertex, StagedVertex) and vertex.check is not None:
+        yield vertex.check.changed
 
 
 def tables_of(vertex: Declared) -> Iterator[tuple[TableName, TableName | None]]:

@@ -15,7 +15,16 @@ from jobs.operators.schemas import arrow_schema, delta_columns
 from jobs.operators.spec import KeyedSpec, StagedTable, VertexPlan
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.pipeline import Pipeline
-from jobs.pipeline.vertices import Declared, OutputTable, SourceVertex, inputs_of, named_outputs_of, tables_of
+from jobs.pipeline.vertices import (
+    Declared,
+    OutputTable,
+    SourceVertex,
+    changes_of_tables,
+    former_names_of_columns,
+    inputs_of,
+    named_outputs_of,
+    tables_of,
+)
 from jobs.planner.changelogs import Changelogs, changelogs, keyed_changelogs
 from jobs.planner.job_plan import JobPlan
 from jobs.planner.staging import stage_shared_sources
@@ -153,6 +162,8 @@ def _graph_vertex(
         return replace(bare, coordinated=keeps_state(source))
     spec = plans[vertex.id].spec
     written, called = _output_tables(plans[vertex.id]), dict(tables_of(vertex))
+    drops = tuple(dict.fromkeys(name for each in changes_of_tables(vertex) for name in each.drops))
+    in_order = any(each.in_order for each in changes_of_tables(vertex))
     sinks = {vertex.table.name: vertex.table.sink} if vertex.table is not None and vertex.table.sink else {}
     outputs = tuple(
         Table(
@@ -164,6 +175,8 @@ def _graph_vertex(
             renamed_from=called.get(table.name),
             outside=table.name in sinks,
             partitioned_by=table.partitioned_by,
+            drops=drops,
+            in_order=in_order,
             votes=_votes(sinks.get(table.name)),
         )
         for table in written
@@ -184,7 +197,9 @@ def _graph_vertex(
             outputs_read=_outputs_read(vertex),
         )
     read = _outputs_read(vertex)
-    return Vertex(vertex.id, VertexKind.STATELESS, 1, outputs, renamed_from=before, outputs_read=read)
+    renamed = former_names_of_columns(vertex)
+    bare = Vertex(vertex.id, VertexKind.STATELESS, 1, outputs, renamed_from=before, outputs_read=read)
+    return replace(bare, columns_renamed_from=renamed)
 
 
 def _broadcast_table(job: JobName, spec: KeyedSpec) -> Iterator[Table]:

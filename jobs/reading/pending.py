@@ -82,6 +82,8 @@ class PendingCut:
         names = self._columns(table)
         net = self._net(table)
         before = self._parent.polars(table) if self._parent and table in self._parent.tables else None
+        if before is not None and net is not None:
+            before = before.rename({old: new for new, old in net.renamed})
         if net is None:
             return before.select(names) if before is not None else pl.LazyFrame(schema=names)
         own = self._of_files(table, (*net.adds, *net.files))

@@ -97,7 +97,7 @@ def _of_rows_in_flight(plan: JobPlan, restored: CheckpointRecord, root: Root) ->
             continue
         reads = plan.vertices[edge.downstream].inputs[edge.input]
         files, now = _files_of_output(restored, edge.upstream, segment, reads), reads.schema.names
-        above = _renamed_above(plan.graph, edge.downstream)
+        above = _renamed_up_to(plan.graph, edge.downstream)
         for footer in schemas_of(str(root), files) if above else ():
             for new, old in columns_then(now, footer.names if footer is not None else (), above).items():
                 refused = (
@@ -119,12 +119,12 @@ def _files_of_output(
     return tuple(file for own in of_input if isinstance(own, StagedSegment) for file in own.files)
 
 
-def _renamed_above(graph: JobGraph, vertex: VertexId) -> dict[str, str]:
-    """Return the old names, by the new ones, of columns that vertices upstream of this one rename."""
+def _renamed_up_to(graph: JobGraph, vertex: VertexId) -> dict[str, str]:
+    """Return the old names, by the new ones, of columns that this vertex and those upstream of it rename."""
     found: dict[str, str] = {}
     for edge in graph.upstream(vertex):
-        found |= _renamed_above(graph, edge.upstream) | dict(graph.vertex(edge.upstream).columns_renamed_from)
-    return found
+        found |= _renamed_up_to(graph, edge.upstream)
+    return found | dict(graph.vertex(vertex).columns_renamed_from)
 
 
 def _rewriting(planned: VertexPlan, outdated: frozenset[str] | None) -> VertexPlan:
@@ -171,7 +171,7 @@ def _migrations(plan: JobPlan, restored: CheckpointRecord, root: Root) -> Iterat
         spec = specs[was.vertex]
         if isinstance(spec, KeyedSpec):
             vertex = plan.graph.vertex(was.vertex)
-            renames = column_renames(vertex, restored), _renamed_above(plan.graph, vertex.id)
+            renames = column_renames(vertex, restored), _renamed_up_to(plan.graph, vertex.id)
             migration = _with_broadcast(_migration(spec, was, schemas, *renames), spec, was, schemas)
             if migration.changes or migration.meanings != spec.meanings:
                 yield was.vertex, migration

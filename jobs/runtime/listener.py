@@ -148,6 +148,15 @@ class StateLoaded:
     uses: CopyUses
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnsRenamed:
+    """The tick writes an append table's files again under new names of columns. `done` of `total` bytes are written."""
+
+    table: TableName
+    done: int
+    total: int
+
+
 Progress = (
     JarsFetching
     | SparkStarting
@@ -160,6 +169,7 @@ Progress = (
     | NoticeFailed
     | InputLooked
     | StateLoaded
+    | ColumnsRenamed
 )
 
 

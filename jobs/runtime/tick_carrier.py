@@ -6,6 +6,7 @@ from typing import Final
 from uuid import uuid4
 
 from checkpointing.commit.at_rest import Stamp
+from checkpointing.commit.columns import due_renames_of_columns
 from checkpointing.commit.fencing import Refused
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.coordinator.restart import strategy_of
@@ -39,6 +40,7 @@ from jobs.pipeline import InvalidPipelineError
 from jobs.planner import JobPlan
 from jobs.recovery.carrier import Carrier, refusal
 from jobs.recovery.renaming import RenameFailedError, link_renamed
+from jobs.recovery.renaming_columns import rename_columns
 from jobs.runtime.beginning import Beginning
 from jobs.runtime.cleaning import clean_up_after_tick, is_cleanup_due
 from jobs.runtime.driver import Clock, Inbox
@@ -46,6 +48,7 @@ from jobs.runtime.engine import Engine
 from jobs.runtime.input_look import look_at_input
 from jobs.runtime.job_run import JobRun
 from jobs.runtime.listener import (
+    ColumnsRenamed,
     InputLooked,
     Narrator,
     Recovery,
@@ -195,6 +198,7 @@ class TickCarrier(Carrier):
             renaming.record,
             unsettled=unsettled,
             renamed=renamed,
+            columns_renamed=due_renames_of_columns(self.plan.graph, renaming.record),
             says=self.plan.descriptions,
         )
 
@@ -231,9 +235,18 @@ class TickCarrier(Carrier):
         return self.job(work).ended(self._engine, self._attempt_inbox, self._clock, settings.trace, settings.drain_ms)
 
     def job(self, work: Work) -> JobRun:
-        """Link the files of renamed tables, and return the job that this attempt runs."""
+        """Link the files of renamed tables, write those with renamed columns, and return this attempt's job."""
         linked = link_renamed(self.stores, self.plan, self._beginning.renaming, work.claim.generation, self.boundary)
         self._beginning.plan = linked.plan
+        renamed = due_renames_of_columns(self.plan.graph, linked.record)
+        there = {table: pairs for table, pairs in renamed.items() if table not in linked.renamed}
+        rename_columns(
+            self.stores,
+            there,
+            work.claim.generation,
+            lambda *progress: self._listener.progress(ColumnsRenamed(*progress)),
+            self.boundary,
+        )
         return JobRun(
             linked=linked,
             work=work,

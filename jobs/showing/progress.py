@@ -5,8 +5,16 @@ from dataclasses import dataclass, field
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.runtime.listener import InputLooked, MicroBatchHeldBack, MicroBatchSlow, NoticeFailed, Progress, Restarting
-from jobs.showing.quantities import count, plural, seconds
+from jobs.runtime.listener import (
+    ColumnsRenamed,
+    InputLooked,
+    MicroBatchHeldBack,
+    MicroBatchSlow,
+    NoticeFailed,
+    Progress,
+    Restarting,
+)
+from jobs.showing.quantities import count, plural, seconds, size
 from jobs.state.worker_copy import CopyUses
 from jobs.user_code import own_lines, sentence_of
 
@@ -103,6 +111,12 @@ def state_line(uses: CopyUses) -> str:
     found, loads = uses.hits + uses.behind, uses.hits + uses.behind + uses.misses
     behind = f", {count(uses.behind)} of them without the newest files" if uses.behind else ""
     return f"state: {count(found)} of {plural(loads, 'load')} found a copy in the worker's memory{behind}"
+
+
+def renaming_line(event: ColumnsRenamed) -> str:
+    """Return the line about a table whose files are written again under new names of columns."""
+    share = f"{size(event.done)} of {size(event.total)}"
+    return f"{event.table}: {share} are written again under the new names of its columns"
 
 
 def failure_line(checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> str:

@@ -105,10 +105,13 @@ class StagedFiles:
             _place(self.root, handle.path, content)
         return handle
 
-    def write_parts(self, table: TableName, parts: Iterator[pa.Table], schema: pa.Schema, *, folder: str) -> FileHandle:
+    def write_parts(
+        self, table: TableName, parts: Iterator[pa.Table], schema: pa.Schema, *, folder: str, path: str = ""
+    ) -> FileHandle:
         """Write rows to one file in the folder of their partition, each part as a row group, and return its handle.
 
-        Only one part and the file's bytes are in memory. Raises as `write` does, and what `parts` raises.
+        The file gets this `path`, or a staged file's. Only one part and the file's bytes are in memory. Raises as
+        `write` does, and what `parts` raises.
         """
         by = tuple(column for column, _ in values_of(folder))
         statistics, sink, rows = FileStatistics(by), pa.BufferOutputStream(), 0
@@ -118,7 +121,7 @@ class StagedFiles:
                 statistics.add(part)
                 rows += part.num_rows
         content = sink.getvalue()
-        path = self._path(table, folder)
+        path = path or self._path(table, folder)
         handle = FileHandle(path, rows, content.size, zlib.crc32(content), statistics.json())
         _place(self.root, path, content)
         return handle

@@ -6,7 +6,7 @@ mistakes Tidemark's own change for a foreign one. The log says which version bro
 """
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema
 
 from checkpointing.columns import TableColumn
+from checkpointing.commit.appended_columns import is_one_of
 from checkpointing.commit.columns import differ
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName
@@ -62,13 +63,16 @@ class Shows:
 
     The table is not `settled` while that entry waits to be published, for the first time or again. Then it may lack
     some of the columns. It is `renamed` while no entry has the table under its present name. Then it gets these columns
-    with its first rows.
+    with its first rows. Files may hold values of `dropped` columns. `due` are the new and the old name of each column
+    that the next checkpoint renames.
     """
 
     columns: Columns = ()
     settled: bool = True
     renamed: bool = False
     mode: TableMode | None = None
+    dropped: tuple[str, ...] = ()
+    due: tuple[tuple[str, str], ...] = ()
 
 
 NOTHING_YET: Final = Shows()
@@ -155,7 +159,7 @@ class OutputTables:
         known = self._expected.get(table)
         if known is None or not columns:
             return
-        shows = replace(known.shows, columns=columns, settled=True, renamed=False)
+        shows = replace(known.shows, columns=columns, settled=True, renamed=False, due=())
         if known.shows != shows:
             self._expect(table, replace(known, shows=shows))
 
@@ -193,7 +197,8 @@ class OutputTables:
         expected, folder = self._expected[table], str(self._tables.log(table).folder)
         shape = shape_of(known.loaded)
         found = [*problems_of(shape, _due(expected, shape), expected.mode, folder, expected.partitioned_by)]
-        found += _vectors(known, expected.mode, folder)
+        found += _vectors(known, expected, folder)
+        found += _taken_names(shape, expected.shows, folder)
         if not found:
             self._sound_at[table] = known.version()
         return tuple(f"table {table} {each.what}{_since(known.loaded, each)}: {each.way_out}" for each in found)
@@ -269,8 +274,23 @@ def _column(field: Field) -> Column:
     return Column(field.name, type_of(field), field.nullable, ", ".join(rules))
 
 
-def _vectors(known: KnownTable, mode: TableMode, folder: str) -> list[Problem]:
-    if mode is TableMode.APPEND:
+def _taken_names(shape: TableShape, shows: Shows, folder: str) -> Iterator[Problem]:
+    """Yield each column of others that has the new name of a column, or the name of a dropped one."""
+    ours = {column.name for column in shows.columns}
+    for column in shape.columns:
+        restore = f"run RESTORE TABLE delta.`{folder}` TO VERSION AS OF the one before the column came"
+        if column.name in ours or not shows.settled:
+            continue
+        if column.name in {new for new, _ in shows.due}:
+            what = f"has a column {column.name} of somebody else, and the pipeline gives this name to another column"
+            yield Problem(what, column.name, f"{restore}, or take another name")
+        elif is_one_of(column.name, shows.dropped):
+            what = f"has a dropped column {column.name} again, added by somebody else, and shows its old values"
+            yield Problem(what, column.name, restore)
+
+
+def _vectors(known: KnownTable, expected: _Expected, folder: str) -> list[Problem]:
+    if expected.mode is TableMode.APPEND and not expected.shows.due:
         return []
     marked = known.with_deletion_vectors()
     if not marked:

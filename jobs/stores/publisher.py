@@ -9,6 +9,7 @@ into other files.
 """
 
 from base64 import b64decode
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import takewhile
@@ -26,6 +27,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from checkpointing.metadata.paths import laid_out_otherwise, partition_of, relative_to_table
+from checkpointing.state_evolution import parsed, reads_narrower
 from jobs.storage.folder import Folder, link_to
 from jobs.storage.together import together
 from jobs.stores import maintenance
@@ -35,6 +37,8 @@ from jobs.stores.known_table import Action, KnownTable
 from jobs.stores.log_entries import LogEntry, newest_entries
 from jobs.stores.lost_files import not_removable
 from jobs.stores.output_tables import first_problem
+from jobs.stores.renamed_files import Renamed
+from jobs.stores.renaming_actions import CannotRenameError, RenamingActions
 from jobs.stores.soundness import misfit
 from jobs.stores.table_columns import next_schema, told, type_of
 from jobs.stores.table_rules import advice, purge, refused_for_good
@@ -71,6 +75,17 @@ class Publisher:
         """Publish for the warehouse's job."""
         self._warehouse = warehouse
         self._tables = tables
+        self._renamed = RenamingActions(warehouse)
+
+    def rename_files(
+        self, table: TableName, renamed: Renamed, generation: Generation, told: Callable[[int, int], None]
+    ) -> None:
+        """Write the table's files again under new names of columns, so that `generation` publishes them fast.
+
+        `told` hears how many of how many bytes are done. Nothing is published. Raises what delta-rs raises if the table
+        cannot be read, BothNamesError, OSError and ArrowException.
+        """
+        self._renamed.prepare(self._tables.log(table).current(), table, renamed, generation, told)
 
     def publish(
         self,
@@ -141,7 +156,8 @@ class Publisher:
         leaving = publication.leaving
         if publication.no_others:
             leaving = tuple(field.name for field in table.loaded.schema().fields)
-        schema = next_schema(table.loaded, publication.columns, leaving)
+        renamed, in_order = dict(publication.renamed), publication.in_order
+        schema = next_schema(table.loaded, publication.columns, leaving, renamed, in_order=in_order)
         if schema is not None:
             self._must_be_writable(table, request, actions)
             _must_keep_types(table, request)
@@ -162,7 +178,10 @@ class Publisher:
             case TableMode.APPEND:
                 new = [file for file in publication.adds if file.path not in table.files]
                 adds = self._adds(table, request, new)
-                return [*self._takes_out(table, request), *adds, *self._compactions(table, request)], ""
+                changes = [*self._takes_out(table, request), *adds]
+                if publication.renamed:
+                    return self._under_new_names(table, request, changes), ""
+                return [*changes, *self._compactions(table, request)], ""
             case TableMode.UPSERT | TableMode.OVERWRITE | TableMode.STATE:
                 new, gone = changes_at(publication, table.version(), table.files)
                 adds = self._adds(table, request, new)
@@ -210,6 +229,16 @@ class Publisher:
             raise _CannotPublishError(f"table {request.table}: {why_not}")
         now_ms = self._warehouse.now_ms()
         return [remove(path, now_ms) for path in sorted(wanted - table.without(wanted))]
+
+    def _under_new_names(self, table: KnownTable, request: _Request, actions: list[Action]) -> list[Action]:
+        """Return the actions, changed so that no file which the table shows then has an old name of a column.
+
+        Compactions are left out, because they would bring such files.
+        """
+        try:
+            return self._renamed.changed(table, request.publication, actions)
+        except CannotRenameError as error:
+            raise _CannotPublishError(f"table {request.table}: {error}") from error
 
     def _compactions(self, table: KnownTable, request: _Request) -> list[Action]:
         """Return the actions of the compactions that the table allows. One whose file is damaged is left out."""
@@ -290,12 +319,15 @@ class Publisher:
 
 
 def _must_keep_types(table: KnownTable, request: _Request) -> None:
-    """Refuse a foreign column that has the name of a new column, if the table keeps the files that it has."""
-    if not request.publication.mode.keeps_files:
+    """Refuse a foreign column that has the name of a new column and another type, if the table keeps its files.
+
+    A rollback gives widened columns their types back.
+    """
+    if not request.publication.mode.keeps_files or request.publication.rolls_back:
         return
     there = {field.name: type_of(field) for field in table.loaded.schema().fields}
     for column in request.publication.columns:
-        if there.get(column.name, column.type) != column.type:
+        if not reads_narrower(parsed(there.get(column.name, column.type)), parsed(column.type)):
             raise _CannotPublishError(
                 f"table {request.table} has column {column.name} as {there[column.name]}, and checkpoint "
                 f"{request.checkpoint} has it as {column.type}: somebody else added it meanwhile; take it back with "

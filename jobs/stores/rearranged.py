@@ -113,12 +113,12 @@ def _logged(warehouse: Warehouse, name: TableName, merges: list[_Merge]) -> Mapp
 
 
 def _again(path: str, logged: Mapping[str, Any], at_ms: int) -> Action:
-    partition = _values(logged.get("partition") or {})
+    partition = values_of_log(logged)
     return add(path, logged["size_bytes"], logged_statistics(logged), at_ms, partition, data_change=False)
 
 
-def _values(partition: Mapping[str, object]) -> Iterator[tuple[str, str | None]]:
-    """Yield the values of partition columns as a log writes them."""
-    for column, value in partition.items():
+def values_of_log(logged: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
+    """Yield a file's values of partition columns as a log writes them. `logged` is what delta-rs says of the file."""
+    for column, value in (logged.get("partition") or {}).items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         yield column, None if value is None else text

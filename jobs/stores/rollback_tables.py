@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from checkpointing.commit.columns import columns_of, leaving_back
+from checkpointing.columns import in_another_order
+from checkpointing.commit.columns import Columns, columns_of, leaving_back, renamed_back
 from checkpointing.commit.net import keyed_tables
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
@@ -20,12 +22,13 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.metadata.paths import is_state_table, laid_out_otherwise, relative_to_table
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.sinks.statistics import logged_statistics
+from jobs.storage.parquet import parquet_of
 from jobs.stores.cuts import Cut
 from jobs.stores.known_table import paths_with_deletion_vectors
 from jobs.stores.lost_files import is_ours, lost_files, marked, merged
 from jobs.stores.output_tables import first_problem
 from jobs.stores.rearranged import Undo, to_undo
-from jobs.stores.table_columns import columns_of_schema
+from jobs.stores.table_columns import columns_of_schema, declared_columns
 from jobs.stores.table_rules import purge
 from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import Base, base_of, known_files, load
@@ -92,17 +95,63 @@ def with_columns_back(
 ) -> tuple[TableBack, ...]:
     """Return the plans with the columns that each table loses: it may have them now, and the target lacks them.
 
+    Columns of an append table that were renamed get their old names back, in files of others too.
+
     If the newest entry does not have the table, because it was renamed, the table's log says which columns it has.
     `pending` is the newest entry as it was appended, if it is not published yet.
     """
     now, then = columns_of(newest), columns_of(target)
     return tuple(
-        replace(each, record=each.record.model_copy(update={"leaving": lost}))
+        replace(
+            each, record=each.record.model_copy(update=_columns_back(warehouse, each, shown, then.get(name), pending))
+        )
         for each in tables
         for name in (each.record.table,)
         for shown in (now.get(name) or columns_of_schema(load(warehouse, name).schema()),)
-        for lost in (leaving_back(shown, then.get(name), pending, name),)
     )
+
+
+def _columns_back(
+    warehouse: Warehouse, back: TableBack, shown: Columns, then: Columns | None, pending: CheckpointRecord | None
+) -> dict[str, object]:
+    """Return the fields of a table's record that say how its columns go back.
+
+    Raises TableNotRolledBackError if nobody can tell under which name rows of others have a column.
+    """
+    record = back.record
+    name, said = record.table, {"leaving": leaving_back(shown, then, pending, record.table)}
+    if record.mode is not TableMode.APPEND:
+        return {**said, "in_order": in_another_order(shown, then or ())}
+    renamed, names = renamed_back(shown, then, pending, name), {column.name for column in shown}
+    reused = next(((new, old) for new, old in renamed if new in names and old in names), None)
+    foreign = sorted(_active(load(warehouse, name), name).keys() - _ours(load(warehouse, name), name).keys())
+    if reused is not None and foreign:
+        raise TableNotRolledBackError(
+            f"table {name}: column {reused[0]} was renamed to {reused[1]}, and another column has its name since. Rows "
+            f"of others ({foreign[0]}) may have values in both, and only one column would be left: take these rows out "
+            "of the table, and do the same again"
+        )
+    _must_have_no_wider_values(warehouse, name, shown, then or (), foreign)
+    both = tuple(dict.fromkeys((*record.renamed, *renamed)))
+    return {**said, "renamed": both, "in_order": in_another_order(shown, then or ())}
+
+
+def _must_have_no_wider_values(
+    warehouse: Warehouse, name: TableName, shown: Columns, then: Columns, foreign: list[str]
+) -> None:
+    """Refuse a rollback behind a widening if files of others have the wider type. No reader narrows their values."""
+    before = {column.identity: column.type for column in then}
+    narrower = {column.name: before.get(column.identity, column.type) for column in shown}
+    narrower = {column.name: narrower[column.name] for column in shown if narrower[column.name] != column.type}
+    for path in foreign if narrower else ():
+        with pq.ParquetFile(parquet_of(warehouse.place(path))) as file:
+            types = {column.name: column.type for column in declared_columns(file.schema_arrow)}
+        wide = next((column for column in narrower if types.get(column, narrower[column]) != narrower[column]), None)
+        if wide is not None:
+            raise TableNotRolledBackError(
+                f"table {name}: column {wide} was widened since, and others have written wider values ({path}): take "
+                "these rows out of the table, and do the same again"
+            )
 
 
 def _modes(
@@ -164,6 +213,7 @@ def _append_back(warehouse: Warehouse, name: TableName, base: Base, seen: Histor
         mode=TableMode.APPEND,
         adds=adds,
         removes=removes,
+        renamed=base.renamed(name),
         parent_version=table.version(),
         planned_on=CheckpointId(table.transaction_version(warehouse.paths.transaction_id(name)) or NO_CHECKPOINT),
     )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -9,6 +10,8 @@ from deltalake import DeltaTable, Field, Schema
 
 from checkpointing.columns import TableColumn
 from checkpointing.state_evolution import parsed, shown
+
+NONE_RENAMED: Final[Mapping[str, str]] = MappingProxyType({})
 
 COMMENT: Final = "comment"
 """Delta and Spark keep a column's comment under this key."""
@@ -42,11 +45,19 @@ def since(column: TableColumn) -> str:
     return f"holds only what came after checkpoint {column.after}" if column.after else ""
 
 
-def next_schema(table: DeltaTable, columns: Iterable[TableColumn], leaving: Iterable[str]) -> Schema | None:
+def next_schema(
+    table: DeltaTable,
+    columns: Iterable[TableColumn],
+    leaving: Iterable[str],
+    renamed: Mapping[str, str] = NONE_RENAMED,
+    *,
+    in_order: bool = False,
+) -> Schema | None:
     """Return the schema that a table gets: these columns, and those of other writers. None if it has it already.
 
-    A column that has its type already keeps its metadata. Columns in `leaving` are removed. If the table has no other
-    columns, the pipeline's columns come in their order. Otherwise new ones come last.
+    A column that has its type already keeps its metadata, also if it is renamed: `renamed` has old names by new ones.
+    Columns in `leaving` are removed. If the table has no other columns, the pipeline's columns come in their order.
+    Otherwise new ones come last, unless all come `in_order`, and then the others.
     """
     there: Mapping[str, Field] = {field.name: field for field in table.schema().fields}
     said = {column.name: column for column in columns}
@@ -54,12 +65,21 @@ def next_schema(table: DeltaTable, columns: Iterable[TableColumn], leaving: Iter
         return None
     gone = set(leaving) - said.keys()
     new = {name: column for name, column in said.items() if name not in there or type_of(there[name]) != column.type}
-    if not new and gone.isdisjoint(there):
+    if not new and gone.isdisjoint(there) and not in_order:
         return None
     foreign = [name for name in there if name not in said and name not in gone]
-    order = [name for name in there if name not in gone] + [name for name in said if name not in there]
-    names = order if foreign else list(said)
-    return Schema([field_of(new[name]) if name in new else there[name] for name in names])
+    now = {old: name for name, old in renamed.items() if name in new and old in gone}
+    order = dict.fromkeys([*(now.get(name, name) for name in there if name not in gone or name in now), *said])
+    names = list(order) if foreign and not in_order else [*said, *foreign]
+    old = {name: there[was] for was, name in now.items() if was in there}
+    fields = (_field(new[name], old.get(name)) if name in new else there[name] for name in names)
+    return Schema(list(fields))
+
+
+def _field(column: TableColumn, was: Field | None) -> Field:
+    """Return a column as a field of a log. If it had another name before, it keeps what was said of it."""
+    field = field_of(column)
+    return field if was is None else Field(column.name, field.type, nullable=was.nullable, metadata=was.metadata)
 
 
 def told(before: Schema, after: Schema, renamed: Mapping[str, str]) -> str:
@@ -74,6 +94,8 @@ def told(before: Schema, after: Schema, renamed: Mapping[str, str]) -> str:
     for name in old:
         if name in new and type_of(old[name]) != type_of(new[name]):
             said.append(f"column {name} was {_shown(old[name])} and is now {_shown(new[name])}")
+    if not said and [*old] != [*new]:
+        said.append("its columns come in another order")
     return ", ".join(said)
 
 

@@ -44,6 +44,11 @@ class Base:
         """The tables of the cut, then other tables that the entries name."""
         return tuple(dict.fromkeys([*self.cut, *(table.table for row in self.rows for table in row.tables)]))
 
+    def renamed(self, table: TableName) -> tuple[tuple[str, str], ...]:
+        """Return the columns that the entries since rename: files of the cut may still have the old names."""
+        tables = (each for row in self.rows for each in row.tables if each.table == table)
+        return tuple(dict.fromkeys(pair for each in tables for pair in each.renamed))
+
     def after_rows(self, table: TableName, files: dict[str, FileHandle]) -> dict[str, FileHandle]:
         """Return an append table's files by path: those of the cut, changed by the entries since."""
         for each in (each for row in self.rows for each in row.tables if each.table == table):
@@ -69,7 +74,13 @@ def whole_record(
     # A renamed table's old name is no table of the entry.
     names = (name for name in base.tables if not said or name in said)
     appended = (
-        TableRecord(table=name, mode=TableMode.APPEND, adds=_appended(warehouse, name, base, known), parent_version=0)
+        TableRecord(
+            table=name,
+            mode=TableMode.APPEND,
+            adds=_appended(warehouse, name, base, known),
+            renamed=base.renamed(name),
+            parent_version=0,
+        )
         for name in names
         if name not in keyed and modes.get(name, TableMode.APPEND) is TableMode.APPEND
     )

@@ -20,6 +20,7 @@ from spec import profiles
 from spec.machines.arriving import SettingsMachine
 from spec.machines.asking import LostAnswersMachine
 from spec.machines.attempts import AttemptsMachine
+from spec.machines.changing_columns import AppendedColumnsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
@@ -50,6 +51,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     SettingsMachine,
     RepairMachine,
     LineMachine,
+    AppendedColumnsMachine,
     *JOB_MACHINES.values(),
     HookedJobMachine,
     *RESETTING_MACHINES,

@@ -99,9 +99,9 @@ def columns_change_under_a_file_of_the_old_ones(patch: Patch) -> None:
 def an_older_release_takes_columns_out_of_an_append_table(patch: Patch) -> None:
     def now(
         table: Table, vertex: VertexRecord, parent: CheckpointRecord | None, renamed: Mapping[str, str]
-    ) -> tuple[TableColumn, ...]:
+    ) -> TableColumns:
         del vertex, parent, renamed
-        return table.columns
+        return TableColumns(table.name, table.columns)
 
     patch.function(columns, "_now", now)
 

@@ -16,6 +16,7 @@ from spec import profiles
 from spec.machines.arriving import SettingsMachine
 from spec.machines.asking import LostAnswersMachine
 from spec.machines.attempts import AttemptsMachine
+from spec.machines.changing_columns import AppendedColumnsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
@@ -251,6 +252,7 @@ CUT_GROUPS = Judge("machine of cuts of other jobs", _by_machine(CutGroupsMachine
 PAUSE = Judge("machine of the pause after failures", _by_machine(PauseMachine), 60)
 SETTINGS = Judge("machine of settings", _by_machine(SettingsMachine), 60)
 REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
+APPENDED_COLUMNS = Judge("machine of an append table's columns", _by_machine(AppendedColumnsMachine), 60)
 LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)
 ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 60)
 LOST_ANSWERS = Judge("machine of lost answers", _by_machine(LostAnswersMachine), 60)

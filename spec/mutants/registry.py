@@ -3,6 +3,7 @@
 from typing import Final
 
 from spec.mutants import (
+    appended_columns,
     applying,
     attempting,
     barriers,
@@ -99,6 +100,7 @@ _ROOMS = (
     resets,
     importing,
     columns,
+    appended_columns,
     names,
     shapes,
     seeing,

@@ -79,11 +79,11 @@ def test_a_rename_is_undone_only_explicitly():
     assert [] == judged(["k", "x"], ["k", "m"], {}, listed)
 
 
-def test_an_append_table_renames_no_column():
+def test_an_overwrite_table_renames_no_column():
     """Its files stay unchanged. If the table has the new name already, nothing is refused."""
     renames = ColumnRenames(DECLARED, {})
     (change,) = unrenamable(THING, ["k", "m"], ["k", "n"], renames)
-    assert "append table" in change.refused
+    assert "overwrite table" in change.refused
     assert [] == [*unrenamable(THING, ["k", "m"], ["k", "n", "m"], renames)]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from checkpointing.evolution import Compatibility, verdict
-from checkpointing.state_evolution import Column, StateSchema, is_wider
+from checkpointing.state_evolution import Column, StateSchema, is_wider, reads_narrower
 from checkpointing.state_evolution import changes as changes_of
 
 
@@ -161,3 +161,27 @@ def test_a_map_widens_only_in_its_values():
     was = {"type": "map", "keyType": "integer", "valueType": "integer"}
     assert is_wider(was, {**was, "valueType": "long"})
     assert not is_wider(was, {**was, "keyType": "long"})
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "fits"),
+    [
+        ("byte", "long", True),
+        ("integer", "long", True),
+        ("float", "double", True),
+        ("decimal(10,2)", "decimal(22,2)", True),
+        ("decimal(10,2)", "decimal(14,4)", False),
+        ("integer", "double", False),
+        ("integer", "decimal(20,0)", False),
+        ("date", "timestamp_ntz", False),
+        ("long", "integer", False),
+    ],
+)
+def test_what_readers_convert_by_themselves(was, now, fits):
+    """Measured with Spark, delta-rs, Polars and DuckDB. It is a part of what is wider, and holds inside values too."""
+    assert fits == reads_narrower(was, now)
+    assert not fits or is_wider(was, now)
+    structs = [{"type": "struct", "fields": [{"name": "f", "type": kind}]} for kind in (was, now)]
+    assert fits == reads_narrower(*structs)
+    arrays = [{"type": "array", "elementType": kind} for kind in (was, now)]
+    assert fits == reads_narrower(*arrays)

@@ -138,6 +138,7 @@ def _checked(spec: StatelessSpec, rows: pl.DataFrame) -> pa.Table:
 _CHAINS: Mapping[tuple[str, int], Callable[[pl.DataFrame], pl.DataFrame]] = {
     ("silver_orders", 0): lambda rows: rows.filter(pl.col("key") <= GOOD_KEY_MAX),
     ("silver_orders", 1): lambda rows: rows.with_columns(rate=pl.col("value")),
+    ("kept", 0): lambda rows: rows.with_columns(amount=pl.col("value"), sum=pl.col("value")),
 }
 """The pipeline's lazy steps in Polars: (vertex, input) -> chain."""
 

@@ -5,6 +5,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from checkpointing.identifiers import JobName
+from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.at_rest.rollback import roll_back
 from jobs.reading import Cuts
@@ -20,6 +21,20 @@ ODD = StructType().add("n", LongType()).add("key", LongType()).add("split", Stri
 SEEN = StructType().add("key", LongType())
 TOTALS = StructType().add("rows", LongType()).add("total", LongType())
 SMALL = {"every_rows": 40, "slice_rows_max": 10, "retained": 9}
+
+
+NUMBERED = StructType().add("number", LongType()).add("key", LongType()).add("split", StringType())
+"""The columns of the output `odd` once `n` is called `number`."""
+
+
+class Renaming:
+    """Does what `Sorted` does, and calls a column of `odd` by its new name."""
+
+    def process(self, inputs, state):
+        """Return the new totals and the rows of the outputs."""
+        done = Sorted(("odd", "seen")).process(inputs, state)
+        odd = done.outputs["odd"].rename({"n": "number"}).select(NUMBERED.names)
+        return Processed(state=done.state, output=done.output, outputs={**done.outputs, "odd": odd})
 
 
 class Sorted:
@@ -63,6 +78,22 @@ def build(data):
 def without_seen(data):
     """Return the pipeline without the output `seen`."""
     return declared(data, ("odd",))
+
+
+def renamed(data):
+    """Return the pipeline in which a column of the output `odd` has another name."""
+    pipeline = Pipeline("sorted", parallelism=2)
+    rows = pipeline.source("rows", SequenceSource(ROWS, keys=KEYS)).table("bronze/rows", id="bronze")
+    output, outputs = StructType([rows.schema["key"], *TOTALS.fields]), {"odd": NUMBERED, "seen": SEEN}
+    was = {"number": "n"}
+    done = rows.key_by("key").process(
+        "sort", Renaming(), state=TOTALS, output=output, outputs=outputs, columns_renamed_from=was
+    )
+    done.upsert("gold/totals")
+    odd = done.output("odd").table("silver/odd", id="odd").change_columns(renamed_from=was)
+    odd.key_by("key").aggregate("odds", rows=count()).upsert("gold/odds")
+    done.output("seen").table("silver/seen", id="seen")
+    return pipeline
 
 
 def undeclared(data):
@@ -197,6 +228,26 @@ def test_rows_of_outputs_may_be_in_flight(tmp_path, spark):
     trial.kill("after:AppendRow#2", spark_cores=1, unaligned=True, **SMALL)
     trial.run(unaligned=True, **SMALL)
     judge(trial.warehouse, [Cuts(trial.warehouse, "sorted").latest()])
+
+
+def test_a_column_of_an_output_is_renamed_with_its_table(tmp_path, spark):
+    """All rows of the table have the new name, those of older checkpoints too."""
+    Trial(build, tmp_path).run(checkpoints=2, **SMALL)
+    cut = Trial(renamed, tmp_path).run(**SMALL)
+    odd = cut.polars("silver/odd").collect()
+    assert ["number", "key", "split"] == odd.columns[:3]
+    due = expected(cut.polars("bronze/rows").collect())
+    assert sorted(due["silver/odd"].rows()) == sorted(odd.select("number", "key", "split").rows())
+    assert sorted(due["gold/odds"].rows()) == sorted(cut.polars("gold/odds").collect().rows())
+
+
+@pytest.mark.dear
+def test_rows_in_flight_under_the_old_name_are_refused(tmp_path, spark):
+    """They would have no value under the new name. The message names the way out."""
+    trial = Trial(build, tmp_path)
+    trial.kill("after:AppendRow#2", spark_cores=1, unaligned=True, **SMALL)
+    with pytest.raises(CutDoesNotFitError, match=r"rows in flight from 'sort': column number was n and is now number"):
+        Trial(renamed, tmp_path).run(unaligned=True, **SMALL)
 
 
 def test_an_output_may_come_and_go_between_ticks(tmp_path, spark):

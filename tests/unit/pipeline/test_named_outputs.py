@@ -97,6 +97,42 @@ def test_an_output_that_cannot_be_is_refused_where_it_is_declared(outputs, funct
         processed(outputs, function)
 
 
+def renamed(columns_renamed_from):
+    """Return the stream of a function that has renamed columns of its output `alerts`."""
+    pipeline = Pipeline("j")
+    keyed = pipeline.source("numbers", SequenceSource({"a": 10})).key_by("key")
+    alerts = {"alerts": StructType().add("alert", LongType()).add("n", LongType())}
+    return pipeline, keyed.process(
+        "sort", Function(), state=NUMBERS, output=ROWS, outputs=alerts, columns_renamed_from=columns_renamed_from
+    )
+
+
+def test_a_column_of_an_output_may_be_renamed():
+    """The entry lists the rename at the function. The table of the output says it for itself."""
+    pipeline, done = renamed({"alert": "key"})
+    done.output("alerts").table("silver/alerts", id="alerts").change_columns(renamed_from={"alert": "key"})
+    done.upsert("gold/sorted")
+    found = plan(pipeline).graph
+    assert [{"alert": "key"}] * 2 == [dict(found.vertex(name).columns_renamed_from) for name in ("sort", "alerts")]
+
+
+@pytest.mark.parametrize(
+    ("renames", "said"),
+    [
+        (
+            {"alert": "n"},
+            "output 'alerts': column alert is renamed from 'n', and there still is a column n",
+        ),
+        ({"alarm": "x"}, "column alarm is renamed from 'x', and there is no column 'alarm'"),
+        ({"alert": "alert"}, "which is its own name"),
+    ],
+)
+def test_a_rename_that_means_nothing_in_an_output_is_refused(renames, said):
+    """Each output has columns of its own, so the message names it."""
+    with pytest.raises(InvalidPipelineError, match=said):
+        renamed(renames)
+
+
 def test_an_output_that_nobody_reads_is_refused():
     """Its rows would be lost without a word."""
     pipeline, done = processed()

@@ -1,0 +1,124 @@
+"""Changes a publication's actions so that it renames columns of an append table: files come under new names (G2).
+
+Each file that the table shows is looked at, also those that others appended since the last look. So it does not matter
+who commits when: once the columns have their new names, no file has an old one. The files change places without a
+change of rows (`dataChange=false`), so nobody who follows the table reads a row twice.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import Generation, TableName
+from checkpointing.messages import Publication
+from checkpointing.metadata.paths import partition_of, relative_to_table
+from jobs.stores.delta_log import add, remove
+from jobs.stores.known_table import Action, KnownTable
+from jobs.stores.lost_files import is_ours
+from jobs.stores.rearranged import values_of_log
+from jobs.stores.renamed_files import BothNamesError, Renamed, RenamedFiles
+from jobs.stores.table_rules import purge
+from jobs.stores.warehouse import Warehouse
+
+Told = Callable[[int, int], None]
+"""A function that hears how many of how many bytes are done."""
+
+
+class CannotRenameError(Exception):
+    """A file of the table cannot be written under new names. The message names it and the way out."""
+
+
+class RenamingActions:
+    """Renames columns of the tables of one attempt."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        """Serve the warehouse's job."""
+        self._warehouse = warehouse
+        self._files = RenamedFiles(warehouse)
+
+    def prepare(self, table: KnownTable, name: TableName, renamed: Renamed, generation: Generation, told: Told) -> None:
+        """Write the files again that the table shows now. Raises as `RenamedFiles.written_again` does."""
+        sizes = {f"{name}/{path}": each["size_bytes"] for path, each in _logged(table.loaded).items()}
+        total, done = sum(sizes.values()), 0
+        for path in sorted(table.files):
+            self._files.written_again(name, path, renamed, generation)
+            done += sizes.get(path, 0)
+            told(done, total)
+
+    def changed(self, table: KnownTable, publication: Publication, actions: Sequence[Action]) -> list[Action]:
+        """Return what the publication commits instead of these actions. Raises CannotRenameError, OSError."""
+        name, at_ms = publication.table, self._warehouse.now_ms()
+        gone = {f"{name}/{each.path}" for each in actions if isinstance(each, RemoveAction)}
+        found: list[Action] = []
+        for action in actions:
+            found += self._added(publication, action, at_ms) if isinstance(action, AddAction) else [action]
+        again = {
+            path: files for path in sorted(table.files - gone) if (files := self._again(publication, path)) is not None
+        }
+        marked = sorted({f"{name}/{path}" for path in table.with_deletion_vectors()} & again.keys())
+        if marked:
+            folder = str(self._warehouse.place(name))
+            raise CannotRenameError(
+                f"a DELETE or UPDATE left deletion vectors on {len(marked)} files ({marked[0]}), which only "
+                f"Spark can take back, and a column gets another name: {purge(folder)}, then start again"
+            )
+        partitions = _partitions(table.loaded, name, again)
+        for path, files in again.items():
+            found.append(remove(path.removeprefix(f"{name}/"), at_ms, data_change=False))
+            found += (self._add(name, file, at_ms, partitions.get(path, ()), data_change=False) for file in files)
+        return found
+
+    def _added(self, publication: Publication, action: AddAction, at_ms: int) -> list[Action]:
+        """Return the action that adds a file, or those that add its rows under the new names."""
+        files = self._again(publication, f"{publication.table}/{action.path}")
+        values = tuple(dict(action.partition_values).items())
+        if files is None:
+            return [action]
+        return [self._add(publication.table, file, at_ms, values, data_change=True) for file in files]
+
+    def _again(self, publication: Publication, path: str) -> tuple[FileHandle, ...] | None:
+        if publication.generation is None:
+            raise CannotRenameError("nobody says to which generation files belong that are written again")
+        try:
+            return self._files.written_again(publication.table, path, publication.renamed, publication.generation)
+        except BothNamesError as error:
+            raise CannotRenameError(
+                f"{error}, and a column gets another name: take these rows out of the table, then start again"
+            ) from error
+
+    def _add(
+        self,
+        name: TableName,
+        file: FileHandle,
+        at_ms: int,
+        values: Iterable[tuple[str, str | None]],
+        *,
+        data_change: bool,
+    ) -> AddAction:
+        path = relative_to_table(name, file.path)
+        if path is None:
+            raise CannotRenameError(f"file {file.path} does not lie in the table's folder")
+        return add(path, file.bytes, file.stats, at_ms, values, data_change=data_change)
+
+
+def _logged(table: DeltaTable) -> Mapping[str, Mapping[str, Any]]:
+    return {unquote(each["path"]): each for each in pa.table(table.get_add_actions()).to_pylist()}
+
+
+def _partitions(
+    table: DeltaTable, name: TableName, paths: Iterable[str]
+) -> Mapping[str, tuple[tuple[str, str | None], ...]]:
+    """Return the partition of each file. Paths tell those of our files, and the log those of other writers' files."""
+    if not table.metadata().partition_columns:
+        return {}
+    logged = _logged(table)
+    return {
+        path: partition_of(path) if is_ours(inside) or inside not in logged else tuple(values_of_log(logged[inside]))
+        for path in paths
+        for inside in (path.removeprefix(f"{name}/"),)
+    }

@@ -1,0 +1,281 @@
+"""The machine of an append table's columns: the pipeline changes them, others append rows, and the job is rolled back.
+
+The reference gives each column a number, which it keeps under all its names. Each file of the table remembers which
+column its values belong to, by the name under which it holds them. If a rollback takes a new column back and it comes
+again, it is the same column, also for rows that others wrote meanwhile. After a drop, it is another one. The core
+decides what an entry lists and what its publication changes. The model carries a publication out as its contract says.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from checkpointing.columns import TableColumn, in_another_order
+from checkpointing.commit.columns import (
+    columns_at,
+    columns_of,
+    due_renames_of_columns,
+    leaving_back,
+    renamed_back,
+    table_changes,
+)
+from checkpointing.commit.net import net_tables
+from checkpointing.commit.recovery import publications
+from checkpointing.evolution import first_refused
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName, VertexId
+from checkpointing.messages import Publication
+from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord, VertexRecord
+from checkpointing.snapshots import SubtaskSnapshot
+from spec.machines.judging import expect
+
+COLUMNS_READABLE: Final = "columns-readable"
+"""Under each name, every file of an append table has values of the column that has this name, or none. It holds no
+value of a column of the table under another name."""
+
+_TABLE, _KEPT = TableName("bronze/kept"), VertexId("kept")
+_NAMES: Final = ("a", "b", "c", "d")
+_pick = st.integers(0, 20)
+_Numbers = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file: the columns that it holds, by name, and whether the job wrote it."""
+
+    holds: _Numbers
+    ours: bool
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What the table shows, and what the reference knows of its columns: their numbers by name."""
+
+    names: tuple[str, ...]
+    numbers: _Numbers
+    files: frozenset[int]
+
+
+class AppendedColumnsMachine(RuleBasedStateMachine):
+    """One append table, the pipeline that writes it, and the cuts to which a user may go back."""
+
+    def __init__(self) -> None:
+        """Begin with a table of one column and one file."""
+        super().__init__()
+        self._new = count(1)
+        self._files: dict[int, _File] = {}
+        self._declared: list[str] = ["a"]
+        self._renamed: dict[str, str] = {}
+        self._drops: tuple[str, ...] = ()
+        self._in_order = False
+        self._entries: list[CheckpointRecord] = []
+        self._cuts: dict[CheckpointId, _Cut] = {}
+        self._pending: tuple[CheckpointRecord, _Numbers, _File] | None = None
+        self._begun: dict[str, int] = {}
+        """The number of a column that begins under this name."""
+        self._now = _Cut(("a",), {"a": self._number("a", ())}, frozenset())
+        self.commit()
+        self.publish()
+
+    # -------------------------------------------------------------- the pipeline
+
+    @rule(name=st.sampled_from(_NAMES))
+    def declare(self, name: str) -> None:
+        """The pipeline writes a column more."""
+        if name not in self._declared:
+            self._declares([*self._declared, name])
+
+    @rule(old=_pick, new=st.sampled_from(_NAMES))
+    def rename(self, old: int, new: str) -> None:
+        """The pipeline gives a column another name, and says so."""
+        was = self._declared[old % len(self._declared)]
+        if new not in self._declared:
+            self._declares([new if name == was else name for name in self._declared], {new: was})
+
+    @precondition(lambda self: len(self._declared) > 1)
+    @rule(pick=_pick, says=st.booleans())
+    def leave_out(self, pick: int, says: bool) -> None:  # noqa: FBT001
+        """The pipeline does not write a column any more. It may say that the table loses it."""
+        gone = self._declared[pick % len(self._declared)]
+        self._declares([name for name in self._declared if name != gone], drops=(gone,) if says else ())
+
+    @rule()
+    def reorder(self) -> None:
+        """The pipeline gives its columns another order."""
+        self._declares([*reversed(self._declared)], in_order=True)
+
+    def _declares(
+        self,
+        declared: list[str],
+        renamed: Mapping[str, str] | None = None,
+        *,
+        drops: tuple[str, ...] = (),
+        in_order: bool = False,
+    ) -> None:
+        """Change the pipeline, unless the core refuses to go on with it."""
+        before = self._declared, self._renamed, self._drops, self._in_order
+        self._declared, self._renamed, self._drops, self._in_order = declared, dict(renamed or {}), drops, in_order
+        if self._is_refused(self._entries[-1]):
+            self._declared, self._renamed, self._drops, self._in_order = before
+
+    def _is_refused(self, parent: CheckpointRecord) -> bool:
+        """Return whether the core refuses the pipeline, or a file has both names of a renamed column."""
+        pairs = due_renames_of_columns(self._graph(), parent).get(_TABLE, ())
+        held = [self._files[each].holds.keys() for each in self._now.files]
+        both = any({*pair} <= holds for holds in held for pair in pairs)
+        return both or first_refused(table_changes(self._graph(), parent)) is not None
+
+    def _graph(self) -> JobGraph:
+        columns = tuple(TableColumn(name, "long") for name in self._declared)
+        table = Table(_TABLE, TableMode.APPEND, columns=columns, drops=self._drops, in_order=self._in_order)
+        vertex = Vertex(_KEPT, VertexKind.STATELESS, 1, (table,), columns_renamed_from=self._renamed)
+        return JobGraph((vertex,), ())
+
+    # -------------------------------------------------------------- checkpoints
+
+    @precondition(lambda self: self._pending is None)
+    @rule()
+    def commit(self) -> None:
+        """Commit a checkpoint that adds a file. It is published later."""
+        parent = self._entries[-1] if self._entries else None
+        if parent is not None and self._is_refused(parent):
+            return
+        graph = self._graph()
+        vertices = {_KEPT: VertexRecord(vertex=_KEPT, micro_batch=0, subtasks=(SubtaskSnapshot(),))}
+        columns = columns_at(graph, vertices, parent)
+        tables = net_tables(graph, vertices, parent, {}, columns) or (self._record(),)
+        entry = self._entry(RowKind.CHECKPOINT, tables).model_copy(update={"columns": columns})
+        self._entries.append(entry)
+        numbers = self._numbers_next()
+        self._pending = entry, numbers, _File({name: numbers[name] for name in self._declared}, ours=True)
+
+    @precondition(lambda self: self._pending is not None)
+    @rule()
+    def publish(self) -> None:
+        """Publish what is committed, or roll it forward after a crash."""
+        if self._pending is None:
+            return
+        entry, numbers, file = self._pending
+        (publication,) = publications(entry)
+        self._pending = None
+        added = next(self._new)
+        self._files[added] = file
+        self._show(entry, publication, numbers, self._now.files | {added})
+
+    def _numbers_next(self) -> _Numbers:
+        """Return the reference's columns after the next checkpoint."""
+        numbers = dict(self._now.numbers)
+        for new, old in self._renamed.items():
+            if old in numbers and new not in numbers and old not in self._declared:
+                numbers[new] = numbers.pop(old)
+        for name in [name for name in self._drops if name in numbers and name not in self._declared]:
+            if numbers.pop(name) == self._begun.get(name):
+                del self._begun[name]
+        taken = tuple(numbers.values())
+        return numbers | {name: self._number(name, taken) for name in self._declared if name not in numbers}
+
+    def _number(self, name: str, taken: Collection[int]) -> int:
+        """Return the number of a column that begins under this name. No other column of the table has it."""
+        known = self._begun.get(name)
+        if known is None or known in taken:
+            self._begun[name] = known = next(self._new)
+        return known
+
+    # -------------------------------------------------------------- others
+
+    @rule()
+    def append(self) -> None:
+        """Another program appends a file with all columns of the table."""
+        added = next(self._new)
+        self._files[added] = _File(dict(self._now.numbers), ours=False)
+        self._now = replace(self._now, files=self._now.files | {added})
+
+    # -------------------------------------------------------------- rollbacks
+
+    @precondition(lambda self: self._pending is None and len(self._cuts) > 1)
+    @rule(pick=_pick)
+    def roll_back(self, pick: int) -> None:
+        """Go back to an older cut. Files of others stay."""
+        entry = self._entries[pick % len(self._entries)]
+        then, name = self._cuts[entry.checkpoint], _TABLE
+        shown, target = columns_of(self._entries[-1])[name], columns_of(entry)[name]
+        renamed = renamed_back(shown, target, None, name)
+        now = {column.name for column in shown}
+        if any({new, old} <= now for new, old in renamed) and self._foreign():
+            return  # the product refuses it, since nobody can tell which of the two columns others meant
+        record = self._record().model_copy(
+            update={
+                "leaving": leaving_back(shown, target, None, name),
+                "renamed": renamed,
+                "in_order": in_another_order(shown, target),
+            }
+        )
+        back = self._entry(RowKind.ROLLBACK, (record,)).model_copy(update={"columns": entry.columns})
+        self._entries.append(back)
+        own = {each for each in then.files if self._files[each].ours}
+        (publication,) = publications(back)
+        self._show(back, publication, then.numbers, frozenset(own | self._foreign()))
+        self._declared, self._renamed, self._drops, self._in_order = [*then.names], {}, (), False
+
+    def _foreign(self) -> frozenset[int]:
+        return frozenset(each for each in self._now.files if not self._files[each].ours)
+
+    # -------------------------------------------------------------- the table
+
+    def _show(
+        self, entry: CheckpointRecord, publication: Publication, numbers: _Numbers, files: frozenset[int]
+    ) -> None:
+        """Let the table show an entry: its columns, and these files under their new names."""
+        said = [column.name for column in publication.columns]
+        kept = [name for name in self._now.names if name not in publication.leaving and name not in said]
+        self._now = _Cut((*said, *kept), numbers, frozenset(self._again(files, publication)))
+        self._cuts[entry.checkpoint] = self._now
+        self._must_be_readable()
+
+    def _again(self, files: frozenset[int], publication: Publication) -> Iterator[int]:
+        for each in files:
+            holds = dict(self._files[each].holds)
+            for new, old in publication.renamed:
+                if old in holds and new not in holds:
+                    holds[new] = holds.pop(old)
+            if holds == self._files[each].holds:
+                yield each
+            else:
+                again = next(self._new)
+                self._files[again] = replace(self._files[each], holds=holds)
+                yield again
+
+    def _must_be_readable(self) -> None:
+        names, numbers = self._now.names, self._now.numbers
+        expect({*names} == {*numbers}, COLUMNS_READABLE, f"the table shows {names}, due are {sorted(numbers)}")
+        for each in self._now.files:
+            holds = self._files[each].holds
+            for name, number in numbers.items():
+                under = [held for held, own in holds.items() if own == number]
+                expect(
+                    holds.get(name, number) == number and under in ([], [name]),
+                    COLUMNS_READABLE,
+                    f"column {name} is {number}, and a file holds {holds}",
+                )
+
+    def _record(self) -> TableRecord:
+        return TableRecord(table=_TABLE, mode=TableMode.APPEND, parent_version=0)
+
+    def _entry(self, kind: RowKind, tables: tuple[TableRecord, ...]) -> CheckpointRecord:
+        parent = self._entries[-1].checkpoint if self._entries else NO_CHECKPOINT
+        return CheckpointRecord(
+            job="model",
+            kind=kind,
+            checkpoint=CheckpointId(parent + 1),
+            parent=parent,
+            generation=Generation(1),
+            nonce=str(parent + 1),
+            max_parallelism=4,
+            vertices=(),
+            tables=tables,
+            statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+        )

@@ -1,0 +1,154 @@
+"""A job that keeps numbers in an append table, whose columns change between ticks; also a program that is killed at it.
+
+`python kept_job.py WAREHOUSE ROWS VERSION BOUNDARY` runs one tick of that version and dies there.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.types import IntegerType, LongType
+
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import CheckpointId, TableName, job_name
+from checkpointing.messages import TickOutcome
+from checkpointing.metadata.paths import ProtocolPaths
+from jobs.holding.boundaries import Boundary, KillAt, cross_freely
+from jobs.pipeline import Pipeline
+from jobs.planner import JobPlan, plan
+from jobs.runtime.listener import TickListener
+from jobs.runtime.report import TickReport
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.sources.sequence import SequenceSource
+from jobs.stores.cuts import CutStore
+from jobs.stores.warehouse import Warehouse
+from tests.scenarios.faults.orders_job import KEYS, LocalEngine
+from tests.scenarios.runtime.prepared import copied
+
+JOB, TABLE = job_name("kept"), TableName("bronze/kept")
+CONFIG = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=9)
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of the pipeline: the table's columns, and what it says of those from before."""
+
+    columns: tuple[str, ...] = ("n", "key", "value")
+    renamed_from: dict[str, str] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    reorder: bool = False
+    by: tuple[str, ...] = ()
+    narrow: bool = False
+    """Whether the value is an int, and not a bigint."""
+
+
+FIRST = Version()
+RENAMED = Version(("n", "key", "amount"), {"amount": "value"})
+AGAIN = Version(("n", "key", "sum"), {"sum": "amount"})
+BACK = Version(renamed_from={"value": "amount"})
+DROPPED = Version(("n", "key"), drop=("value",))
+REORDERED = Version(("value", "n", "key"), reorder=True)
+NARROW = Version(narrow=True)
+BY_KEY = Version(by=("key",))
+BY_KEY_RENAMED = Version(("n", "key", "amount"), {"amount": "value"}, by=("key",))
+VERSIONS = {"first": FIRST, "renamed": RENAMED, "dropped": DROPPED, "by_key_renamed": BY_KEY_RENAMED}
+
+
+def build(rows: int, version: Version = FIRST, table: str = TABLE, was: str | None = None) -> JobPlan:
+    """Return the planned job over so many numbers. Every further column holds a copy of `value`."""
+    pipeline = Pipeline(JOB, config=CONFIG, parallelism=1)
+    numbers = pipeline.source("numbers", SequenceSource({"a": rows}, keys=KEYS)).drop(SPLIT_COLUMN, POSITION_COLUMN)
+    for name in ("amount", "sum"):
+        numbers = numbers.with_column(name, "value", LongType())
+    if version.narrow:
+        numbers = numbers.with_column("value", "value", IntegerType())
+    kept = numbers.select(*version.columns).table(table, id="kept", partition_by=version.by, renamed_from=was)
+    kept.change_columns(renamed_from=version.renamed_from, drop=version.drop, reorder=version.reorder)
+    return plan(pipeline)
+
+
+def run(
+    root: Path,
+    job: JobPlan,
+    listener: TickListener | None = None,
+    boundary: Boundary = cross_freely,
+) -> TickReport:
+    """Run one tick of a job until it is caught up, by the tasks that Spark would run."""
+    settings = RuntimeSettings(warehouse=root)
+    report = run_tick(job, settings, listener, engine=LocalEngine(), boundary=boundary)
+    assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message), report.message
+    return report
+
+
+def tick(
+    root: Path,
+    rows: int,
+    version: Version = FIRST,
+    listener: TickListener | None = None,
+    boundary: Boundary = cross_freely,
+) -> TickReport:
+    """Run one tick of that version without Spark until it is caught up."""
+    return run(root, build(rows, version), listener, boundary)
+
+
+def laid_out(root: Path, rows: int, version: Version = FIRST) -> None:
+    """Lay out a warehouse in which one tick of that version has run."""
+    copied(root, (JOB, rows, repr(version)), lambda made: tick(made, rows, version))
+
+
+def at(root: Path) -> Warehouse:
+    """Return the job's warehouse in that folder."""
+    return Warehouse(root, ProtocolPaths(JOB))
+
+
+def columns(root: Path, version: int | None = None) -> list[str]:
+    """Return the names of the table's columns, in their order."""
+    return [field.name for field in DeltaTable(str(root / TABLE), version=version).schema().fields]
+
+
+def shown(root: Path, *names: str, version: int | None = None) -> list[tuple[object, ...]]:
+    """Return these columns of the table's rows, sorted by n."""
+    return pl.read_delta(str(root / TABLE), version=version).select(names).sort("n").rows()
+
+
+def numbers(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """Return n and value of these numbers."""
+    return [(n, n) for n in rows]
+
+
+def version_at(root: Path, checkpoint: int) -> int:
+    """Return the table's Delta version at a checkpoint's cut."""
+    return (CutStore(at(root)).read(CheckpointId(checkpoint)) or {})[TABLE]
+
+
+def foreign(root: Path, *ns: int, name: str | None = "value") -> None:
+    """Append rows as another program does, with the value in the column of this name, if the table has one."""
+    values = pa.array(ns, pa.int64())
+    rows = {"n": values, "key": pa.array([n % KEYS for n in ns], pa.int64())} | ({name: values} if name else {})
+    write_deltalake(str(root / TABLE), pa.table(rows), mode="append")
+
+
+def killed(root: Path, rows: int, version: str, boundary: str) -> None:
+    """Run this file as a program, and see it die."""
+    words = [sys.executable, __file__, str(root), str(rows), version, boundary]
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert -signal.SIGKILL == done.returncode, done.stderr
+
+
+def main(root: str, rows: str, version: str, boundary: str) -> None:
+    """Run a tick, and die on the way."""
+    tick(Path(root), int(rows), VERSIONS[version], boundary=KillAt(boundary))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

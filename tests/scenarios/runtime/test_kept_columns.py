@@ -1,0 +1,331 @@
+"""Columns of an append table are renamed, dropped and reordered, if the pipeline says so (D6, G2)."""
+
+import json
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
+
+from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.job.restoring import CutDoesNotFitError
+from jobs.at_rest.importing import Import, import_row
+from jobs.at_rest.restore_origin import find_origin
+from jobs.at_rest.rollback import roll_back
+from jobs.at_rest.savepoints import savepoint_at_rest
+from jobs.recovery.state_migration import all_changes, find_migrations
+from jobs.stores.checkpoints import CheckpointStore
+from tests.scenarios.runtime.evolving_job import Notes
+from tests.scenarios.runtime.kept_job import (
+    AGAIN,
+    BACK,
+    BY_KEY,
+    BY_KEY_RENAMED,
+    DROPPED,
+    JOB,
+    RENAMED,
+    REORDERED,
+    TABLE,
+    Version,
+    at,
+    build,
+    columns,
+    foreign,
+    laid_out,
+    numbers,
+    run,
+    shown,
+    tick,
+    version_at,
+)
+
+HALF = 20
+"""Rows of the first tick."""
+
+
+def newest(root):
+    """Return the entry that the next tick begins from."""
+    return newest_checkpoint(CheckpointStore(at(root)).observe()[1])
+
+
+def files(root):
+    """Return the columns of each file that the table shows, by its path."""
+    actions = DeltaTable(str(root / TABLE)).get_add_actions()
+    paths = [str(path) for path in pa.table(actions).column("path").to_pylist()]
+    return {path: pq.ParquetFile(root / TABLE / path).schema_arrow.names for path in paths}
+
+
+def entry(root, version):
+    """Return the actions of a log entry, by kind."""
+    lines = (root / TABLE / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+    return [next(iter(json.loads(line).items())) for line in lines]
+
+
+# ------------------------------------------------------------------ renames
+
+
+def test_a_renamed_column_keeps_its_values_in_one_commit(tmp_path):
+    """All files have the new name, and no follower reads a row twice. Later ticks change nothing more."""
+    laid_out(tmp_path, HALF)
+    first, before = newest(tmp_path).checkpoint, DeltaTable(str(tmp_path / TABLE)).version()
+    heard = Notes()
+    tick(tmp_path, HALF + 1, RENAMED, heard)
+    assert before + 1 == DeltaTable(str(tmp_path / TABLE)).version()
+    assert ["n", "key", "amount"] == columns(tmp_path)
+    assert numbers(range(HALF + 1)) == shown(tmp_path, "n", "amount")
+    assert [["n", "key", "amount"]] * 2 == list(files(tmp_path).values())
+    changes = [
+        (kind, action["dataChange"]) for kind, action in entry(tmp_path, before + 1) if kind in ("add", "remove")
+    ]
+    assert [("add", False), ("add", True), ("remove", False)] == sorted(changes)
+    assert [f"{TABLE}: column value is now called amount"] == heard.notes
+    assert numbers(range(HALF)) == shown(tmp_path, "n", "value", version=version_at(tmp_path, first))
+    tick(tmp_path, HALF + 2, RENAMED)
+    tick(tmp_path, HALF + 3, Version(("n", "key", "amount")))
+    assert numbers(range(HALF + 3)) == shown(tmp_path, "n", "amount")
+
+
+def test_statistics_of_a_rewritten_file_have_the_new_name(tmp_path):
+    """A reader that skips files by statistics finds the rows."""
+    laid_out(tmp_path, HALF)
+    tick(tmp_path, HALF + 1, RENAMED)
+    found = pl.scan_delta(str(tmp_path / TABLE)).filter(pl.col("amount") == 3).collect()
+    assert [3] == found["n"].to_list()
+    statistics = [json.loads(action["stats"]) for kind, action in entry(tmp_path, 2) if kind == "add"]
+    assert all("amount" in each["minValues"] and "value" not in each["minValues"] for each in statistics)
+
+
+def test_a_tick_without_news_renames_nothing_and_the_previous_version_goes_on(tmp_path):
+    """Nothing is seen of a rename before its checkpoint. Files that the tick wrote for it are leftovers."""
+    laid_out(tmp_path, HALF)
+    tick(tmp_path, HALF, RENAMED)
+    assert ["n", "key", "value"] == columns(tmp_path)
+    tick(tmp_path, HALF + 1)
+    assert numbers(range(HALF + 1)) == shown(tmp_path, "n", "value")
+    staged = {path.name for path in (tmp_path / TABLE / "_data").rglob("*.parquet")}
+    assert {path.rpartition("/")[2] for path in files(tmp_path)} == staged
+
+
+def test_rows_of_others_get_the_new_name_whenever_they_came(tmp_path):
+    """Others append before the tick, while it works, and between its commit and its publication."""
+    laid_out(tmp_path, HALF)
+    foreign(tmp_path, 100)
+
+    def interferes(name):
+        if name == "after:RenameColumns:bronze/kept":
+            foreign(tmp_path, 101)
+        if name == f"before:PublishTable:{TABLE}":
+            foreign(tmp_path, 102)
+
+    tick(tmp_path, HALF + 1, RENAMED, boundary=interferes)
+    assert numbers([*range(HALF + 1), 100, 101, 102]) == shown(tmp_path, "n", "amount")
+    foreign(tmp_path, 103, name="amount")
+    tick(tmp_path, HALF + 2, RENAMED)
+    assert numbers([*range(HALF + 2), 100, 101, 102, 103]) == shown(tmp_path, "n", "amount")
+
+
+def test_a_file_that_somebody_rewrote_meanwhile_is_written_again(tmp_path):
+    """A DELETE of others between commit and publication stays: the rows that it took out do not come back."""
+    laid_out(tmp_path, HALF)
+
+    def deletes(name):
+        if name == f"before:PublishTable:{TABLE}":
+            DeltaTable(str(tmp_path / TABLE)).delete("n = 3")
+
+    tick(tmp_path, HALF + 1, RENAMED, boundary=deletes)
+    assert numbers([n for n in range(HALF + 1) if n != 3]) == shown(tmp_path, "n", "amount")
+
+
+@pytest.mark.parametrize("rows_of_others", [True, False])
+def test_a_rollback_across_a_rename_and_either_version_goes_on(tmp_path, rows_of_others):
+    """The column has its old name again, in rows of others too, from before and from after the rename."""
+    laid_out(tmp_path, HALF)
+    first = newest(tmp_path).checkpoint
+    others = [100, 200] if rows_of_others else []
+    if rows_of_others:
+        foreign(tmp_path, 100)
+    tick(tmp_path, HALF + 5, RENAMED)
+    if rows_of_others:
+        foreign(tmp_path, 200, name="amount")
+    roll_back(at(tmp_path), first)
+    assert ["n", "key", "value"] == columns(tmp_path)
+    assert numbers([*range(HALF), *others]) == shown(tmp_path, "n", "value")
+    assert all("value" in names for names in files(tmp_path).values())
+    tick(tmp_path, HALF + 2)
+    assert numbers([*range(HALF + 2), *others]) == shown(tmp_path, "n", "value")
+    tick(tmp_path, HALF + 3, RENAMED)
+    assert numbers([*range(HALF + 3), *others]) == shown(tmp_path, "n", "amount")
+
+
+def test_a_rollback_behind_the_rename_keeps_the_new_name(tmp_path):
+    """Files that were written again belong to the cut at which they came."""
+    laid_out(tmp_path, HALF)
+    tick(tmp_path, HALF + 5, RENAMED)
+    second = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 9, RENAMED)
+    roll_back(at(tmp_path), second)
+    assert numbers(range(HALF + 5)) == shown(tmp_path, "n", "amount")
+
+
+def test_renamed_twice_and_back(tmp_path):
+    """Each rename needs only the name of the version before. The old name is free again."""
+    laid_out(tmp_path, HALF)
+    first = newest(tmp_path).checkpoint
+    foreign(tmp_path, 100)
+    tick(tmp_path, HALF + 1, RENAMED)
+    tick(tmp_path, HALF + 2, AGAIN)
+    assert numbers([*range(HALF + 2), 100]) == shown(tmp_path, "n", "sum")
+    roll_back(at(tmp_path), first)
+    assert numbers([*range(HALF), 100]) == shown(tmp_path, "n", "value")
+    tick(tmp_path, HALF + 3, RENAMED)
+    tick(tmp_path, HALF + 4, BACK)
+    assert numbers([*range(HALF + 4), 100]) == shown(tmp_path, "n", "value")
+
+
+def test_the_version_of_before_is_refused_after_the_rename(tmp_path):
+    """Its column would begin empty beside the renamed one. Nothing is claimed."""
+    laid_out(tmp_path, HALF)
+    tick(tmp_path, HALF + 1, RENAMED)
+    before = newest(tmp_path)
+    with pytest.raises(CutDoesNotFitError, match="table bronze/kept: column value was amount and is now value"):
+        tick(tmp_path, HALF + 2)
+    assert before == newest(tmp_path)
+
+
+def test_a_partitioned_table_keeps_its_layout(tmp_path):
+    """Each file stays in its partition, rows of others too."""
+    laid_out(tmp_path, HALF, BY_KEY)
+    foreign(tmp_path, 100)
+    tick(tmp_path, HALF + 1, BY_KEY_RENAMED)
+    expected = [(n, n, n % 7) for n in range(HALF + 1)] + [(100, 100, 2)]
+    assert expected == shown(tmp_path, "n", "amount", "key")
+    assert ["key"] == DeltaTable(str(tmp_path / TABLE)).metadata().partition_columns
+    assert [2] == pl.scan_delta(str(tmp_path / TABLE)).filter(pl.col("n") == 100).collect()["key"].to_list()
+
+
+def test_table_and_column_are_renamed_at_once(tmp_path):
+    """The files go to the new folder, and get the new name of the column there."""
+    laid_out(tmp_path, HALF)
+    foreign(tmp_path, 100)
+    run(tmp_path, build(HALF + 1, RENAMED, "bronze/other", was=TABLE))
+    frame = pl.read_delta(str(tmp_path / "bronze/other")).select("n", "amount").sort("n")
+    assert numbers([*range(HALF + 1), 100]) == frame.rows()
+    assert numbers([*range(HALF), 100]) == shown(tmp_path, "n", "value")
+
+
+def test_a_savepoint_of_before_restores_elsewhere_under_the_new_name(tmp_path):
+    """The other warehouse begins with the old name, and renames the column with its first checkpoint."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    tick(here, HALF)
+    foreign(here, 100)
+    savepoint_at_rest(at(here))
+    import_row(Import(origin=find_origin(str(here), there, JOB), root=there, plan=build(HALF, RENAMED)))
+    tick(there, HALF + 3, RENAMED)
+    assert numbers(range(HALF + 3)) == [row for row in shown(there, "n", "amount") if row[0] < 100]
+
+
+# ------------------------------------------------------------------ drops
+
+
+def test_a_dropped_column_is_gone_and_old_cuts_show_it(tmp_path):
+    """No file is written again. Rows of others that still have the column are read without it."""
+    laid_out(tmp_path, HALF)
+    first, then = newest(tmp_path).checkpoint, files(tmp_path)
+    foreign(tmp_path, 100)
+    tick(tmp_path, HALF + 1, DROPPED)
+    assert ["n", "key"] == columns(tmp_path)
+    assert [*range(HALF + 1), 100] == [n for (n,) in shown(tmp_path, "n")]
+    assert then.items() <= files(tmp_path).items()
+    assert numbers(range(HALF)) == shown(tmp_path, "n", "value", version=version_at(tmp_path, first))
+    tick(tmp_path, HALF + 2, DROPPED)
+    tick(tmp_path, HALF + 3, Version(("n", "key")))
+    assert ["n", "key"] == columns(tmp_path)
+
+
+def test_a_rollback_brings_a_dropped_column_back(tmp_path):
+    """Its values are there again, and the version of before goes on."""
+    laid_out(tmp_path, HALF)
+    first = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 1, DROPPED)
+    roll_back(at(tmp_path), first)
+    assert numbers(range(HALF)) == shown(tmp_path, "n", "value")
+    tick(tmp_path, HALF + 2)
+    assert numbers(range(HALF + 2)) == shown(tmp_path, "n", "value")
+
+
+def test_the_name_of_a_dropped_column_cannot_come_back(tmp_path):
+    """Its old values would come back."""
+    laid_out(tmp_path, HALF)
+    tick(tmp_path, HALF + 1, DROPPED)
+    tick(tmp_path, HALF + 2, Version(("n", "key")))
+    with pytest.raises(CutDoesNotFitError, match=r"was dropped\. Its files still hold the old values"):
+        tick(tmp_path, HALF + 3)
+
+
+def test_a_dropped_column_that_somebody_adds_again_is_found(tmp_path):
+    """Its old values would be shown. The tick ends, and the message says how to undo it."""
+    laid_out(tmp_path, HALF)
+    tick(tmp_path, HALF + 1, DROPPED)
+    table = DeltaTable(str(tmp_path / TABLE))
+    table.alter.add_columns([Field("value", PrimitiveType("long"))])
+    with pytest.raises(AssertionError, match="has a dropped column value again"):
+        tick(tmp_path, HALF + 2, DROPPED)
+
+
+def test_a_drop_of_an_unknown_column_is_refused(tmp_path):
+    """The name may be misspelt: the table has another column that the pipeline no longer writes."""
+    laid_out(tmp_path, HALF)
+    with pytest.raises(CutDoesNotFitError, match=r"vaule was unknown and is now dropped: .*\. If you mean value"):
+        tick(tmp_path, HALF + 1, Version(("n", "key"), drop=("vaule",)))
+
+
+def test_an_undeclared_column_stays(tmp_path):
+    """Nothing is dropped without a declaration."""
+    laid_out(tmp_path, HALF)
+    tick(tmp_path, HALF + 1, Version(("n", "key")))
+    assert ["n", "key", "value"] == columns(tmp_path)
+
+
+# ------------------------------------------------------------------ order
+
+
+def test_columns_are_reordered_if_the_pipeline_says_so(tmp_path):
+    """Without it they stay in their order, because others may insert rows by position. A rollback takes it back."""
+    laid_out(tmp_path, HALF)
+    first = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 1, Version(("value", "n", "key")))
+    assert ["n", "key", "value"] == columns(tmp_path)
+    tick(tmp_path, HALF + 2, REORDERED)
+    assert ["value", "n", "key"] == columns(tmp_path)
+    assert numbers(range(HALF + 2)) == shown(tmp_path, "n", "value")
+    version = DeltaTable(str(tmp_path / TABLE)).version()
+    tick(tmp_path, HALF + 2, REORDERED)
+    assert version == DeltaTable(str(tmp_path / TABLE)).version()
+    roll_back(at(tmp_path), first)
+    assert ["n", "key", "value"] == columns(tmp_path)
+
+
+def test_all_at_once(tmp_path):
+    """One checkpoint renames a column, drops another, adds a third, and puts them in order."""
+    laid_out(tmp_path, HALF)
+    tick(tmp_path, HALF + 1, Version(("sum", "amount", "n"), {"amount": "value"}, drop=("key",), reorder=True))
+    assert ["sum", "amount", "n"] == columns(tmp_path)
+    assert [(n, n, n if n == HALF else None) for n in range(HALF + 1)] == shown(tmp_path, "n", "amount", "sum")
+
+
+def test_a_dry_run_shows_each_change(tmp_path):
+    """Each change is one row: what it was, what it is now, and what becomes of the values."""
+    laid_out(tmp_path, HALF)
+
+    def told(version):
+        planned, entry_ = build(HALF, version), newest(tmp_path)
+        return [str(each.becomes) for each in all_changes(planned, entry_, find_migrations(planned, entry_, tmp_path))]
+
+    assert ["renamed, with its values. The table's files are written again once"] == told(RENAMED)
+    assert ["dropped. Readers no longer see it, and its name cannot be used again in this table"] == told(DROPPED)
+    (stays,) = told(Version(("n", "key")))
+    assert "change_columns(drop=['value'])" in stays
+    _, stays = told(Version(("n", "key", "amount")))
+    assert "change_columns(renamed_from={'amount': 'value'})" in stays
