@@ -17,7 +17,7 @@ from functools import partial
 from operator import eq
 from typing import Final
 
-from checkpointing.columns import TableColumn, TableColumns, columns_then, renamed_between
+from checkpointing.columns import TableColumn, TableColumns, columns_then, in_another_order, renamed_between
 from checkpointing.commit.appended_columns import (
     appended_columns,
     dropped_now,
@@ -148,6 +148,16 @@ def differ(was: Columns | None, now: Columns | None) -> bool:
     return {(column.name, column.type) for column in was} != {(column.name, column.type) for column in now}
 
 
+def _reordered(
+    table: Table, was: TableColumns, restored: CheckpointRecord, renamed: Mapping[str, str], make: Callable[..., Change]
+) -> Iterator[Change]:
+    """Yield the change of the order of an append table's columns, if there is one."""
+    now = appended_columns(table, was, restored.checkpoint, renamed).columns
+    if in_another_order(was.columns, now):
+        before, after = (", ".join(column.name for column in columns) for columns in (was.columns, now))
+        yield make(column="order", was=before, now=after, becomes="reordered")
+
+
 def _refused_by_sink(table: Table, then: Mapping[str, str], make: Callable[..., Change]) -> Iterator[Change]:
     """Yield each rename of a table with a sink. Nobody renames the columns of the sink's target."""
     for new, old in then.items() if table.outside else ():
@@ -212,6 +222,7 @@ def _changes(vertex: Vertex, table: Table, was: TableColumns, restored: Checkpoi
     if appended:
         yield from _refused_names(table, was, then, make)
         yield from _refused_by_sink(table, then, make)
+        yield from _reordered(table, was, restored, renames.now, make)
     for column in table.columns:
         known, now = old.pop(then.get(column.name, column.name), None), _shown(column)
         if known is None:

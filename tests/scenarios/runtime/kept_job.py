@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def shown(root: Path, *names: str, version: int | None = None) -> list[tuple[obj
     return pl.read_delta(str(root / TABLE), version=version).select(names).sort("n").rows()
 
 
-def numbers(rows: Sequence[int]) -> list[tuple[int, int]]:
+def numbers(rows: Iterable[int]) -> list[tuple[int, int]]:
     """Return n and value of these numbers."""
     return [(n, n) for n in rows]
 

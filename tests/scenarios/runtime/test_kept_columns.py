@@ -325,6 +325,7 @@ def test_a_dry_run_shows_each_change(tmp_path):
 
     assert ["renamed, with its values. The table's files are written again once"] == told(RENAMED)
     assert ["dropped. Readers no longer see it, and its name cannot be used again in this table"] == told(DROPPED)
+    assert ["reordered"] == told(REORDERED)
     (stays,) = told(Version(("n", "key")))
     assert "change_columns(drop=['value'])" in stays
     _, stays = told(Version(("n", "key", "amount")))
