@@ -11,12 +11,20 @@ from deltalake.schema import PrimitiveType
 
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.job.restoring import CutDoesNotFitError
+from checkpointing.job.setup import TickLimits
+from checkpointing.messages import SavepointKind, SavepointRequested
+from jobs.at_rest.approval import approve
 from jobs.at_rest.importing import Import, import_row
 from jobs.at_rest.restore_origin import find_origin
 from jobs.at_rest.rollback import roll_back
 from jobs.at_rest.savepoints import savepoint_at_rest
+from jobs.reading import Cuts
 from jobs.recovery.state_migration import all_changes, find_migrations
+from jobs.runtime.driver import Inbox
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.stores.checkpoints import CheckpointStore
+from tests.scenarios.faults.orders_job import LocalEngine
 from tests.scenarios.runtime.evolving_job import Notes
 from tests.scenarios.runtime.kept_job import (
     AGAIN,
@@ -224,6 +232,42 @@ def test_a_savepoint_of_before_restores_elsewhere_under_the_new_name(tmp_path):
     import_row(Import(origin=find_origin(str(here), there, JOB), root=there, plan=build(HALF, RENAMED)))
     tick(there, HALF + 3, RENAMED)
     assert numbers(range(HALF + 3)) == [row for row in shown(there, "n", "amount") if row[0] < 100]
+
+
+def test_a_savepoint_that_a_renaming_tick_takes_at_once(tmp_path):
+    """Its rows lie in files of both names. The job goes back to it, and another warehouse begins from it."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    tick(here, HALF)
+    inbox = Inbox()
+    inbox.put(SavepointRequested("now", SavepointKind.PLAIN))
+    run_tick(build(HALF + 9, RENAMED), RuntimeSettings(warehouse=here), engine=LocalEngine(), inbox=inbox)
+    (saved,) = [row for row in CheckpointStore(at(here)).observe()[1] if getattr(row, "pinned", False)]
+    origin = find_origin(f"{here}@{saved.checkpoint}", there, JOB)
+    import_row(Import(origin=origin, root=there, plan=build(HALF + 9, RENAMED)))
+    tick(there, HALF + 9, RENAMED)
+    assert numbers(range(HALF + 9)) == shown(there, "n", "amount")
+    roll_back(at(here), saved.checkpoint)
+    held = shown(here, "n", "amount")
+    assert HALF <= len(held)
+    assert numbers(range(len(held))) == held
+    tick(here, HALF + 10, RENAMED)
+    assert numbers(range(HALF + 10)) == shown(here, "n", "amount")
+
+
+def test_a_held_cut_shows_the_new_name_and_its_approval_renames(tmp_path):
+    """Until then the table shows the old name. The files of the tick that held the cut are not needed."""
+    laid_out(tmp_path, HALF)
+    run_tick(
+        build(HALF + 2, RENAMED),
+        RuntimeSettings(warehouse=tmp_path, limits=TickLimits(hold=True)),
+        engine=LocalEngine(),
+    )
+    pending = Cuts(tmp_path, JOB).pending()
+    assert numbers(range(HALF + 2)) == pending.polars(TABLE).select("n", "amount").sort("n").collect().rows()
+    assert ["n", "key", "value"] == columns(tmp_path)
+    approve(at(tmp_path))
+    tick(tmp_path, HALF + 3, RENAMED)
+    assert numbers(range(HALF + 3)) == shown(tmp_path, "n", "amount")
 
 
 # ------------------------------------------------------------------ drops
