@@ -27,7 +27,7 @@ from checkpointing.job import restoring
 from checkpointing.job.compacting import Compacting
 from checkpointing.job.epochs import EpochLog
 from checkpointing.key_groups import KeyGroupRange
-from checkpointing.messages import MicroBatchFinished, Publication
+from checkpointing.messages import CompactFiles, MicroBatchFinished, Publication
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.tick import claiming
 from checkpointing.tick.messages import GiveLease
@@ -61,7 +61,31 @@ def a_file_that_leaves_a_table_is_not_said(patch: Patch) -> None:
     patch.put(table_changes, "each_changed", changed)
 
 
+@mutant("changes-said")
+def a_file_that_comes_into_a_table_is_not_said(patch: Patch) -> None:
+    real = each_changed
+
+    def changed(lists: Lists, were: Lists) -> tuple[tuple[FileHandle, ...], tuple[FileHandle, ...]]:
+        new, gone = real(lists, were)
+        return new[1:], gone
+
+    patch.put(table_changes, "each_changed", changed)
+
+
 # ------------------------------------------------------------------ whose files a subtask has
+
+
+@mutant("state-in-range")
+def a_subtask_is_given_all_files_of_its_vertex(patch: Patch) -> None:
+    patch.put(restoring, "_overlaps", lambda _keyed, _own: True)
+
+
+@mutant("state-in-range")
+def a_subtask_is_given_the_files_before_its_range_too(patch: Patch) -> None:
+    def overlaps(keyed: KeyedFile, own: KeyGroupRange) -> bool:
+        return keyed.first_key_group <= own.last
+
+    patch.put(restoring, "_overlaps", overlaps)
 
 
 @mutant("state-in-range")
@@ -148,6 +172,30 @@ def a_tick_compacts_only_what_it_has_written_itself(patch: Patch) -> None:
         self._added = Counter(dict.fromkeys(self._added, 0))
 
     patch.put(Compacting, "__init__", begin)
+
+
+@mutant("compacts-first", COMPACTIONS)
+def a_tick_compacts_one_table_at_a_time(patch: Patch) -> None:
+    real = Compacting.rows_read
+
+    def rows_read(self: Compacting) -> tuple[CompactFiles, ...]:
+        return tuple(replace(each, tables=each.tables[:1]) for each in real(self))
+
+    patch.put(Compacting, "rows_read", rows_read)
+
+
+@mutant("compacts-first", COMPACTIONS)
+def a_tick_begins_to_compact_with_its_second_slice(patch: Patch) -> None:
+    real = Compacting.rows_read
+    known: set[int] = set()
+
+    def rows_read(self: Compacting) -> tuple[CompactFiles, ...]:
+        if id(self) in known:
+            return real(self)
+        known.add(id(self))
+        return ()
+
+    patch.put(Compacting, "rows_read", rows_read)
 
 
 @mutant("ignored", GATES[GatePolicy.ALIGNED_BLOCKING])
