@@ -26,9 +26,9 @@ def with_append_table(vertex: Declared, steps: int, output: str | None) -> tuple
         raise InvalidPipelineError(way_out)
     if vertex.table is not None and vertex.table.mode is not TableMode.APPEND:
         raise InvalidPipelineError(
-            f"change_columns: {vertex.table.name} is no append table. The columns of an upsert table follow the pipeline "
-            "anyway: give the old name of a column where it is named, as in count(renamed_from=...). Those of an "
-            "overwrite table stay"
+            f"change_columns: {vertex.table.name} is no append table. The columns of an upsert table follow the "
+            "pipeline anyway: give the old name of a column where it is named, as in count(renamed_from=...). Those of "
+            "an overwrite table stay"
         )
     return vertex, vertex.table.name if vertex.table is not None else check.quarantine if check is not None else ""
 

@@ -12,17 +12,17 @@ from pyspark.sql import Column
 from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
 
 from checkpointing.identifiers import VertexId, table_name, vertex_id
-from jobs.operators.aggregate import output_schema
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.spec import FAILED, Chain
-from jobs.pipeline.aggregates import AggregateColumn, hashes, named_aggregates
+from jobs.pipeline.aggregates import AggregateColumn, hashes
+from jobs.pipeline.aggregating import aggregate_vertex
 from jobs.pipeline.changed_columns import NOTHING, changed_columns
 from jobs.pipeline.columns import ALL, require_columns, require_keys, require_keys_alike, require_unique
 from jobs.pipeline.declarations import Declarations
 from jobs.pipeline.direct import unkept_keyed_vertex, unkept_union, with_append_table, with_table
 from jobs.pipeline.enriching import enrich_vertex
 from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.former_names import former_columns, former_id, former_table, require_id_of_its_own
+from jobs.pipeline.former_names import former_id, former_table, require_id_of_its_own
 from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, process_vertex
 from jobs.pipeline.quality import good_rows, require_judgeable, row_rules, suite_of
 from jobs.pipeline.steps import dropped, selected, with_column
@@ -30,7 +30,6 @@ from jobs.pipeline.tables import append_table, description_of, overwrite_table, 
 from jobs.pipeline.unions import union_vertex
 from jobs.pipeline.updates import changes_taken, require_append_only
 from jobs.pipeline.vertices import (
-    AggregateVertex,
     Declared,
     Input,
     KeyedVertex,
@@ -304,24 +303,14 @@ class KeyedStream:
         update replaces. `renamed_from` is the vertex's old id: it keeps its state; `count(renamed_from=)` is a column's
         Raises InvalidNameError, InvalidPipelineError for a column that it cannot take, or updates that lost their kind.
         """
-        name, where = vertex_id(id), f"vertex {id}"
+        where = f"vertex {vertex_id(id)}"
         if isinstance(renamed_from, AggregateColumn):
             raise InvalidPipelineError(f"{where}: no column may be called 'renamed_from'; it says the id of before")
         stream = self.stream
         changes_of = changes_taken(where, stream.declarations, self.as_input(), columns)
         for name_of_hash, hashed in hashes(where, stream.schema, columns).items():
             stream = stream.with_column(name_of_hash, hashed, LongType())
-        aggregates = named_aggregates(where, self.keys, stream.schema, columns)
-        was = {name: one.renamed_from for name, one in columns.items() if one.renamed_from is not None}
-        vertex = AggregateVertex(
-            name,
-            (stream.as_input(self.keys),),
-            output_schema(self.keys, aggregates, stream.schema),
-            aggregates,
-            renamed_from=former_id(renamed_from),
-            columns_renamed_from=former_columns(where, self.keys, columns, was),
-            changes_of=changes_of,
-        )
+        vertex = aggregate_vertex(id, stream.as_input(self.keys), columns, changes_of, renamed_from)
         return _declared(self.stream.declarations, vertex)
 
     def process(
