@@ -73,9 +73,10 @@ def unrenamable(thing: str, now: Collection[str], then: Collection[str], renames
     """Yield each renamed column of an overwrite table that has the columns `then`. All of them are refused."""
     for new, old in columns_then(now, then, renames.now).items():
         refused = (
-            f"an overwrite table keeps its files, which have the name {old}, and its readers find columns by name. Keep "
-            f"the name {old}. Or leave out the rename: then {new} is a new column beside {old}, and state of that name "
-            "begins empty. Or write a table of another name, and leave this one behind with --allow-non-restored-state"
+            f"an overwrite table keeps its files, which have the name {old}, and its readers find columns by name. "
+            f"Keep the name {old}. Or leave out the rename: then {new} is a new column beside {old}, and state of that "
+            "name begins empty. Or write a table of another name, and leave this one behind with "
+            "--allow-non-restored-state"
         )
         kind = ChangeKind.TABLE_SCHEMA
         yield Change(kind=kind, thing=thing, column=new, was=old, now=new, refused=refused)
