@@ -20,7 +20,7 @@ def test_two_segments_in_the_wrong_order_are_found():
     """A micro-batch gets its segments newest first. This breaks `fifo` and nothing else, because no file shows it."""
     history, place = next(
         (history, place)
-        for history in (simulate(seed).history for seed in range(40))
+        for history in (simulate(seed).history for seed in range(1, 40))  # in seed 0 the micro-batch is tried again
         for place, event in enumerate(history.events)
         if isinstance(event, SegmentsRun) and meets_one_split_twice(event)
     )
