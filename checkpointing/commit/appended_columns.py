@@ -64,7 +64,7 @@ def held_in_files(name: str, was: TableColumns) -> bool:
 
 
 def is_one_of(name: str, names: Collection[str]) -> bool:
-    """Return whether this is one of the names, for a reader to whom case does not count."""
+    """Return whether this is one of the names. Case does not count, as in Spark."""
     return name.casefold() in {each.casefold() for each in names}
 
 
