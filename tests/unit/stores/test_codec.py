@@ -144,6 +144,21 @@ def test_a_rename_from_before_columns_could_be_renamed_is_read() -> None:
     assert (Rename(kind=RenameKind.VERTEX, was="a", now="b"),) == row.renames
 
 
+@pytest.mark.parametrize(("kind", "was", "now"), [("vertex", "a", "b"), ("table", "x/a", "x/b")])
+def test_a_rename_of_a_vertex_or_a_table_that_also_names_a_vertex_is_refused(kind: str, was: str, now: str) -> None:
+    """Only a renamed column belongs to a vertex. Tidemark does not write such an entry."""
+    document = json.loads((Path(__file__).parent / "rows" / "checkpoint_format_4.json").read_text())
+    document["format"] = 5
+    for vertex, is_valid in (("", True), ("e", False)):
+        renames = [{"kind": kind, "was": was, "now": now, "vertex": vertex}]
+        document["row"] |= {"format": 5, "renames": renames}
+        if is_valid:
+            decode(json.dumps(document))
+            continue
+        with pytest.raises(UnreadableRowError, match="renames"):
+            decode(json.dumps(document))
+
+
 def test_a_checkpoint_of_format_4_has_no_renames_subtasks_and_hooks() -> None:
     """The fourth release wrote this entry. All of it is read. Nothing was renamed, measured or kept by a hook."""
     text = (Path(__file__).parent / "rows" / "checkpoint_format_4.json").read_text()
