@@ -66,6 +66,7 @@ def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_
         now_ms=world.now_ms,
         grace_ms=grace_ms,
         rows=rows,
+        recorded=frozenset(recorded),
         found=tuple(file for path in there if (file := _listed(world, path, tables)).table not in alone),
         active=frozenset[str]().union(*active),
         looks=world.looks,

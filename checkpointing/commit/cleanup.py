@@ -152,9 +152,9 @@ def is_forgotten(reservation: Reservation, now_ms: int) -> bool:
 class CleanupFacts:
     """What was observed: the files first, then the entries, the cuts, the reservations and the tables' logs.
 
-    `current` is the generation of the last claim. `others_hold` is true if another process holds the job. `active` are
-    the paths that a log shows at its newest version or at a recorded or reserved cut. `looks` are those of earlier
-    clean-ups.
+    `current` is the generation of the last claim. `others_hold` is true if another process holds the job. `recorded`
+    are the checkpoints whose cuts are recorded. `active` are the paths that a log shows at its newest version or at a
+    recorded or reserved cut. `looks` are those of earlier clean-ups.
     """
 
     current: Generation
@@ -162,6 +162,7 @@ class CleanupFacts:
     now_ms: int
     grace_ms: int
     rows: tuple[Row, ...]
+    recorded: frozenset[CheckpointId]
     found: tuple[ListedFile, ...]
     active: frozenset[str]
     looks: tuple[CleanUpLook, ...] = ()
@@ -204,17 +205,37 @@ def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
         return CleanupDecision()
     reserved = reserved_files(facts.reservations, facts.now_ms)
     needed = facts.active.union(reserved, *(files_of(record) for record in records))
+    renaming = _being_renamed(records, facts.recorded)
     unneeded = sorted(
         (
             _judged(file, facts)
             for file in facts.found
-            if _is_past(file, facts.current) and not _is_needed(file, needed, facts)
+            if _is_past(file, facts.current)
+            and (file.table, file.generation) not in renaming
+            and not _is_needed(file, needed, facts)
         ),
         key=lambda each: (each.since_ms, each.file.path),
     )
     return CleanupDecision(
         delete=tuple(each for each in unneeded if facts.now_ms - each.since_ms >= facts.grace_ms),
         waiting=tuple(each for each in unneeded if facts.now_ms - each.since_ms < facts.grace_ms),
+    )
+
+
+def _being_renamed(
+    records: Iterable[CheckpointRecord], recorded: Collection[CheckpointId]
+) -> frozenset[tuple[TableName, Generation | None]]:
+    """Return the tables that a committed entry renames columns of, each with the entry's generation.
+
+    Whoever publishes the entry writes files of that generation, and the entry does not name them. Until its cut is
+    recorded, they may be about to appear in the table.
+    """
+    return frozenset(
+        (table.table, record.generation)
+        for record in records
+        if record.checkpoint not in recorded
+        for table in record.tables
+        if table.renamed
     )
 
 

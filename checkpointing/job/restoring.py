@@ -18,7 +18,7 @@ from checkpointing.job.barriers import gate_config
 from checkpointing.job.broadcasting import broadcasts_left, restored_broadcasts
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.job.setup import JobSetup
-from checkpointing.job.unfit_tables import overwritten_otherwise, unfit_tables
+from checkpointing.job.unfit_tables import unfit_tables, written_otherwise
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.metadata.paths import laid_out_otherwise, partition_of
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
@@ -206,8 +206,8 @@ def _check_layout(table: Table, record: CheckpointRecord) -> None:
 
 
 def _check_mode(table: Table, record: CheckpointRecord) -> None:
-    """Raise CutDoesNotFitError if the table becomes an overwrite table, was one, or had another version column."""
-    changed = overwritten_otherwise(table, record)
+    """Raise CutDoesNotFitError if the table was of another mode, or an overwrite table by another version column."""
+    changed = written_otherwise(table, record)
     if changed is not None:
         then, now = changed
         raise CutDoesNotFitError(

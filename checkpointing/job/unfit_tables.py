@@ -64,22 +64,28 @@ def _unfit_sets(
             )
 
 
-def overwritten_otherwise(table: Table, record: CheckpointRecord) -> tuple[str, str] | None:
-    """Return how a table was written at the cut and how it is declared now, if it is an overwrite table at one of both.
+def written_otherwise(table: Table, record: CheckpointRecord) -> tuple[str, str] | None:
+    """Return how a table was written at the cut and how it is declared now, if its mode or its version column changed.
 
-    None: it is declared as it was, is no overwrite table, or is new.
+    None: it is declared as it was, or is new. The key columns of an upsert table are those of its state, and are
+    compared there.
     """
-    keys = {each.table: (each.mode, each.columns) for was in record.vertices for each in was.table_keys}
     if table.mode is TableMode.STATE or table.name not in tables_of(record):
         return None
-    then, now = keys.get(table.name, (TableMode.APPEND, ())), (table.mode, table.keys)
-    if then == now or TableMode.OVERWRITE not in (then[0], now[0]):
+    then, now = _written_as(table.name, record), (table.mode, table.keys)
+    if then[0] is now[0] and (then == now or now[0] is not TableMode.OVERWRITE):
         return None
     return _declared_as(*then), _declared_as(*now)
 
 
+def _written_as(name: TableName, record: CheckpointRecord) -> tuple[TableMode, tuple[str, ...]]:
+    """Return the mode of a table at the cut, and its columns. An entry from before format 4 has no columns."""
+    keys = {each.table: (each.mode, each.columns) for was in record.vertices for each in was.table_keys}
+    return keys.get(name, (TableMode.APPEND if record.columns else TableMode.UPSERT, ()))
+
+
 def _declared_as(mode: TableMode, keys: tuple[str, ...]) -> str:
-    by = {TableMode.UPSERT: " by key ", TableMode.OVERWRITE: " by version "}.get(mode, "")
+    by = {TableMode.UPSERT: " by key ", TableMode.OVERWRITE: " by version "}.get(mode, "") if keys else ""
     return f"an {mode.value} table{by}{', '.join(keys) if by else ''}"
 
 

@@ -85,6 +85,7 @@ def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: b
         now_ms=now_ms,
         grace_ms=grace_ms,
         rows=rows,
+        recorded=frozenset(cuts),
         found=tuple(found),
         active=frozenset().union(*(each.active for each in read.values())),
         looks=read_looks(warehouse),

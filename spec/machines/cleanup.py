@@ -141,6 +141,7 @@ class CleanupMachine(RuleBasedStateMachine):
             now_ms=self.now_ms,
             grace_ms=0,
             rows=tuple(self.rows),
+            recorded=frozenset(self.cuts),
             found=self.files.found(self.now_ms, self.version),
             active=frozenset(_path("table", version) for version in versions),
             reservations=given,

@@ -135,6 +135,27 @@ class KeepingMachine(RuleBasedStateMachine):
         shown, state = self._stage("table", self.current), self._stage("state", self.current)
         self._append(RowKind.CHECKPOINT, self.newest, (*before, state), frozenset({shown.path}), pinned=pinned)
 
+    @rule(ms=_waits, dies=st.booleans())
+    def rename_columns(self, ms: int, dies: bool) -> None:  # noqa: FBT001
+        """Commit an entry that renames columns, and die. The next process writes the table's file again, and shows it.
+
+        The new file is of the entry's generation, and the entry does not name it. A clean-up comes between. The process
+        may die as well. Then the one after it writes the file once more, and nobody needs the first one.
+        """
+        self._enter(RowKind.CHECKPOINT, self.newest, self._state_of(self.newest), frozenset(), renames=True)
+        again = self._rewritten_beside_a_clean_up(ms)
+        if dies:
+            again = self._rewritten_beside_a_clean_up(ms)
+        self._publish(frozenset({again.path}))
+
+    def _rewritten_beside_a_clean_up(self, ms: int) -> FileHandle:
+        self.current = Generation(self.current + 1)
+        again = self._stage("again", self.entries[self.newest].generation)
+        self._pass(ms)
+        deleted = {each.file.path for each in decide_cleanup(self._facts(others_hold=True)).delete}
+        expect(again.path not in deleted, NEEDED_STAYS, f"{again.path} is about to be shown")
+        return again
+
     @precondition(lambda self: len(self.entries) > 1)
     @rule(pick=_pick)
     def roll_back(self, pick: int) -> None:
@@ -162,11 +183,47 @@ class KeepingMachine(RuleBasedStateMachine):
         *,
         pinned: bool,
     ) -> None:
+        self._enter(kind, parent, state, active, pinned=pinned)
+        self._publish(active)
+
+    def _enter(
+        self,
+        kind: RowKind,
+        parent: CheckpointId,
+        state: tuple[FileHandle, ...],
+        active: frozenset[str],
+        *,
+        pinned: bool = False,
+        renames: bool = False,
+    ) -> None:
+        """Commit an entry, whose files the table does not show yet."""
         self.made += 1
         self.newest = CheckpointId(self.made)
+        keyed = tuple(KeyedFile(file, KeyedFileKind.BASE, 0, 7, Version(Generation(1), self.newest)) for file in state)
+        table = TableRecord(
+            table=TABLE,
+            mode=TableMode.APPEND if renames else TableMode.UPSERT,
+            files=tuple(FileHandle(path, 1, 1, 1) for path in sorted(active)),
+            renamed=(("amount", "value"),) if renames else (),
+            parent_version=0,
+        )
+        self.entries[self.newest] = CheckpointRecord(
+            job="small",
+            kind=kind,
+            pinned=pinned,
+            checkpoint=self.newest,
+            parent=parent,
+            generation=self.current,
+            nonce=str(self.newest),
+            max_parallelism=8,
+            vertices=(VertexRecord(vertex=VertexId("count"), micro_batch=1, subtasks=(SubtaskSnapshot(state=keyed),)),),
+            tables=(table,),
+            statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
+        )
+
+    def _publish(self, active: frozenset[str]) -> None:
+        """Show the newest entry, record its cut, and let older entries go."""
         self._show(active)
-        files = tuple(FileHandle(path, 1, 1, 1) for path in sorted(active))
-        self.entries[self.newest] = _entry(kind, self.newest, parent, state, files, pinned=pinned)
         self.shown_at[self.newest] = self.cuts[self.newest] = self.log.newest
         own = [each for each, row in sorted(self.entries.items()) if not row.pinned]
         for subsumed in own[:-RETAINED]:
@@ -240,6 +297,7 @@ class KeepingMachine(RuleBasedStateMachine):
             now_ms=self.now_ms,
             grace_ms=self.grace_ms,
             rows=tuple(self.entries[each] for each in sorted(self.entries)),
+            recorded=frozenset(self.cuts),
             found=tuple(
                 ListedFile(path, TABLE, generation, 1, at_ms, self.log.shown(path))
                 for path, (generation, at_ms) in sorted(self.there.items())
@@ -260,7 +318,7 @@ class KeepingMachine(RuleBasedStateMachine):
 
     def _readable(self) -> set[int]:
         """Return the versions with which a reader may begin now."""
-        return {self.log.newest, *(self.shown_at[each] for each in self.entries)}
+        return {self.log.newest, *(self.shown_at[each] for each in self.entries if each in self.shown_at)}
 
     def _note_readable(self) -> None:
         self.readable_until |= dict.fromkeys(self._readable(), self.now_ms)
@@ -282,29 +340,3 @@ class KeepingMachine(RuleBasedStateMachine):
         left = self.there.keys() - self._needed()
         expect(not left, UNNEEDED_GOES, sorted(left))
         self._pass(self.grace_ms)
-
-
-def _entry(
-    kind: RowKind,
-    checkpoint: CheckpointId,
-    parent: CheckpointId,
-    state: tuple[FileHandle, ...],
-    files: tuple[FileHandle, ...],
-    *,
-    pinned: bool,
-) -> CheckpointRecord:
-    version = Version(Generation(1), checkpoint)
-    keyed = tuple(KeyedFile(file, KeyedFileKind.BASE, 0, 7, version) for file in state)
-    return CheckpointRecord(
-        job="small",
-        kind=kind,
-        pinned=pinned,
-        checkpoint=checkpoint,
-        parent=parent,
-        generation=Generation(1),
-        nonce=str(checkpoint),
-        max_parallelism=8,
-        vertices=(VertexRecord(vertex=VertexId("count"), micro_batch=1, subtasks=(SubtaskSnapshot(state=keyed),)),),
-        tables=(TableRecord(table=TABLE, mode=TableMode.UPSERT, files=files, parent_version=0),),
-        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
-    )

@@ -54,6 +54,20 @@ def a_file_is_unneeded_since_it_was_removed_from_the_log(patch: Patch) -> None:
 
 
 @mutant(NEEDED_STAYS, KEEPING)
+def files_that_a_rename_is_about_to_show_are_leftovers(patch: Patch) -> None:
+    def being_renamed(records: Iterable[CheckpointRecord], recorded: Collection[CheckpointId]) -> frozenset[object]:
+        return frozenset()
+
+    patch.put(cleanup, "_being_renamed", being_renamed)
+
+
+@mutant(UNNEEDED_GOES, KEEPING)
+def a_rename_keeps_its_generation_for_good(patch: Patch) -> None:
+    real = cleanup._being_renamed
+    patch.put(cleanup, "_being_renamed", lambda records, recorded: real(records, ()))
+
+
+@mutant(NEEDED_STAYS, KEEPING)
 def only_the_cut_of_the_newest_entry_stays(patch: Patch) -> None:
     def readable_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
         newest = max(row.checkpoint for row in rows if isinstance(row, CheckpointRecord))

@@ -123,6 +123,7 @@ class World:
             now_ms=self.now_ms,
             grace_ms=GRACE_MS,
             rows=tuple(_row(number, files) for number, files in self.rows.items()),
+            recorded=frozenset(CheckpointId(each) for each in self.cuts),
             found=tuple(
                 ListedFile(path, TABLE, Generation(generation), 1, at_ms, self.times_in_log(path))
                 for path, (generation, at_ms) in self.staged.items()
@@ -239,7 +240,14 @@ def test_a_cut_stays_while_an_entry_builds_on_it():
 
 
 def _facts(*found: ListedFile, **changes: object) -> CleanupFacts:
-    plain = {"current": Generation(3), "others_hold": False, "now_ms": 1_000, "grace_ms": 100, "rows": ()}
+    plain = {
+        "current": Generation(3),
+        "others_hold": False,
+        "now_ms": 1_000,
+        "grace_ms": 100,
+        "rows": (),
+        "recorded": frozenset(),
+    }
     return CleanupFacts(**(plain | {"active": frozenset(), "found": found} | changes))
 
 
@@ -285,3 +293,18 @@ def test_no_file_is_judged_during_an_import():
     assert [] == _deleted(_facts(copied, others_hold=True))
     assert ["a"] == _deleted(_facts(copied))
     assert ["a"] == _deleted(_facts(copied, others_hold=True, rows=(_row(1, frozenset({"b"})),)))
+
+
+def test_files_of_a_rename_stay_until_its_cut_is_recorded():
+    """Whoever publishes the entry writes them, and it does not name them. Others of that generation go."""
+    shown = _row(2, frozenset())
+    (table,) = shown.tables
+    entry = shown.model_copy(update={"tables": (table.model_copy(update={"renamed": (("new", "old"),)}),)})
+    again = ListedFile(f"{TABLE}/_data/1/again", TABLE, Generation(1), 1, 0)
+    newer = ListedFile(f"{TABLE}/_data/2/left", TABLE, Generation(2), 1, 0)
+    other = ListedFile("gold/other/_data/1/left", TableName("gold/other"), Generation(1), 1, 0)
+    facts = _facts(again, newer, other, rows=(entry,))
+    assert {newer, other} == {each.file for each in decide_cleanup(facts).delete}
+    recorded = _facts(again, rows=(entry,), recorded=frozenset({CheckpointId(2)}))
+    assert [again] == [each.file for each in decide_cleanup(recorded).delete]
+    assert [again] == [each.file for each in decide_cleanup(_facts(again, rows=(shown,))).delete]

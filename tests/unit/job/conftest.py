@@ -40,6 +40,7 @@ from checkpointing.metadata.record import (
     Claim,
     Holder,
     Statistics,
+    TableKeys,
     VertexRecord,
 )
 from checkpointing.snapshots import ChannelState, SubtaskSnapshot, TaskWork
@@ -84,6 +85,11 @@ def record(graph: JobGraph, checkpoint: int, snapshots: dict[str, tuple[SubtaskS
             micro_batch=0,
             subtasks=snapshots.get(vertex.id, tuple(SubtaskSnapshot() for _ in vertex.subtasks())),
             splits=vertex.splits,
+            table_keys=tuple(
+                TableKeys(table=table.name, columns=table.keys, mode=table.mode)
+                for table in vertex.tables
+                if table.keys
+            ),
         )
         for vertex in graph.vertices
     )

@@ -131,13 +131,19 @@ BY_OTHER = Table("out/newest", TableMode.OVERWRITE, ("w",), columns=NEWEST.colum
         ((TableMode.UPSERT, ("v",)), NEWEST, "as an upsert table by key v, and .* as an overwrite table by version v"),
         ((TableMode.OVERWRITE, ("v",)), UPSERT, "as an overwrite table by version v, and .* an upsert table by key v"),
         ((TableMode.OVERWRITE, ("v",)), APPEND, "as an overwrite table by version v, and .* as an append table"),
+        ((TableMode.APPEND, ()), UPSERT, "as an append table, and .* as an upsert table by key v"),
+        ((TableMode.UPSERT, ("v",)), APPEND, "as an upsert table by key v, and .* as an append table"),
         ((TableMode.OVERWRITE, ("v",)), BY_OTHER, "an overwrite table by version v, and .* by version w"),
         ((TableMode.OVERWRITE, ("v",)), NEWEST, None),
         ((TableMode.APPEND, ()), APPEND, None),
+        ((TableMode.UPSERT, ("k",)), UPSERT, None),
     ],
 )
-def test_a_table_stays_an_overwrite_table_of_its_version(job, was, now, told):
-    """Its rows would be lost, or be compared by other values. No flag overrides that."""
+def test_a_table_keeps_its_mode_and_its_version(job, was, now, told):
+    """Its rows would be lost, or be compared by other values. No flag overrides that.
+
+    Other keys of an upsert table are other keys of its state, which the store compares.
+    """
     mode, columns = was
     record = cut(job, mode=mode, columns=columns)
     kind = VertexKind.KEYED if now.mode is TableMode.UPSERT else VertexKind.STATELESS

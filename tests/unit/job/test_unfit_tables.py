@@ -108,3 +108,4 @@ def test_an_older_entry_knows_its_upsert_tables_by_their_ranges(cut):
     now = graph("bronze/all", by_user="gold/per_user", by_route="gold/by_route")
     assert ("gold/by_user",) == tables_left(now, old)
     assert [] == list(unfit_tables(WAS, old))
+    check_fits(WAS, old, 128, allow_non_restored_state=True)
