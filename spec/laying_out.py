@@ -8,6 +8,7 @@ from random import Random
 from typing import Final
 
 from checkpointing import partitions
+from checkpointing.columns import TableColumn, TableColumns
 from checkpointing.commit.leftovers import Referenced, is_unreferenced
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
@@ -15,7 +16,7 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, EdgeId, Gener
 from checkpointing.job import renaming, restoring
 from checkpointing.metadata import paths
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
-from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, Statistics, TableKeys, TableRecord, VertexRecord
 from checkpointing.partitions import Value
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
@@ -23,8 +24,11 @@ LAID_OUT: Final = "partitions-are-kept"
 """The log of a partitioned table says of each file the values of its rows, under every name of the table."""
 LAYOUT_STAYS: Final = "layout-stays"
 """A cut is restored only if its files are laid out as the pipeline says."""
+MODE_STAYS: Final = "mode-stays"
+"""A cut is restored only if its table is written in the same way now: its mode, and an overwrite table's version."""
 
 _JOB: Final = JobName("model")
+_TOTALS: Final = VertexId("totals")
 _TABLE: Final = TableName("gold/totals")
 _NEW: Final = TableName("gold/sums")
 _SPECIAL: Final = re.compile(r"[^A-Za-z0-9_.%=/-]")
@@ -67,7 +71,7 @@ def _apart(of: list[FileHandle] | list[tuple[Value, ...]]) -> int:
 
 
 def _file(number: int, values: tuple[Value, ...]) -> FileHandle:
-    name = StagedName(VertexId("totals"), number, f"{number:032x}", partitions.folder_of(values))
+    name = StagedName(_TOTALS, number, f"{number:032x}", partitions.folder_of(values))
     return FileHandle(ProtocolPaths(_JOB).staged_file(_TABLE, Generation(3), name), 1, 10, 7)
 
 
@@ -96,15 +100,40 @@ def layouts_stay() -> bool:
 
 def _restores(by: tuple[str, ...], mode: TableMode, file: FileHandle, *, as_net: bool) -> bool:
     """Return whether a cut with the file is restored. It is `as_net` in the entry's table, or else in a snapshot."""
-    vertex = Vertex(VertexId("totals"), VertexKind.KEYED, 1, (Table(_TABLE, mode, partitioned_by=by),))
-    source = Vertex(VertexId("source"), VertexKind.SOURCE, 0)
-    graph = JobGraph((source, vertex), (EdgeId(source.id, vertex.id),))
     keyed = KeyedFile(file, KeyedFileKind.BASE, 0, 3, Version(Generation(3), 1))
     snapshot = SubtaskSnapshot(staged=(StagedFile(_TABLE, file, CheckpointId(2)),))
     if mode is TableMode.UPSERT:
         snapshot = SubtaskSnapshot(ranges=(RangeFiles(_TABLE, (keyed,)),))
     listed = TableRecord(table=_TABLE, mode=mode, parent_version=0)
     listed = listed.model_copy(update={"adds" if mode is TableMode.APPEND else "files": (file,)})
+    was = VertexRecord(vertex=_TOTALS, micro_batch=1, subtasks=() if as_net else (snapshot,))
+    return _is_restored(Table(_TABLE, mode, partitioned_by=by), was, tables=(listed,) if as_net else ())
+
+
+def modes_stay() -> bool:
+    """Return whether exactly those cuts are restored whose table is written as the pipeline says."""
+    columns = (TableColumn("k", "long"), TableColumn("v", "long"))
+    ways = (
+        (TableMode.APPEND, ()),
+        (TableMode.UPSERT, ("k",)),
+        (TableMode.OVERWRITE, ("k",)),
+        (TableMode.OVERWRITE, ("v",)),
+    )
+
+    def restores(was: tuple[TableMode, tuple[str, ...]], now: tuple[TableMode, tuple[str, ...]]) -> bool:
+        keys = (TableKeys(table=_TABLE, mode=was[0], columns=was[1]),) if was[1] else ()
+        vertex = VertexRecord(vertex=_TOTALS, micro_batch=1, subtasks=(), table_keys=keys)
+        return _is_restored(Table(_TABLE, *now, columns=columns), vertex, columns=(TableColumns(_TABLE, columns),))
+
+    return all(restores(was, now) is (was == now) for was in ways for now in ways)
+
+
+def _is_restored(
+    table: Table, was: VertexRecord, *, tables: tuple[TableRecord, ...] = (), columns: tuple[TableColumns, ...] = ()
+) -> bool:
+    vertex = Vertex(_TOTALS, VertexKind.KEYED, 1, (table,))
+    source = Vertex(VertexId("source"), VertexKind.SOURCE, 0)
+    graph = JobGraph((source, vertex), (EdgeId(source.id, vertex.id),))
     entry = CheckpointRecord(
         job=_JOB,
         checkpoint=CheckpointId(3),
@@ -112,9 +141,10 @@ def _restores(by: tuple[str, ...], mode: TableMode, file: FileHandle, *, as_net:
         generation=Generation(3),
         nonce="3",
         max_parallelism=4,
-        vertices=(VertexRecord(vertex=vertex.id, micro_batch=1, subtasks=() if as_net else (snapshot,)),),
-        tables=(listed,) if as_net else (),
+        vertices=(was,),
         statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+        tables=tables,
+        columns=columns,
     )
     try:
         restoring.check_fits(graph, entry, entry.max_parallelism)

@@ -54,12 +54,18 @@ class UpsertRange:
     copies: WorkerCopies = COPIES
 
     def load(self) -> KeyedRows:
-        """Return the range's rows, a layer for each file; raise StateFileError if one is missing or damaged."""
+        """Return the range's rows, a layer for each file; raise StateFileError if one is missing or damaged.
+
+        Only those files are read whose rows the worker has not. If another worker wrote the range last, most files are
+        often the same.
+        """
         nothing = empty_frame(self.schema)
-        copy = self.copies.find(self._name, [file.file.path for file in self.files], nothing.schema)
-        if copy is not None and len(copy.paths) == len(self.files):
-            return copy.rows
-        return KeyedRows.of_parts(nothing, together(storage_at(self.writer.root), self._read, self.files))
+        copy = self.copies.newest(self._name, nothing.schema)
+        parts = {} if copy is None else dict(zip(copy.paths, (layer.rows for layer in copy.rows.layers), strict=True))
+        lacking = [file for file in self.files if file.file.path not in parts]
+        read = together(storage_at(self.writer.root), self._read, lacking)
+        parts |= {file.file.path: rows for file, rows in zip(lacking, read, strict=True)}
+        return KeyedRows.of_parts(nothing, [parts[file.file.path] for file in self.files])
 
     def write(self, current: KeyedRows, output: pl.DataFrame, gone: pl.DataFrame) -> tuple[KeyedFile, ...]:
         """Write the range with `output` in place of the rows of its keys, and without the keys that are `gone`.

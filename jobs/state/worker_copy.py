@@ -54,8 +54,13 @@ class WorkerCopies:
 
     def find(self, name: RangeName, paths: Sequence[str], schema: pl.Schema) -> Copy | None:
         """Return the range's copy if it has these columns and was made from these files, or from the first of them."""
+        copy = self.newest(name, schema)
+        return copy if copy is not None and tuple(paths[: len(copy.paths)]) == copy.paths else None
+
+    def newest(self, name: RangeName, schema: pl.Schema) -> Copy | None:
+        """Return the range's copy if it has these columns, whatever files it was made from."""
         copy = self._copies.get(name)
-        if copy is None or tuple(paths[: len(copy.paths)]) != copy.paths or copy.rows.schema != schema:
+        if copy is None or copy.rows.schema != schema:
             return None
         self._copies.move_to_end(name)
         return copy

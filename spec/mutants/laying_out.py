@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator
 from checkpointing import partitions
 from checkpointing.graph import Table, TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.job import renaming, restoring
+from checkpointing.identifiers import TableName
+from checkpointing.job import renaming, restoring, unfit_tables
 from checkpointing.metadata import paths
 from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.snapshots import SubtaskSnapshot
-from spec.laying_out import LAID_OUT, LAYOUT_STAYS, files_keep_their_partition, layouts_stay
+from spec.laying_out import LAID_OUT, LAYOUT_STAYS, MODE_STAYS, files_keep_their_partition, layouts_stay, modes_stay
 from spec.mutants.judges import Judge, directed
 from spec.mutants.planting import Patch, mutant
 
@@ -18,6 +19,7 @@ _FILES = Judge(
     "model of partitions", lambda seed: frozenset() if files_keep_their_partition(seed) else frozenset({LAID_OUT}), 20
 )
 _CUTS = directed(layouts_stay, LAYOUT_STAYS)
+_MODES = directed(modes_stay, MODE_STAYS)
 
 
 @mutant(LAID_OUT, _FILES)
@@ -117,3 +119,35 @@ def staged_files_of_another_layout_are_let_in(patch: Patch) -> None:
         return iter(()) if table.mode is TableMode.APPEND else real(table, snapshot)
 
     patch.function(restoring, "_files_of", files_of)
+
+
+@mutant(MODE_STAYS, _MODES)
+def only_overwrite_tables_keep_their_mode(patch: Patch) -> None:
+    """The first form of the check: an append table became an upsert table, and lost its rows."""
+    real = unfit_tables.written_otherwise
+
+    def written_otherwise(table: Table, record: CheckpointRecord) -> tuple[str, str] | None:
+        found = real(table, record)
+        return found if found is not None and any("overwrite" in each for each in found) else None
+
+    patch.put(restoring, "written_otherwise", written_otherwise)
+
+
+@mutant(MODE_STAYS, _MODES)
+def a_table_without_keys_is_an_upsert_table(patch: Patch) -> None:
+    def written_as(name: TableName, record: CheckpointRecord) -> tuple[TableMode, tuple[str, ...]]:
+        keys = {each.table: (each.mode, each.columns) for was in record.vertices for each in was.table_keys}
+        return keys.get(name, (TableMode.UPSERT, ()))
+
+    patch.put(unfit_tables, "_written_as", written_as)
+
+
+@mutant(MODE_STAYS, _MODES)
+def an_overwrite_table_may_go_by_another_version(patch: Patch) -> None:
+    real = unfit_tables._written_as
+
+    def written_as(name: TableName, record: CheckpointRecord) -> tuple[TableMode, tuple[str, ...]]:
+        mode, columns = real(name, record)
+        return mode, ("v",) if mode is TableMode.OVERWRITE else columns
+
+    patch.put(unfit_tables, "_written_as", written_as)

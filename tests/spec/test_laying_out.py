@@ -2,7 +2,7 @@
 
 import pytest
 
-from spec.laying_out import files_keep_their_partition, layouts_stay
+from spec.laying_out import files_keep_their_partition, layouts_stay, modes_stay
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -14,3 +14,8 @@ def test_files_keep_the_values_of_their_partition(seed):
 def test_a_cut_of_another_layout_is_not_restored():
     """Staged files, ranges and an entry's own files are looked at (rule `layout-stays`)."""
     assert layouts_stay()
+
+
+def test_a_cut_of_another_mode_is_not_restored():
+    """The mode of a table stays, and the version column of an overwrite table (rule `mode-stays`)."""
+    assert modes_stay()

@@ -12,6 +12,7 @@ from checkpointing.handles import Version
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.key_groups import KeyGroupRange
 from jobs.sinks.staged_files import StagedFiles
+from jobs.state.failures import StateFileError
 from jobs.state.keyed_rows import KeyedRows
 from jobs.state.upsert_range import FILE_ROWS_MAX, UpsertRange
 from jobs.state.worker_copy import WorkerCopies
@@ -52,17 +53,23 @@ def content_of(rows):
 
 
 ROWS = st.dictionaries(st.integers(0, 30), st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 9)), max_size=12)
-CHANGES = st.lists(st.tuples(ROWS, st.sets(st.integers(0, 30), max_size=4), st.booleans(), st.booleans()), max_size=8)
+CHANGES = st.lists(
+    st.tuples(ROWS, st.sets(st.integers(0, 30), max_size=4), st.integers(0, 2), st.booleans()), max_size=8
+)
 
 
 @given(CHANGES, st.sampled_from([(), ("city",)]))
 def test_a_range_shows_what_a_dict_would_hold(changes, by):
-    """By a warm copy and by its files. No file is too large, and each has rows of one partition."""
+    """By a warm copy, by an older one and by its files. No file is too large, and each has rows of one partition.
+
+    Two workers take turns as they like, so one of them often has an older copy. A new worker has none.
+    """
     with TemporaryDirectory() as root:
-        copies, files, expected = WorkerCopies(), (), {}
-        for number, (rows, perhaps_gone, is_cold, is_all) in enumerate(changes):
+        workers, files, expected = [WorkerCopies(), WorkerCopies()], (), {}
+        for number, (rows, perhaps_gone, worker, is_all) in enumerate(changes):
             gone = perhaps_gone - set(rows)
-            held = upsert(root, files, WorkerCopies() if is_cold else copies, number=number, by=by, all_files=is_all)
+            copies = [*workers, WorkerCopies()][worker]
+            held = upsert(root, files, copies, number=number, by=by, all_files=is_all)
             files = held.write(held.load(), frame(rows), frame(dict.fromkeys(gone, ("a", 0))))
             expected = {k: row for k, row in (expected | rows).items() if k not in gone}
             assert expected == content_of(upsert(root, files, copies, by=by).load())
@@ -72,6 +79,21 @@ def test_a_range_shows_what_a_dict_would_hold(changes, by):
             if by:
                 parts = upsert(root, files, WorkerCopies(), by=by).load().layers
                 assert all(1 == part.rows["city"].n_unique() for part in parts)
+
+
+def test_a_worker_with_an_older_copy_reads_only_files_that_it_lacks(tmp_path):
+    """Files that it has read or written before may even be gone."""
+    first, second = WorkerCopies(), WorkerCopies()
+    held = upsert(tmp_path, (), first)
+    files = held.write(held.load(), frame({k: ("a", k) for k in range(12)}), frame({}))
+    other = upsert(tmp_path, files, second, number=1)
+    changed = other.write(other.load(), frame({0: ("b", 9)}), frame({}))
+    for file in set(files) & set(changed):
+        (tmp_path / file.file.path).unlink()
+    found = content_of(upsert(tmp_path, changed, first, number=2).load())
+    assert {k: ("a", k) for k in range(1, 12)} | {0: ("b", 9)} == found
+    with pytest.raises(StateFileError):
+        upsert(tmp_path, changed, WorkerCopies(), number=2).load()
 
 
 def test_files_whose_rows_do_not_change_stay(tmp_path):
