@@ -299,6 +299,8 @@ class DeltaSource(ReadsFirst):
                     return place, ranges
                 taken = min(rest, left)
                 if taken:
+                    if place.version < newest.version and not place.snapshot:
+                        reading.must_keep_values(place.version)
                     ranges.append(_range(file, change, place, rows, taken))
                 place, left = place.after(taken, ends_file=taken == rest), left - taken
             place = place.next_version()

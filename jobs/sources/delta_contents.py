@@ -10,7 +10,7 @@
 | changes rows by a deletion vector        | is refused or skipped     | is refused                                 |
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -88,9 +88,33 @@ class HistoryReader:
                 )
         extra = [name for name in there if name not in self.columns.names and name not in self.left_out]
         if extra and self.new_columns is not NewColumns.IGNORE:
-            raise SourceError(self._has_more(where, ", ".join(map(repr, extra))))
+            raise SourceError(self._has_more(version, extra))
 
-    def _has_more(self, where: str, names: str) -> str:
+    def must_keep_values(self, version: int) -> None:
+        """Raise SourceError if rows of this version have values in columns that the table no longer has.
+
+        Somebody renamed or dropped the columns before the source read the rows. A renamed column would be null.
+        """
+        then = self.history.columns_when_committed(version)
+        if then is None or self.new_columns is NewColumns.IGNORE:
+            return
+        gone = self._gone(then.schema.names)
+        if gone:
+            raise SourceError(self._has_more(version, gone))
+
+    def _gone(self, names: Iterable[str]) -> list[str]:
+        now = self.history.newest().columns.schema.names
+        return [name for name in names if name not in now and name not in self.left_out]
+
+    def _has_more(self, version: int, columns: Sequence[str]) -> str:
+        where, names = f"{self.history.folder}, version {version}", ", ".join(map(repr, columns))
+        if self._gone(columns) and self.new_columns is not NewColumns.IGNORE:
+            return (
+                f"{where} has columns that the table no longer has: {names}. They were renamed or dropped before this "
+                "source had read all rows of that time. Give the source another id: then it begins with the whole "
+                'table, under its present names. A DeltaSource with a schema and new_columns="ignore" goes on, and '
+                "leaves the old values out"
+            )
         if self.new_columns is NewColumns.NEXT_TICK:
             return f"{where} has new columns, added since this tick began: {names}. Run the tick again, it reads them"
         return (

@@ -95,6 +95,8 @@ class DeltaHistory:
         """Name the table's folder. Nothing is read yet."""
         self.folder = folder
         self._newest: NewestVersion | None = None
+        self._then: tuple[int, DeltaColumns] | None = None
+        """A version and its columns: those of the versions after it follow from their log entries."""
 
     def newest(self) -> NewestVersion:
         """Return the newest version. Raise SourceError if delta-rs or Spark cannot read the table."""
@@ -137,6 +139,23 @@ class DeltaHistory:
     def columns_at(self, version: int) -> DeltaColumns:
         """Return the table's columns at a version. Raise SourceError if the log no longer has them."""
         return _columns_of(self.opened(version))
+
+    def columns_when_committed(self, version: int) -> DeltaColumns | None:
+        """Return the columns of a version whose log entry is read anyway, or None if the log no longer tells them.
+
+        This opens the table only for the first of several versions in a row. Raise SourceError if an entry between them
+        is gone.
+        """
+        if self._then is None or self._then[0] > version:
+            try:
+                self._then = (version, self.columns_at(version))
+            except SourceError:
+                return None
+        first, columns = self._then
+        for number in range(first + 1, version + 1):
+            columns = self.commit(number).columns or columns
+        self._then = (version, columns)
+        return columns
 
     def files_at(self, version: int) -> tuple[DataFile, ...]:
         """Return the files of the whole table at a version, oldest first.

@@ -307,6 +307,45 @@ def test_columns_that_come_later_follow_the_contract(table):
     assert [2] == ids(anew, slices(anew, 100, ends["next"]))
 
 
+def renamed(table: Path) -> None:
+    """Give column `word` the name `text`, as a Tidemark job does: the files change places with others."""
+    entry = table / "_delta_log" / f"{delta(table).version() + 1:020}.json"
+    lines = (table / "_delta_log" / f"{0:020}.json").read_text().splitlines()
+    (first,) = (line["metaData"] for line in map(json.loads, lines) if "metaData" in line)
+    said = first | {"schemaString": first["schemaString"].replace('"word"', '"text"')}
+    actions = [{"metaData": said}]
+    for path in delta(table).file_uris():
+        new = table / f"new-{Path(path).name}"
+        pq.write_table(pq.read_table(path).rename_columns(["id", "text"]), new)
+        add = {"path": new.name, "partitionValues": {}, "size": new.stat().st_size, "modificationTime": 1}
+        gone = {"path": Path(path).name, "deletionTimestamp": 1}
+        actions += [{"remove": gone | {"dataChange": False}}, {"add": add | {"dataChange": False}}]
+    entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def test_rows_from_before_a_rename_are_not_read_as_null(table):
+    """A source that has read everything before goes on. One that has not is refused, or leaves the values out."""
+    append(table, 1)
+    (first,) = slices(DeltaSource(table))
+    append(table, 2)
+    (second,) = slices(DeltaSource(table), position=first.end)
+    delta(table).optimize.compact()
+    renamed(table)
+    rows_then = pa.table({"id": pa.array([3], pa.int64()), "text": ["w3"]})
+    write_deltalake(str(table), rows_then, mode="append")
+    assert ["id", "text"] == DeltaSource(table).schema().names
+    behind = r"version 1 has columns that the table no longer has: 'word'. They were renamed or dropped before"
+    declared = DeltaSource(table, schema=StructType().add("id", LongType()).add("text", StringType()))
+    for source in (DeltaSource(table), declared):
+        with pytest.raises(SourceError, match=behind):
+            poll(source, first.end)
+    assert [3] == ids(DeltaSource(table), slices(DeltaSource(table), position=second.end))
+    ignoring = DeltaSource(table, schema=declared.schema(), new_columns="ignore")
+    assert [2, 3] == ids(ignoring, slices(ignoring, position=first.end))
+    whole = DeltaSource(table)
+    assert [(1, "w1"), (2, "w2"), (3, "w3")] == sorted(row[1:] for row in rows(whole, slices(whole), "id", "text"))
+
+
 def test_a_column_of_another_type_or_name_is_refused(table):
     """The schema wants a column that the table lacks or has with another type."""
     append(table, 1)
