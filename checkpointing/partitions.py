@@ -42,3 +42,11 @@ def escaped(text: str) -> str:
 def plain(text: str) -> str:
     """Return the text that `escaped` made this part of a folder's name of."""
     return _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), text.encode()).decode()
+
+
+def is_escaped(text: str) -> bool:
+    """Return whether `escaped` makes this text. A crafted name may have another form, or bytes that are no text."""
+    try:
+        return escaped(plain(text)) == text
+    except UnicodeDecodeError:
+        return False

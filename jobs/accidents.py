@@ -11,6 +11,8 @@ DISK_FULL: Final = (
     "the disk is full, or a quota is used up: make room where the warehouse lies and in the folder for temporary files "
     "(TMPDIR), then run again"
 )
+SERVER_DISK_FULL: Final = "the disk of the server is full: make room there, then run again"
+"""A sink says this of its target. The disk of the warehouse is another one."""
 READ_ONLY: Final = (
     "the file system is read-only: mount it so that it can be written, or name another folder with --warehouse"
 )
@@ -27,6 +29,7 @@ _BY_NUMBER: Final = {
     errno.EPERM: FORBIDDEN,
 }
 _BY_WORDS: Final = (
+    (re.compile(re.escape(SERVER_DISK_FULL)), SERVER_DISK_FULL),
     (re.compile(r"No space left on device|Disk quota exceeded|File too large|os error (?:28|122|27)\b"), DISK_FULL),
     (re.compile(r"Read-only file system|os error 30\b"), READ_ONLY),
     (re.compile(r"Permission denied|Operation not permitted|os error (?:13|1)\b"), FORBIDDEN),

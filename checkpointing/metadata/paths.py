@@ -19,7 +19,7 @@ from checkpointing.identifiers import (
     table_name,
     vertex_id,
 )
-from checkpointing.partitions import PARTITION, Value, values_of
+from checkpointing.partitions import PARTITION, Value, is_escaped, values_of
 from checkpointing.table_versions import FOLDER
 
 ROOT = "_tidemark"
@@ -73,10 +73,16 @@ class StagedName:
 def parse_staged_name(name: str) -> StagedName | None:
     """Return what a file's path in its generation's folder says, or None if no micro-batch gives such names."""
     found = _STAGED_FILE.fullmatch(name)
-    if found is None:
+    if found is None or not _is_canonical(found["partition"] or "", found["version"] or ""):
         return None
     vertex, micro_batch, unique = VertexId(found["vertex"]), int(found["micro_batch"]), found["unique"]
     return StagedName(vertex, micro_batch, unique, found["partition"] or "", found["version"] or "")
+
+
+def _is_canonical(partition: str, version: str) -> bool:
+    """Return whether we would name the folders so: two names of one partition would be two partitions."""
+    columns = (part for folder in partition.split("/") if folder for part in folder.split("=", 1))
+    return all(map(is_escaped, columns)) and is_escaped(version.split(".", 2)[-1])
 
 
 def is_foreign_name(name: str) -> bool:
@@ -108,7 +114,7 @@ def staging_folder(path: str) -> str | None:
     The folder itself is not checked: see `ProtocolPaths.known_table`.
     """
     found = _STAGED_PATH.fullmatch(path)
-    return None if found is None else found["folder"]
+    return None if found is None or parse_staged_name(found["name"]) is None else found["folder"]
 
 
 def is_manifest_name(name: str) -> bool:

@@ -38,11 +38,14 @@ def with_deletions(
 def uncovered(
     ordered: pl.DataFrame, places: pl.DataFrame, keys: list[str], sequence: str, deletes: str
 ) -> pl.DataFrame:
-    """Return the changes without the truncates' deletions that come before the first other change of their key.
+    """Return the changes without the truncates' deletions that have nothing to delete.
 
-    Such a deletion has nothing to delete. If an older change of the key arrives later, the kept truncate deletes it.
+    Such a deletion is the first change of its key, or follows another deletion. If an older change of the key arrives
+    later, the kept truncate deletes it.
     """
     if places.is_empty():
         return ordered
     by_truncate = pl.col(deletes) & pl.col(sequence).is_in(places[sequence].implode())
-    return ordered.filter((~by_truncate).cast(pl.Int8).cum_max().over(keys) == 1)
+    is_there = ~pl.col(deletes).fill_null(value=False)
+    follows_a_row = is_there.shift(1).over(keys).fill_null(value=False)
+    return ordered.filter(~by_truncate | follows_a_row)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from checkpointing.commit.pre_committed import SinkTransaction
+from jobs.accidents import SERVER_DISK_FULL
 from jobs.postgres_sink.prepared import PreparedTransactions
 from jobs.postgres_sink.types import is_fit, postgres_type
 from jobs.postgres_sink.upserting import KEYS, Upserting
@@ -258,4 +259,5 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         """Return what the server says, with the row that it refuses, in one line without the password."""
         said = error.diag
         parts = [said.message_primary or str(error), said.message_detail, said.context]
-        return self._server.told(psycopg.Error(". ".join(part for part in parts if part)))
+        told = self._server.told(psycopg.Error(". ".join(part for part in parts if part)))
+        return f"{SERVER_DISK_FULL}. It said: {told}" if isinstance(error, psycopg.errors.DiskFull) else told

@@ -44,6 +44,7 @@ from jobs.stores.table_columns import next_schema, told, type_of
 from jobs.stores.table_rules import advice, purge, refused_for_good
 from jobs.stores.tables import TableLogs
 from jobs.stores.warehouse import Warehouse
+from jobs.stores.wider_values import wider_values
 
 TRIES: Final = 10
 """Attempts to commit into a table to which others write all the time. After these, the tick gives up."""
@@ -161,8 +162,22 @@ class Publisher:
         if schema is not None:
             self._must_be_writable(table, request, actions)
             _must_keep_types(table, request)
+            self._must_have_no_wider_values(table, request)
         says = self._tables.says(request.table)
         return next_metadata(table.loaded, schema, says, publication.columns)
+
+    def _must_have_no_wider_values(self, table: KnownTable, request: _Request) -> None:
+        """Refuse a rollback behind a widening if others have appended wider values since it was planned."""
+        publication = request.publication
+        if not publication.rolls_back or not publication.mode.keeps_files:
+            return
+        there = {field.name: type_of(field) for field in table.loaded.schema().fields}
+        before = dict(publication.renamed)
+        types = {before.get(column.name, column.name): column.type for column in publication.columns}
+        narrower = {name: kind for name, kind in types.items() if there.get(name, kind) != kind}
+        wide = wider_values(self._warehouse, request.table, table.files, narrower)
+        if wide is not None:
+            raise _CannotPublishError(f"{wide}, then start again")
 
     def _must_be_writable(self, table: KnownTable, request: _Request, actions: list[Action]) -> None:
         """Refuse what delta-rs would refuse. It is not asked about a log entry that changes columns."""

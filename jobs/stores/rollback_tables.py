@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from checkpointing.columns import in_another_order
@@ -22,16 +21,16 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.metadata.paths import is_state_table, laid_out_otherwise, relative_to_table
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.sinks.statistics import logged_statistics
-from jobs.storage.parquet import parquet_of
 from jobs.stores.cuts import Cut
 from jobs.stores.known_table import paths_with_deletion_vectors
 from jobs.stores.lost_files import is_ours, lost_files, marked, merged
 from jobs.stores.output_tables import first_problem
 from jobs.stores.rearranged import Undo, to_undo
-from jobs.stores.table_columns import columns_of_schema, declared_columns
+from jobs.stores.table_columns import columns_of_schema
 from jobs.stores.table_rules import purge
 from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import Base, base_of, known_files, load
+from jobs.stores.wider_values import wider_values
 
 
 class TableNotRolledBackError(Exception):
@@ -143,15 +142,9 @@ def _must_have_no_wider_values(
     before = {column.identity: column.type for column in then}
     narrower = {column.name: before.get(column.identity, column.type) for column in shown}
     narrower = {column.name: narrower[column.name] for column in shown if narrower[column.name] != column.type}
-    for path in foreign if narrower else ():
-        with pq.ParquetFile(parquet_of(warehouse.place(path))) as file:
-            types = {column.name: column.type for column in declared_columns(file.schema_arrow)}
-        wide = next((column for column in narrower if types.get(column, narrower[column]) != narrower[column]), None)
-        if wide is not None:
-            raise TableNotRolledBackError(
-                f"table {name}: column {wide} was widened since, and others have written wider values ({path}): take "
-                "these rows out of the table, and do the same again"
-            )
+    wide = wider_values(warehouse, name, foreign, narrower)
+    if wide is not None:
+        raise TableNotRolledBackError(f"{wide}, and do the same again")
 
 
 def _modes(

@@ -8,6 +8,7 @@ from contextlib import suppress
 import psycopg
 import pytest
 
+from jobs.accidents import DISK_FULL, SERVER_DISK_FULL
 from jobs.at_rest.rollback import roll_back
 from tests.postgres_server import PostgresServer
 from tests.scenarios.postgres.both_sinks import URL, both, killed, shown, tick
@@ -142,7 +143,8 @@ def test_a_full_disk_of_the_server_stops_the_job_until_there_is_room(own_bank, t
             own_bank.sql("DO $$ BEGIN LOOP INSERT INTO filler VALUES (repeat('x', 7000)); COMMIT; END LOOP; END $$")
         for _ in range(2):
             failed = tick(root).message
-            assert "No space left on device" in failed, failed
+            assert f"{SERVER_DISK_FULL}. It said: could not extend file" in failed, failed
+            assert DISK_FULL not in failed
         own_bank.sql("DROP TABLE filler")
         tick(root)
         assert_exact(root, own_bank)

@@ -7,6 +7,7 @@ from pyspark.sql.types import DoubleType
 
 from checkpointing.job.restoring import CutDoesNotFitError
 from jobs.at_rest.rollback import roll_back
+from jobs.holding.failures import RollForwardError
 from jobs.pipeline import Pipeline
 from jobs.planner import plan
 from jobs.sources.sequence import SequenceSource
@@ -56,6 +57,27 @@ def test_a_rollback_behind_a_widening_refuses_wider_values_of_others(tmp_path):
     foreign(tmp_path, 100)
     with pytest.raises(TableNotRolledBackError, match="column value was widened since, and others have written wider"):
         roll_back(at(tmp_path), first)
+
+
+def test_wider_values_that_come_between_a_rollback_and_its_publication_stop_it(tmp_path):
+    """Once they are gone, the next tick publishes the rollback."""
+    laid_out(tmp_path, HALF, NARROW)
+    first = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 1)
+    came = []
+
+    def append(name):
+        if name == f"before:RollForward:{TABLE}" and not came:
+            came.append(name)
+            foreign(tmp_path, 100)
+
+    with pytest.raises(RollForwardError, match="column value was widened since, and others have written wider values"):
+        roll_back(at(tmp_path), first, boundary=append)
+    assert "long" == DeltaTable(str(tmp_path / TABLE)).schema().fields[2].type.type
+    DeltaTable(str(tmp_path / TABLE)).delete("n = 100")
+    tick(tmp_path, HALF + 2, NARROW)
+    assert "integer" == DeltaTable(str(tmp_path / TABLE)).schema().fields[2].type.type
+    assert numbers(range(HALF + 2)) == shown(tmp_path, "n", "value")
 
 
 def tick_of_type(root, kind):

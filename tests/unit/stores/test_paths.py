@@ -83,6 +83,16 @@ def test_a_file_with_another_name_has_no_owner(name: str) -> None:
     assert parse_staged_name(name) is None
 
 
+@pytest.mark.parametrize(
+    "folder", ["day=%FF", "day=%41", "day=%2f", "day=%", "%FF=1", "version.text.%FF", "version.text.%41", "day=1%C3"]
+)
+def test_a_folder_that_we_would_name_otherwise_has_no_owner(folder: str) -> None:
+    """Its bytes are no text, or it would be a second folder of the same partition. An entry with it is refused."""
+    name = f"{folder}/join-1-{'0' * 32}.parquet"
+    assert parse_staged_name(name) is None
+    assert staging_folder(f"silver/flights/_data/3/{name}") is None
+
+
 @pytest.mark.parametrize(("folder", "expected"), [("1", 1), ("42", 42), ("0", None), ("01", None), ("x", None)])
 def test_only_a_plain_number_is_a_generation(folder: str, expected: int | None) -> None:
     """A folder with another name below `_data` belongs to no generation."""

@@ -1,0 +1,33 @@
+"""Finds files of others whose values the narrower type of a column cannot hold.
+
+A rollback behind a widening gives a column its narrower type back. No reader narrows values, so such a file would make
+the table unreadable. Both the plan of the rollback and its publication ask, because others may append in between.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow.parquet as pq
+
+from jobs.storage.parquet import parquet_of
+from jobs.stores.lost_files import is_ours
+from jobs.stores.table_columns import declared_columns
+from jobs.stores.warehouse import Warehouse
+
+
+def wider_values(warehouse: Warehouse, table: str, paths: Iterable[str], narrower: Mapping[str, str]) -> str | None:
+    """Return what to say if a file of others has another type than these columns are to get, or else None.
+
+    `paths` are files in the warehouse. Raises OSError and ArrowException for a file that cannot be read.
+    """
+    for path in sorted(paths) if narrower else ():
+        if is_ours(path.removeprefix(f"{table}/")):
+            continue
+        with pq.ParquetFile(parquet_of(warehouse.place(path))) as file:
+            types = {column.name: column.type for column in declared_columns(file.schema_arrow)}
+        wide = next((column for column, kind in narrower.items() if types.get(column, kind) != kind), None)
+        if wide is not None:
+            return (
+                f"table {table}: column {wide} was widened since, and others have written wider values ({path}): take "
+                "these rows out of the table"
+            )
+    return None
