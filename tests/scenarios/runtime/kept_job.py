@@ -29,6 +29,7 @@ from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 from jobs.sources.sequence import SequenceSource
+from jobs.storage.address import StoreUrl
 from jobs.stores.cuts import CutStore
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.faults.orders_job import KEYS, LocalEngine
@@ -77,7 +78,7 @@ def build(rows: int, version: Version = FIRST, table: str = TABLE, was: str | No
 
 
 def run(
-    root: Path,
+    root: Path | StoreUrl,
     job: JobPlan,
     listener: TickListener | None = None,
     boundary: Boundary = cross_freely,
@@ -90,7 +91,7 @@ def run(
 
 
 def tick(
-    root: Path,
+    root: Path | StoreUrl,
     rows: int,
     version: Version = FIRST,
     listener: TickListener | None = None,
@@ -105,7 +106,7 @@ def laid_out(root: Path, rows: int, version: Version = FIRST) -> None:
     copied(root, (JOB, rows, repr(version)), lambda made: tick(made, rows, version))
 
 
-def at(root: Path) -> Warehouse:
+def at(root: Path | StoreUrl) -> Warehouse:
     """Return the job's warehouse in that folder."""
     return Warehouse(root, ProtocolPaths(JOB))
 

@@ -3,9 +3,12 @@
 import pytest
 from pyspark.sql.functions import col
 
+from jobs.sources.cuts import CutSource
 from jobs.sources.delta import DeltaSource
 from tests.scenarios.runtime.kept_job import (
+    AGAIN,
     DROPPED,
+    JOB,
     NARROW,
     RENAMED,
     TABLE,
@@ -18,7 +21,7 @@ from tests.scenarios.runtime.kept_job import (
     tick,
 )
 from tidemark import Pipeline
-from tidemark.testing import Trial
+from tidemark.testing import TickFailedError, Trial
 
 pytestmark = pytest.mark.spark
 
@@ -80,15 +83,20 @@ def test_a_stream_that_begins_with_the_rename_gets_no_row_twice(tmp_path, neighb
     assert [*range(HALF, HALF + 5)] == sorted(got)
 
 
-def test_a_delta_source_follows_without_a_row_twice(tmp_path, spark):
-    """It has caught up before the rename. Its pipeline then declares the rename of its own table."""
+@pytest.mark.parametrize("by_cuts", [False, True])
+def test_a_source_follows_without_a_row_twice(tmp_path, spark, by_cuts):
+    """It has caught up before the rename. Its pipeline then declares the rename of its own table.
+
+    One that has not caught up before another rename is refused, and does not read nulls.
+    """
     upstream, trial = tmp_path / "up", tmp_path / "down"
     laid_out(upstream, HALF)
 
     def following(**renamed_from):
         def build(data):
             pipeline = Pipeline("following")
-            rows = pipeline.source("kept", DeltaSource(upstream / TABLE))
+            source = CutSource(upstream, JOB, TABLE) if by_cuts else DeltaSource(upstream / TABLE)
+            rows = pipeline.source("kept", source)
             rows.table("bronze/copy", id="copy").change_columns(renamed_from=renamed_from)
             return pipeline
 
@@ -98,6 +106,11 @@ def test_a_delta_source_follows_without_a_row_twice(tmp_path, spark):
     tick(upstream, HALF + 3, RENAMED)
     cut = following(amount="value").run()
     assert numbers(range(HALF + 3)) == sorted(cut.polars("bronze/copy").select("n", "amount").collect().rows())
+    tick(upstream, HALF + 5, RENAMED)
+    tick(upstream, HALF + 6, AGAIN)
+    with pytest.raises(TickFailedError, match="has columns that the table no longer has: 'amount'"):
+        following(sum="amount").run()
+    assert cut.checkpoint == following(sum="amount").cuts.latest().checkpoint
 
 
 def test_a_deletion_vector_is_refused_before_anything_runs(tmp_path, neighbour):
