@@ -26,7 +26,7 @@ from jobs.operators.functions import EndsInput
 from jobs.operators.inputs import in_schema, renamed_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
 from jobs.operators.named_outputs import NamedOutputs
-from jobs.operators.reports import REPORT_SCHEMA
+from jobs.operators.own_workers import reported
 from jobs.operators.scan_tasks import ScanTasks
 from jobs.operators.scanned import KeyedScan, Scanned, keyed_scan, shares_of
 from jobs.operators.schemas import arrow_schema, quoted
@@ -82,11 +82,8 @@ def keyed_job(
     arriving = [_blocks(spark, spec, branch) for branch in branches]
     if wakes:
         arriving.append(_waking_rows(spark, spec))
-    return (
-        reduce(DataFrame.union, arriving)
-        .repartitionById(spec.parallelism, F.col(SUBTASK))
-        .mapInArrow(task.run, REPORT_SCHEMA)
-    )
+    exchanged = reduce(DataFrame.union, arriving).repartitionById(spec.parallelism, F.col(SUBTASK))
+    return reported(exchanged, task.run)
 
 
 def is_in_one_task(spec: KeyedSpec, effect: RunMicroBatch, warehouse: Root) -> bool:
@@ -122,7 +119,7 @@ def _in_one_task(spark: SparkSession, spec: KeyedSpec, branches: Sequence[_Branc
 
 
 def _to_one_task(sent: Iterable[DataFrame], run: ArrowFunction) -> DataFrame:
-    return reduce(DataFrame.union, sent).coalesce(1).mapInArrow(run, REPORT_SCHEMA)
+    return reported(reduce(DataFrame.union, sent).coalesce(1), run)
 
 
 def _scans(spec: KeyedSpec, branches: Sequence[_Branch]) -> tuple[KeyedScan, ...]:

@@ -19,7 +19,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from checkpointing.identifiers import VertexId
-from jobs.operators.reports import REPORT_SCHEMA
+from jobs.operators.own_workers import reported
 from jobs.operators.scan_tasks import ScanTasks, numbered
 from jobs.operators.schemas import nullable_schema
 from jobs.operators.spec import InputPlan, TextSteps
@@ -100,7 +100,7 @@ class PlannedJobs:
 
     def _planned(self, work: ScanTasks | SteppedWork) -> DataFrame:
         if isinstance(work, ScanTasks):
-            return numbered(self.session, len(work.tasks)).mapInArrow(run_tasks, REPORT_SCHEMA)
+            return reported(numbered(self.session, len(work.tasks)), run_tasks)
         rows = {number: rows_of(self.session, each, _Rows(number).run) for number, each in work.inputs.items()}
         return work.plan(rows, run_after)
 

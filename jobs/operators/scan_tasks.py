@@ -7,7 +7,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.operators.reports import REPORT_SCHEMA
+from jobs.operators.own_workers import reported
 
 
 class RunsScans(Protocol):
@@ -26,7 +26,7 @@ class ScanTasks:
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return the lazy reports of all tasks."""
-        return numbered(spark, len(self.tasks)).mapInArrow(self.run, REPORT_SCHEMA)
+        return reported(numbered(spark, len(self.tasks)), self.run)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the reports of the tasks whose numbers are the rows of `batches`. Raises what they raise."""

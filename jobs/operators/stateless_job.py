@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.operators.changes import INSERT, KIND
 from jobs.operators.inputs import in_schema
-from jobs.operators.reports import REPORT_SCHEMA
+from jobs.operators.own_workers import reported
 from jobs.operators.scan_tasks import ScanTasks
 from jobs.operators.scanned import Scanned, StatelessScan, shares_of
 from jobs.operators.schemas import arrow_schema, schema_with_kind
@@ -46,7 +46,7 @@ def _written(spec: StatelessSpec, rows: Mapping[int, DataFrame], run: ArrowFunct
         every, schema = [_as_changes(each) for each in every], schema_with_kind(schema)
     columns = in_schema(reduce(DataFrame.unionByName, every), schema)
     marked = columns if spec.quarantine is None else columns.withColumn(FAILED, failed_rules(spec.rules))
-    return marked.mapInArrow(run, REPORT_SCHEMA)
+    return reported(marked, run)
 
 
 def _as_changes(rows: DataFrame) -> DataFrame:

@@ -41,6 +41,7 @@ LAPSED_GOES = "lapsed-goes"
 """A clean-up deletes what no entry, no table and no reservation in force names."""
 
 _leases = st.sampled_from([1, HOUR_MS, 5 * HOUR_MS, 40 * HOUR_MS])
+_ahead = st.sampled_from([0, 0, DAY_MS - 1, DAY_MS, 9 * DAY_MS])
 _waits = st.sampled_from([1, HOUR_MS - 1, HOUR_MS, 6 * HOUR_MS, DAY_MS])
 
 
@@ -50,10 +51,16 @@ class Reader:
 
     reservation: Reservation
     named: frozenset[str]
+    is_void: bool = False
+    """Whether a clean-up came while the reservation was not in force, so that its files may be gone."""
 
     def counts(self, now_ms: int) -> bool:
-        """Return whether the reservation is in force: until it ends, and for a day at most."""
-        return now_ms < min(self.reservation.lapses_ms, self.reservation.given_ms + DAY_MS)
+        """Return whether the reservation is in force: until it ends, and for a day at most.
+
+        A clock may be ahead by less than a day. A reservation from further in the future does not count.
+        """
+        given_ms = self.reservation.given_ms
+        return given_ms - now_ms < DAY_MS and now_ms < min(self.reservation.lapses_ms, given_ms + DAY_MS)
 
 
 @dataclass
@@ -102,12 +109,13 @@ class CleanupMachine(RuleBasedStateMachine):
         self.cuts = {each: self.cuts[each] for each in readable_cuts(self.rows, self.cuts)}
         given = tuple(reader.reservation for reader in self.readers)
         self.files.there -= set(discardable(private, given, self.now_ms))
+        self._note_void()
 
-    @rule(lease_ms=_leases)
-    def reserve(self, lease_ms: int) -> None:
-        """Let a reader reserve the newest cut, with all that its entry names."""
-        named = named_files(self.rows[-1])
-        given = Reservation({TABLE: self.version}, self.now_ms, self.now_ms + lease_ms, named)
+    @rule(lease_ms=_leases, ahead_ms=_ahead)
+    def reserve(self, lease_ms: int, ahead_ms: int) -> None:
+        """Let a reader reserve the newest cut, with all that its entry names. Its clock may be ahead."""
+        named, given_ms = named_files(self.rows[-1]), self.now_ms + ahead_ms
+        given = Reservation({TABLE: self.version}, given_ms, given_ms + lease_ms, named)
         self.readers.append(Reader(given, named))
 
     @precondition(lambda self: self.readers)
@@ -147,15 +155,20 @@ class CleanupMachine(RuleBasedStateMachine):
             reservations=given,
         )
         self.files.there -= {each.file.path for each in decide_cleanup(facts).delete}
+        self._note_void()
         counted = [reader.named for reader in self.readers if reader.counts(self.now_ms)]
         named = frozenset[str]().union(*counted, *(named_files(record) for record in self.rows))
         expect(self.files.there <= named, LAPSED_GOES, sorted(self.files.there - named))
+
+    def _note_void(self) -> None:
+        for reader in self.readers:
+            reader.is_void |= not reader.counts(self.now_ms)
 
     @invariant()
     def what_is_reserved_is_there(self) -> None:
         """Everything that a reservation in force names can be read."""
         for reader in self.readers:
-            if reader.counts(self.now_ms):
+            if reader.counts(self.now_ms) and not reader.is_void:
                 expect(reader.named <= self.files.there, RESERVED_STAYS, sorted(reader.named - self.files.there))
 
 

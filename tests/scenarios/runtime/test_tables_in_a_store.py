@@ -36,7 +36,9 @@ def test_columns_of_an_append_table_change_in_a_store(url):
     assert numbers(range(HALF + 2)) == rows(url, "n", "amount")
     tick(url, HALF + 3, AGAIN)
     clean_up(at(url), grace_ms=0)
-    assert numbers(range(HALF)) == Cuts(url, JOB).at(first).polars(TABLE).collect().select("n", "value").sort("n").rows()
+    assert (
+        numbers(range(HALF)) == Cuts(url, JOB).at(first).polars(TABLE).collect().select("n", "value").sort("n").rows()
+    )
     assert numbers(range(HALF + 3)) == rows(url, "n", "sum")
     roll_back(at(url), first)
     assert numbers(range(HALF)) == rows(url, "n", "value")
@@ -51,7 +53,7 @@ def test_columns_of_an_append_table_change_in_a_store(url):
 def test_an_overwrite_table_in_a_store_goes_on_after_a_rollback(url):
     """It shows the rows of the greatest version, as in a folder."""
     newest_job.tick(url, HALF)
-    first = newest(newest_job.at(url)).checkpoint
+    first = Cuts(url, newest_job.JOB).latest().checkpoint
     assert newest_job.expected(HALF) == newest_job.shown(url)
     newest_job.tick(url, 2 * HALF)
     assert newest_job.expected(2 * HALF) == newest_job.shown(url)
