@@ -54,7 +54,8 @@ class Arrived:
 class Splitter:
     """Turns the rows of one input into blocks. The rows have their key group in front, then the columns of `schema`.
 
-    Every subtask gets the rows of which the column `to_all` is true, under a key group that it owns.
+    Every subtask gets the rows of which the column `to_all` is true, under a key group that it owns. Of a `broadcast`
+    input every subtask gets all rows so.
     """
 
     tag: int
@@ -62,6 +63,7 @@ class Splitter:
     parallelism: int
     max_parallelism: int
     to_all: str | None = None
+    broadcast: bool = False
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the blocks of these rows. Memory holds about `_GATHERED_BYTES_MAX` of them, and one batch more."""
@@ -90,6 +92,8 @@ class Splitter:
 
     def _apart(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Return the rows that go by their keys, and those that go to all subtasks."""
+        if self.broadcast:
+            return rows.slice(0, 0), rows
         if self.to_all is None:
             return rows, rows.slice(0, 0)
         is_for_all = pc.fill_null(rows.column(self.to_all), fill_value=False)

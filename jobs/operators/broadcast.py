@@ -4,7 +4,6 @@ Each subtask computes them from the rows that came. The order of these rows does
 same result. One of them writes the file, and the protocol hands it to all.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +14,6 @@ from checkpointing.handles import KeyedFile, Version
 from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange
 from checkpointing.snapshots import RangeFiles
-from jobs.operators.arrived import SENT, blocks_of, owned_by, with_key_group
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import RangeState
 from jobs.state.backends import FullBackend
@@ -112,24 +110,3 @@ class BroadcastState:
             backend=FullBackend(),
             outdated=self.outdated,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replicator:
-    """Turns the rows of a broadcast input into blocks, once for each subtask. The rows have a key group in front."""
-
-    tag: int
-    schema: pa.Schema
-    parallelism: int
-    max_parallelism: int
-
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the blocks of these rows, which get a key group that their subtask owns."""
-        wanted = with_key_group(self.schema)
-        for batch in batches:
-            columns = [column.cast(field.type) for column, field in zip(batch.columns, wanted, strict=True)]
-            every = pa.record_batch(columns, schema=wanted)
-            for subtask in range(self.parallelism) if batch.num_rows else ():
-                rows = owned_by(every, subtask, self.parallelism, self.max_parallelism)
-                sent = [block.to_pybytes() for block in blocks_of(rows)]
-                yield pa.record_batch([[subtask] * len(sent), [self.tag] * len(sent), sent], schema=SENT)

@@ -21,7 +21,7 @@ from checkpointing.key_groups import range_of
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths, broadcast_of, is_state_table, table_of_broadcast
 from jobs.operators.arrived import BLOCK, EXCHANGED, SUBTASK, TAG, WAKING, Splitter
-from jobs.operators.broadcast import BroadcastState, Replicator
+from jobs.operators.broadcast import BroadcastState
 from jobs.operators.functions import EndsInput
 from jobs.operators.inputs import in_schema, renamed_rows
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
@@ -188,25 +188,21 @@ def _blocks(spark: SparkSession, spec: KeyedSpec, branch: _Branch) -> DataFrame:
 
 
 def _in_blocks(spec: KeyedSpec, tag: int, rows: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
-    to_all = tag < len(spec.inputs) and spec.inputs[tag].is_broadcast
-    group = "0" if to_all else f"pmod(hash({quoted(keys)}), {spec.max_parallelism})"
-    sender = _replicator(spec, tag, schema) if to_all else _splitter(spec, tag, schema)
-    return in_schema(rows, schema).selectExpr(f"{group} as {KEY_GROUP}", "*").mapInArrow(sender.run, EXCHANGED)
-
-
-def _replicator(spec: KeyedSpec, tag: int, schema: StructType) -> Replicator:
-    return Replicator(
-        tag=tag, schema=arrow_schema(schema), parallelism=spec.parallelism, max_parallelism=spec.max_parallelism
-    )
+    splitter = _splitter(spec, tag, schema)
+    group = "0" if splitter.broadcast else f"pmod(hash({quoted(keys)}), {spec.max_parallelism})"
+    return in_schema(rows, schema).selectExpr(f"{group} as {KEY_GROUP}", "*").mapInArrow(splitter.run, EXCHANGED)
 
 
 def _splitter(spec: KeyedSpec, tag: int, schema: StructType) -> Splitter:
+    """Return what sends the rows of an input. Rows of misfits come under the tag after the last input."""
+    keyed = spec.inputs[tag] if tag < len(spec.inputs) else None
     return Splitter(
         tag=tag,
         schema=arrow_schema(schema),
         parallelism=spec.parallelism,
         max_parallelism=spec.max_parallelism,
-        to_all=spec.inputs[tag].to_all if tag < len(spec.inputs) else None,
+        to_all=keyed.to_all if keyed is not None else None,
+        broadcast=keyed is not None and keyed.is_broadcast,
     )
 
 

@@ -12,7 +12,7 @@ from checkpointing.handles import Version
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
 from checkpointing.key_groups import KeyGroupRange, range_of
 from jobs.operators.arrived import SUBTASK, Splitter, take_apart, with_key_group
-from jobs.operators.broadcast import Broadcast, BroadcastState, Replicator
+from jobs.operators.broadcast import Broadcast, BroadcastState
 from jobs.operators.functions import Processed
 from jobs.operators.named_outputs import NamedOutputs
 from jobs.operators.process_calls import ProcessCalls
@@ -102,15 +102,15 @@ def test_an_outdated_file_is_written_again_without_rows(tmp_path):
 
 def test_every_subtask_gets_every_row():
     """Each block has a key group that its subtask owns, as the task checks."""
-    sent = Replicator(tag=1, schema=RULES, parallelism=3, max_parallelism=8)
+    sent = Splitter(tag=1, schema=RULES, parallelism=3, max_parallelism=8, broadcast=True)
     frame = rules(("a", 1, 1), ("b", 2, 2))
     columns = [frame.to_arrow()[name].cast(RULES.field(name).type) for name in RULES.names]
     rows = pa.table([pa.array([0, 0], pa.int32()), *columns], schema=with_key_group(RULES))
     (batch,) = rows.to_batches()
-    blocks = list(sent.run([batch, batch.slice(0, 0)]))
-    assert [0, 1, 2] == [each for block in blocks for each in block.column(0).to_pylist()]
-    for subtask, block in enumerate(blocks):
-        (_, arrived) = take_apart([block], [RULES, RULES]).frames
+    (blocks,) = sent.run([batch, batch.slice(0, 0)])
+    assert [0, 1, 2] == blocks.column(0).to_pylist()
+    for subtask in range(3):
+        (_, arrived) = take_apart([blocks.slice(subtask, 1)], [RULES, RULES]).frames
         assert frame.rows() == arrived.drop(KEY_GROUP).rows()
         assert {range_of(subtask=subtask, parallelism=3, max_parallelism=8).first} == set(arrived[KEY_GROUP].to_list())
 
