@@ -7,20 +7,26 @@ from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from spec.history import CutWritten, History, RowCommitted
 from spec.outside_events import OutsidePassedOver, OutsidePublished
+from spec.rolling_back import LEAVES_OUTSIDE_EVERY
 
 
 def wrongly_outside(history: History) -> Iterator[str]:
     """Yield every publication of an outside sink before its commit point, of other files, twice, or out of order.
 
     A publication that a target passes over must be one that it has taken before: else its rows are lost. The rows of an
-    entry that a rollback has left behind may come late, from a process that was taken over.
+    entry that a rollback has left behind may come late, from a process that was taken over. A rollback keeps the sinks
+    of the entry before it. If outside sinks are left as they are, it does not name those of upsert tables.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
     taken: dict[TableName, list[CheckpointId]] = {}
+    newest: CheckpointRecord | None = None
     for event in history.without_flow:
         match event:
             case RowCommitted(record):
+                if record.kind is RowKind.ROLLBACK and newest is not None:
+                    yield from _sinks_lost(record, newest, entries[record.parent])
                 entries[record.checkpoint] = record
+                newest = record if record.commits else newest
             case OutsidePublished(checkpoint, table, paths):
                 before = taken.setdefault(table, [])
                 if before and before[-1] >= checkpoint:
@@ -33,6 +39,19 @@ def wrongly_outside(history: History) -> Iterator[str]:
                 yield f"{table} never got checkpoint {checkpoint} outside, and is past it"
             case _:
                 pass
+
+
+def _sinks_lost(rollback: CheckpointRecord, newest: CheckpointRecord, target: CheckpointRecord) -> Iterator[str]:
+    left = {
+        keys.table
+        for record in (newest, target)
+        for vertex in record.vertices
+        for keys in vertex.table_keys
+        if keys.mode is TableMode.UPSERT and rollback.parent % LEAVES_OUTSIDE_EVERY == 0
+    }
+    due = {table for table in newest.outside if table not in left}
+    if due != set(rollback.outside):
+        yield f"rollback {rollback.checkpoint} has the sinks of {sorted(rollback.outside)}, due are {sorted(due)}"
 
 
 def left_inside(history: History) -> Iterator[str]:

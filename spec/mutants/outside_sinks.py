@@ -1,12 +1,13 @@
 """Plants bugs in what outside sinks get, and when."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from checkpointing.commit import outside, two_phase
 from checkpointing.commit.behind import Doubt
 from checkpointing.commit.two_phase import CommitEffect, TwoPhaseCommit
 from checkpointing.graph import TableMode
+from checkpointing.identifiers import TableName
 from checkpointing.messages import Publication, PublishTable, TablesChecked
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from checkpointing.tick import recovering
@@ -157,3 +158,38 @@ def an_upserting_sink_misses_what_leaves_its_table_as_it_is(patch: Patch) -> Non
 @mutant("outside-completely", OUTSIDE)
 def a_rollback_forgets_the_sinks_of_upsert_tables(patch: Patch) -> None:
     _without(patch, lambda _, record: record.kind is RowKind.ROLLBACK)
+
+
+def _sinks_after(
+    patch: Patch, bent: Callable[[CheckpointRecord, tuple[TableName, ...]], tuple[TableName, ...]]
+) -> None:
+    real = outside.sinks_after
+
+    def sinks_after(
+        rows: Iterable[CheckpointRecord], target: CheckpointRecord, *, leave_outside: bool
+    ) -> tuple[TableName, ...]:
+        return bent(target, real(tuple(rows), target, leave_outside=leave_outside))
+
+    patch.function(outside, "sinks_after", sinks_after)
+
+
+@mutant("outside-follows", OUTSIDE)
+def a_rollback_has_the_sinks_of_its_target(patch: Patch) -> None:
+    _sinks_after(patch, lambda target, _: target.outside)
+
+
+@mutant("outside-follows", OUTSIDE)
+def a_rollback_gives_every_sink_up(patch: Patch) -> None:
+    _sinks_after(patch, lambda _, __: ())
+
+
+@mutant("outside-follows", OUTSIDE)
+def a_rollback_takes_sinks_along_that_are_to_stay(patch: Patch) -> None:
+    real = outside.sinks_after
+
+    def sinks_after(
+        rows: Iterable[CheckpointRecord], target: CheckpointRecord, *, leave_outside: bool
+    ) -> tuple[TableName, ...]:
+        return real(rows, target, leave_outside=False)
+
+    patch.function(outside, "sinks_after", sinks_after)

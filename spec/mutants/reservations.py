@@ -80,3 +80,21 @@ def a_lease_of_forty_hours_counts_for_forty(patch: Patch) -> None:
 
 def _with_one_file(segment: Segment) -> Segment:
     return StagedSegment(segment.files[:1]) if isinstance(segment, StagedSegment) else segment
+
+
+@mutant(LAPSED_GOES, CLEANUP)
+def a_reservation_from_the_far_future_counts(patch: Patch) -> None:
+    """A clock that is years ahead would keep files for years."""
+
+    def standing(reservations: Iterable[Reservation], now_ms: int) -> tuple[Reservation, ...]:
+        return tuple(each for each in reservations if now_ms < each.ends_ms)
+
+    patch.function(cleanup, "standing", standing)
+
+
+@mutant(RESERVED_STAYS, CLEANUP)
+def a_reservation_of_a_clock_that_is_ahead_does_not_count(patch: Patch) -> None:
+    def standing(reservations: Iterable[Reservation], now_ms: int) -> tuple[Reservation, ...]:
+        return tuple(each for each in reservations if each.given_ms <= now_ms < each.ends_ms)
+
+    patch.function(cleanup, "standing", standing)
