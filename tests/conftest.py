@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from spec import profiles
+from tests.long_tests import NotesLong, long_tests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 SHARES = {"kill": 3, "matrix": 6}
 """Of the tests so marked one in so many runs where a rotating share is asked for."""
+LONG_SHARE = 3
+"""The same for tests that take long and have neither mark."""
+_LONG = "long"
 SECONDS_PER_DAY = 86_400
 
 # Sessions of tests are short: the JVM's first compiler is enough, and leaves the processor to the work itself.
@@ -30,7 +34,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare how many of the tests marked kill or matrix run, and on which day."""
+    """Declare how many of the kills, matrices and long tests run, on which day, and whether to note the long ones."""
     parser.addoption("--share", choices=["all", "rotating"], default="all", help="all of them, or a share a day")
     parser.addoption(
         "--share-day",
@@ -38,6 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=int(time.time()) // SECONDS_PER_DAY,
         help="whose day's share: by default today's; give the printed number to repeat a run",
     )
+    parser.addoption("--note-long", action="store_true", help="measure the tests, and note the long ones")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure, if that is asked for. Only the process that the user started does."""
+    if config.getoption("--note-long") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NotesLong())
 
 
 def pytest_report_header() -> str:
@@ -49,25 +60,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Say what it takes to repeat this run; at its end, where `-q` leaves it."""
     if config.getoption("--share") == "rotating":
         day = config.getoption("--share-day")
-        terminalreporter.write_line(f"a third of the kills, a sixth of the matrices: --share-day {day} repeats them")
+        shares = "a third of the kills and of the long tests, a sixth of the matrices"
+        terminalreporter.write_line(f"{shares}: --share-day {day} repeats them")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the day's share of the kills and of the matrices, in order of their names, whatever the shuffling."""
+    """Keep the day's share of the kills, matrices and long tests, in order of their names, whatever the shuffling."""
     if config.getoption("--share") == "all":
         return
     left_out: set[pytest.Item] = set()
-    for mark, parts in SHARES.items():
-        shared = sorted((item for item in items if _shared_as(item) == mark), key=lambda item: item.nodeid)
+    named = long_tests()
+    for mark, parts in (SHARES | {_LONG: LONG_SHARE}).items():
+        shared = sorted((item for item in items if _shared_as(item, named) == mark), key=lambda item: item.nodeid)
         left_out.update(set(shared) - set(shared[config.getoption("--share-day") % parts :: parts]))
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
 
-def _shared_as(item: pytest.Item) -> str | None:
-    return next((mark for mark in SHARES if item.get_closest_marker(mark)), None)
+def _shared_as(item: pytest.Item, named: Collection[str]) -> str | None:
+    marked = next((mark for mark in SHARES if item.get_closest_marker(mark)), None)
+    return marked or (_LONG if item.nodeid in named else None)
 
 
 @pytest.fixture(scope="session")
