@@ -11,8 +11,8 @@ DISK_FULL: Final = (
     "the disk is full, or a quota is used up: make room where the warehouse lies and in the folder for temporary files "
     "(TMPDIR), then run again"
 )
-SERVER_DISK_FULL: Final = "the disk of the server is full: make room there, then run again"
-"""A sink says this of its target. The disk of the warehouse is another one."""
+SERVER_DISK_FULL: Final = "the disk of the target server is full: make room there, then run again"
+"""What a sink says if the disk of its target is full. DISK_FULL is about the disks of this machine."""
 READ_ONLY: Final = (
     "the file system is read-only: mount it so that it can be written, or name another folder with --warehouse"
 )

@@ -25,7 +25,7 @@ LAID_OUT: Final = "partitions-are-kept"
 LAYOUT_STAYS: Final = "layout-stays"
 """A cut is restored only if its files are laid out as the pipeline says."""
 MODE_STAYS: Final = "mode-stays"
-"""A cut is restored only if its table is written in the same way now: its mode, and an overwrite table's version."""
+"""A cut is restored only if its table still has the same mode, and an overwrite table the same version column."""
 
 _JOB: Final = JobName("model")
 _TOTALS: Final = VertexId("totals")

@@ -6,16 +6,16 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from spec.history import CutWritten, History, RowCommitted
-from spec.outside_events import OutsidePassedOver, OutsidePublished
-from spec.rolling_back import LEAVES_OUTSIDE_EVERY
+from spec.outside_events import LEAVES_OUTSIDE_EVERY, OutsidePassedOver, OutsidePublished
 
 
 def wrongly_outside(history: History) -> Iterator[str]:
     """Yield every publication of an outside sink before its commit point, of other files, twice, or out of order.
 
-    A publication that a target passes over must be one that it has taken before: else its rows are lost. The rows of an
-    entry that a rollback has left behind may come late, from a process that was taken over. A rollback keeps the sinks
-    of the entry before it. If outside sinks are left as they are, it does not name those of upsert tables.
+    A publication that a target passes over must be one that it has taken before: else its rows are lost. A rollback
+    abandons the entries after its target. A process that was taken over may still publish the rows of such an entry.
+    The entry of a rollback names the same outside sinks as the newest entry before it. If the user leaves outside sinks
+    as they are, it does not name the sinks of upsert tables.
     """
     entries: dict[CheckpointId, CheckpointRecord] = {}
     taken: dict[TableName, list[CheckpointId]] = {}

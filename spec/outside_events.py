@@ -1,8 +1,12 @@
 """The events of outside sinks."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from checkpointing.identifiers import CheckpointId, Generation, TableName
+
+LEAVES_OUTSIDE_EVERY: Final = 3
+"""A rollback to one checkpoint in this many leaves the sinks of upsert tables as they are."""
 
 
 @dataclass(frozen=True, slots=True)

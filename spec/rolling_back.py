@@ -6,7 +6,6 @@ stores, the way back of each table is read from its log.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
 
 from checkpointing.columns import TableColumn
 from checkpointing.commit.at_rest import Rollback
@@ -23,12 +22,10 @@ from checkpointing.tick.errand import ROLLBACK
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
 from spec.at_the_door import SOMEONE, Visitor, at_rest
 from spec.behind import standing
+from spec.outside_events import LEAVES_OUTSIDE_EVERY
 from spec.pipeline import AUDIT, RENAMED_TABLES, RENAMED_VERTICES
 from spec.renaming import handle_of
 from spec.world import World
-
-LEAVES_OUTSIDE_EVERY: Final = 3
-"""A rollback to one checkpoint in this many leaves the sinks of upsert tables as they are."""
 
 
 def others_than_the_newest(world: World) -> tuple[CheckpointId, ...]:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARES = {"kill": 3, "matrix": 6}
 """Of the tests so marked one in so many runs where a rotating share is asked for."""
 LONG_SHARE = 3
-"""The same for tests that take long and have neither mark."""
+"""Of the tests that take long and have neither mark, one in so many runs."""
 _LONG = "long"
 SECONDS_PER_DAY = 86_400
 
@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure, if that is asked for. Only the process that the user started does."""
+    """Measure the tests if the user asks for it. Worker processes do not measure."""
     if config.getoption("--note-long") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(NotesLong())
 
@@ -66,7 +66,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the day's share of the kills, matrices and long tests, in order of their names, whatever the shuffling."""
+    """Keep the day's share of the kills, matrices and long tests. Names decide it, so shuffling does not change it."""
     if config.getoption("--share") == "all":
         return
     left_out: set[pytest.Item] = set()

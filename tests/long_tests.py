@@ -1,7 +1,7 @@
 """Knows which tests take long, so that `make test` runs a share of them each day.
 
-`pytest --note-long` measures: it writes the tests of this run that took LONG_S or more to `long_tests.txt`, and takes
-those out that no longer do. A test that the run left out stays as it is.
+`pytest --note-long` measures: it adds each test of this run that took LONG_S seconds or more to `long_tests.txt`, and
+takes each out that took less. Tests that did not run stay there or stay out.
 """
 
 from pathlib import Path

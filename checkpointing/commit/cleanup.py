@@ -153,8 +153,8 @@ class CleanupFacts:
     """What was observed: the files first, then the entries, the cuts, the reservations and the tables' logs.
 
     `current` is the generation of the last claim. `others_hold` is true if another process holds the job. `recorded`
-    are the checkpoints whose cuts are recorded. `active` are the paths that a log shows at its newest version or at a
-    recorded or reserved cut. `looks` are those of earlier clean-ups.
+    has the checkpoints whose cuts are recorded. `active` has each path that a table's log shows at its newest version,
+    at a recorded cut or at a reserved cut. `looks` has what earlier clean-ups saw.
     """
 
     current: Generation
@@ -227,8 +227,8 @@ def _being_renamed(
 ) -> frozenset[tuple[TableName, Generation | None]]:
     """Return the tables that a committed entry renames columns of, each with the entry's generation.
 
-    Whoever publishes the entry writes files of that generation, and the entry does not name them. Until its cut is
-    recorded, they may be about to appear in the table.
+    The process that publishes the entry writes new files of that generation. The entry does not name these files. Until
+    the cut of the entry is recorded, they may be about to appear in the table.
     """
     return frozenset(
         (table.table, record.generation)

@@ -206,7 +206,7 @@ def _check_layout(table: Table, record: CheckpointRecord) -> None:
 
 
 def _check_mode(table: Table, record: CheckpointRecord) -> None:
-    """Raise CutDoesNotFitError if the table was of another mode, or an overwrite table by another version column."""
+    """Raise CutDoesNotFitError if the table's mode or an overwrite table's version column has changed since the cut."""
     changed = written_otherwise(table, record)
     if changed is not None:
         then, now = changed

@@ -65,10 +65,10 @@ def _unfit_sets(
 
 
 def written_otherwise(table: Table, record: CheckpointRecord) -> tuple[str, str] | None:
-    """Return how a table was written at the cut and how it is declared now, if its mode or its version column changed.
+    """Return how a table was declared at the cut and how it is declared now, if its mode or version column has changed.
 
-    None: it is declared as it was, or is new. The key columns of an upsert table are those of its state, and are
-    compared there.
+    Return None if neither has changed, or if the table is new. The key columns of an upsert table are not compared
+    here. They are the key columns of its state, and the restore compares them when it compares the state's columns.
     """
     if table.mode is TableMode.STATE or table.name not in tables_of(record):
         return None
@@ -79,7 +79,10 @@ def written_otherwise(table: Table, record: CheckpointRecord) -> tuple[str, str]
 
 
 def _written_as(name: TableName, record: CheckpointRecord) -> tuple[TableMode, tuple[str, ...]]:
-    """Return the mode of a table at the cut, and its columns. An entry from before format 4 has no columns."""
+    """Return the table's mode at the cut, and its key columns or its version column.
+
+    An entry from before format 4 names only upsert tables, and no key columns.
+    """
     keys = {each.table: (each.mode, each.columns) for was in record.vertices for each in was.table_keys}
     return keys.get(name, (TableMode.APPEND if record.columns else TableMode.UPSERT, ()))
 

@@ -80,7 +80,10 @@ def parse_staged_name(name: str) -> StagedName | None:
 
 
 def _is_canonical(partition: str, version: str) -> bool:
-    """Return whether we would name the folders so: two names of one partition would be two partitions."""
+    """Return whether these are exactly the folder names that Tidemark gives.
+
+    If a partition could have two folder names, it would count as two partitions.
+    """
     columns = (part for folder in partition.split("/") if folder for part in folder.split("=", 1))
     return all(map(is_escaped, columns)) and is_escaped(version.split(".", 2)[-1])
 

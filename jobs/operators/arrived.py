@@ -54,8 +54,8 @@ class Arrived:
 class Splitter:
     """Turns the rows of one input into blocks. The rows have their key group in front, then the columns of `schema`.
 
-    Every subtask gets the rows of which the column `to_all` is true, under a key group that it owns. Of a `broadcast`
-    input every subtask gets all rows so.
+    A row goes to the subtask that owns its key group. A row whose column `to_all` is true goes to every subtask. If
+    `broadcast` is true, every row does. Each subtask gets such a row under a key group that it owns.
     """
 
     tag: int

@@ -1,9 +1,10 @@
-"""Gives the last function of each Spark task Python workers of its own, so that copies of state are found again.
+"""Gives the last function of each Spark task Python workers of its own, so that a subtask comes back to its state.
 
 Spark hands out idle Python workers in turn. A task that chains several functions takes a worker for each, so there are
 more workers than cores. If all of them took turns, a subtask would seldom come to the worker that has its state
-(`jobs.state.worker_copy`), and each worker would hold copies of everything. Spark keeps workers apart by the
-environment variables of their functions. So the functions that hold state get one more variable.
+(`jobs.state.worker_copy`), and each worker would hold copies of everything. Spark reuses a
+worker only for functions with the same environment variables. So this module sets one more for the functions that hold
+state.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,8 +23,8 @@ _LOCK: Final = Lock()
 def reported(rows: DataFrame, run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> DataFrame:
     """Return the reports that `run` makes of these rows, as a lazy frame in REPORT_SCHEMA.
 
-    At most one such function runs in each Spark task, so there are as many of its workers as tasks run at a time. A
-    Connect server decides itself which workers it takes.
+    Each Spark task has at most one such function, so Spark needs as many of these workers as tasks run at a time. With
+    Spark Connect this sets nothing, and the server chooses the workers.
     """
     session: Any = rows.sparkSession
     if not isinstance(session, SparkSession):

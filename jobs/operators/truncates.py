@@ -38,10 +38,10 @@ def with_deletions(
 def uncovered(
     ordered: pl.DataFrame, places: pl.DataFrame, keys: list[str], sequence: str, deletes: str
 ) -> pl.DataFrame:
-    """Return the changes without the truncates' deletions that have nothing to delete.
+    """Return the changes, without each deletion that a truncate has added where no row is.
 
-    Such a deletion is the first change of its key, or follows another deletion. If an older change of the key arrives
-    later, the kept truncate deletes it.
+    No row is there if the deletion is the first change of its key, or follows another deletion. The operator keeps the
+    truncate itself. If an older change of the key arrives later, that truncate deletes it.
     """
     if places.is_empty():
         return ordered

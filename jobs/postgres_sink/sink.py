@@ -260,4 +260,4 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         said = error.diag
         parts = [said.message_primary or str(error), said.message_detail, said.context]
         told = self._server.told(psycopg.Error(". ".join(part for part in parts if part)))
-        return f"{SERVER_DISK_FULL}. It said: {told}" if isinstance(error, psycopg.errors.DiskFull) else told
+        return f"{SERVER_DISK_FULL}. The server said: {told}" if isinstance(error, psycopg.errors.DiskFull) else told

@@ -111,9 +111,9 @@ class HistoryReader:
         if self._gone(columns) and self.new_columns is not NewColumns.IGNORE:
             return (
                 f"{where} has columns that the table no longer has: {names}. They were renamed or dropped before this "
-                "source had read all rows of that time. Give the source another id: then it begins with the whole "
-                'table, under its present names. A DeltaSource with a schema and new_columns="ignore" goes on, and '
-                "leaves the old values out"
+                "source had read all rows of that version. To read the whole table under its present names, give the "
+                "source another id. To go on without the old values, give a DeltaSource a schema and "
+                'new_columns="ignore"'
             )
         if self.new_columns is NewColumns.NEXT_TICK:
             return f"{where} has new columns, added since this tick began: {names}. Run the tick again, it reads them"

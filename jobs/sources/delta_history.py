@@ -96,7 +96,7 @@ class DeltaHistory:
         self.folder = folder
         self._newest: NewestVersion | None = None
         self._then: tuple[int, DeltaColumns] | None = None
-        """A version and its columns: those of the versions after it follow from their log entries."""
+        """The version that was asked for last, and its columns. Log entries tell those of the versions after it."""
 
     def newest(self) -> NewestVersion:
         """Return the newest version. Raise SourceError if delta-rs or Spark cannot read the table."""
@@ -141,10 +141,10 @@ class DeltaHistory:
         return _columns_of(self.opened(version))
 
     def columns_when_committed(self, version: int) -> DeltaColumns | None:
-        """Return the columns of a version whose log entry is read anyway, or None if the log no longer tells them.
+        """Return the columns that the table had at a version, or None if the log no longer has them.
 
-        This opens the table only for the first of several versions in a row. Raise SourceError if an entry between them
-        is gone.
+        Ask for versions in rising order: the first question opens the table, and later ones read only the log entries
+        in between. Raise SourceError if one of these is gone.
         """
         if self._then is None or self._then[0] > version:
             try:

@@ -56,8 +56,8 @@ class UpsertRange:
     def load(self) -> KeyedRows:
         """Return the range's rows, a layer for each file; raise StateFileError if one is missing or damaged.
 
-        Only those files are read whose rows the worker has not. If another worker wrote the range last, most files are
-        often the same.
+        This reads only files whose rows are not in the worker's copy. If another worker has written the range since,
+        the copy is older, but it still has most files.
         """
         nothing = empty_frame(self.schema)
         copy = self.copies.newest(self._name, nothing.schema)

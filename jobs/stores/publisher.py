@@ -167,7 +167,7 @@ class Publisher:
         return next_metadata(table.loaded, schema, says, publication.columns)
 
     def _must_have_no_wider_values(self, table: KnownTable, request: _Request) -> None:
-        """Refuse a rollback behind a widening if others have appended wider values since it was planned."""
+        """Refuse a rollback to a cut from before a widening if others have written wider values since its plan."""
         publication = request.publication
         if not publication.rolls_back or not publication.mode.keeps_files:
             return

@@ -1,7 +1,8 @@
 """Finds files of others whose values the narrower type of a column cannot hold.
 
-A rollback behind a widening gives a column its narrower type back. No reader narrows values, so such a file would make
-the table unreadable. Both the plan of the rollback and its publication ask, because others may append in between.
+A rollback to a cut from before a widening gives a column its narrower type back. No reader narrows values, so such a
+file would make the table unreadable. Tidemark looks twice: when it plans the rollback, and when it publishes it.
+Another program may append a file in between.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ from jobs.stores.warehouse import Warehouse
 
 
 def wider_values(warehouse: Warehouse, table: str, paths: Iterable[str], narrower: Mapping[str, str]) -> str | None:
-    """Return what to say if a file of others has another type than these columns are to get, or else None.
+    """Return an error message if a file of another program has another type than these columns are to get, else None.
 
     `paths` are files in the warehouse. Raises OSError and ArrowException for a file that cannot be read.
     """

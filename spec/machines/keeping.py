@@ -139,8 +139,8 @@ class KeepingMachine(RuleBasedStateMachine):
     def rename_columns(self, ms: int, dies: bool) -> None:  # noqa: FBT001
         """Commit an entry that renames columns, and die. The next process writes the table's file again, and shows it.
 
-        The new file is of the entry's generation, and the entry does not name it. A clean-up comes between. The process
-        may die as well. Then the one after it writes the file once more, and nobody needs the first one.
+        The new file has the entry's generation, and the entry does not name it. A clean-up runs before the table shows
+        it. The second process may die too. Then a third one writes another file, and nobody needs the second one's.
         """
         self._enter(RowKind.CHECKPOINT, self.newest, self._state_of(self.newest), frozenset(), renames=True)
         again = self._rewritten_beside_a_clean_up(ms)

@@ -143,7 +143,7 @@ def test_a_full_disk_of_the_server_stops_the_job_until_there_is_room(own_bank, t
             own_bank.sql("DO $$ BEGIN LOOP INSERT INTO filler VALUES (repeat('x', 7000)); COMMIT; END LOOP; END $$")
         for _ in range(2):
             failed = tick(root).message
-            assert f"{SERVER_DISK_FULL}. It said: could not extend file" in failed, failed
+            assert f"{SERVER_DISK_FULL}. The server said: could not extend file" in failed, failed
             assert DISK_FULL not in failed
         own_bank.sql("DROP TABLE filler")
         tick(root)

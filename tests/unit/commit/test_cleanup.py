@@ -296,7 +296,7 @@ def test_no_file_is_judged_during_an_import():
 
 
 def test_files_of_a_rename_stay_until_its_cut_is_recorded():
-    """Whoever publishes the entry writes them, and it does not name them. Others of that generation go."""
+    """The process that publishes the entry writes them, and the entry does not name them. Files of other tables go."""
     shown = _row(2, frozenset())
     (table,) = shown.tables
     entry = shown.model_copy(update={"tables": (table.model_copy(update={"renamed": (("new", "old"),)}),)})

@@ -140,9 +140,9 @@ BY_OTHER = Table("out/newest", TableMode.OVERWRITE, ("w",), columns=NEWEST.colum
     ],
 )
 def test_a_table_keeps_its_mode_and_its_version(job, was, now, told):
-    """Its rows would be lost, or be compared by other values. No flag overrides that.
+    """With another mode the table would lose its rows. With another version its rows would be compared by wrong values.
 
-    Other keys of an upsert table are other keys of its state, which the store compares.
+    No flag permits that. Changed keys of an upsert table are found when the columns of its state are compared.
     """
     mode, columns = was
     record = cut(job, mode=mode, columns=columns)

@@ -60,9 +60,9 @@ CHANGES = st.lists(
 
 @given(CHANGES, st.sampled_from([(), ("city",)]))
 def test_a_range_shows_what_a_dict_would_hold(changes, by):
-    """By a warm copy, by an older one and by its files. No file is too large, and each has rows of one partition.
+    """An up-to-date copy, an older copy and the files alone show the same rows. Each file has rows of one partition.
 
-    Two workers take turns as they like, so one of them often has an older copy. A new worker has none.
+    Hypothesis picks the worker of each change: one of two, or a new one. So a worker often has an older copy.
     """
     with TemporaryDirectory() as root:
         workers, files, expected = [WorkerCopies(), WorkerCopies()], (), {}

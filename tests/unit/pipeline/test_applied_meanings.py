@@ -1,4 +1,4 @@
-"""Changes that are applied otherwise meet state that they cannot go on from: it is refused (D6)."""
+"""A pipeline that applies changes otherwise is refused: it cannot go on from the state of the old options (D6)."""
 
 import pytest
 
@@ -30,7 +30,7 @@ ALL = (PLAIN, NULLS, SOME_NULLS, OTHER_NULLS, HISTORIES, TRACKED, TRACKED_OTHER)
 @pytest.mark.parametrize("was", ALL)
 @pytest.mark.parametrize("now", ALL)
 def test_state_of_changes_that_were_applied_otherwise_is_refused(was, now):
-    """It holds other changes, or the table that is written so far has other versions."""
+    """The state holds other changes, or the table already has other versions of its rows."""
     found = meaning_changes("state of operator 'newest'", meanings(**was), meanings(**now), {HISTORY})
     refused = [change.refused for change in found if change.refused]
     assert (was == now) is not bool(refused)

@@ -86,8 +86,8 @@ def test_a_file_with_another_name_has_no_owner(name: str) -> None:
 @pytest.mark.parametrize(
     "folder", ["day=%FF", "day=%41", "day=%2f", "day=%", "%FF=1", "version.text.%FF", "version.text.%41", "day=1%C3"]
 )
-def test_a_folder_that_we_would_name_otherwise_has_no_owner(folder: str) -> None:
-    """Its bytes are no text, or it would be a second folder of the same partition. An entry with it is refused."""
+def test_a_folder_with_a_name_that_tidemark_does_not_give_has_no_owner(folder: str) -> None:
+    """Some of these names are no text. The others would be a second folder for the same partition."""
     name = f"{folder}/join-1-{'0' * 32}.parquet"
     assert parse_staged_name(name) is None
     assert staging_folder(f"silver/flights/_data/3/{name}") is None
