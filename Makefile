@@ -55,8 +55,8 @@ test: machine $(ENV) ## lint, types, the pure tests, then those on real Spark an
 test-pure: lint $(JARS) $(TLC) $(ORACLE) $(BROKER)
 	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not spark and not kill and not dear and not browser" --share $(SHARE)
 
-test-kill: machine $(ENV) $(CLASSES) $(TLC) $(BROKER) ## kill a process at every effect boundary; all matrices of cases, the dear tests too
-	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(kill or matrix or dear) and not browser" --share all
+test-kill: machine $(ENV) $(CLASSES) $(TLC) $(BROKER) ## kill a process at every effect boundary; all matrices of cases, the dear and the long tests too
+	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(kill or matrix or dear or long) and not browser" --share all
 
 tla: machine $(ENV) $(TLC) ## check the TLA+ specification in all its worlds, and find every planted error
 	@$(BIN)/python -m spec.tla check --planted

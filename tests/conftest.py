@@ -1,10 +1,10 @@
-"""What all tests share: Hypothesis profiles, the shares of kills and matrices to run, and the Spark session."""
+"""What all tests share: Hypothesis profiles, the shares of kills, matrices and long tests, and the Spark session."""
 
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from tests.object_store import Server
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARES = {"kill": 3, "matrix": 6}
-"""Of the tests so marked one in so many runs where a rotating share is asked for."""
-LONG_SHARE = 3
-"""Of the tests that take long and have neither mark, one in so many runs."""
-_LONG = "long"
+SHARES = {"kill": 3, "matrix": 6, "long": 4}
+"""Of the tests so marked one in so many runs where a rotating share is asked for. The first of its marks counts."""
 SECONDS_PER_DAY = 86_400
 
 # Sessions of tests are short: the JVM's first compiler is enough, and leaves the processor to the work itself.
@@ -60,28 +57,30 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Say what it takes to repeat this run; at its end, where `-q` leaves it."""
     if config.getoption("--share") == "rotating":
         day = config.getoption("--share-day")
-        shares = "a third of the kills and of the long tests, a sixth of the matrices"
+        shares = "a third of the kills, a sixth of the matrices, a quarter of the long tests"
         terminalreporter.write_line(f"{shares}: --share-day {day} repeats them")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the day's share of the kills, matrices and long tests. Names decide it, so shuffling does not change it."""
+    """Mark the long tests. Keep the day's share of kills, matrices and long tests, which only their names decide."""
+    named = long_tests()
+    for item in items:
+        if item.nodeid in named:
+            item.add_marker("long")
     if config.getoption("--share") == "all":
         return
     left_out: set[pytest.Item] = set()
-    named = long_tests()
-    for mark, parts in (SHARES | {_LONG: LONG_SHARE}).items():
-        shared = sorted((item for item in items if _shared_as(item, named) == mark), key=lambda item: item.nodeid)
+    for mark, parts in SHARES.items():
+        shared = sorted((item for item in items if _shared_as(item) == mark), key=lambda item: item.nodeid)
         left_out.update(set(shared) - set(shared[config.getoption("--share-day") % parts :: parts]))
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
 
-def _shared_as(item: pytest.Item, named: Collection[str]) -> str | None:
-    marked = next((mark for mark in SHARES if item.get_closest_marker(mark)), None)
-    return marked or (_LONG if item.nodeid in named else None)
+def _shared_as(item: pytest.Item) -> str | None:
+    return next((mark for mark in SHARES if item.get_closest_marker(mark)), None)
 
 
 @pytest.fixture(scope="session")
