@@ -115,7 +115,8 @@ def _arriving(
 ) -> DataFrame | Scanned | Stepped | None:
     """Return the rows of one input: parts of files if tasks can read them themselves, otherwise a DataFrame."""
     reads = plan.inputs[entry.input]
-    if may_scan(plan.spec, entry.input):
+    is_kept = isinstance(plan.spec, StatelessSpec) and reads.takes_changes
+    if may_scan(plan.spec, entry.input) and not is_kept:
         scanned = scanned_input(reads, entry.segments, warehouse)
         if scanned is not None:
             return scanned

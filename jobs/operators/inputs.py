@@ -18,6 +18,7 @@ from checkpointing.columns import columns_then
 from checkpointing.handles import FileHandle
 from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
+from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan
 from jobs.operators.named_outputs import of_output
 from jobs.operators.scanned import Scanned
 from jobs.operators.schemas import arrow_schema, nullable_schema, schema_with_kind
@@ -54,20 +55,20 @@ def scanned_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root)
     steps = plan.chain or TaskSteps(_unchanged)
     if not isinstance(steps, TaskSteps):
         return None
-    scans = _scans(plan, segments, warehouse)
-    return Scanned(_filtered(scans, plan.schema, steps.rules)) if scans else None
+    scans = _filtered(_scans(plan, segments, warehouse), plan.schema, steps.rules)
+    if plan.of_changes:
+        scans = tuple(ChangesScan(scan=scan) for scan in scans)
+    return Scanned(_copying(scans, plan.schema, steps.copies)) if scans else None
 
 
 def stepped_input(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> Stepped | None:
     """Return the parts of files that tasks can read before steps of Spark's, or None as in `scanned_input`."""
-    scans = _scans(plan, segments, warehouse)
+    scans = [] if plan.of_changes else _scans(plan, segments, warehouse)
     return Stepped(tuple(scans), plan.schema, plan.chain or _unchanged) if scans else None
 
 
 def _scans(plan: InputPlan, segments: Sequence[Segment], warehouse: Root) -> list[RowScan]:
     """Return the parts of files with all rows of an input. There are none if Spark must read it, or nothing is."""
-    if plan.of_changes:
-        return []
     own = list(of_output(segments, plan.output, plan.outputs))
     scans: list[RowScan] = [
         FileScan(root=str(warehouse), name=file.path, first=0, end=file.rows, bytes=file.bytes)
@@ -89,6 +90,14 @@ def _filtered(scans: Sequence[RowScan], schema: StructType, rules: tuple[NullRul
         return tuple(scans)
     tested = arrow_schema(StructType([schema[name] for name in dict.fromkeys(rule.column for rule in rules)]))
     return tuple(FilteredScan(scan=scan, rules=rules, tested=tested) for scan in scans)
+
+
+def _copying(scans: Sequence[RowScan], schema: StructType, copies: tuple[CopiedColumn, ...]) -> tuple[RowScan, ...]:
+    if not copies:
+        return tuple(scans)
+    names = dict.fromkeys(copy.of for copy in copies if copy.of is not None)
+    read = arrow_schema(StructType([schema[name] for name in names]))
+    return tuple(CopyingScan(scan=scan, copies=copies, read=read) for scan in scans)
 
 
 def _is_in_reach(scan: RowScan, warehouse: Root) -> bool:

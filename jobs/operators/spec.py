@@ -15,6 +15,7 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.broadcast import Broadcast
+from jobs.operators.derived_scans import CopiedColumn
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.task_rules import NullRule
 from jobs.sources.slice_reading import SliceReader
@@ -26,13 +27,15 @@ Chain = Callable[[DataFrame], DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class TaskSteps:
-    """Steps that a task which scans files can do itself: they choose columns, and leave out rows that fail `rules`.
+    """Steps that a task which scans files can do itself.
 
-    `chain` does the same in Spark.
+    They choose columns, leave out rows that fail `rules`, and then add `copies` of columns under new names. `chain`
+    does the same in Spark.
     """
 
     chain: Chain
     rules: tuple[NullRule, ...] = ()
+    copies: tuple[CopiedColumn, ...] = ()
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         """Return the good rows with the chosen columns."""

@@ -1,10 +1,20 @@
 """Declares the table that a stream of changes makes: SCD type 1 or 2."""
 
+import re
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal
+from typing import Final, Literal
 
-from pyspark.sql.types import ArrayType, BooleanType, DataType, DatetimeType, IntegralType, StringType, StructField
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DatetimeType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from checkpointing.identifiers import vertex_id
 from jobs.operators.applied_changes import (
@@ -19,6 +29,7 @@ from jobs.operators.applied_changes import (
     applied_output,
 )
 from jobs.operators.changes import KIND
+from jobs.operators.derived_scans import CopiedColumn
 from jobs.operators.schemas import quoted
 from jobs.operators.truncates import TRUNCATES
 from jobs.operators.unsent import UNSENT
@@ -27,9 +38,15 @@ from jobs.pipeline.columns import require_free, require_keys, require_ordered, r
 from jobs.pipeline.database_changes import Conditions, ToldByRows, require_order, told_by_rows
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_id
+from jobs.pipeline.steps import copied
 from jobs.pipeline.streams import Stream
 from jobs.pipeline.vertices import AppliedVertex
 from jobs.sources.port import POSITION_COLUMN
+
+_NEVER: Final = "false"
+"""The condition of a change that none meets."""
+_WORD: Final = re.compile(r"true|false|null|current_\w+|(session_)?user|localtimestamp", re.IGNORECASE)
+"""Names that Spark SQL takes for values if they have no quotes."""
 
 
 def apply_changes(  # noqa: PLR0913 - each says one thing of the table
@@ -76,7 +93,7 @@ def apply_changes(  # noqa: PLR0913 - each says one thing of the table
     nulls = NullsIgnored(ignore_null_updates, ignore_null_updates_columns, ignore_null_updates_except_columns)
     ignored = ignored_columns(where, rows, kept, nulls, by_rows=by_rows)
     tracked = tracked_columns(where, kept, track_history_columns, track_history_except_columns, history=history)
-    own = Conditions(quoted([place]), apply_as_deletes or "false", apply_as_truncates)
+    own = Conditions(quoted([place]), apply_as_deletes or _NEVER, apply_as_truncates)
     said, distance = told.conditions if told else own, forget_deletes_after
     empties = said.truncates is not None
     function = AppliedChanges(by, kept, place, history, by_rows, distance, empties, ignored, tracked)
@@ -142,11 +159,35 @@ def _require_changes(where: str, changes: Stream) -> None:
 
 def _marked(changes: Stream, conditions: Conditions, sequence: DataType) -> Stream:
     """Return the changes with our columns: the place of each in the order, and whether it deletes its key, or all."""
-    stream = changes.with_column(DELETES, f"coalesce({conditions.deletes}, false)", BooleanType())
-    stream = stream.with_column(SEQUENCE, conditions.sequence, sequence)
-    if conditions.truncates is None:
-        return stream
-    return stream.with_column(TRUNCATES, f"coalesce({conditions.truncates}, false)", BooleanType())
+    stream = _with_condition(changes, DELETES, conditions.deletes)
+    place = _column(changes.schema, conditions.sequence)
+    if place is None:
+        stream = stream.with_column(SEQUENCE, conditions.sequence, sequence)
+    else:
+        stream = _with_copy(stream, CopiedColumn(SEQUENCE, place), sequence)
+    return stream if conditions.truncates is None else _with_condition(stream, TRUNCATES, conditions.truncates)
+
+
+def _with_condition(stream: Stream, name: str, condition: str) -> Stream:
+    """Return the stream with a column that says whether the condition is true.
+
+    A task copies a plain column itself, or says no itself. Spark evaluates any other condition.
+    """
+    column = None if condition == _NEVER else _column(stream.schema, condition)
+    if condition == _NEVER or (column is not None and stream.schema[column].dataType == BooleanType()):
+        return _with_copy(stream, CopiedColumn(name, column, instead=False), BooleanType())
+    return stream.with_column(name, f"coalesce({condition}, false)", BooleanType())
+
+
+def _with_copy(stream: Stream, copy: CopiedColumn, kind: DataType) -> Stream:
+    return stream.transform(copied(copy, kind), StructType([*stream.schema.fields, StructField(copy.name, kind)]))
+
+
+def _column(rows: StructType, text: str) -> str | None:
+    """Return the column if this Spark SQL is nothing but its name, as it is declared. Words of SQL need quotes."""
+    is_quoted = len(text) > len("``") and text[0] == text[-1] == "`"
+    name = text[1:-1] if is_quoted else text
+    return name if name in rows.names and "`" not in name and (is_quoted or not _WORD.fullmatch(name)) else None
 
 
 def _require_distance(where: str, sequence: StructField, distance: Distance | None, *, by_rows: bool) -> None:

@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import DataType
 
+from jobs.operators.derived_scans import CopiedColumn
 from jobs.operators.spec import Chain, TaskSteps, TextSteps
 
 
@@ -37,6 +38,18 @@ def with_column(name: str, expression: str | Callable[[], Column], kind: DataTyp
     return TextSteps(add) if isinstance(expression, str) else add
 
 
+def copied(copy: CopiedColumn, kind: DataType) -> Chain:
+    """Return the step that adds a copy of a column, under a name that no other step uses."""
+
+    def add(rows: DataFrame) -> DataFrame:
+        values = F.lit(copy.instead) if copy.of is None else F.col(f"`{copy.of}`")
+        if copy.of is not None and copy.instead is not None:
+            values = F.coalesce(values, F.lit(copy.instead))
+        return rows.withColumn(copy.name, values.cast(kind))
+
+    return TaskSteps(add, copies=(copy,))
+
+
 def in_turn(chains: Sequence[Chain]) -> Chain | None:
     """Return these steps as one, None if there are none. What holds for each of them holds for all."""
     if not chains:
@@ -50,4 +63,5 @@ def in_turn(chains: Sequence[Chain]) -> Chain | None:
     light = [chain for chain in chains if isinstance(chain, TaskSteps)]
     if len(light) < len(chains):
         return TextSteps(apply) if all(isinstance(chain, TaskSteps | TextSteps) for chain in chains) else apply
-    return TaskSteps(apply, tuple(rule for steps in light for rule in steps.rules))
+    rules = tuple(rule for steps in light for rule in steps.rules)
+    return TaskSteps(apply, rules, tuple(copy for steps in light for copy in steps.copies))

@@ -1,0 +1,99 @@
+"""Columns that a task derives itself from those that it reads from files, so that no step of Spark is needed.
+
+These are copies of columns, and the kinds of a changelog's rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.operators.changes import ADDING, DELETE, INSERT, KIND
+from jobs.sources.slice_reading import RowScan
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedColumn:
+    """A new column with the values of column `of`, and with `instead` where that is null.
+
+    Without `of` all values are `instead`. Without `instead` a null stays null.
+    """
+
+    name: str
+    of: str | None
+    instead: bool | None = None
+
+    def values(self, rows: pa.RecordBatch, kind: pa.DataType) -> pa.Array:
+        """Return the column's values for these rows."""
+        if self.of is None:
+            return pa.repeat(pa.scalar(self.instead, kind), rows.num_rows)
+        found = rows.column(self.of).cast(kind)
+        return found if self.instead is None else pc.fill_null(found, self.instead)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyingScan:
+    """A part of a file with copied columns beside its own. `read` has the types of the columns that are copied."""
+
+    scan: RowScan
+    copies: tuple[CopiedColumn, ...]
+    read: pa.Schema
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows the part has, or a guess."""
+        return self.scan.rows
+
+    @property
+    def may_repeat(self) -> bool:
+        """Return whether several tasks may read the part."""
+        return self.scan.may_repeat
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in `schema`. Raises ScanError."""
+        copies = {copy.name: copy for copy in self.copies}
+        own = [field for field in schema if field.name not in copies]
+        names = {field.name for field in own}
+        beside = [field for field in self.read if field.name not in names]
+        for batch in self.scan.batches(pa.schema([*own, *beside])):
+            columns = [
+                copies[field.name].values(batch, field.type) if field.name in copies else batch.column(field.name)
+                for field in schema
+            ]
+            yield pa.record_batch(columns, schema=schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesScan:
+    """A part of a file of a changelog. Its rows have kinds, or all are added.
+
+    If the kind is asked for, each row is an insert or a delete. Otherwise the rows that are taken back are left out.
+    """
+
+    scan: RowScan
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows the part has, those that are taken back too."""
+        return self.scan.rows
+
+    @property
+    def may_repeat(self) -> bool:
+        """Return whether several tasks may read the part."""
+        return self.scan.may_repeat
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in `schema`. Raises ScanError."""
+        asked = KIND in schema.names
+        inside = schema if asked else schema.append(pa.field(KIND, pa.string()))
+        adding = pa.array(ADDING, pa.string())
+        for batch in self.scan.batches(inside):
+            kinds = batch.column(KIND)
+            adds = pc.or_(pc.is_null(kinds), pc.is_in(kinds, adding))
+            if asked:
+                at = batch.schema.get_field_index(KIND)
+                own = pc.if_else(adds, pa.scalar(INSERT, kinds.type), pa.scalar(DELETE, kinds.type))
+                yield batch.set_column(at, batch.schema.field(at), own)
+            else:
+                yield batch.filter(adds).select(schema.names)
