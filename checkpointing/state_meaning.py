@@ -21,6 +21,9 @@ NOT_RECORDED: Final = "not recorded"
 PROCESS: Final = "process"
 """The function of state that a user's own keyed function writes."""
 
+BROADCAST: Final = "newest_broadcast_rows"
+"""The function of broadcast state: of each key the row with the greatest value of a column."""
+
 _START_ANEW: Final = (
     "or give the operator another id and start it without state (--allow-non-restored-state; 'tidemark reset' then "
     "reads earlier rows again), or fill an empty warehouse (--warehouse EMPTY_FOLDER)"

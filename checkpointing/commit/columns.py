@@ -31,7 +31,7 @@ from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
 from checkpointing.renamed_columns import column_renames, renamed_columns, unrenamable
 from checkpointing.state_evolution import is_wider, parsed, reads_narrower, shown
-from checkpointing.state_meaning import PROCESS
+from checkpointing.state_meaning import BROADCAST, PROCESS
 
 Columns = tuple[TableColumn, ...]
 Pairs = tuple[tuple[str, str], ...]
@@ -199,7 +199,9 @@ def _hint(vertex: Vertex, table: Table) -> Callable[[str, str], str | None]:
 
     The state of an aggregate has the same columns with their meaning, so the hint is given there.
     """
-    may_be = table.mode is not TableMode.OVERWRITE and all(one.function == PROCESS for one in vertex.meanings)
+    may_be = table.mode is not TableMode.OVERWRITE and all(
+        one.function in (PROCESS, BROADCAST) for one in vertex.meanings
+    )
     of_vertex = bool(vertex.meanings) or table.mode is TableMode.UPSERT
 
     def hint(old: str, new: str) -> str | None:

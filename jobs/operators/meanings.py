@@ -1,18 +1,23 @@
 """Returns the meaning of a keyed vertex's state columns, for the checkpoint (`checkpointing.state_meaning`)."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark.sql.types import StructType
 
 from checkpointing.metadata.field_validity import NUMBER_MAX
-from checkpointing.state_meaning import PROCESS, Argument, ColumnMeaning
+from checkpointing.state_meaning import BROADCAST, PROCESS, Argument, ColumnMeaning
 from jobs.operators.aggregate import Named
 from jobs.operators.applied_changes import HISTORY, AppliedChanges
+from jobs.operators.broadcast import Broadcast
 from jobs.operators.enrich import RIGHT, WAITING
 from jobs.operators.functions import KeyedFunction
 from jobs.operators.join import LEFT
 from jobs.operators.join import RIGHT as JOINED_RIGHT
 from jobs.operators.top_rows import ROWS, TopRows
+
+BROADCAST_ROWS: Final = "_broadcast_rows"
+"""Stands in a checkpoint's entry for the columns of broadcast state."""
 
 
 class InvalidStateVersionError(ValueError):
@@ -91,6 +96,11 @@ def process_meanings(function: KeyedFunction, state: StructType, keys: Sequence[
         )
     own = [name for name in state.names if name not in keys]
     return tuple(ColumnMeaning(column=name, function=PROCESS, version=version) for name in own)
+
+
+def broadcast_meaning(kept: Broadcast, rows: StructType) -> ColumnMeaning:
+    """Return the meaning of a vertex's broadcast state: which row of a key it keeps. It stands for all its columns."""
+    return ColumnMeaning(column=BROADCAST_ROWS, function=BROADCAST, arguments=_arguments(rows, (kept.latest_by,)))
 
 
 def _is_version(version: object) -> bool:

@@ -8,6 +8,7 @@ from pyspark.sql.types import StructType
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId
+from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.keyed_vertices import (
     KeyedPlace,
     aggregate_spec,
@@ -17,7 +18,7 @@ from jobs.operators.keyed_vertices import (
     join_spec,
     top_spec,
 )
-from jobs.operators.meanings import process_meanings
+from jobs.operators.meanings import broadcast_meaning, process_meanings
 from jobs.operators.spec import (
     BroadcastRowsKept,
     InputPlan,
@@ -142,11 +143,17 @@ def _spec(vertex: StagedVertex | KeyedVertex, around: Around) -> Spec:
                 state=vertex.state,
                 output=vertex.rows,
                 outputs=vertex.outputs,
-                meanings=process_meanings(vertex.function, vertex.state, vertex.inputs[0].keys),
+                meanings=_meanings(vertex),
                 **place,
             )
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def _meanings(vertex: ProcessVertex) -> tuple[ColumnMeaning, ...]:
+    own = process_meanings(vertex.function, vertex.state, vertex.inputs[0].keys)
+    kept = vertex.broadcast
+    return own if kept is None else (*own, broadcast_meaning(kept, vertex.inputs[-1].schema))
 
 
 def _broadcast(vertex: ProcessVertex) -> BroadcastRowsKept | None:

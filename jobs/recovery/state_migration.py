@@ -30,6 +30,7 @@ from checkpointing.renamed_columns import ColumnRenames, column_renames, renamed
 from checkpointing.state_evolution import Column, StateSchema, changes, renamed_inside, under_new_names
 from checkpointing.state_meaning import ColumnMeaning, meaning_changes, renaming_of, still_held
 from checkpointing.state_meaning import under_new_names as meanings_under_new_names
+from jobs.operators.meanings import BROADCAST_ROWS
 from jobs.operators.named_outputs import UnknownOutputError, of_output
 from jobs.operators.schemas import arrow_schema, nullable_schema
 from jobs.operators.spec import InputPlan, KeyedSpec, VertexPlan
@@ -184,15 +185,18 @@ def _with_broadcast(
     taken = spec.broadcast
     if taken is None:
         return migration
+    thing, files = f"broadcast state of operator {spec.vertex!r}", _broadcast_files(was)
     now = StateSchema(_columns(arrow_schema(taken.schema)), taken.kept.keys)
-    of_file = {
-        path: changes(f"broadcast state of operator {spec.vertex!r}", schemas[path], now)
-        for path in _broadcast_files(was)
-        if path in schemas
-    }
+    of_file = {path: changes(thing, schemas[path], now) for path in files if path in schemas}
     outdated = {path for path, found in of_file.items() if verdict(found) is not Compatibility.AS_IS}
     found = dict.fromkeys(change for path in outdated for change in of_file[path])
-    return replace(migration, changes=(*migration.changes, *found), outdated=migration.outdated | outdated)
+    then, meant = (_of_broadcast(meanings) for meanings in (was.meanings, spec.meanings))
+    told = meaning_changes(thing, then or None, meant, {BROADCAST_ROWS} if files else ())
+    return replace(migration, changes=(*told, *migration.changes, *found), outdated=migration.outdated | outdated)
+
+
+def _of_broadcast(meanings: Iterable[ColumnMeaning] | None) -> tuple[ColumnMeaning, ...]:
+    return tuple(each for each in meanings or () if each.column == BROADCAST_ROWS)
 
 
 def _migration(

@@ -48,7 +48,9 @@ class Judge:
         return Processed(state=waits, output=judged)
 
 
-def declared(data, *, more=False, key="class", name="judged", renamed_from=None, sees=True, rules=RULES):
+def declared(
+    data, *, more=False, key="class", name="judged", renamed_from=None, sees=True, rules=RULES, latest_by="version"
+):
     """Return the pipeline. With `more` its rules have a column more; if it does not see them, it knows none."""
     pipeline = Pipeline("bank", parallelism=2)
     payments = pipeline.source("payments", SequenceSource(PAYMENTS, keys=13)).table(
@@ -58,7 +60,7 @@ def declared(data, *, more=False, key="class", name="judged", renamed_from=None,
     rows = rows.with_column("class", "n % 5", LongType()).with_column("version", "n", LongType())
     rows = rows.select("class", "version", *(["split"] if more else []))
     by_account = payments.with_column("account", "key", LongType()).key_by("account")
-    connected = broadcast(rows, key, latest_by="version").connect(by_account) if sees else by_account
+    connected = broadcast(rows, key, latest_by=latest_by).connect(by_account) if sees else by_account
     function = Judge() if sees else Waits()
     connected.process(name, function, state=HELD, output=JUDGED, renamed_from=renamed_from).table("silver/judged")
     return pipeline
@@ -90,6 +92,11 @@ def build_renamed_with_more(data):
 def build_by_version(data):
     """Return the pipeline with another key of the broadcast."""
     return declared(data, key="version")
+
+
+def build_by_class(data):
+    """Return the pipeline that keeps the rule with another greatest value."""
+    return declared(data, latest_by="class")
 
 
 def build_blind(data):
@@ -163,9 +170,18 @@ def newest_of(trial, operator):
     return cut.state(f"{operator}_broadcast").polars().collect()
 
 
-@pytest.mark.parametrize(("build_otherwise", "says"), [(build_by_version, "key"), (build_blind, "broadcast input")])
+REORDERED = r"was newest_broadcast_rows\(version bigint\) and is now newest_broadcast_rows\(class bigint\)"
+
+
+@pytest.mark.parametrize(
+    ("build_otherwise", "says"),
+    [(build_by_version, "key"), (build_blind, "broadcast input"), (build_by_class, REORDERED)],
+)
 def test_a_pipeline_that_would_lose_rules_is_refused(build_otherwise, says, tmp_path, spark):
-    """Other keys do not fit the kept rules, and without the input nobody keeps them. The job stays as it is."""
+    """Other keys or another order do not fit the kept rules, and without the input nobody keeps them.
+
+    The job stays as it is.
+    """
     trial = Trial(build, tmp_path)
     cut = trial.run(checkpoints=1, **SMALL)
     with pytest.raises(CutDoesNotFitError, match=says):
