@@ -13,6 +13,7 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import table_name, vertex_id
 from checkpointing.messages import SubtaskOutput
 from jobs.operators.failures import MicroBatchError
+from jobs.operators.own_workers import reported
 from jobs.operators.spec import InputPlan, RowRule, StagedTable, StatelessSpec, VertexPlan, quarantine_schema
 
 pytestmark = pytest.mark.spark
@@ -121,9 +122,11 @@ def test_a_worker_keeps_its_imports_from_the_garbage_collector(bench):
     """Spark's daemon collects garbage after each task. It does not walk over what the worker has imported."""
     vertex = bench(bronze())
     vertex.run(ROWS)
-    (counts,) = vertex.jobs.session.range(0, 1, 1, 1).mapInArrow(_counts, "frozen bigint, alive bigint").collect()
-    assert counts.frozen > counts.alive
+    (counted,) = reported(vertex.jobs.session.range(0, 1, 1, 1), _counts).collect()
+    assert int(counted.report) > int(counted.worker)
 
 
 def _counts(_batches):
-    yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()], "alive": [len(gc.get_objects())]})
+    """Yield how many objects are frozen and how many are not, where a report and a worker's name are expected."""
+    frozen, alive = str(gc.get_freeze_count()), str(len(gc.get_objects()))
+    yield pa.RecordBatch.from_pydict({"report": [frozen], "worker": [alive]})
