@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND
-from jobs.sources.slice_reading import RowScan
+from jobs.sources.slice_reading import ScanOfScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,11 @@ class CopiedColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyingScan:
+class CopyingScan(ScanOfScan):
     """A part of a file with copied columns beside its own. `read` has the types of the columns that are copied."""
 
-    scan: RowScan
     copies: tuple[CopiedColumn, ...]
     read: pa.Schema
-
-    @property
-    def rows(self) -> int:
-        """Return how many rows the part has, or a guess."""
-        return self.scan.rows
-
-    @property
-    def may_repeat(self) -> bool:
-        """Return whether several tasks may read the part."""
-        return self.scan.may_repeat
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows in `schema`. Raises ScanError."""
@@ -65,23 +54,11 @@ class CopyingScan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangesScan:
+class ChangesScan(ScanOfScan):
     """A part of a file of a changelog. Its rows have kinds, or all are added.
 
     If the kind is asked for, each row is an insert or a delete. Otherwise the rows that are taken back are left out.
     """
-
-    scan: RowScan
-
-    @property
-    def rows(self) -> int:
-        """Return how many rows the part has, those that are taken back too."""
-        return self.scan.rows
-
-    @property
-    def may_repeat(self) -> bool:
-        """Return whether several tasks may read the part."""
-        return self.scan.may_repeat
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows in `schema`. Raises ScanError."""

@@ -10,7 +10,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.sources.slice_reading import RowScan
+from jobs.sources.slice_reading import ScanOfScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +27,11 @@ class NullRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilteredScan:
+class FilteredScan(ScanOfScan):
     """A part of a file without the rows that fail one of the rules. `tested` are the columns that the rules read."""
 
-    scan: RowScan
     rules: tuple[NullRule, ...]
     tested: pa.Schema
-
-    @property
-    def rows(self) -> int:
-        """Return how many rows the part of the file has, the failing ones too."""
-        return self.scan.rows
-
-    @property
-    def may_repeat(self) -> bool:
-        """Return whether several tasks may read the part."""
-        return self.scan.may_repeat
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the good rows in `schema`. Raises ScanError."""

@@ -7,31 +7,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.sources.port import SPLIT_COLUMN, SourceError
-from jobs.sources.slice_reading import RowScan
+from jobs.sources.slice_reading import ScanOfScan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartScan:
+class PartScan(ScanOfScan):
     """A scan of a part's source; see `slice_reading.RowScan`.
 
     `part` is the part as messages name it, and `begin` what its splits begin with. The part lacks the columns `missing`
     of the other parts. They are null.
     """
 
-    scan: RowScan
     part: str
     begin: str
     missing: frozenset[str]
-
-    @property
-    def rows(self) -> int:
-        """Return how many rows the part's scan has, or a guess."""
-        return self.scan.rows
-
-    @property
-    def may_repeat(self) -> bool:
-        """Return whether several tasks may read the whole scan."""
-        return self.scan.may_repeat
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows in `schema`. Raises what the part's scan raises. A SourceError names the part."""

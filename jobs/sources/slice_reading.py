@@ -4,6 +4,7 @@ If a task reads, Spark neither plans the read nor makes rows of what is read.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -43,6 +44,23 @@ class RowScan(Protocol):
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows in `schema`. Raises LeftToSparkError, or an error that names what cannot be read."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanOfScan:
+    """The beginning of a `RowScan` that changes the rows of another one, and has as many of them at most."""
+
+    scan: RowScan
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows the other scan has, or a guess."""
+        return self.scan.rows
+
+    @property
+    def may_repeat(self) -> bool:
+        """Return whether several tasks may read the whole scan."""
+        return self.scan.may_repeat
 
 
 @runtime_checkable
