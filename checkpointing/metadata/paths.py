@@ -73,19 +73,20 @@ class StagedName:
 def parse_staged_name(name: str) -> StagedName | None:
     """Return what a file's path in its generation's folder says, or None if no micro-batch gives such names."""
     found = _STAGED_FILE.fullmatch(name)
-    if found is None or not _is_canonical(found["partition"] or "", found["version"] or ""):
+    if found is None or not _is_canonical(found):
         return None
     vertex, micro_batch, unique = VertexId(found["vertex"]), int(found["micro_batch"]), found["unique"]
     return StagedName(vertex, micro_batch, unique, found["partition"] or "", found["version"] or "")
 
 
-def _is_canonical(partition: str, version: str) -> bool:
+def _is_canonical(name: re.Match[str]) -> bool:
     """Return whether these are exactly the folder names that Tidemark gives.
 
     If a partition could have two folder names, it would count as two partitions.
     """
-    columns = (part for folder in partition.split("/") if folder for part in folder.split("=", 1))
-    return all(map(is_escaped, columns)) and is_escaped(version.split(".", 2)[-1])
+    partition, version = name["partition"], name["version"]
+    columns = (part for folder in partition.split("/") for part in folder.split("=", 1)) if partition else ()
+    return all(map(is_escaped, columns)) and (not version or is_escaped(version.split(".", 2)[-1]))
 
 
 def is_foreign_name(name: str) -> bool:
@@ -117,7 +118,7 @@ def staging_folder(path: str) -> str | None:
     The folder itself is not checked: see `ProtocolPaths.known_table`.
     """
     found = _STAGED_PATH.fullmatch(path)
-    return None if found is None or parse_staged_name(found["name"]) is None else found["folder"]
+    return None if found is None or not _is_canonical(found) else found["folder"]
 
 
 def is_manifest_name(name: str) -> bool:

@@ -45,8 +45,10 @@ from jobs.sources.port import POSITION_COLUMN
 
 _NEVER: Final = "false"
 """The condition of a change that none meets."""
-_WORD: Final = re.compile(r"true|false|null|current_\w+|(session_)?user|localtimestamp", re.IGNORECASE)
-"""Names that Spark SQL takes for values if they have no quotes."""
+_NAME: Final = re.compile(
+    r"(?!(?:true|false|null|current_\w+|(?:session_)?user|localtimestamp)$)[a-z_]\w*", re.IGNORECASE
+)
+"""A column's name that needs no quotes: Spark SQL takes the words that are left out for values."""
 
 
 def apply_changes(  # noqa: PLR0913 - each says one thing of the table
@@ -187,7 +189,7 @@ def _column(rows: StructType, text: str) -> str | None:
     """Return the column if this Spark SQL is nothing but its name, as it is declared. Words of SQL need quotes."""
     is_quoted = len(text) > len("``") and text[0] == text[-1] == "`"
     name = text[1:-1] if is_quoted else text
-    return name if name in rows.names and "`" not in name and (is_quoted or not _WORD.fullmatch(name)) else None
+    return name if name in rows.names and "`" not in name and (is_quoted or _NAME.fullmatch(name)) else None
 
 
 def _require_distance(where: str, sequence: StructField, distance: Distance | None, *, by_rows: bool) -> None:

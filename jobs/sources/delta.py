@@ -300,7 +300,7 @@ class DeltaSource(ReadsFirst):
                 taken = min(rest, left)
                 if taken:
                     if place.version < newest.version and not place.snapshot:
-                        reading.must_keep_values(place.version)
+                        reading.must_keep_values(place.version, newest.columns)
                     ranges.append(_range(file, change, place, rows, taken))
                 place, left = place.after(taken, ends_file=taken == rest), left - taken
             place = place.next_version()

@@ -90,25 +90,24 @@ class HistoryReader:
         if extra and self.new_columns is not NewColumns.IGNORE:
             raise SourceError(self._has_more(version, extra))
 
-    def must_keep_values(self, version: int) -> None:
+    def must_keep_values(self, version: int, now: DeltaColumns) -> None:
         """Raise SourceError if rows of this version have values in columns that the table no longer has.
 
         Somebody renamed or dropped the columns before the source read the rows. A renamed column would be null.
         """
-        then = self.history.columns_when_committed(version)
-        if then is None or self.new_columns is NewColumns.IGNORE:
+        if self.new_columns is NewColumns.IGNORE:
             return
-        gone = self._gone(then.schema.names)
+        then = self.history.columns_when_committed(version, now.id)
+        gone = [] if then is None else self._gone(then.schema.names, now)
         if gone:
             raise SourceError(self._has_more(version, gone))
 
-    def _gone(self, names: Iterable[str]) -> list[str]:
-        now = self.history.newest().columns.schema.names
-        return [name for name in names if name not in now and name not in self.left_out]
+    def _gone(self, names: Iterable[str], now: DeltaColumns) -> list[str]:
+        return [name for name in names if name not in now.schema.names and name not in self.left_out]
 
     def _has_more(self, version: int, columns: Sequence[str]) -> str:
         where, names = f"{self.history.folder}, version {version}", ", ".join(map(repr, columns))
-        if self._gone(columns) and self.new_columns is not NewColumns.IGNORE:
+        if self._gone(columns, self.history.newest().columns) and self.new_columns is not NewColumns.IGNORE:
             return (
                 f"{where} has columns that the table no longer has: {names}. They were renamed or dropped before this "
                 "source had read all rows of that version. To read the whole table under its present names, give the "

@@ -140,13 +140,13 @@ class DeltaHistory:
         """Return the table's columns at a version. Raise SourceError if the log no longer has them."""
         return _columns_of(self.opened(version))
 
-    def columns_when_committed(self, version: int) -> DeltaColumns | None:
+    def columns_when_committed(self, version: int, table: str) -> DeltaColumns | None:
         """Return the columns that the table had at a version, or None if the log no longer has them.
 
         Ask for versions in rising order: the first question opens the table, and later ones read only the log entries
-        in between. Raise SourceError if one of these is gone.
+        in between. `table` is the id that the table has now. Raise SourceError if an entry is gone.
         """
-        if self._then is None or self._then[0] > version:
+        if self._then is None or self._then[0] > version or self._then[1].id != table:
             try:
                 self._then = (version, self.columns_at(version))
             except SourceError:

@@ -62,7 +62,7 @@ def test_all_rows_of_a_file_without_kinds_are_added(tmp_path):
 
 
 ROWS = StructType().add("k", LongType()).add("seq", LongType()).add("gone", BooleanType()).add("word", StringType())
-ROWS = ROWS.add("true", BooleanType()).add("false", BooleanType())
+ROWS = ROWS.add("true", BooleanType()).add("false", BooleanType()).add("a.b", BooleanType())
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,8 @@ ROWS = ROWS.add("true", BooleanType()).add("false", BooleanType())
         ("true", None),
         ("GONE", None),
         ("word", None),
+        ("a.b", None),
+        ("`a.b`", CopiedColumn(DELETES, "a.b", instead=False)),
         ("gone or k = 1", None),
     ],
 )
