@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from spec import profiles
-from tests.long_tests import NotesLong, long_tests
+from tests.long_tests import NotesLong, days_between, long_tests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tests.object_store import Server
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARES = {"kill": 3, "matrix": 6, "long": 4}
-"""Of the tests so marked one in so many runs where a rotating share is asked for. The first of its marks counts."""
+SHARED = ("kill", "matrix", "long")
+"""Where a rotating share is asked for, a test with one of these marks runs on one of three days, or on fewer."""
 SECONDS_PER_DAY = 86_400
 
 # Sessions of tests are short: the JVM's first compiler is enough, and leaves the processor to the work itself.
@@ -57,30 +57,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Say what it takes to repeat this run; at its end, where `-q` leaves it."""
     if config.getoption("--share") == "rotating":
         day = config.getoption("--share-day")
-        shares = "a third of the kills, a sixth of the matrices, a quarter of the long tests"
-        terminalreporter.write_line(f"{shares}: --share-day {day} repeats them")
+        terminalreporter.write_line(f"a share of the kills, matrices and long tests: --share-day {day} repeats it")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the long tests. Keep the day's share of kills, matrices and long tests, which only their names decide."""
-    named = long_tests()
+    seconds = long_tests()
     for item in items:
-        if item.nodeid in named:
+        if item.nodeid in seconds:
             item.add_marker("long")
     if config.getoption("--share") == "all":
         return
-    left_out: set[pytest.Item] = set()
-    for mark, parts in SHARES.items():
-        shared = sorted((item for item in items if _shared_as(item) == mark), key=lambda item: item.nodeid)
-        left_out.update(set(shared) - set(shared[config.getoption("--share-day") % parts :: parts]))
+    rotating: dict[int, list[pytest.Item]] = {}
+    for item in sorted(items, key=lambda item: item.nodeid):
+        if any(item.get_closest_marker(mark) for mark in SHARED):
+            rotating.setdefault(days_between(seconds.get(item.nodeid, 1)), []).append(item)
+    day = config.getoption("--share-day")
+    left_out = {item for days, shared in rotating.items() for item in set(shared) - set(shared[day % days :: days])}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-
-
-def _shared_as(item: pytest.Item) -> str | None:
-    return next((mark for mark in SHARES if item.get_closest_marker(mark)), None)
 
 
 @pytest.fixture(scope="session")
