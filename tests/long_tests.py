@@ -1,8 +1,8 @@
 """Knows which tests take long. They get the mark `long`, and `make test` runs a share of them, another one each day.
 
-A long test runs on one of PERIOD days, and a very long one on fewer. `pytest --note-long` measures: it adds each test of
-this run that took LONG_S seconds or more to `long_tests.txt`, and takes each out that took less. Tests that did not run
-stay there or stay out.
+A long test runs on one of PERIOD days, and a very long one on fewer. `pytest --note-long` measures: it adds each test
+of this run that took LONG_S seconds or more to `long_tests.txt`, and takes each out that took less. Tests that did not
+run stay there or stay out.
 """
 
 from collections.abc import Mapping
