@@ -59,8 +59,11 @@ def hunting() -> settings:
 def fitting(machine: type, chosen: settings) -> settings:
     """Return the settings for a machine. One with `runs_long` gets half as many runs, each twice as long.
 
-    A gate needs some ninety steps before a replay interrupts a replay that has interrupted another one.
+    A gate needs some ninety steps before a replay interrupts a replay that has interrupted another one. A machine with
+    `runs_short` does much in each step, and gets a fifth of the runs.
     """
+    if getattr(machine, "runs_short", False):
+        return settings(chosen, max_examples=max(1, chosen.max_examples // 5))
     if not getattr(machine, "runs_long", False):
         return chosen
     most, steps = max(1, chosen.max_examples // 2), 2 * chosen.stateful_step_count

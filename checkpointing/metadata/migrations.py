@@ -1,7 +1,8 @@
 """Translates entries of older formats into the present format, step by step.
 
-A step takes the JSON object of an entry in format n, and returns it in format n + 1. Older formats are read nowhere
-else. Raise `FORMAT` only together with a step from the format before, and with a test that has an entry of it.
+A step takes the JSON object of an entry in format n, and returns the fields that it has in format n + 1. `migrate`
+writes the number. Older formats are read nowhere else. Raise `FORMAT` only together with a step from the format before,
+and with a test that has an entry of it.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ Document = dict[str, Any]
 """An entry as a JSON object."""
 
 Step = Callable[[str, Document], Document]
-"""(kind, entry in format n) -> entry in format n + 1."""
+"""(kind, entry in format n) -> entry with the fields of format n + 1."""
 
 
 def _each(document: Document, name: str, new: Document) -> Document:
@@ -26,35 +27,35 @@ def _pinned(kind: str, document: Document) -> Document:
     """Format 2 says whether a cut is pinned. In format 1 savepoints were pinned, and nothing else."""
     if kind in (RowKind.CHECKPOINT.value, RowKind.SAVEPOINT.value):
         document = {"pinned": kind == RowKind.SAVEPOINT.value, **document}
-    return document | {"format": 2}
+    return document
 
 
 def _on_its_line(kind: str, document: Document) -> Document:
     """Format 3 knows rollbacks. In format 2 no entry was ever abandoned, and no table lost files of ours."""
     if kind in (RowKind.CHECKPOINT.value, RowKind.SAVEPOINT.value):
         document = {"abandoned": False, **_each(document, "tables", {"removes": []})}
-    return document | {"format": 3}
+    return document
 
 
 def _with_meanings_and_columns(kind: str, document: Document) -> Document:
     """Format 4 records what state columns mean, the keys of upsert tables and the columns of every table."""
     if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
         document = {"columns": [], **_each(document, "vertices", {"meanings": None, "table_keys": []})}
-    return document | {"format": 4}
+    return document
 
 
 def _with_renames_subtasks_and_hooks(kind: str, document: Document) -> Document:
     """Format 5 records renames, measurements of subtasks, and the state of master hooks. Older entries have none."""
     if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
         document = {"renames": [], "hooks": [], **document}
-    return document | {"format": 5}
+    return document
 
 
 def _with_manifests(kind: str, document: Document) -> Document:
     """Format 6 may keep handles in manifests. An older entry names all its files itself."""
     if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
         document = {"manifests": [], **document}
-    return document | {"format": 6}
+    return document
 
 
 STEPS: Mapping[int, Step] = MappingProxyType(
@@ -78,5 +79,5 @@ def migrate(kind: str, document: Document, *, at: int, to: int = FORMAT, steps: 
     for number in range(at, to):
         if number not in steps:
             raise UnknownFormatError(f"no way leads from format {number} of a {kind} row to format {to}")
-        document = steps[number](kind, document)
+        document = steps[number](kind, document) | {"format": number + 1}
     return document

@@ -43,6 +43,7 @@ from checkpointing.metadata.paths import ProtocolPaths, relative_to_table, stagi
 from checkpointing.metadata.record import (
     COMPACTED_FILES_MAX,
     BarrierRecord,
+    CheckpointCounts,
     CheckpointRecord,
     Claim,
     FileCompaction,
@@ -194,7 +195,8 @@ class _Judge:
         each_valid("files", table.files, _staged_for(table.table, inline=table.mode is TableMode.STATE))
         each_valid("removes", table.removes, _staged_for(table.table))
         each_valid("compactions", table.compactions, _compacted_in(table))
-        each_valid("renamed", [name for pair in table.renamed for name in pair], _column_name)
+        for number, pair in enumerate(table.renamed):
+            each_valid(f"renamed[{number}]", pair, _column_name)
 
     def _rename(self, rename: Rename) -> None:
         judges = {RenameKind.VERTEX: vertex_id, RenameKind.TABLE: self._paths.known_table}
@@ -340,7 +342,11 @@ def _statistics(statistics: Statistics, subtasks: Mapping[VertexId, int]) -> Non
     valid_numbers(statistics, "rows", "rows_estimated")
     each_valid("vertices", statistics.vertices, lambda vertex: _of_vertex(vertex, subtasks.get(vertex.vertex)))
     if statistics.counts is not None:
-        valid_numbers(statistics.counts, "total", "in_progress", "completed", "failed", "restored")
+        valid_inside("counts", statistics.counts, _counts)
+
+
+def _counts(counts: CheckpointCounts) -> None:
+    valid_numbers(counts, "total", "in_progress", "completed", "failed", "restored")
 
 
 def _of_vertex(vertex: VertexStatistics, subtasks: int | None) -> None:

@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each of the 26 machines. Some 130 to 170 of them are
+The nightly profile takes 2,000 runs of up to 200 steps of each of the 27 machines. Some 130 to 170 of them are
 taken, so four machines together take more than a million.
 """
 
@@ -25,6 +25,7 @@ from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.cuts import CutGroupsMachine
+from spec.machines.entries import EntriesMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.keeping import KeepingMachine
@@ -49,6 +50,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     CutGroupsMachine,
     PauseMachine,
     SettingsMachine,
+    EntriesMachine,
     RepairMachine,
     LineMachine,
     AppendedColumnsMachine,

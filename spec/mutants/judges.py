@@ -21,6 +21,7 @@ from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.cuts import CutGroupsMachine
+from spec.machines.entries import EntriesMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.judging import BrokenRuleError
 from spec.machines.keeping import KeepingMachine
@@ -250,6 +251,7 @@ OUTSIDE_TRANSACTIONS = Judge("machine of outside transactions", _by_machine(Outs
 READERS = Judge("machine of the splits' turns", _by_machine(ReadersMachine), 60)
 CUT_GROUPS = Judge("machine of cuts of other jobs", _by_machine(CutGroupsMachine), 60)
 PAUSE = Judge("machine of the pause after failures", _by_machine(PauseMachine), 60)
+ENTRIES = Judge("machine of entries", _by_machine(EntriesMachine), 60)
 SETTINGS = Judge("machine of settings", _by_machine(SettingsMachine), 60)
 REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
 APPENDED_COLUMNS = Judge("machine of an append table's columns", _by_machine(AppendedColumnsMachine), 60)

@@ -1,0 +1,90 @@
+"""Plants bugs in single checks of an entry, and in how an entry is read (H1).
+
+Each concerns one field, so an entry that lacks it, or a lie about another one, does not show the bug.
+"""
+
+from checkpointing.metadata import codec, field_validity, migrations, row_validity
+from checkpointing.metadata.record import FORMAT, Statistics, VertexRecord, VertexStatistics
+from checkpointing.snapshots import ChannelState, RangeFiles
+from spec.mutants.judges import ENTRIES
+from spec.mutants.planting import Patch, mutant
+
+
+@mutant("entries-are-checked", ENTRIES)
+def a_range_may_be_of_any_table(patch: Patch) -> None:
+    real = row_validity._Judge._ranges
+
+    def ranges(self: row_validity._Judge, held: RangeFiles) -> None:
+        self._known.add(held.table)
+        real(self, held)
+
+    patch.put(row_validity._Judge, "_ranges", ranges)
+
+
+@mutant("entries-are-checked", ENTRIES)
+def rows_in_flight_come_from_anywhere(patch: Patch) -> None:
+    def in_flight(self: row_validity._Judge, held: ChannelState) -> None:
+        for segment in held.segments:
+            self._segment(segment)
+
+    patch.put(row_validity._Judge, "_in_flight", in_flight)
+
+
+@mutant("entries-are-checked", ENTRIES)
+def the_last_number_that_every_reader_takes_is_refused(patch: Patch) -> None:
+    patch.put(field_validity, "NUMBER_MAX", field_validity.NUMBER_MAX - 1)
+
+
+@mutant("entries-are-checked", ENTRIES)
+def a_source_with_splits_may_have_other_subtasks(patch: Patch) -> None:
+    real = row_validity._Judge._vertex
+
+    def vertex(self: row_validity._Judge, was: VertexRecord) -> None:
+        splits = was.splits if len(was.splits) == len(was.subtasks) else ()
+        real(self, was.model_copy(update={"splits": splits}))
+
+    patch.put(row_validity._Judge, "_vertex", vertex)
+
+
+@mutant("entries-are-checked", ENTRIES)
+def counts_are_not_looked_at(patch: Patch) -> None:
+    patch.put(row_validity, "_counts", lambda _: None)
+
+
+@mutant("entries-are-checked", ENTRIES)
+def measurements_of_any_number_of_subtasks_are_taken(patch: Patch) -> None:
+    real = row_validity._of_vertex
+
+    def of_vertex(vertex: VertexStatistics, _: int | None) -> None:
+        real(vertex, None)
+
+    patch.put(row_validity, "_of_vertex", of_vertex)
+
+
+@mutant("entries-are-checked", ENTRIES)
+def a_wrong_field_of_the_statistics_is_named_without_them(patch: Patch) -> None:
+    real = row_validity._statistics
+
+    def statistics(found: Statistics, subtasks: dict[str, int]) -> None:
+        try:
+            real(found, subtasks)
+        except field_validity.InvalidFieldError as error:
+            raise field_validity.InvalidFieldError(error.field.rpartition(".")[2], error.why) from error
+
+    patch.put(row_validity, "_statistics", statistics)
+
+
+@mutant("entries-are-checked", ENTRIES)
+def an_entry_whose_files_lie_in_manifests_is_taken_for_whole(patch: Patch) -> None:
+    patch.function(codec, "decode", codec.decode_stored)
+
+
+@mutant("entries-are-checked", ENTRIES)
+def claims_of_older_formats_are_read_like_checkpoints(patch: Patch) -> None:
+    real = migrations.migrate
+
+    def migrate(kind: str, document: migrations.Document, *, at: int) -> migrations.Document:
+        older = {"pinned": False} if at < FORMAT else {}
+        return real(kind, older | document, at=at)
+
+    patch.put(codec, "migrate", migrate)
