@@ -51,16 +51,22 @@ def _without(entry: Fields) -> Iterator[Told]:
     may_lack = {"format", "kind", "pinned", "abandoned", "columns", "renames", "hooks", "outside", "manifests"}
     row = entry["row"]
     for name in entry:
-        yield Told(f"no {name} outside", {key: entry[key] for key in entry if key != name}, is_true=False)
+        yield Told(
+            f"a {entry['kind']} with no {name} outside",
+            {key: entry[key] for key in entry if key != name},
+            is_true=False,
+        )
     for name in row:
         less = {key: row[key] for key in row if key != name}
         pinned = {key: less[key] for key in less if key != "pinned"}
         yield Told(
             f"no {name} in a {entry['kind']}", entry | {"row": less if name != "kind" else pinned}, name in may_lack
         )
-    yield Told("a field that no format has", entry | {"row": row | {"colour": "blue"}}, is_true=False)
-    yield Told("a truth for a format", entry | {"format": True}, is_true=False)
-    yield Told("a number for a writer", entry | {"writer": 6}, is_true=False)
+    yield Told(
+        f"a {entry['kind']} with a field that no format has", entry | {"row": row | {"colour": "blue"}}, is_true=False
+    )
+    yield Told(f"a {entry['kind']} with a truth for a format", entry | {"format": True}, is_true=False)
+    yield Told(f"a {entry['kind']} with a number for a writer", entry | {"writer": 6}, is_true=False)
 
 
 def _kinds() -> Iterator[Told]:

@@ -203,8 +203,9 @@ def test_the_places_of_manifests_are_never_read_from_a_text() -> None:
 def test_an_older_entry_goes_through_every_migration_step_in_order() -> None:
     """An entry two formats back is migrated step by step."""
     steps = {1: lambda kind, row: {**row, "one": kind}, 2: lambda _, row: {**row, "two": row["one"]}}
-    assert {"a": 1, "one": "claim", "two": "claim"} == migrate("claim", {"a": 1}, at=1, to=3, steps=steps)
-    assert {"a": 1, "one": "x", "two": "x"} == migrate("claim", {"a": 1, "one": "x"}, at=2, to=3, steps=steps)
+    due = {"a": 1, "one": "claim", "two": "claim", "format": 3}
+    assert due == migrate("claim", {"a": 1}, at=1, to=3, steps=steps)
+    assert due | {"one": "x", "two": "x"} == migrate("claim", {"a": 1, "one": "x"}, at=2, to=3, steps=steps)
 
 
 def test_a_gap_in_the_migration_steps_is_refused() -> None:
