@@ -9,10 +9,9 @@ from typing import assert_never
 
 from checkpointing.channel_items import SourceSlice, StagedSegment
 from checkpointing.coordinator import messages as told
-from checkpointing.coordinator.task import SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
-from checkpointing.identifiers import CheckpointId, SubtaskId
+from checkpointing.identifiers import CheckpointId
 from checkpointing.job.bystanders import FromBystander
 from checkpointing.job.ending import OWN_REQUEST, Cause, Next
 from checkpointing.job.epochs import counts_of
@@ -238,7 +237,6 @@ class JobDoor:
     def _judged(self, fact: Judged) -> None:
         snapshots = self._job.judging.told(fact)
         if snapshots is None:
-            self._count_late(fact)
             return
         self._job.epochs.judged(fact.checkpoint, fact.report)
         why = objection(fact)
@@ -246,14 +244,6 @@ class JobDoor:
             self._job.taken(fact.vertex, fact.checkpoint, snapshots)
         else:
             self._job.snapshot_failed(fact.vertex, fact.checkpoint, *why)
-
-    def _count_late(self, fact: Judged) -> None:
-        """Add a late verdict to the statistics of its checkpoint, which has ended (Flink: incomplete stats)."""
-        statistics = self._job.coordinator.statistics
-        known = statistics.of(fact.checkpoint)
-        if known is not None:
-            took = SnapshotMetrics(async_ms=self._job.now_ms - known.triggered_ms)
-            statistics.measured(fact.checkpoint, SubtaskId(fact.vertex, 0), took)
 
     # -------------------------------------------------------------- coming to rest
 

@@ -18,7 +18,7 @@ from checkpointing.metadata.record import (
     SubtaskStatistics,
     VertexStatistics,
 )
-from checkpointing.snapshots import NO_WORK, SubtaskSnapshot, TaskWork
+from checkpointing.snapshots import NO_WORK, TaskWork
 
 
 @dataclass(slots=True)
@@ -142,10 +142,8 @@ class EpochLog:
             late = {"alignment_ms": effect.alignment_ms, "bytes_processed": effect.bytes_processed}
             epoch.passed[vertex] = known.model_copy(update=late)
 
-    def acknowledged(
-        self, subtask: SubtaskId, checkpoint: CheckpointId, snapshot: SubtaskSnapshot, now_ms: int
-    ) -> SnapshotMetrics:
-        """Return the measurements of a subtask that acknowledges now. The vertex keeps the time of its last subtask."""
+    def acknowledged(self, subtask: SubtaskId, checkpoint: CheckpointId, now_ms: int) -> SnapshotMetrics:
+        """Return what a subtask that acknowledges now has done. The vertex keeps the time of its last subtask."""
         epoch, vertex = self._epochs.get(checkpoint), subtask.vertex
         if epoch is None:
             return NO_METRICS
@@ -156,13 +154,8 @@ class EpochLog:
         known = known.model_copy(update={"acknowledged_ms": now_ms, "async_ms": now_ms - known.aligned_ms})
         epoch.passed[vertex] = known
         return SnapshotMetrics(
-            state_bytes=sum(keyed.file.bytes for keyed in snapshot.state),
             checkpointed_bytes=work.state_bytes,
-            start_delay_ms=known.start_delay_ms,
-            alignment_ms=known.alignment_ms,
-            bytes_processed=known.bytes_processed,
             sync_ms=work.tasks.sync_ms if work.tasks is not None else None,
-            async_ms=known.async_ms,
             task_ms=work.tasks.task_ms if work.tasks is not None else None,
             rows_in=work.tasks.rows if work.tasks is not None else None,
             rows_out=work.rows_out,
@@ -188,7 +181,7 @@ class EpochLog:
 
         `tracker` has the numbers that came with the acknowledgements, and the counts of the generation.
         """
-        epoch, known = self._epochs.pop(checkpoint, None) or _Epoch(0, 0), tracker.of(checkpoint)
+        epoch, known = self._epochs.pop(checkpoint), tracker.of(checkpoint)
         metrics = known.tasks if known is not None else {}
         return Statistics(
             triggered_ms=epoch.triggered_ms,

@@ -388,7 +388,7 @@ class Wiring:
                     """An operator's snapshot lies on disk already, and `taken` gives it to the subtask."""
 
     def _acknowledge(self, subtask: SubtaskId, effect: task.Acknowledge) -> None:
-        metrics = self.epochs.acknowledged(subtask, effect.checkpoint, effect.snapshot, self.now_ms)
+        metrics = self.epochs.acknowledged(subtask, effect.checkpoint, self.now_ms)
         state = acknowledged(effect.snapshot)
         self.tell(told.TaskAcknowledged(self.setup.job, subtask, effect.checkpoint, state, metrics))
 

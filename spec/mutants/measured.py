@@ -11,7 +11,6 @@ from checkpointing.identifiers import ChannelId, CheckpointId, SubtaskId, Vertex
 from checkpointing.job import epochs
 from checkpointing.job.epochs import EpochLog
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
-from checkpointing.snapshots import SubtaskSnapshot
 from spec.mutants.planting import Patch, mutant
 
 
@@ -173,10 +172,8 @@ def _acknowledged_with(**wrong: str) -> Callable[[Patch], None]:
     def plant(patch: Patch) -> None:
         real = EpochLog.acknowledged
 
-        def acknowledged(
-            self: EpochLog, subtask: SubtaskId, checkpoint: CheckpointId, snapshot: SubtaskSnapshot, now_ms: int
-        ) -> SnapshotMetrics:
-            found = real(self, subtask, checkpoint, snapshot, now_ms)
+        def acknowledged(self: EpochLog, subtask: SubtaskId, checkpoint: CheckpointId, now_ms: int) -> SnapshotMetrics:
+            found = real(self, subtask, checkpoint, now_ms)
             return replace(found, **{name: getattr(found, other) for name, other in wrong.items()})
 
         patch.put(EpochLog, "acknowledged", acknowledged)
@@ -190,8 +187,8 @@ def a_subtask_tells_its_bytes_as_rows(patch: Patch) -> None:
 
 
 @mutant("measured")
-def a_subtask_tells_all_its_state_as_written_now(patch: Patch) -> None:
-    _acknowledged_with(checkpointed_bytes="state_bytes")(patch)
+def a_subtask_tells_its_rows_as_state(patch: Patch) -> None:
+    _acknowledged_with(checkpointed_bytes="rows_out")(patch)
 
 
 @mutant("measured")

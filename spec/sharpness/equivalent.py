@@ -16,5 +16,8 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
             "Nobody reads this stamp: `start` replaces it before the first step."
         ),
         "checkpointing.tick.door:TickDoor.__init__ off by one: 0 -> 1": "As above.",
+        "checkpointing.job.epochs:EpochLog.ended off by one: 0 -> 1": (
+            "The commit replaces the time of the commit before anybody reads it."
+        ),
     }
 )

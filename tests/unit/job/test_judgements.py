@@ -41,20 +41,14 @@ def test_a_timeout_cancels_the_judgement_of_its_checkpoint(judging):
 
 
 @pytest.mark.parametrize("passed", [True, False])
-def test_a_late_verdict_changes_nothing_and_is_counted(judging, passed):
-    """Nothing is appended, and a rejection does not fail the job.
-
-    The failed checkpoint's statistics show the verdict.
-    """
+def test_a_late_verdict_changes_nothing(judging, passed):
+    """Nothing is appended, and a rejection does not fail the job."""
     judging.passes(TIMEOUT_MS)
     judging.passes(7)
     before = len(judging.told)
     judging.tell(SuitesJudged("joined", 1, passed, '["late"]', "too bad"))
     assert before == len(judging.told)
     assert [] == judging.all(AppendRow)
-    statistics = judging.door._job.coordinator.statistics.of(1)
-    measured = {str(subtask): metrics.async_ms for subtask, metrics in statistics.tasks.items()}
-    assert TIMEOUT_MS + 7 == measured["joined/0"]
 
 
 def test_a_stop_cancels_judgements(judging):

@@ -4,6 +4,7 @@ import pytest
 
 from checkpointing.channel_items import AlignmentType, Barrier, StagedSegment
 from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.coordinator.task import NO_METRICS
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import GateConfig, GatePolicy, InputGate
 from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
@@ -17,7 +18,7 @@ from checkpointing.job.ids import CheckpointIds
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, MicroBatchFinished, StopKind, SubtaskOutput, TickOutcome
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
+from checkpointing.snapshots import RangeFiles
 
 CAUGHT_UP, STOPPED = EndTick(TickOutcome.CAUGHT_UP), EndTick(TickOutcome.STOPPED)
 EDGE = EdgeId("up", "down")
@@ -170,7 +171,7 @@ def test_an_epoch_counts_its_events(job):
     log.passed(
         "v", TriggerCheckpoint(Barrier(1), unaligned=False, alignment_ms=5, bytes_processed=0, bytes_held=9), 120
     )
-    log.acknowledged(SubtaskId("v", 0), 1, SubtaskSnapshot(), 130)
+    log.acknowledged(SubtaskId("v", 0), 1, 130)
     log.judged(1, "{}")
     ended = log.ended(1, StatisticsTracker(1))
     (vertex,) = ended.vertices
@@ -200,15 +201,16 @@ def test_a_barrier_that_comes_after_an_unaligned_snapshot_is_measured_too():
 
 
 def test_an_epoch_that_has_ended_is_forgotten():
-    """Late events of an ended epoch change nothing, and its numbers are empty."""
+    """Late events of an ended epoch change nothing."""
     log = EpochLog(ONE)
     log.triggered(1, 100, 6)
     log.forget(1)
-    log.acknowledged(SubtaskId("v", 0), 1, SubtaskSnapshot(), 130)
+    assert NO_METRICS == log.acknowledged(SubtaskId("v", 0), 1, 130)
     log.judged(1, "{}")
     log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
+    log.triggered(1, 200, 9)
     ended = log.ended(1, StatisticsTracker(1))
-    assert (0, 0, ()) == (ended.triggered_ms, ended.rows, ended.vertices)
+    assert (200, 9, (), ()) == (ended.triggered_ms, ended.rows, ended.vertices, ended.verdicts)
 
 
 # ------------------------------------------------------------------ a vertex's run
