@@ -5,12 +5,13 @@ from typing import Final
 
 from spec.at_one_cut import Announced
 from spec.changes_said import ChangesSaid
-from spec.compacting_begins import CompactsFirst
+from spec.compacting_begins import CompactsAgain, CompactsFirst
 from spec.credit import Credit
 from spec.ending_soon import EndsSoon
 from spec.failing_splits import FailingSplits
 from spec.giving_way import GivesWay
 from spec.history import History
+from spec.in_time import HooksInTime, Wakes
 from spec.inputs_end import InputsEnd
 from spec.measured import Measured
 from spec.pacing import Pacing
@@ -19,6 +20,7 @@ from spec.timing import TooEarly, TooLate
 from spec.waited_for import WaitsForSavepoints
 from spec.watching import DoorJudge, watch
 from spec.whole_slices import WholeSlices
+from spec.whys import Whys
 
 DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "credit": Credit,
@@ -36,6 +38,10 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "pauses": Pauses,
     "changes-said": ChangesSaid,
     "compacts-first": CompactsFirst,
+    "compacts-again": CompactsAgain,
+    "hooks-in-time": HooksInTime,
+    "wakes-in-time": Wakes,
+    "said-why": Whys,
 }
 """The judge of each invariant, by the invariant's id."""
 

@@ -12,21 +12,27 @@ from spec.world import World
 
 
 def compacted(world: World, effect: CompactFiles, generation: Generation) -> FilesCompacted:
-    """Write the files that the core chooses into larger ones. Only files of the same columns lie in one."""
-    found = ((table, tuple(_compactions(world, table, effect, generation))) for table in effect.tables)
-    return FilesCompacted(tuple(Compacted(table, made) for table, made in found if made))
+    """Write the files that the core chooses into larger ones. Only files of the same columns lie in one.
+
+    Of a table with several groups of small files, one is written now, as if the next one were too much for one request.
+    """
+    found: list[Compacted] = []
+    more: list[TableName] = []
+    for table in effect.tables:
+        groups = list(_groups(world, table, effect))
+        found += [Compacted(table, (_compaction(world, table, alike, generation),)) for alike in groups[:1]]
+        more += [table] if len(groups) > 1 else []
+    return FilesCompacted(tuple(found), tuple(more))
 
 
-def _compactions(
-    world: World, table: TableName, effect: CompactFiles, generation: Generation
-) -> Iterator[FileCompaction]:
+def _groups(world: World, table: TableName, effect: CompactFiles) -> Iterator[tuple[str, ...]]:
     ours = [path for path in sorted(world.table(table).active) if world.files[path].generation]
     files = [ActiveFile(path, len(world.files[path].rows) * ROW_BYTES) for path in ours]
     for group in groups_to_compact(files, effect.files_min, effect.bytes_max):
         columns = world.files[group[0]].columns
         alike = tuple(path for path in group if world.files[path].columns == columns)
         if len(alike) > 1:
-            yield _compaction(world, table, alike, generation)
+            yield alike
 
 
 def _compaction(world: World, table: TableName, paths: tuple[str, ...], generation: Generation) -> FileCompaction:

@@ -1,13 +1,16 @@
 """Judges when a tick begins to compact: with its first slice, for every append table that its entries have published.
 
 Nobody knows at a tick's beginning how many small files its tables have. So all are due, unless the pipeline has renamed
-a table and no entry has published it under its new name yet.
+a table and no entry has published it under its new name yet. Later, a table is due again when its checkpoints have
+brought as many files as the setting says, or when more of them remain than one compaction takes.
 """
 
 from checkpointing.graph import TableMode
-from checkpointing.messages import CompactFiles, Effect, Fact, SliceOffered
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.messages import CompactFiles, Effect, Fact, FilesCompacted, NotifyComplete, SliceOffered
+from checkpointing.metadata.record import CheckpointRecord
 from spec.steps import Begun
-from spec.watching import DoorJudge, Watched
+from spec.watching import DoorJudge, Watched, drafted
 
 
 class CompactsFirst(DoorJudge):
@@ -42,3 +45,62 @@ class CompactsFirst(DoorJudge):
         if self._is_first and self._due:
             self.wrong(f"nothing is compacted at the first slice, due are {sorted(self._due)}")
         self._is_first = False
+
+
+class CompactsAgain(DoorJudge):
+    """Judges every request of a door to compact files: which tables, and one request at a time."""
+
+    def __init__(self, door: Watched) -> None:
+        """Begin with all tables due, except renamed ones."""
+        super().__init__(door)
+        self._min = door.setup.config.compact_files_min
+        tables = [table.name for table in door.setup.graph.tables() if table.mode is TableMode.APPEND]
+        self._added = {name: 0 if name in door.setup.renamed else self._min or 0 for name in tables}
+        """How many files each table got since it was compacted."""
+        self._runs = False
+        """A compaction is under way."""
+        self._waits = False
+        """What it brought waits for its checkpoint."""
+        self._reads = False
+        """The step that is judged brings rows."""
+        self._entries: dict[CheckpointId, CheckpointRecord] = {}
+
+    def told(self, fact: Begun | Fact) -> None:
+        """Note rows, and what a compaction brought."""
+        self._reads = isinstance(fact, SliceOffered) and self.door.reads
+        if isinstance(fact, FilesCompacted):
+            self._runs, self._waits = False, bool(fact.found)
+            self._added |= dict.fromkeys(fact.more, self._min or 0)
+
+    def asked(self, effect: Effect) -> None:
+        """Judge a request, and count the files of a checkpoint that is complete."""
+        match effect:
+            case CompactFiles():
+                due = self._due()
+                if self._runs:
+                    self.wrong("a second compaction begins while one is under way")
+                if {*effect.tables} != due:
+                    self.wrong(f"{sorted(effect.tables)} are compacted, due are {sorted(due)}")
+                if (effect.files_min, effect.bytes_max) != (self._min, self.door.setup.config.compacted_bytes_max):
+                    self.wrong(f"files are compacted as {effect} says, not as the settings say")
+                self._added |= dict.fromkeys(effect.tables, 0)
+                self._runs, self._waits = True, False
+            case NotifyComplete() if effect.checkpoint in self._entries:
+                self._complete(self._entries.pop(effect.checkpoint))
+            case _ if self._min is not None and (record := drafted(effect)) is not None:
+                self._entries[record.checkpoint] = record
+
+    def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
+        """Judge a step that brings rows, and asks for nothing."""
+        if self._reads and not (self._runs or self._waits) and self._min is not None and self._due():
+            self.wrong(f"nothing is compacted, due are {sorted(self._due())}")
+        self._reads = False
+
+    def _due(self) -> set[TableName]:
+        return {table for table, files in self._added.items() if files >= (self._min or 1)}
+
+    def _complete(self, record: CheckpointRecord) -> None:
+        for table in record.tables:
+            if table.table in self._added:
+                self._added[table.table] += len(table.adds)
+            self._waits &= not table.compactions

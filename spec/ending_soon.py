@@ -1,7 +1,8 @@
-"""The end of a tick comes soon: a tick that must stop, or cannot go on, reads no more and begins no checkpoint.
+"""The end of a tick comes soon: a tick that must stop, cannot go on, or has all its checkpoints, begins nothing more.
 
-It only waits until no entry is in doubt. A checkpoint that began meanwhile would be in doubt next, so the end could
-stay away for long. Flink stops periodic triggering when a job fails (CheckpointCoordinatorDeActivator).
+It reads no more and begins no checkpoint. It only waits until no entry is in doubt. A checkpoint that began meanwhile
+would be in doubt next, so the end could stay away for long. Flink stops periodic triggering when a job fails
+(CheckpointCoordinatorDeActivator).
 
 Less is said of a tick that reads another job's cuts: its splits may be on their way to a cut (A10).
 """
@@ -29,19 +30,37 @@ class EndsSoon(DoorJudge):
         """Begin with a tick that goes on."""
         super().__init__(door)
         self._why = ""
+        self._is_late = False
+        """The tick's time was over when it last came to rest."""
         self._begun_before = CheckpointId(0)
         """The checkpoints below it had an id when the tick had to end. One more may have waited for a block of ids."""
 
     def told(self, fact: Begun | Fact) -> None:
         """Note why the tick must end."""
         stops = isinstance(fact, StopRequested) and fact.kind is StopKind.NOW
-        if not self._why and (stops or isinstance(fact, MicroBatchFailed)):
-            self._why = "was asked to stop now" if stops else "cannot go on"
+        if stops or isinstance(fact, MicroBatchFailed):
+            self._must_end("was asked to stop now" if stops else "cannot go on")
+
+    def _must_end(self, why: str) -> None:
+        if not self._why:
+            self._why = why
             waits_for_id = self.door.next_id > self.door.last_id
             self._begun_before = CheckpointId(self.door.next_id + waits_for_id)
 
+    def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
+        """Note the last checkpoint that the tick may take, and the end of its time. Without a pending one it ends."""
+        door, limits = self.door, self.door.setup.limits
+        if limits.checkpoints is not None and door.completed >= limits.checkpoints and not door.is_over:
+            self._must_end("has all its checkpoints")
+            if not (door.pending or door.reserving):
+                self.wrong(f"the tick has {door.completed} checkpoints of {limits.checkpoints}, and goes on")
+        late_ms = None if limits.duration_ms is None else door.started_ms + limits.duration_ms
+        self._is_late = late_ms is not None and door.now_ms >= late_ms and not door.requests
+
     def asked(self, effect: Effect) -> None:
         """Judge what is read, and which checkpoints are committed. Without an interval, all of them were asked for."""
+        if self._is_late and isinstance(effect, PollSource) and not self.door.setup.cut_groups:
+            self.wrong(f"the tick's time is over, and it asks split {effect.split} of {effect.source}")
         if not self._why:
             return
         if isinstance(effect, PollSource) and not self.door.setup.cut_groups:

@@ -105,6 +105,8 @@ class Watched:
     is_troubled: bool = False
     """True if the tick ends as soon as no commit is in doubt. It failed, must stop, or has all its checkpoints."""
     is_over: bool = False
+    wake_ms: int | None = None
+    """When the door asked to be woken, the last time that it asked."""
 
     @property
     def reads(self) -> bool:
@@ -351,7 +353,8 @@ def _follow(door: Watched, judges: Panel, step: Step) -> None:
     for tell in judges.told:
         tell(step.told)
     for effect in step.effects:
-        if type(effect) is WakeAt:  # many effects are timers, and no judge looks at them
+        if type(effect) is WakeAt:  # many effects are timers, and judges look at the last one only
+            door.wake_ms = effect.at_ms
             continue
         for ask in judges.asked:
             ask(effect)

@@ -1,0 +1,122 @@
+"""Judges time limits: a hook that is late fails its checkpoint, or the restore, at once and not before (A8).
+
+It also judges that the door asks to be woken in time for what it must notice: late hooks, and checkpoints that expire.
+Otherwise it would notice them only with the next fact.
+"""
+
+from typing import Final
+
+from checkpointing.coordinator.messages import AskHook, ResetHook, RestoreHook
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import AppendRow, CheckTables, Effect, Fact, NotifyAborted, TimeAdvanced
+from checkpointing.metadata.record import CheckpointRecord
+from spec.steps import Begun
+from spec.watching import DoorJudge, Watched
+
+_EXPIRED: Final = Reason.CHECKPOINT_EXPIRED
+
+
+class HooksInTime(DoorJudge):
+    """Judges what becomes of a hook that does not answer."""
+
+    def __init__(self, door: Watched) -> None:
+        """Begin without a question to any hook."""
+        super().__init__(door)
+        self._limits = {hook.name: hook.timeout_ms for hook in door.setup.graph.hooks}
+        self._restore_ms: dict[str, int] = {}
+        self._asked_ms: dict[tuple[str, CheckpointId], int] = {}
+        self._given_ms: dict[CheckpointId, int] = {}
+
+    def asked(self, effect: Effect) -> None:
+        """Note when the time of a hook is over, and judge an expiry."""
+        match effect:
+            case RestoreHook() | ResetHook():
+                self._restore_ms[effect.hook] = self.door.now_ms + self._limits[effect.hook]
+            case AskHook():
+                self._asked_ms[effect.hook, effect.checkpoint] = self.door.now_ms + self._limits[effect.hook]
+            case NotifyAborted(checkpoint, reason) if reason is _EXPIRED:
+                self._judge_expiry(checkpoint, effect.message)
+
+    def rested(self, given: tuple[CheckpointId, ...]) -> None:
+        """Note the triggers, and judge the hooks that are late."""
+        for checkpoint in given:
+            self._given_ms[checkpoint] = self.door.now_ms
+        self._judge_late()
+
+    def time_passed(self) -> None:
+        """Judge the hooks that are late."""
+        self._judge_late()
+
+    def _judge_late(self) -> None:
+        door = self.door
+        if door.is_over:
+            return
+        for hook, due_ms in self._restore_ms.items():
+            if due_ms <= door.now_ms and hook in door.restoring:
+                self.wrong(f"hook {hook} had to be restored until {due_ms}, and the tick still waits")
+        for asked, due_ms in self._asked_ms.items():
+            if due_ms <= door.now_ms and asked in door.asked_hooks and asked[1] in door.pending:
+                self.wrong(f"hook {asked[0]} had to answer for {asked[1]} until {due_ms}, and it is still awaited")
+
+    def _judge_expiry(self, checkpoint: CheckpointId, message: str) -> None:
+        """Judge a checkpoint that took too long. If a hook is late, the message names it."""
+        door = self.door
+        late = [hook for (hook, of), due_ms in self._asked_ms.items() if of == checkpoint and due_ms <= door.now_ms]
+        given_ms = self._given_ms.get(checkpoint)
+        over = given_ms is not None and door.now_ms >= given_ms + door.setup.config.timeout_ms
+        awaited = [hook for hook in late if (hook, checkpoint) in door.asked_hooks]
+        if not over and not awaited:
+            self.wrong(f"checkpoint {checkpoint} expired before its time, and no hook is late")
+        if awaited and not over and not any(repr(hook) in message for hook in awaited):
+            self.wrong(f"hook {awaited[0]} was late for checkpoint {checkpoint}, and the listeners heard {message!r}")
+
+
+class Wakes(DoorJudge):
+    """Judges when the door asks to be woken."""
+
+    def __init__(self, door: Watched) -> None:
+        """Begin without a timer."""
+        super().__init__(door)
+        self._limits = {hook.name: hook.timeout_ms for hook in door.setup.graph.hooks}
+        self._due_ms: dict[object, int] = {}
+        """When each hook that was asked is late, and each checkpoint expires."""
+        self._committing: set[object] = set()
+
+    def told(self, fact: Begun | Fact) -> None:
+        """Forget a timer that has run out."""
+        if isinstance(fact, TimeAdvanced):
+            self.time_passed()
+
+    def time_passed(self) -> None:
+        """Forget a timer that has run out. One that is set to an earlier time runs out at once."""
+        if self.door.wake_ms is not None and self.door.wake_ms <= self.door.now_ms:
+            self.door.wake_ms = None
+
+    def asked(self, effect: Effect) -> None:
+        """Note when the time of a hook is over. A checkpoint that is being committed does not expire."""
+        match effect:
+            case RestoreHook() | ResetHook():
+                self._due_ms[effect.hook] = self.door.now_ms + self._limits[effect.hook]
+            case AskHook():
+                self._due_ms[effect.hook, effect.checkpoint] = self.door.now_ms + self._limits[effect.hook]
+            case CheckTables():
+                self._committing.add(effect.checkpoint)
+            case AppendRow(CheckpointRecord() as record):
+                self._committing.add(record.checkpoint)
+
+    def rested(self, given: tuple[CheckpointId, ...]) -> None:
+        """Judge the timer of a door at rest."""
+        door = self.door
+        for checkpoint in given:
+            self._due_ms[checkpoint] = door.now_ms + door.setup.config.timeout_ms
+        if door.is_over or not self._due_ms:
+            return
+        awaited = {*door.restoring, *door.asked_hooks, *door.pending}
+        self._due_ms = {what: due_ms for what, due_ms in self._due_ms.items() if what in awaited - self._committing}
+        # behind the commit of another one, a checkpoint may have all that it waits for
+        stands_behind = door.pending if door.reserving or not self._committing.isdisjoint(door.pending) else ()
+        first = min((due_ms for what, due_ms in self._due_ms.items() if what not in stands_behind), default=None)
+        if first is not None and first > door.now_ms and (door.wake_ms is None or door.wake_ms > first):
+            what = next(what for what, due_ms in self._due_ms.items() if due_ms == first)
+            self.wrong(f"{what} is late from {first} on, and the door wakes at {door.wake_ms}")

@@ -1,0 +1,85 @@
+"""Judges what people hear of a failure: the words of whatever failed (E5).
+
+A hook, a suite, a store or a task says what is wrong. Listeners hear the same of the checkpoint that fails for it, and
+of the tick that ends with it. A wrong message makes no table wrong, but it sends its reader to the wrong place.
+"""
+
+from checkpointing.coordinator.messages import HookFailed, OperatorCoordinatorFailed
+from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import (
+    CoordinatorResetFailed,
+    Effect,
+    EndTick,
+    Fact,
+    HookRestoreFailed,
+    JudgementFailed,
+    MicroBatchFailed,
+    NotifyAborted,
+    SuitesJudged,
+    TableCheckFailed,
+    TablesChecked,
+    TickOutcome,
+)
+from spec.hook_events import coordinator_of
+from spec.steps import Begun
+from spec.watching import DoorJudge, Watched
+
+
+class Whys(DoorJudge):
+    """Judges the messages of checkpoints that fail, and of a tick that fails."""
+
+    def __init__(self, door: Watched) -> None:
+        """Begin with nothing that failed."""
+        super().__init__(door)
+        self._said: tuple[CheckpointId, tuple[str, ...]] | None = None
+        """The checkpoint that fails with this fact, and what the message says."""
+        self._first: str | None = None
+        """What the fact said after which the tick cannot go on."""
+        self._asked: set[tuple[str, CheckpointId]] = set()
+        self._was_troubled = False
+
+    def told(self, fact: Begun | Fact) -> None:
+        """Note what failed, and in which words."""
+        self._said = None
+        match fact:
+            case HookFailed(hook, checkpoint, message) if (hook, checkpoint) in self._asked:
+                self._said = checkpoint, (message,)
+            case OperatorCoordinatorFailed(name, checkpoint, message) if (
+                coordinator_of(name),
+                checkpoint,
+            ) in self._asked:
+                self._said = checkpoint, (message,)
+            case JudgementFailed():
+                self._said = fact.checkpoint, (fact.error,)
+            case SuitesJudged() if not fact.passed:
+                self._said = fact.checkpoint, (fact.message or fact.report,)
+            case TableCheckFailed():
+                self._said = fact.checkpoint, (fact.error,)
+            case TablesChecked() if fact.problems:
+                self._said = fact.checkpoint, tuple(fact.problems)
+            case MicroBatchFailed() | HookRestoreFailed() | CoordinatorResetFailed() if not self._was_troubled:
+                self._first = fact.error if self._first is None else self._first
+            case _:
+                pass
+        self._was_troubled = self.door.is_troubled or self.door.is_stopping
+
+    def asked(self, effect: Effect) -> None:
+        """Judge a message."""
+        match effect:
+            case NotifyAborted(checkpoint, _) if self._said is not None and checkpoint == self._said[0]:
+                self._judge(f"checkpoint {checkpoint}", effect.message, self._said[1])
+            case EndTick() if self._first is not None:
+                if effect.outcome is not TickOutcome.FAILED:
+                    self.wrong(f"the tick ended as {effect.outcome.value}, and it had failed: {self._first}")
+                self._judge("the tick", effect.message, (self._first,))
+            case _:
+                pass
+
+    def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
+        """Note who was asked."""
+        self._asked = set(self.door.asked_hooks)
+
+    def _judge(self, what: str, message: str, said: tuple[str, ...]) -> None:
+        missing = [words for words in said if words not in message]
+        if missing:
+            self.wrong(f"{what} failed with {missing[0]!r}, and people hear {message!r}")
