@@ -177,6 +177,7 @@ def _true() -> dict[str, Change]:
         "measurements of a vertex that left": lambda row: row["statistics"]["vertices"][1].update(vertex="left"),
         "as many compacted files as may be": lambda row: _compact(row, _COMPACTED_MOST),
         "key groups that are one": lambda row: _subtask(row)["state"][0].update(first_key_group=3, last_key_group=3),
+        "a job of one key group": _in_one_key_group,
         "a range of another table without files": lambda row: _subtask(row)["ranges"][1].update(table="gold/other"),
         "a state table's range": lambda row: _subtask(row)["ranges"][1].update(table=f"{OWN}/state/totals"),
         "a table without files": lambda row: row["tables"].append(_empty_table(row, "gold/other")),
@@ -210,6 +211,13 @@ def _compaction(row: Fields) -> Fields:
 
 def _compact(row: Fields, files: int) -> None:
     _compaction(row)["of"] = [staged("silver/rows", "silver", 100 + number) for number in range(files)]
+
+
+def _in_one_key_group(row: Fields) -> None:
+    row["max_parallelism"] = 1
+    for subtask in row["vertices"][2]["subtasks"]:
+        for keyed in (*subtask["state"], *subtask["ranges"][0]["files"]):
+            keyed.update(first_key_group=0, last_key_group=0)
 
 
 def _compact_upserts(row: Fields) -> None:
