@@ -97,13 +97,13 @@ def _must_leave_nothing(graph: JobGraph, record: CheckpointRecord) -> None:
             f"put it back under that id, say renamed_from={left[0]!r} where it has its new one, or leave its state "
             "behind with --allow-non-restored-state"
         )
-    for hook in hooks_left(graph, record)[:1]:
+    for hook in hooks_left(graph, record):
         raise CutDoesNotFitError(
             f"checkpoint {record.checkpoint} holds state of master hook {hook!r}, which the pipeline no longer has; "
             f"declare it again with pipeline.hook({hook!r}, ...), or leave its state behind with "
             "--allow-non-restored-state"
         )
-    for source in coordinators_left(graph, record)[:1]:
+    for source in coordinators_left(graph, record):
         raise CutDoesNotFitError(
             f"checkpoint {record.checkpoint} holds state of source {source!r} besides its positions, and the pipeline "
             "has another kind of source there now: put the source back, give the new one an id of its own, or leave "

@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each of the 27 machines. Some 130 to 170 of them are
+The nightly profile takes 2,000 runs of up to 200 steps of each of the 28 machines. Some 130 to 170 of them are
 taken, so four machines together take more than a million.
 """
 
@@ -33,6 +33,7 @@ from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.pausing import PauseMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
+from spec.machines.restoring import RestoresMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.turning import LineMachine
 
@@ -51,6 +52,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     PauseMachine,
     SettingsMachine,
     EntriesMachine,
+    RestoresMachine,
     RepairMachine,
     LineMachine,
     AppendedColumnsMachine,

@@ -29,6 +29,7 @@ from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.pausing import PauseMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
+from spec.machines.restoring import RestoresMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.turning import LineMachine
 from spec.mishaps import Mishaps
@@ -252,6 +253,7 @@ READERS = Judge("machine of the splits' turns", _by_machine(ReadersMachine), 60)
 CUT_GROUPS = Judge("machine of cuts of other jobs", _by_machine(CutGroupsMachine), 60)
 PAUSE = Judge("machine of the pause after failures", _by_machine(PauseMachine), 60)
 ENTRIES = Judge("machine of entries", _by_machine(EntriesMachine), 60)
+RESTORES = Judge("machine of restores", _by_machine(RestoresMachine), 60)
 SETTINGS = Judge("machine of settings", _by_machine(SettingsMachine), 60)
 REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
 APPENDED_COLUMNS = Judge("machine of an append table's columns", _by_machine(AppendedColumnsMachine), 60)

@@ -1,0 +1,361 @@
+"""A cut, the pipeline that wrote it, and changed pipelines: which of them the cut fits, and why not the others.
+
+The cases are written from what the guides say of changed pipelines (G2, D3). They share no code with the checks.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.columns import TableColumn, TableColumns
+from checkpointing.graph import Hook, JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
+from checkpointing.identifiers import (
+    ChannelId,
+    CheckpointId,
+    EdgeId,
+    Generation,
+    HookName,
+    SplitId,
+    TableName,
+    VertexId,
+)
+from checkpointing.metadata.record import CheckpointRecord, HookState, Statistics, TableKeys, TableRecord, VertexRecord
+from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
+from checkpointing.state_meaning import ColumnMeaning
+from spec.full_entry import OWN, staged
+
+KEY_GROUPS: Final = 8
+_ORDERS, _ROWS, _TOTALS, _SUMS, _NEWEST = map(VertexId, ("orders", "rows", "totals", "sums", "newest"))
+_A, _B = SplitId("a"), SplitId("b")
+_ROWS_TABLE, _TOTALS_TABLE, _NEWEST_TABLE = map(TableName, ("bronze/rows", "gold/totals", "gold/newest"))
+_BROADCAST: Final = TableName(f"{OWN}/state/totals_broadcast")
+_TO_ROWS: Final = EdgeId(_ORDERS, _ROWS, 0)
+_SUM: Final = ColumnMeaning(column="sum", function="sum")
+
+
+class Case(NamedTuple):
+    """A graph, and whether the cut fits it. If not, the refusal says `why`."""
+
+    what: str
+    graph: JobGraph
+    record: CheckpointRecord
+    why: str = ""
+    """Why the cut does not fit. Empty: it fits."""
+    why_allowed: str | None = None
+    """The same with `allow_non_restored_state`. None: the same."""
+    max_parallelism: int = KEY_GROUPS
+
+    def reason(self, *, allowed: bool) -> str:
+        """Return why the cut does not fit, or nothing."""
+        return self.why_allowed if allowed and self.why_allowed is not None else self.why
+
+
+def pipeline() -> JobGraph:
+    """Return the pipeline that wrote the cut."""
+    state = Table(TableName(f"{OWN}/state/totals"), TableMode.STATE)
+    broadcast = Table(_BROADCAST, TableMode.STATE, broadcast=True)
+    upserts = Table(_TOTALS_TABLE, TableMode.UPSERT, keys=("key",))
+    vertices = (
+        Vertex(_ORDERS, VertexKind.SOURCE, 2, splits=(_A, _B), coordinated=True),
+        Vertex(
+            _ROWS,
+            VertexKind.STATELESS,
+            1,
+            tables=(Table(_ROWS_TABLE, TableMode.APPEND, partitioned_by=("day",)),),
+            outputs_read=("rejected",),
+        ),
+        Vertex(_TOTALS, VertexKind.KEYED, 2, tables=(upserts, state, broadcast), meanings=(_SUM,)),
+        Vertex(_SUMS, VertexKind.KEYED, 1, meanings=(_SUM,), changes_of=(_TOTALS,)),
+        Vertex(_NEWEST, VertexKind.STATELESS, 1, tables=(Table(_NEWEST_TABLE, TableMode.OVERWRITE, keys=("at",)),)),
+    )
+    edges = (_TO_ROWS, EdgeId(_ORDERS, _TOTALS, 0), EdgeId(_TOTALS, _SUMS, 0), EdgeId(_ORDERS, _NEWEST, 0))
+    return JobGraph(vertices, edges, (Hook(HookName("ledger"), 100),))
+
+
+def _file(folder: str, unique: int, inside: str = "") -> FileHandle:
+    return FileHandle(staged(folder, "totals", unique, inside), 1, 10, 0)
+
+
+def _keyed(folder: str, unique: int, first: int, last: int) -> KeyedFile:
+    return KeyedFile(_file(folder, unique), KeyedFileKind.BASE, first, last, Version(Generation(3), 7))
+
+
+def cut() -> CheckpointRecord:
+    """Return the cut."""
+    state, totals = f"{OWN}/state/totals", str(_TOTALS_TABLE)
+    in_flight = ChannelState(ChannelId(_TO_ROWS, 1), (SourceSlice(_ORDERS, _B, "1", "2", "{}", 1, 10),))
+    rows = SubtaskSnapshot(
+        staged=(StagedFile(_ROWS_TABLE, _file("bronze/rows", 1, "day=1/"), CheckpointId(4)),), in_flight=(in_flight,)
+    )
+    everywhere = RangeFiles(_BROADCAST, (_keyed(str(_BROADCAST), 8, 0, 7),))
+    keyed = tuple(
+        SubtaskSnapshot(
+            state=(_keyed(state, 10 + first, first, first + 3),),
+            ranges=(RangeFiles(_TOTALS_TABLE, (_keyed(totals, 20 + first, first, first + 3),)), everywhere),
+        )
+        for first in (0, 4)
+    )
+    newest = KeyedFile(
+        _file("gold/newest", 30, "version.number.5/"), KeyedFileKind.BASE, 0, 0, Version(Generation(3), 7)
+    )
+    upserts = TableKeys(table=_TOTALS_TABLE, columns=("key",))
+    overwrites = TableKeys(table=_NEWEST_TABLE, columns=("at",), mode=TableMode.OVERWRITE)
+    positions = (SubtaskSnapshot(position="1"), SubtaskSnapshot(position="2", finished=True))
+    return CheckpointRecord(
+        job="small",
+        checkpoint=CheckpointId(5),
+        parent=CheckpointId(4),
+        generation=Generation(3),
+        nonce="a",
+        max_parallelism=KEY_GROUPS,
+        vertices=(
+            VertexRecord(vertex=_ORDERS, micro_batch=0, subtasks=positions, splits=(_A, _B), coordinator="{}"),
+            VertexRecord(vertex=_ROWS, micro_batch=7, subtasks=(rows,), outputs_read=("rejected",)),
+            VertexRecord(vertex=_TOTALS, micro_batch=7, subtasks=keyed, table_keys=(upserts,), meanings=(_SUM,)),
+            VertexRecord(
+                vertex=_SUMS,
+                micro_batch=7,
+                subtasks=(SubtaskSnapshot(state=(_keyed(f"{OWN}/state/sums", 40, 0, 7),)),),
+                meanings=(_SUM,),
+            ),
+            VertexRecord(
+                vertex=_NEWEST,
+                micro_batch=7,
+                subtasks=(SubtaskSnapshot(ranges=(RangeFiles(_NEWEST_TABLE, (newest,)),)),),
+                table_keys=(overwrites,),
+            ),
+        ),
+        tables=(TableRecord(table=_ROWS_TABLE, mode=TableMode.APPEND, parent_version=1, adds=(rows.staged[0].file,)),),
+        columns=tuple(
+            TableColumns(name, (TableColumn("key", "long"),))
+            for name in (_ROWS_TABLE, _TOTALS_TABLE, TableName(f"{OWN}/state/totals"), _NEWEST_TABLE)
+        ),
+        hooks=(HookState(hook="ledger", state="1"),),
+        statistics=Statistics(triggered_ms=1, committed_ms=2, rows=3),
+    )
+
+
+# ------------------------------------------------------------------ the cases
+
+
+def cases() -> Iterator[Case]:
+    """Yield the pipelines of today, each with the cut."""
+    graph, record = pipeline(), cut()
+    yield Case("the same pipeline", graph, record)
+    yield Case("other key groups", graph, record, f"max_parallelism {KEY_GROUPS}", max_parallelism=4)
+    yield from _without_parts(graph, record)
+    yield from _inputs(graph, record)
+    yield from _sources(graph, record)
+    yield from _changes(graph, record)
+    yield from _layouts(graph, record)
+    yield from _modes(graph, record)
+    yield from _tables(graph, record)
+
+
+def _without_parts(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
+    """Leave out a part of the pipeline whose state the cut holds."""
+    one_more = Hook(HookName("other"), 100)
+    yield Case("no hook", replace(graph, hooks=()), record, "'ledger'", "")
+    yield Case("another hook", replace(graph, hooks=(one_more,)), record, "'ledger'", "")
+    yield Case("a hook more", replace(graph, hooks=(*graph.hooks, one_more)), record)
+    yield Case("a plain source", _with(graph, _ORDERS, coordinated=False), record, "state of source 'orders'", "")
+    plain = _tables_of(graph, _TOTALS, lambda tables: tables[:2])
+    yield Case("no broadcast input", plain, record, "broadcast state of 'totals'", "")
+    no_files = _with_ranges(record, _TOTALS, lambda ranges: (ranges[0], RangeFiles(_BROADCAST, ())))
+    yield Case("no broadcast input, and none had rows", plain, no_files)
+    without = _less(graph, _NEWEST)
+    yield Case(
+        "no vertex of an overwrite table",
+        without,
+        record,
+        "state of 'newest', which the pipeline no longer has; put",
+        "",
+    )
+    stateless = _less(graph, _ROWS)
+    calm = _calm(record)
+    yield Case("no vertex with rows in flight", stateless, record, "which the pipeline no longer has")
+    yield Case("no vertex of an append table", stateless, calm, "has table bronze/rows", "")
+    yield Case("no source", _less(graph, _ORDERS), calm, "state of 'orders'", "")
+    renamed = _renamed(_renamed(graph, _TOTALS, "products"), _SUMS, "more")
+    why = "state of 'totals', which the pipeline no longer has, and 'products', 'more' are new in it"
+    yield Case("two keyed vertices with other names", renamed, record, why, "")
+    half = _was(record, _TOTALS, subtasks=(SubtaskSnapshot(), record.vertices[2].subtasks[1]))
+    yield Case("the same, and one subtask had no state", renamed, half, "state of 'totals'", "")
+    why = "state of 'sums', which the pipeline no longer has, and 'more' is new in it"
+    other = _with(_renamed(graph, _SUMS, "more"), VertexId("more"), changes_of=())
+    yield Case("a keyed vertex with another name", other, record, why, "")
+    yield Case("more subtasks", _with(graph, _TOTALS, parallelism=4), record)
+
+
+def _inputs(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
+    """Let an input with rows in flight read another output."""
+    for what, outputs, then in (("main", (), "the main output"), ("another", ("late",), "the output 'late'")):
+        other = _with(graph, _ROWS, outputs_read=outputs)
+        yield Case(f"an input reads the {what} output", other, record, f"reads {then} now")
+        yield Case(f"an input without rows reads the {what} output", other, _calm(record))
+        unknown = _was(record, _ROWS, outputs_read=None)
+        yield Case(f"an input reads the {what} output, nobody knows which before", other, unknown)
+    first = _with(graph, _ROWS, outputs_read=("rejected", "late"))
+    yield Case("a second input reads an output", first, record)
+
+
+def _sources(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
+    """Change the splits of the source."""
+    yield Case("a split less", _with(graph, _ORDERS, splits=(_A,), parallelism=1), record, "split 'b'")
+    yield Case("a split more", _with(graph, _ORDERS, splits=(SplitId("c"), _B, _A), parallelism=3), record)
+    yield Case("parts of other names", _with(graph, _ORDERS, parts=("a", "c")), record, "split 'b' of source 'orders'")
+    yield Case("parts of the same names", _with(graph, _ORDERS, parts=("a", "b")), record)
+
+
+def _changes(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
+    """Let a vertex that takes changes begin alone, or with a column more."""
+    alone = _renamed(graph, _SUMS, "other")
+    yield Case("another vertex takes the changes", alone, record, "state of 'sums'", "'totals' and none of 'other'")
+    another = _with(_renamed(graph, _TOTALS, "products"), _SUMS, changes_of=(VertexId("products"),))
+    yield Case(
+        "it takes the changes of another vertex", another, record, "state of 'totals'", "'sums' and none of 'products'"
+    )
+    more = _with(graph, _SUMS, meanings=(_SUM, replace(_SUM, column="more")))
+    yield Case("a column more of changes", more, record, "without 'more'")
+    named = _with(graph, _SUMS, meanings=(replace(_SUM, column="total"),), columns_renamed_from={"total": "sum"})
+    yield Case("a renamed column of changes", named, record)
+    yield Case("a column more, of no changes", _with(graph, _TOTALS, meanings=more.vertices[3].meanings), record)
+
+
+def _layouts(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
+    """Lay a table out otherwise. The files are staged, added or held."""
+    for by in ((), ("hour",), ("day", "hour")):
+        other = _one_table(graph, _ROWS, partitioned_by=by)
+        yield Case(f"partition_by={by}", other, record, "laid out by day")
+        yield Case(f"partition_by={by}, its files are added", other, _without_staged(record), "laid out by day")
+        only_staged = record.model_copy(update={"tables": ()})
+        yield Case(f"partition_by={by}, its files are staged", other, only_staged, "laid out by day")
+        neither = _without_staged(only_staged)
+        yield Case(f"partition_by={by}, and it has no files", other, neither)
+    yield Case("partitions for held files", _one_table(graph, _NEWEST, partitioned_by=("day",)), record, "by no column")
+
+
+def _modes(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
+    """Declare a table otherwise."""
+    for vertex, mode, keys, then in (
+        (_ROWS, TableMode.OVERWRITE, ("at",), "as an append table, and"),
+        (_NEWEST, TableMode.APPEND, (), "as an overwrite table by version at"),
+        (_NEWEST, TableMode.OVERWRITE, ("day",), "as an overwrite table by version at"),
+    ):
+        other = _one_table(graph, vertex, mode=mode, keys=keys)
+        yield Case(f"the table of {vertex} as {mode.value} by {keys}", other, record, then)
+    yield Case("other keys of an upsert table", _one_table(graph, _TOTALS, keys=("other",)), record)
+    appends = _one_table(graph, _TOTALS, mode=TableMode.APPEND, keys=())
+    yield Case("an upsert table that appends", appends, record, "as an upsert table by key key")
+
+
+def _tables(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
+    """Rename a table, let another vertex write it, or add one."""
+    for vertex, was in ((_ROWS, _ROWS_TABLE), (_TOTALS, _TOTALS_TABLE), (_NEWEST, _NEWEST_TABLE)):
+        other = _one_table(graph, vertex, name=TableName("gold/other"))
+        why = f"has table {was}, which the pipeline no longer has"
+        yield Case(f"another name of {was}", other, record, f"{why}, and gold/other is new in it:", "")
+        older = record.model_copy(update={"columns": ()})
+        fits = vertex == _ROWS  # old entries list no append tables
+        yield Case(f"another name of {was}, which an old entry has", other, older, "" if fits else f"{why}:", "")
+    upserts = graph.vertex(_TOTALS).tables[0]
+    moved = _tables_of(_tables_of(graph, _TOTALS, lambda tables: tables[1:]), _SUMS, lambda _: (upserts,))
+    why = "as written by 'totals', and now 'sums' writes it: it would show only the keys that are touched"
+    yield Case("another writer", moved, record, why, "")
+    newest = graph.vertex(_NEWEST).tables[0]
+    moved = _tables_of(_tables_of(graph, _NEWEST, lambda _: ()), _SUMS, lambda _: (newest,))
+    why = "as written by 'newest', and now 'sums' writes it: it would show only rows that come"
+    yield Case("another writer of an overwrite table", moved, record, why, "")
+    yield from _old(graph, record)
+    more = replace(upserts, name=TableName("gold/more"))
+    beside = _tables_of(graph, _TOTALS, lambda tables: (*tables, more))
+    yield Case("an upsert table beside state", beside, record, "gold/more is new beside it", "")
+    elsewhere = _tables_of(graph, _ROWS, lambda tables: (*tables, more))
+    yield Case("an upsert table without state", elsewhere, record)
+    appends = replace(more, mode=TableMode.APPEND, keys=())
+    yield Case("an append table beside state", _tables_of(graph, _TOTALS, lambda tables: (*tables, appends)), record)
+
+
+def _old(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
+    """Let the entry be one that lists no columns, or name tables without files."""
+    older = record.model_copy(update={"columns": ()})
+    empty = RangeFiles(TableName("gold/old"), ())
+    yield Case("an old entry", graph, older)
+    with_empty = _with_ranges(older, _TOTALS, lambda ranges: (*ranges, empty))
+    yield Case("an old entry with a table that never had a file", graph, with_empty)
+    upserts = replace(graph.vertex(_TOTALS).tables[0], name=TableName("gold/more"))
+    beside = _tables_of(graph, _TOTALS, lambda tables: (*tables, upserts))
+    yield Case("an old entry, and a table beside state", beside, older)
+    half = _was(record, _TOTALS, subtasks=(replace(record.vertices[2].subtasks[0], state=()), SubtaskSnapshot()))
+    yield Case("a table beside state that nobody has", beside, half)
+    half = _was(record, _TOTALS, subtasks=(SubtaskSnapshot(), record.vertices[2].subtasks[1]))
+    yield Case("a table beside state that one subtask has", beside, half, "gold/more is new beside it", "")
+
+
+# ------------------------------------------------------------------ how they are changed
+
+
+def _with(graph: JobGraph, name: VertexId, **changes: Any) -> JobGraph:  # noqa: ANN401 - fields of Vertex
+    vertices = tuple(replace(each, **changes) if each.id == name else each for each in graph.vertices)
+    return replace(graph, vertices=vertices)
+
+
+def _less(graph: JobGraph, name: VertexId) -> JobGraph:
+    edges = tuple(edge for edge in graph.edges if name not in (edge.upstream, edge.downstream))
+    return replace(graph, vertices=tuple(each for each in graph.vertices if each.id != name), edges=edges)
+
+
+def _renamed(graph: JobGraph, name: VertexId, now: str) -> JobGraph:
+    """Give a vertex another id, without saying so. Those that take its changes follow."""
+    other = VertexId(now)
+
+    def named(each: VertexId) -> VertexId:
+        return other if each == name else each
+
+    vertices = (
+        replace(each, id=named(each.id), changes_of=tuple(map(named, each.changes_of)), tables=_unstated(each, name))
+        for each in graph.vertices
+    )
+    edges = (EdgeId(named(edge.upstream), named(edge.downstream), edge.input) for edge in graph.edges)
+    return replace(graph, vertices=tuple(vertices), edges=tuple(edges))
+
+
+def _unstated(vertex: Vertex, name: VertexId) -> tuple[Table, ...]:
+    return vertex.tables if vertex.id != name else tuple(each for each in vertex.tables if each.mode is TableMode.STATE)
+
+
+def _tables_of(graph: JobGraph, name: VertexId, change: Callable[[tuple[Table, ...]], tuple[Table, ...]]) -> JobGraph:
+    return _with(graph, name, tables=change(graph.vertex(name).tables))
+
+
+def _one_table(graph: JobGraph, vertex: VertexId, **changes: Any) -> JobGraph:  # noqa: ANN401 - fields of Table
+    return _tables_of(graph, vertex, lambda tables: (replace(tables[0], **changes), *tables[1:]))
+
+
+def _was(record: CheckpointRecord, name: VertexId, **changes: object) -> CheckpointRecord:
+    vertices = (each.model_copy(update=changes) if each.vertex == name else each for each in record.vertices)
+    return record.model_copy(update={"vertices": tuple(vertices)})
+
+
+def _snapshots(
+    record: CheckpointRecord, name: VertexId, change: Callable[[SubtaskSnapshot], SubtaskSnapshot]
+) -> CheckpointRecord:
+    was = next(each for each in record.vertices if each.vertex == name)
+    return _was(record, name, subtasks=tuple(map(change, was.subtasks)))
+
+
+def _calm(record: CheckpointRecord) -> CheckpointRecord:
+    """Return the cut without rows in flight."""
+    return _snapshots(record, _ROWS, lambda each: replace(each, in_flight=()))
+
+
+def _without_staged(record: CheckpointRecord) -> CheckpointRecord:
+    return _snapshots(record, _ROWS, lambda each: replace(each, staged=()))
+
+
+def _with_ranges(
+    record: CheckpointRecord, name: VertexId, change: Callable[[tuple[RangeFiles, ...]], tuple[RangeFiles, ...]]
+) -> CheckpointRecord:
+    return _snapshots(record, name, lambda each: replace(each, ranges=change(each.ranges)))
