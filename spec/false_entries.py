@@ -232,7 +232,7 @@ def _false_table(entry: Fields) -> None:
 
 
 def _empty_table(row: Fields, name: str) -> Fields:
-    return row["tables"][1] | {"table": name, "files": []}
+    return {**row["tables"][1], "table": name, "files": []}
 
 
 def _manifest() -> Fields:

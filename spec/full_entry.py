@@ -82,7 +82,7 @@ def _row() -> Fields:
 
 
 def _vertex(name: str, subtasks: list[Fields], **fields: object) -> Fields:
-    plain = {"splits": [], "meanings": [], "table_keys": [], "coordinator": None, "outputs_read": []}
+    plain: Fields = {"splits": [], "meanings": [], "table_keys": [], "coordinator": None, "outputs_read": []}
     return {"vertex": name, "micro_batch": 7, "subtasks": subtasks} | plain | fields
 
 

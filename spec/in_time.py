@@ -23,7 +23,7 @@ class HooksInTime(DoorJudge):
     def __init__(self, door: Watched) -> None:
         """Begin without a question to any hook."""
         super().__init__(door)
-        self._limits = {hook.name: hook.timeout_ms for hook in door.setup.graph.hooks}
+        self._limits: dict[str, int] = {hook.name: hook.timeout_ms for hook in door.setup.graph.hooks}
         self._restore_ms: dict[str, int] = {}
         self._asked_ms: dict[tuple[str, CheckpointId], int] = {}
         self._given_ms: dict[CheckpointId, int] = {}
@@ -37,6 +37,8 @@ class HooksInTime(DoorJudge):
                 self._asked_ms[effect.hook, effect.checkpoint] = self.door.now_ms + self._limits[effect.hook]
             case NotifyAborted(checkpoint, reason) if reason is _EXPIRED:
                 self._judge_expiry(checkpoint, effect.message)
+            case _:
+                pass
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
         """Note the triggers, and judge the hooks that are late."""
@@ -78,7 +80,7 @@ class Wakes(DoorJudge):
     def __init__(self, door: Watched) -> None:
         """Begin without a timer."""
         super().__init__(door)
-        self._limits = {hook.name: hook.timeout_ms for hook in door.setup.graph.hooks}
+        self._limits: dict[str, int] = {hook.name: hook.timeout_ms for hook in door.setup.graph.hooks}
         self._due_ms: dict[object, int] = {}
         """When each hook that was asked is late, and each checkpoint expires."""
         self._committing: set[object] = set()
@@ -104,6 +106,8 @@ class Wakes(DoorJudge):
                 self._committing.add(effect.checkpoint)
             case AppendRow(CheckpointRecord() as record):
                 self._committing.add(record.checkpoint)
+            case _:
+                pass
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
         """Judge the timer of a door at rest."""

@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each of the 28 machines. Some 130 to 170 of them are
+The nightly profile takes 2,000 runs of up to 200 steps of each of the 30 machines. Some 130 to 170 of them are
 taken, so four machines together take more than a million.
 """
 
@@ -27,6 +27,7 @@ from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.cuts import CutGroupsMachine
 from spec.machines.entries import EntriesMachine
 from spec.machines.gate import GATE_MACHINES
+from spec.machines.graphs import GraphsMachine
 from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.keeping import KeepingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
@@ -34,6 +35,7 @@ from spec.machines.pausing import PauseMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
+from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.turning import LineMachine
 
@@ -53,6 +55,8 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     SettingsMachine,
     EntriesMachine,
     RestoresMachine,
+    SpreadingMachine,
+    GraphsMachine,
     RepairMachine,
     LineMachine,
     AppendedColumnsMachine,

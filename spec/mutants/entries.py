@@ -3,6 +3,9 @@
 Each concerns one field, so an entry that lacks it, or a lie about another one, does not show the bug.
 """
 
+from collections.abc import Mapping
+
+from checkpointing.identifiers import VertexId
 from checkpointing.metadata import codec, field_validity, migrations, row_validity
 from checkpointing.metadata.record import FORMAT, Statistics, VertexRecord, VertexStatistics
 from checkpointing.snapshots import ChannelState, RangeFiles
@@ -65,7 +68,7 @@ def measurements_of_any_number_of_subtasks_are_taken(patch: Patch) -> None:
 def a_wrong_field_of_the_statistics_is_named_without_them(patch: Patch) -> None:
     real = row_validity._statistics
 
-    def statistics(found: Statistics, subtasks: dict[str, int]) -> None:
+    def statistics(found: Statistics, subtasks: Mapping[VertexId, int]) -> None:
         try:
             real(found, subtasks)
         except field_validity.InvalidFieldError as error:

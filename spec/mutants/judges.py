@@ -23,6 +23,7 @@ from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.cuts import CutGroupsMachine
 from spec.machines.entries import EntriesMachine
 from spec.machines.gate import GATE_MACHINES
+from spec.machines.graphs import GraphsMachine
 from spec.machines.judging import BrokenRuleError
 from spec.machines.keeping import KeepingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
@@ -30,6 +31,7 @@ from spec.machines.pausing import PauseMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
+from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.turning import LineMachine
 from spec.mishaps import Mishaps
@@ -254,6 +256,8 @@ CUT_GROUPS = Judge("machine of cuts of other jobs", _by_machine(CutGroupsMachine
 PAUSE = Judge("machine of the pause after failures", _by_machine(PauseMachine), 60)
 ENTRIES = Judge("machine of entries", _by_machine(EntriesMachine), 60)
 RESTORES = Judge("machine of restores", _by_machine(RestoresMachine), 60)
+SPREADING = Judge("machine of what is spread", _by_machine(SpreadingMachine), 60)
+GRAPHS = Judge("machine of graphs", _by_machine(GraphsMachine), 60)
 SETTINGS = Judge("machine of settings", _by_machine(SettingsMachine), 60)
 REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
 APPENDED_COLUMNS = Judge("machine of an append table's columns", _by_machine(AppendedColumnsMachine), 60)
