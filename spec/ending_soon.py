@@ -12,13 +12,16 @@ from checkpointing.messages import (
     AppendRow,
     CheckTables,
     Effect,
+    EndTick,
     Fact,
     MicroBatchFailed,
     PollSource,
+    RowAppended,
     StopKind,
     StopRequested,
+    TickOutcome,
 )
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind
 from spec.steps import Begun
 from spec.watching import DoorJudge, Watched
 
@@ -32,11 +35,16 @@ class EndsSoon(DoorJudge):
         self._why = ""
         self._is_late = False
         """The tick's time was over when it last came to rest."""
+        self._holds: set[str] = set()
+        """The nonces of cuts that are held for approval."""
+        self._is_held = False
+        """Such a cut is in."""
         self._begun_before = CheckpointId(0)
         """The checkpoints below it had an id when the tick had to end. One more may have waited for a block of ids."""
 
     def told(self, fact: Begun | Fact) -> None:
         """Note why the tick must end."""
+        self._is_held |= isinstance(fact, RowAppended) and fact.nonce in self._holds
         stops = isinstance(fact, StopRequested) and fact.kind is StopKind.NOW
         if stops or isinstance(fact, MicroBatchFailed):
             self._must_end("was asked to stop now" if stops else "cannot go on")
@@ -59,6 +67,13 @@ class EndsSoon(DoorJudge):
 
     def asked(self, effect: Effect) -> None:
         """Judge what is read, and which checkpoints are committed. Without an interval, all of them were asked for."""
+        match effect:
+            case AppendRow(CheckpointRecord(kind=RowKind.HELD) as record):
+                self._holds.add(record.nonce)
+            case EndTick() if self._is_held and effect.outcome not in (TickOutcome.HELD, TickOutcome.FAILED):
+                self.wrong(f"the tick holds a cut for approval, and ends as {effect.outcome.value}")
+            case _:
+                pass
         if self._is_late and isinstance(effect, PollSource) and not self.door.setup.cut_groups:
             self.wrong(f"the tick's time is over, and it asks split {effect.split} of {effect.source}")
         if not self._why:

@@ -160,15 +160,12 @@ class TooLate(DoorJudge):
             self._waits_ms = dict.fromkeys(self._waits_ms, door.now_ms)
             return
         for vertex, since_ms in self._waits_ms.items():
-            if (
-                vertex in door.running
-                or vertex in door.held_back
-                or door.channels.segments[vertex] <= 0
-                or door.now_ms < since_ms + door.setup.linger_ms
-            ):
+            if vertex in door.running or vertex in door.held_back or door.channels.segments[vertex] <= 0:
                 continue
+            due_ms = since_ms + door.setup.linger_ms
+            wakes = door.now_ms < due_ms and door.wake_ms is not None and door.wake_ms <= due_ms
             subtasks = range(door.setup.graph.vertex(vertex).parallelism)
-            if all(door.channels.full(vertex, subtask) is None for subtask in subtasks):
+            if not wakes and all(door.channels.full(vertex, subtask) is None for subtask in subtasks):
                 self.wrong(f"{door.channels.segments[vertex]} segments wait for {vertex} since {since_ms}")
 
     def _overdue(self, record: CheckpointRecord) -> None:

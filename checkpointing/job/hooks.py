@@ -54,9 +54,8 @@ class MasterHooks:
             yield f"master hook {hook!r} was not restored {self._within(hook)}"
 
     def give_up(self) -> None:
-        """Wait for no hook any more, because the tick ends."""
+        """Wait for no restore any more, because the tick ends. Its checkpoints are aborted."""
         self._restoring.clear()
-        self._asked.clear()
 
     # -------------------------------------------------------------- a checkpoint
 

@@ -55,9 +55,8 @@ class SourceCoordinators:
         return coordinator in self._restoring
 
     def give_up(self) -> None:
-        """Wait for no coordinator any more, because the tick ends."""
+        """Wait for no restore any more, because the tick ends. Its checkpoints are aborted."""
         self._restoring.clear()
-        self._asked.clear()
 
     def told(self, effect: AskOperatorCoordinator) -> None:
         """Note a question."""
