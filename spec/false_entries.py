@@ -146,7 +146,7 @@ def _false() -> dict[str, Change]:
         "content of a file that was added": lambda row: row["tables"][0]["adds"][0].update(bytes=3, inline="QUJD"),
         "content of a staged file": lambda row: _subtask(row)["staged"][0]["file"].update(bytes=3, inline="QUJD"),
         "content of a file of a range": lambda row: _range(row)["file"].update(bytes=3, inline="QUJD"),
-        "content that is no base64": lambda row: _subtask(row)["state"][1]["file"].update(inline="QU!D"),
+        "content that is no base64": lambda row: _subtask(row)["state"][1]["file"].update(inline="QU!JD"),
         "key groups that end before they begin": lambda row: _subtask(row)["state"][0].update(
             first_key_group=3, last_key_group=2
         ),

@@ -34,7 +34,9 @@ DURATION: Final = Values((0, 1 - _EXACT, _EXACT - 1, None), (_EXACT, -_EXACT))
 SURE_DURATION: Final = Values(DURATION.true[:3], DURATION.false)
 CHECKSUM: Final = Values((-1, 0, 2**32 - 1), (-2, 2**32))
 OBJECT: Final = Values(("{}", '{"a":[]}'), ("", "[]", "1", "{", '{"a":"' + "l" * 4 * 1_024 * 1_024 + '"}'))
-STATE: Final = Values(('"m"', "[1, 2]", "null"), ("", "{", "m", f'"{"m" * 1_024 * 1_024}"'))
+STATE: Final = Values(
+    ('"m"', "[1, 2]", "null", f'"{"m" * (1_024 * 1_024 - 2)}"'), ("", "{", "m", f'"{"m" * (1_024 * 1_024 - 1)}"')
+)
 TYPE: Final = Values(
     ("long", "decimal(38,0)", '{"type":"struct","fields":[{"name":"n","type":"date","nullable":true}]}'),
     ("bigint", "", "decimal(39,0)", '{"type":"struct"}', '{"type":"map","keyType":"long","valueType":"long"}'),

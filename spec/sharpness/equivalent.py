@@ -16,6 +16,13 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
             "Nobody reads this stamp: `start` replaces it before the first step."
         ),
         "checkpointing.tick.door:TickDoor.__init__ off by one: 0 -> 1": "As above.",
+        "checkpointing.metadata.row_validity:_Judge._table_name dropped call: self._known.add(table) -> pass": (
+            "The name is only checked more often."
+        ),
+        "checkpointing.metadata.row_validity:_Judge._staged_below dropped call: self._known.add(folder) -> pass": (
+            "As above, a folder."
+        ),
+        "checkpointing.metadata.row_validity:_Judge._folder dropped call: self._known.add(folder) -> pass": "As above.",
         "checkpointing.job.epochs:EpochLog.ended off by one: 0 -> 1": (
             "The commit replaces the time of the commit before anybody reads it."
         ),
