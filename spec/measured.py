@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from checkpointing.channel_items import SourceSlice
+from checkpointing.channel_items import AlignmentType, SourceSlice
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.messages import (
@@ -19,6 +19,7 @@ from checkpointing.messages import (
     RunMicroBatch,
     SliceOffered,
     SubtaskOutput,
+    SuitesJudged,
 )
 from checkpointing.metadata.record import CheckpointRecord, VertexStatistics
 from spec.pacing import positions_of
@@ -52,6 +53,10 @@ class Measured(DoorJudge):
         self._ran: dict[VertexId, list[tuple[int, int]]] = {}
         """When each vertex ran over bytes, and how many it had run over then. Bytes that are taken back run again."""
         self._running: dict[VertexId, int] = {}
+        self._known_ms: dict[VertexId, set[int]] = {}
+        """When micro-batches of each vertex ended."""
+        self._judged_ms: dict[tuple[VertexId, CheckpointId], int] = {}
+        """When suites had judged the rows of a vertex."""
         self._passed: dict[VertexId, int] = {}
         """The last micro-batch of each vertex before the barrier of the newest entry."""
         self._sent: Counter[Split] = Counter()
@@ -71,7 +76,10 @@ class Measured(DoorJudge):
             self._sent_at[split, fact.slice.end] = self._sent[split], self._sent_bytes[split]
         elif isinstance(fact, MicroBatchNotStaged):
             self._run(fact.vertex, -self._running.pop(fact.vertex, 0))
+        elif isinstance(fact, SuitesJudged):
+            self._judged_ms[fact.vertex, fact.checkpoint] = self.door.now_ms
         elif isinstance(fact, MicroBatchFinished):
+            self._known_ms.setdefault(fact.vertex, set()).add(self.door.now_ms)
             self._running.pop(fact.vertex, None)
             at, files = (
                 (fact.vertex, fact.micro_batch),
@@ -128,8 +136,28 @@ class Measured(DoorJudge):
             self.wrong(f"{where}: passed at {vertex.aligned_ms}, acknowledged at {vertex.acknowledged_ms}")
         if min(vertex.bytes_held, vertex.bytes_processed or 0, vertex.rows_out, vertex.bytes_out) < 0:
             self.wrong(f"{where}: {vertex} has a negative number")
+        self._judge_moments(where, record.checkpoint, vertex)
         if vertex.async_ms != vertex.acknowledged_ms - vertex.aligned_ms:
             self.wrong(f"{where}: {vertex.async_ms} ms from {vertex.aligned_ms} to {vertex.acknowledged_ms}")
+
+    def _judge_moments(self, where: str, checkpoint: CheckpointId, vertex: VertexStatistics) -> None:
+        """Judge when a vertex took its snapshot and acknowledged it.
+
+        It takes it when the barrier passes its gate, or at the end of the micro-batch that it runs then. It
+        acknowledges when its suites have judged, and when all rows are known that an unaligned barrier overtook.
+        """
+        at = [barrier.at_ms for barrier in vertex.barriers]
+        if not at:
+            return
+        overtakes = vertex.alignment is AlignmentType.UNALIGNED
+        passed_ms = min(at) if overtakes else max(at)
+        moments = {passed_ms, *self._known_ms.get(vertex.vertex, ())}
+        if vertex.aligned_ms < passed_ms or (not overtakes and vertex.aligned_ms not in moments):
+            self.wrong(f"{where}: the snapshot was taken at {vertex.aligned_ms}, its barriers came at {at}")
+        complete_ms = max(at) if overtakes else vertex.aligned_ms
+        due_ms = max(vertex.aligned_ms, complete_ms, self._judged_ms.get((vertex.vertex, checkpoint), 0))
+        if vertex.acknowledged_ms != due_ms:
+            self.wrong(f"{where}: acknowledged at {vertex.acknowledged_ms}, all was there at {due_ms}")
 
     def _judge_processed(self, record: CheckpointRecord, vertex: VertexStatistics) -> None:
         """Judge the bytes that the gate let through from the first barrier to the last.

@@ -12,6 +12,7 @@ from checkpointing.messages import (
     MicroBatchFinished,
     MicroBatchNotStaged,
     PollSource,
+    RunMicroBatch,
     SavepointKind,
     SliceOffered,
 )
@@ -94,6 +95,8 @@ class TooLate(DoorJudge):
         """Since when nothing has held a periodic trigger back."""
         self._was_held_back = False
         """Something held it back until the step that is judged."""
+        self._leaves: list[str] = []
+        """The micro-batches of this step that leave segments although they may take more."""
         self._waits_ms: dict[VertexId, int] = {}
         """Since when each vertex with segments could certainly have run over them."""
 
@@ -111,13 +114,29 @@ class TooLate(DoorJudge):
                 pass
 
     def asked(self, effect: Effect) -> None:
-        """Judge an entry."""
+        """Judge an entry, and how much a micro-batch takes."""
+        if isinstance(effect, RunMicroBatch):
+            self._takes(effect)
         record = drafted(effect)
         if record is not None and record.kind is RowKind.CHECKPOINT:
             self._overdue(record)
 
+    def _takes(self, effect: RunMicroBatch) -> None:
+        """Judge a micro-batch that leaves segments although it may take more. A barrier may hold them back."""
+        door, most = self.door, self.door.setup.config.micro_batch_rows_max
+        taken = [segment for entry in effect.inputs for segment in entry.segments]
+        left = door.channels.segments[effect.vertex] - len(taken)
+        free = not (door.pending or door.aborted or door.completed or door.requests or door.is_troubled)
+        if free and left > 0 and sum(segment.rows for segment in taken) < most:
+            self._leaves.append(
+                f"{effect.vertex} runs over {len(taken)} segments and leaves {left}, {most} rows may run"
+            )
+
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge the door at rest."""
+        """Judge the door at rest. A barrier that comes in this step may hold segments back."""
+        for what in self._leaves if not given else ():
+            self.wrong(what)
+        self._leaves.clear()
         if not self.door.is_over:
             self._not_triggered(given)
             self._lingering()

@@ -11,6 +11,7 @@ from checkpointing.job.compacting import Compacting
 from checkpointing.job.drafts import Drafts
 from checkpointing.job.ending import Ending
 from checkpointing.job.hooks import MasterHooks
+from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.waking import Waking
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import CompactFiles, FilesCompacted, WakeAt
@@ -94,6 +95,25 @@ def the_door_wakes_at_its_last_timer(patch: Patch) -> None:
         return tuple(WakeAt(each.at_ms + 300) for each in real(self, job))
 
     patch.put(Waking, "asked", asked)
+
+
+@mutant("not-too-late")
+def nobody_wakes_the_door_for_segments_that_wait(patch: Patch) -> None:
+    real = Waking.asked
+
+    def asked(self: Waking, job: Wiring) -> tuple[WakeAt, ...]:
+        linger_ms, self._linger_ms = self._linger_ms, 10_000_000
+        found = real(self, job)
+        self._linger_ms = linger_ms
+        return found
+
+    patch.put(Waking, "asked", asked)
+
+
+@mutant("not-too-late")
+def a_micro_batch_takes_one_segment(patch: Patch) -> None:
+    real = OperatorRun.start
+    patch.put(OperatorRun, "start", lambda self, _: real(self, 1))
 
 
 # ------------------------------------------------------------------ compaction, and the end

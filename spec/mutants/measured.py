@@ -196,5 +196,25 @@ def a_subtask_tells_what_it_sent_as_state(patch: Patch) -> None:
     _acknowledged_with(checkpointed_bytes="bytes_out")(patch)
 
 
+@mutant("measured")
+def a_vertex_acknowledges_a_millisecond_late(patch: Patch) -> None:
+    real = EpochLog.acknowledged
+
+    def acknowledged(self: EpochLog, subtask: SubtaskId, checkpoint: CheckpointId, now_ms: int) -> SnapshotMetrics:
+        return real(self, subtask, checkpoint, now_ms + 1)
+
+    patch.put(EpochLog, "acknowledged", acknowledged)
+
+
+@mutant("measured")
+def a_snapshot_was_taken_before_the_last_barrier(patch: Patch) -> None:
+    real = EpochLog.passed
+
+    def passed(self: EpochLog, vertex: VertexId, trigger: TriggerCheckpoint, now_ms: int) -> None:
+        real(self, vertex, trigger, now_ms - 1)
+
+    patch.put(EpochLog, "passed", passed)
+
+
 _real_sent = epochs._sent
 _real_work_of = EpochLog._work_of

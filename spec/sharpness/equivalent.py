@@ -23,6 +23,7 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
             "As above, a folder."
         ),
         "checkpointing.metadata.row_validity:_Judge._folder dropped call: self._known.add(folder) -> pass": "As above.",
+        "checkpointing.job.wiring:Wiring.__init__ off by one: 0 -> 1": "`start` sets the time before anybody reads it.",
         "checkpointing.job.epochs:EpochLog.ended off by one: 0 -> 1": (
             "The commit replaces the time of the commit before anybody reads it."
         ),
