@@ -140,3 +140,10 @@ def test_a_subtasks_numbers_take_little_room():
     """A thousand subtasks take less than 60 kB in an entry, even with the largest numbers."""
     large = dict.fromkeys(SubtaskStatistics.model_fields, (99_999_999,) * 1_000)
     assert len(SubtaskStatistics(**large).model_dump_json()) < 60_000
+
+
+def test_counts_of_two_generations_are_added_one_by_one():
+    """All numbers differ, so none can stand for another one."""
+    first = CheckpointCounts(total=1, in_progress=2, completed=4, failed=8, restored=16)
+    second = CheckpointCounts(total=32, in_progress=64, completed=128, failed=256, restored=512)
+    assert CheckpointCounts(total=33, in_progress=66, completed=132, failed=264, restored=528) == first + second
