@@ -4,11 +4,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.coordinator import CoordinatorShutDownError
+from checkpointing.coordinator.pending import PendingPhase
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, savepoint, synchronous_savepoint
 from checkpointing.coordinator.task import TaskState
 from checkpointing.failures import CheckpointFailureReason as Reason
 from spec.flink import messages as flink
 from spec.machines.coordinator_driver import DECLINES, CoordinatorDriver
+from spec.machines.coordinator_model import OVER
 from spec.machines.coordinator_tasks import INTERVAL_MS, JOB, PAUSE_MS, ROUNDS_MAX, TASKS
 from spec.machines.finished_vertices import finished_agree
 from spec.machines.judging import expect, is_unwinding
@@ -143,6 +146,12 @@ class CoordinatorMachine(CoordinatorDriver):
         """The periodic timer fires, or is switched on or off."""
         if not (self.model.is_shut_down and isinstance(fact, told.SchedulerStarted)):
             self._tell(fact)
+            return
+        try:
+            self.coordinator.tell(fact)
+        except CoordinatorShutDownError:
+            return
+        expect(holds=False, invariant="coordinator-tells", what="it was started again after its shutdown")
 
     @rule(ms=st.sampled_from([1, 30, 120, 30, 1, 400]))
     def advance(self, ms: int) -> None:
@@ -173,6 +182,12 @@ class CoordinatorMachine(CoordinatorDriver):
         expect(not full or bool(self.commits), "no-deadlock", f"{full} wait for a commit that nobody sent")
         expect(self.fetching <= 1, "ids-rise", "two ids are being fetched")
         statistics_agree(self.coordinator.statistics, self.model)
+        self.telling.judge_statistics(self.coordinator.statistics)
+        self.telling.judge_end(n for n, known in self.model.checkpoints.items() if known.fate in OVER)
+        self.queue.judge_next(self.coordinator.next_due_ms, self.model.now_ms, runs=self.timer.is_running)
+        under_way = any(each.phase is not PendingPhase.FINALISING for each in self.coordinator.pending)
+        goes_on = under_way or self.coordinator.next_due_ms is not None
+        expect(self.coordinator.goes_on == goes_on, "coordinator-tells", f"goes on: {not goes_on}")
 
     def teardown(self) -> None:
         """Let everybody answer well: every request has its answer, and nothing is pending.
@@ -181,7 +196,8 @@ class CoordinatorMachine(CoordinatorDriver):
         """
         if is_unwinding():
             return
-        self.change_task_state(TaskState.RUNNING)
+        for task in TASKS[:2]:
+            self._change_task_state(task, TaskState.RUNNING)
         for _ in range(self.settings.queue_max + 2):
             self._answer_all()
             if self.model.answered >= set(self.model.requests):

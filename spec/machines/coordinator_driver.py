@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from checkpointing.coordinator import messages as told
-from checkpointing.coordinator.completed import CompletedCheckpointStore
+from checkpointing.coordinator.completed import DISCARD_ALWAYS, CompletedCheckpointStore, DiscardCause
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import NO_METRICS, AcknowledgedState, SnapshotMetrics, Task, TaskState
@@ -22,6 +22,7 @@ from spec.flink.completed_store import shared_handles
 from spec.flink.coordinator import FlinkCoordinator
 from spec.machines.coordinator_model import CoordinatorModel
 from spec.machines.coordinator_queue import QueueModel, TimerModel
+from spec.machines.coordinator_telling import CoordinatorTelling
 from spec.machines.coordinator_tasks import INTERVAL_MS, JOB, PAUSE_MS, TASKS, TOPOLOGY, LiveFiles
 from spec.machines.judging import expect
 
@@ -36,7 +37,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
     def __init__(self) -> None:
         """Begin with the defaults: `open` draws the settings."""
         super().__init__()
-        self.open(0, 1, 1, None, bystanders=False)
+        self.open(0, 1, 1, None, bystanders=False, keeps=False)
 
     @initialize(
         tolerable=st.sampled_from([1, 0, 1, 2, None]),
@@ -44,6 +45,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
         retained=st.integers(1, 3),
         timeout_ms=st.sampled_from([None, 300]),
         bystanders=st.booleans(),
+        keeps=st.sampled_from([False, False, True]),
     )
     def open(
         self,
@@ -52,8 +54,9 @@ class CoordinatorDriver(RuleBasedStateMachine):
         retained: int,
         timeout_ms: int | None,
         bystanders: bool,  # noqa: FBT001 - Hypothesis names it
+        keeps: bool,  # noqa: FBT001 - as above
     ) -> None:
-        """Start a coordinator; `bystanders`: with an operator coordinator and a hook."""
+        """Start a coordinator; `bystanders`: with operator coordinators and hooks; `keeps`: it deletes no old ones."""
         self.settings = CoordinatorSettings(
             job=JOB,
             interval_ms=INTERVAL_MS,
@@ -62,13 +65,17 @@ class CoordinatorDriver(RuleBasedStateMachine):
             max_concurrent=concurrent,
             tolerable_failures=tolerable,
             queue_max=4,
-            operator_coordinators=("enumerator",) if bystanders else (),
-            hooks=("hook",) if bystanders else (),
+            history_max=6,
+            operator_coordinators=("enumerator", "other enumerator") if bystanders else (),
+            hooks=("hook", "other hook") if bystanders else (),
+            discard_on=DISCARD_ALWAYS - {DiscardCause.SUBSUMED} if keeps else DISCARD_ALWAYS,
         )
         self.retained = retained
         self.coordinator = self._coordinator(self.settings)
         self.twin = self._coordinator(replace(self.settings, history_max=1))
         self.model = CoordinatorModel(self.settings, TASKS, retained)
+        self.telling = CoordinatorTelling(self.settings, TOPOLOGY, self.model)
+        self.answers: list[told.OperatorCoordinatorAnswered | told.HookAnswered | told.LocationCreated] = []
         self.queue = QueueModel(self.settings)
         self.timer = TimerModel(self.settings)
         self.next_id = 1
@@ -104,14 +111,39 @@ class CoordinatorDriver(RuleBasedStateMachine):
         question = self.questions.pop(pick % len(self.questions))
         checkpoint = question.checkpoint
         match question:
+            case told.CreateLocation() if fails:
+                self._tell(flink.LocationFailed(checkpoint))
             case told.CreateLocation():
-                self._tell(flink.LocationFailed(checkpoint) if fails else told.LocationCreated(checkpoint))
+                self._answered(told.LocationCreated(checkpoint))
+            case told.AskOperatorCoordinator(name) if fails:
+                self._tell(told.OperatorCoordinatorFailed(name, checkpoint))
             case told.AskOperatorCoordinator(name):
-                state = f"private/{name}-{checkpoint}"
-                bad = told.OperatorCoordinatorFailed(name, checkpoint)
-                self._tell(bad if fails else told.OperatorCoordinatorAnswered(name, checkpoint, state))
+                state = None if pick % 3 == 1 else f"private/{name}-{checkpoint}"
+                self._answered(told.OperatorCoordinatorAnswered(name, checkpoint, state))
+            case told.AskHook(name) if fails:
+                self._tell(told.HookFailed(name, checkpoint))
             case told.AskHook(name):
-                self._tell(told.HookFailed(name, checkpoint) if fails else told.HookAnswered(name, checkpoint, "state"))
+                self._answered(told.HookAnswered(name, checkpoint, None if pick % 3 == 1 else f"{name} {checkpoint}"))
+
+    def _answered(self, fact: told.OperatorCoordinatorAnswered | told.HookAnswered | told.LocationCreated) -> None:
+        self.answers = [*self.answers[-3:], fact]
+        self._tell(fact)
+
+    @precondition(lambda self: self.answers)
+    @rule(pick=_pick)
+    def answer_again(self, pick: int) -> None:
+        """An answer comes twice. It counts once."""
+        again = self.answers[pick % len(self.answers)]
+        if not (isinstance(again, told.OperatorCoordinatorAnswered) and again.checkpoint not in self.model.pending()):
+            self._tell(again)
+
+    @precondition(lambda self: self.questions)
+    @rule(pick=_pick)
+    def answer_late(self, pick: int) -> None:
+        """The checkpoint ends, and only then comes the answer to a question about it."""
+        question = self.questions[pick % len(self.questions)]
+        self._tell(flink.CheckpointTimeoutFired(question.checkpoint))
+        self.answer(self.questions.index(question), fails=False)
 
     @precondition(lambda self: self.commits)
     @rule(outcome=st.sampled_from([told.CommitSucceeded, told.CommitSucceeded, told.CommitFailed, flink.CommitUnknown]))
@@ -155,7 +187,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
         live.shared = live.shared[1:] if drops else live.shared
         live.shared += (f"shared/{task}-{self.files}",) if adds else ()
         user_owned = self.model.checkpoints[live.newest].properties.is_savepoint
-        shared = () if user_owned else tuple((handle, handle) for handle in live.shared)
+        shared = () if user_owned else tuple((f"key of {handle}", handle) for handle in live.shared)
         state = AcknowledgedState((f"private/{task}-{self.files}",), shared)
         self.messages.append(told.TaskAcknowledged(JOB, task, live.newest, state))
         return True
@@ -196,8 +228,19 @@ class CoordinatorDriver(RuleBasedStateMachine):
     @rule(state=st.sampled_from([TaskState.RUNNING, TaskState.RUNNING, TaskState.FINISHED, TaskState.DEPLOYING]))
     def change_task_state(self, state: TaskState) -> None:
         """A source task's state changes."""
-        self.model.task_states[TASKS[1]] = state
-        self._tell(told.TaskStateChanged(TASKS[1], state))
+        self._change_task_state(TASKS[1], state)
+
+    @precondition(lambda self: self.model.task_states[TASKS[1]] is TaskState.FINISHED)
+    @rule()
+    def finish_sources(self) -> None:
+        """The other source task finishes too, for a while. No barrier comes from the source then."""
+        self._change_task_state(TASKS[0], TaskState.FINISHED)
+
+    def _change_task_state(self, task: Task, state: TaskState) -> None:
+        self.model.task_states[task] = state
+        if state is TaskState.FINISHED:  # it builds on nothing any more
+            self.live[task].shared = ()
+        self._tell(told.TaskStateChanged(task, state))
 
     def _some_checkpoint(self, pick: int) -> CheckpointId:
         known = [*self.model.checkpoints][-4:]
@@ -214,6 +257,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
         effects = self.coordinator.tell(fact)
         self._tell_twin(fact, effects)
         self.model.take(fact, effects)
+        self.telling.take(fact, effects, self.coordinator.pending)
         self.queue.take(fact, effects, self.coordinator.pending)
         self.timer.take(fact, effects, self.coordinator.wake_at_ms, self.model.latest_ms(fact))
         for effect in effects:

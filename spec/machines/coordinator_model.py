@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.completed import DiscardCause
 from checkpointing.coordinator.properties import CheckpointProperties, SnapshotKind
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.task import AcknowledgedState, Task, TaskState
@@ -40,6 +41,9 @@ class Fate(Enum):
     COMMITTING = "committing"
     COMPLETED = "completed"
     ABORTED = "aborted"
+
+
+OVER = (Fate.COMPLETED, Fate.ABORTED)
 
 
 @dataclass(slots=True)
@@ -285,7 +289,7 @@ class CoordinatorModel:
             return []
         kept = [*self.kept, fact.checkpoint]
         self.kept = kept[-self._retained :]
-        return kept[: -self._retained]
+        return kept[: -self._retained] if DiscardCause.SUBSUMED in self.settings.discard_on else []
 
     def _count_failures(
         self, fact: flink.FlinkFact, effects: tuple[flink.FlinkEffect, ...], reason: Reason | None

@@ -84,6 +84,13 @@ class QueueModel:
         held = most is not None and pending >= most and not is_forced
         expect(held, "queue-held", f"{[*self.waiting]} wait for {pending} pending ones and {self.deleting} deletions")
 
+    def judge_next(self, next_ms: int | None, now_ms: int, *, runs: bool) -> None:
+        """Judge when the next checkpoint is said to be due: at once if a request waits, or else by the interval."""
+        if len(self.waiting) > self.is_fetching:
+            expect(next_ms == now_ms, "queue-held", f"{[*self.waiting]} wait at {now_ms}, the next is due at {next_ms}")
+        elif not self.waiting:
+            expect((next_ms is not None) == runs, "queue-held", f"the timer runs: {runs}, the next is due at {next_ms}")
+
     def _chooses(self) -> None:
         self.is_fetching = True
         first = min(self.waiting, key=lambda name: self.waiting[name], default=None)

@@ -11,13 +11,23 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from checkpointing.channel_items import AlignmentType, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
+from checkpointing.channel_items import (
+    AlignmentType,
+    Barrier,
+    CancelMarker,
+    ChannelItem,
+    EndOfChannel,
+    EndOfData,
+    SourceSlice,
+)
 from checkpointing.gate import (
     UNLIMITED,
     ClockRead,
     GateConfig,
+    GateEffect,
     GateFact,
     GatePolicy,
+    GateProtocolError,
     GateTimeAdvanced,
     InputGate,
     ItemArrived,
@@ -27,6 +37,7 @@ from checkpointing.gate import (
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
 from spec.explore_branching import branch
 from spec.machines.gate_model import GateModel
+from spec.machines.gate_state import state_agrees
 from spec.machines.judging import expect, is_unwinding
 
 EDGE = EdgeId(VertexId("upstream"), VertexId("vertex"))
@@ -110,6 +121,24 @@ class GateMachine(RuleBasedStateMachine):
         self.poll_dry()
         self.advance(TIMEOUT_MS, runs_timer=True)
 
+    @precondition(lambda self: self.config.policy is GatePolicy.ALTERNATING and len(self.channels) > 2)  # noqa: PLR2004
+    @rule(late_ms=st.sampled_from([0, 1]), ends=st.sampled_from([False, False, True]))
+    def let_the_time_run_out(self, late_ms: int, ends: bool) -> None:  # noqa: FBT001
+        """All channels but two send a barrier in time. The next one sends it, or ends, when the timer is due.
+
+        The timer itself has not fired, and the last channel is silent.
+        """
+        checkpoint = CheckpointId(max(self.newest.values()) + 1)
+        *early, late, _ = range(len(self.channels))
+        for number in early:
+            self._send_own(number, checkpoint, ())
+        self.advance(TIMEOUT_MS + late_ms, runs_timer=False)
+        if ends:
+            self._send(late, EndOfChannel())
+            self.poll_dry()
+        else:
+            self._send_own(late, checkpoint, ())
+
     @precondition(lambda self: self.config.policy is GatePolicy.ALIGNED_BUFFERING)
     @rule(sizes=st.sampled_from([[1], [1], [2, 3], [20, 30]]))
     def interrupt_replays(self, sizes: list[int]) -> None:
@@ -155,6 +184,45 @@ class GateMachine(RuleBasedStateMachine):
         if really:
             self._send(number, EndOfChannel())
 
+    @rule(number=_channels)
+    def end_data(self, number: int) -> None:
+        """Send no more rows on a channel. Barriers may still come."""
+        if not self.model.channels[self.channels[number % len(self.channels)]].has_no_more:
+            self._send(number, EndOfData())
+
+    @rule(number=_channels)
+    def send_wrongly(self, number: int) -> None:
+        """Send what breaks the gate's protocol. It is refused, and the gate is unchanged."""
+        channel = self.channels[number % len(self.channels)]
+        unaligned = Barrier(CheckpointId(self.newest[channel] + 1), self.model.now_ms, AlignmentType.UNALIGNED)
+        wrong = [ItemArrived(ChannelId(EDGE, CHANNELS_MAX), EndOfData())]
+        if self.model.channels[channel].is_over:
+            wrong.append(ItemArrived(channel, EndOfData()))
+        if self.policy in (GatePolicy.ALIGNED_BLOCKING, GatePolicy.ALIGNED_BUFFERING):
+            wrong.append(ItemArrived(channel, unaligned))
+        before = self.gate.snapshot()
+        for fact in wrong:
+            try:
+                self.gate.step(fact)
+            except GateProtocolError:
+                expect(self.gate.snapshot() == before, "gate-refuses", f"{fact} is refused, and changed the gate")
+            else:
+                expect(holds=False, invariant="gate-refuses", what=f"{fact} is taken")
+
+    @precondition(lambda self: len(self.channels) > 2)  # noqa: PLR2004
+    @rule(number=_channels, really=st.sampled_from([False, True]))
+    def end_while_others_wait(self, number: int, really: bool) -> None:  # noqa: FBT001
+        """End a channel between the barriers of the others."""
+        if not really:
+            return
+        checkpoint = CheckpointId(max(self.newest.values()) + 1)
+        first, ends, *others = [(number + place) % len(self.channels) for place in range(len(self.channels))]
+        self._send_own(first, checkpoint, ())
+        self._send(ends, EndOfChannel())
+        self.poll_dry()
+        for other in others:
+            self._send_own(other, checkpoint, ())
+
     def _send_segments(self, number: int, sizes: Iterable[int]) -> None:
         for size in sizes:
             self.segments += 1
@@ -185,6 +253,7 @@ class GateMachine(RuleBasedStateMachine):
                     (AlignmentType.ALIGNED, 0),
                     (AlignmentType.UNALIGNED, None),
                     forced,
+                    (AlignmentType.ALIGNED, None),
                 ]
             case _:
                 return [(AlignmentType.ALIGNED, None), forced]
@@ -192,9 +261,10 @@ class GateMachine(RuleBasedStateMachine):
     def _send(self, number: int, item: ChannelItem) -> None:
         channel = self.channels[number % len(self.channels)]
         sent = self.model.channels[channel]
-        if not sent.is_over:
+        if not sent.is_over and not (isinstance(item, SourceSlice) and sent.has_no_more):
             self._step(ItemArrived(channel, item))
             sent.items.append(item)
+            self.model.telling.sent(channel, item)
 
     # -------------------------------------------------------------- the task and the clock
 
@@ -221,25 +291,33 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule()
     def resume_as_a_branch(self) -> None:
-        """Go on with a branch of the gate, as the explorer makes it."""
+        """Go on with a branch of the gate, as the explorer makes it. Look at what it says of its state."""
+        state = self.gate.snapshot()
+        state_agrees(state, self.model)
         self.gate = branch(self.gate)
+        expect(self.gate.snapshot() == state, "gate-state", f"{state} has become {self.gate.snapshot()}")
 
     def _poll(self) -> None:
         before, had = self.gate.snapshot(), self.gate.has_deliverable()
-        self._step(Polled())
+        told = self._step(Polled())
         expect(had or self.gate.snapshot() == before, "idle-poll", "a poll that took nothing changed the gate")
+        expect(bool(told) == had, "gate-tells", f"something can be taken: {had}, the poll tells {told}")
 
-    def _step(self, fact: GateFact) -> None:
+    def _step(self, fact: GateFact) -> tuple[GateEffect, ...]:
         effects = self.gate.step(fact)
         if isinstance(fact, Polled):
             self.model.polled(effects)
         self.model.take(effects)
+        self.model.telling.take(fact, effects, self.gate.pending(), self.model.now_ms)
         for effect in effects:
             if isinstance(effect, TriggerCheckpoint):
                 sent = self.barriers[effect.barrier.checkpoint]
                 forced = sent.alignment is AlignmentType.FORCED_ALIGNED
                 expect(not (forced and effect.unaligned), "policy", f"savepoint {sent.checkpoint} is unaligned")
-                self.model.judge_turn(effect, sent)
+                self.model.judge_turn(effect, sent, by_timer=isinstance(fact, GateTimeAdvanced))
+        if isinstance(fact, Polled):
+            self.model.judge_late(effects, self.barriers)
+        return effects
 
     # -------------------------------------------------------------- judging
 

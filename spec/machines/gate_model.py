@@ -6,7 +6,15 @@ the blocks, counters, phases or timers of any policy.
 
 from dataclasses import dataclass, field
 
-from checkpointing.channel_items import AlignmentType, Barrier, CancelMarker, ChannelItem, EndOfChannel, SourceSlice
+from checkpointing.channel_items import (
+    AlignmentType,
+    Barrier,
+    CancelMarker,
+    ChannelItem,
+    EndOfChannel,
+    EndOfData,
+    SourceSlice,
+)
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate import (
     UNLIMITED,
@@ -14,6 +22,7 @@ from checkpointing.gate import (
     BarrierReceived,
     Deliver,
     DeliverEnd,
+    DeliverEndOfData,
     GateConfig,
     GateEffect,
     GatePolicy,
@@ -24,9 +33,9 @@ from checkpointing.gate import (
     TriggerCheckpoint,
 )
 from checkpointing.identifiers import ChannelId, CheckpointId
+from spec.machines.gate_telling import TRACKED_MAX, GateTelling
 from spec.machines.judging import BrokenRuleError, expect
 
-TRACKED_MAX = 50
 NEVER = CheckpointId(-1)
 _ALIGNED = (GatePolicy.ALIGNED_BLOCKING, GatePolicy.ALIGNED_BUFFERING)
 _OVERTAKING = (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)
@@ -43,6 +52,8 @@ class Sent:
     """The newest barrier that counted."""
     ended: bool = False
     """True if the operator was told of the end."""
+    is_told: bool = False
+    """True if the operator was told that no more rows come."""
 
     def segments(self) -> list[SourceSlice]:
         """Return all segments."""
@@ -78,6 +89,11 @@ class Sent:
         return self.is_over or checkpoint in ids or (not exactly and any(n > checkpoint for n in ids))
 
     @property
+    def has_no_more(self) -> bool:
+        """Whether it was sent that no more rows come."""
+        return any(isinstance(item, EndOfData) for item in self.items)
+
+    @property
     def is_over(self) -> bool:
         """Whether the end was sent."""
         return bool(self.items) and isinstance(self.items[-1], EndOfChannel)
@@ -95,18 +111,19 @@ class GateModel:
         """Begin with nothing sent."""
         self.config = config
         self.channels = {channel: Sent() for channel in channels}
+        self.telling = GateTelling(config, channels)
         self.now_ms = 0
-        self._started: dict[CheckpointId, tuple[int, int]] = {}
+        self.started: dict[CheckpointId, tuple[int, int]] = {}
         self._over = CheckpointId(-1)
         """The newest checkpoint that was triggered or aborted. Checkpoints end in rising order, so older ones are over.
         """
         self._at_trigger: dict[ChannelId, int] = {}
         self._ending: frozenset[ChannelId] = frozenset()
         """Channels that end in the judged step. A tracker counts the end before it tells it."""
-        self._in_flight: CheckpointId | None = None
+        self.in_flight: CheckpointId | None = None
         """The checkpoint that was triggered unaligned, while its channel state is not known yet."""
-        self._aside: list[Queued] = []
-        self._replays: list[list[Queued]] = []
+        self.aside: list[Queued] = []
+        self.replays: list[list[Queued]] = []
         """What was put aside in alignments that are over. The last one is replayed first."""
         self._complete = NEVER
         """The newest checkpoint whose channel state was told."""
@@ -115,10 +132,10 @@ class GateModel:
 
     def polled(self, effects: tuple[GateEffect, ...]) -> None:
         """Judge one poll: a replay comes before new items, in order, and the newest replay before older ones."""
-        if not self._replays:
+        if not self.replays:
             return
-        channel, item = self._replays[-1].pop(0)
-        self._replays = [replay for replay in self._replays if replay]
+        channel, item = self.replays[-1].pop(0)
+        self.replays = [replay for replay in self.replays if replay]
         first = effects[0] if effects else None
         match item:
             case SourceSlice():
@@ -142,6 +159,8 @@ class GateModel:
                     expect(obsolete and channel in self.channels, "ignored", f"{item} of {channel} is dropped")
                 case Deliver(channel, segment):
                     self._delivered(channel, segment)
+                case DeliverEndOfData(channel):
+                    self._has_no_more(channel)
                 case DeliverEnd(channel):
                     self._ended(channel)
                 case BarrierReceived(channel, checkpoint):
@@ -154,12 +173,12 @@ class GateModel:
                 case InFlightComplete():
                     self._completed(effect)
                 case PutAside(channel, item):
-                    self._aside.append((channel, item))
+                    self.aside.append((channel, item))
                 case _:
                     pass
-            if isinstance(effect, TriggerCheckpoint | AbortCheckpoint) and self._aside:
-                self._replays.append(self._aside)
-                self._aside = []
+            if isinstance(effect, TriggerCheckpoint | AbortCheckpoint) and self.aside:
+                self.replays.append(self.aside)
+                self.aside = []
         if effects and isinstance(effects[-1], PutAside):
             expect(not self._is_over_limit(), "bounded", f"{self.held_bytes()} bytes are held, and nothing is aborted")
 
@@ -169,7 +188,7 @@ class GateModel:
 
     def held_bytes(self) -> int:
         """Return how many bytes were put aside and are not being replayed now."""
-        return sum(_bytes(item) for queue in (self._aside, *self._replays[:-1]) for _, item in queue)
+        return sum(_bytes(item) for queue in (self.aside, *self.replays[:-1]) for _, item in queue)
 
     # -------------------------------------------------------------- what a step says
 
@@ -177,32 +196,40 @@ class GateModel:
         sent = self.channels[channel]
         due = sent.segments()[len(sent.delivered) :]
         expect(bool(due) and due[0] == segment, "fifo", f"{segment} is not the next of {channel}")
-        turned = self._overdue if self._in_flight is None else self._in_flight
-        if sent.received < turned and (turned == self._in_flight or turned > self._over):
+        turned = self._overdue if self.in_flight is None else self.in_flight
+        if sent.received < turned and (turned == self.in_flight or turned > self._over):
             expect(not sent.overtaken(due[0], turned), "overtakes", f"{segment} of {channel} comes before {turned}")
         sent.delivered.append(due[0])
 
+    def _has_no_more(self, channel: ChannelId) -> None:
+        sent, line = self.channels[channel], self.telling.lines[channel]
+        waits = line.is_blocked if self.config.policy in _ALIGNED else EndOfData() in line.held
+        told = sent.has_no_more and not sent.bytes_due and not sent.is_told and not waits
+        expect(told, "fifo", f"{channel} is told to have no more rows, {sent.bytes_due} bytes are due")
+        sent.is_told = True
+
     def _ended(self, channel: ChannelId) -> None:
         sent = self.channels[channel]
-        expect(sent.is_over and not sent.bytes_due and not sent.ended, "fifo", f"{channel} ended too early")
+        all_given = not sent.bytes_due and sent.is_told == sent.has_no_more
+        expect(sent.is_over and all_given and not sent.ended, "fifo", f"{channel} ended too early")
         sent.ended = True
 
     def _counts(self, channel: ChannelId, checkpoint: CheckpointId) -> None:
         expect(self.channels[channel].has(checkpoint), "fifo", f"barrier {checkpoint} was never sent on {channel}")
         self.channels[channel].received = checkpoint
-        self._started.setdefault(checkpoint, (self.now_ms, self._bytes_delivered()))
+        self.started.setdefault(checkpoint, (self.now_ms, self.bytes_delivered()))
 
     def _triggered(self, effect: TriggerCheckpoint) -> None:
         checkpoint = effect.barrier.checkpoint
-        expect(checkpoint in self._started, "ends-once", f"{checkpoint} was triggered without a barrier")
+        expect(checkpoint in self.started, "ends-once", f"{checkpoint} was triggered without a barrier")
         expect(checkpoint > self._over, "ends-once", f"{checkpoint} was triggered after {self._over} had ended")
-        expect(self._in_flight is None, "ends-once", f"{self._in_flight} is not complete yet")
+        expect(self.in_flight is None, "ends-once", f"{self.in_flight} is not complete yet")
         self._over = checkpoint
         self._at_trigger = {channel: len(sent.delivered) for channel, sent in self.channels.items()}
         overtakes = self.config.policy in _OVERTAKING
         expect(overtakes or not effect.unaligned, "policy", f"{checkpoint} is unaligned")
         if effect.unaligned:
-            self._in_flight = checkpoint
+            self.in_flight = checkpoint
             return
         for channel, sent in self.channels.items():
             self._is_aligned(checkpoint, channel, sent)
@@ -221,8 +248,8 @@ class GateModel:
     def _costs(self, effect: TriggerCheckpoint) -> None:
         if self.config.policy is GatePolicy.ALTERNATING:
             return
-        at_ms, delivered = self._started[effect.barrier.checkpoint]
-        due = (self.now_ms - at_ms, self._bytes_delivered() - delivered)
+        at_ms, delivered = self.started[effect.barrier.checkpoint]
+        due = (self.now_ms - at_ms, self.bytes_delivered() - delivered)
         expect(due == (effect.alignment_ms, effect.bytes_processed), "costs", f"{due} are due, not {effect}")
         undelivered = sum(sent.bytes_due for sent in self.channels.values())
         if self.config.policy is GatePolicy.ALIGNED_BLOCKING:
@@ -231,22 +258,26 @@ class GateModel:
             expect(effect.bytes_held == self.held_bytes(), "costs", f"{self.held_bytes()} bytes are held, not {effect}")
         expect(effect.bytes_held <= undelivered, "costs", f"{undelivered} bytes wait, not {effect.bytes_held}")
 
-    def judge_turn(self, effect: TriggerCheckpoint, sent: Barrier) -> None:
-        """Judge a checkpoint that turned unaligned: upstream, or because its time was over. A savepoint never turns."""
+    def judge_turn(self, effect: TriggerCheckpoint, sent: Barrier, *, by_timer: bool) -> None:
+        """Judge a checkpoint that turned unaligned: upstream, or because its time was over. A savepoint never turns.
+
+        The timer fires when the time is over. A barrier or an end turns it only later.
+        """
         checkpoint = sent.checkpoint
         if not effect.unaligned or self.config.policy is not GatePolicy.ALTERNATING:
             return
         if any(_is_unaligned(item, checkpoint) for channel in self.channels.values() for item in channel.items):
             return
         timeout_ms = sent.alignment_timeout_ms
-        due = timeout_ms is not None and self.now_ms >= sent.created_ms + timeout_ms
+        late_ms = 0 if by_timer or self._overdue == checkpoint else 1
+        due = timeout_ms is not None and self.now_ms >= sent.created_ms + timeout_ms + late_ms
         expect(due, "timer", f"{checkpoint} of {sent.created_ms} turned unaligned at {self.now_ms}")
 
     def _aborted(self, effect: AbortCheckpoint) -> None:
         checkpoint = effect.checkpoint
-        again = checkpoint == self._in_flight
+        again = checkpoint == self.in_flight
         expect(checkpoint > self._over or again, "ends-once", f"{checkpoint} was aborted after {self._over} had ended")
-        self._over, self._in_flight = checkpoint, None
+        self._over, self.in_flight = checkpoint, None
         limited = self.config.max_alignment_bytes != UNLIMITED
         by_limit = effect.reason is Reason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED
         expect(limited or not by_limit, "policy", f"{checkpoint} was aborted for a limit that is none")
@@ -258,11 +289,11 @@ class GateModel:
 
     def _completed(self, effect: InFlightComplete) -> None:
         checkpoint = effect.checkpoint
-        expect(checkpoint == self._in_flight, "ends-once", f"{checkpoint} is not in flight, {self._in_flight} is")
-        self._in_flight, self._complete = None, checkpoint
+        expect(checkpoint == self.in_flight, "ends-once", f"{checkpoint} is not in flight, {self.in_flight} is")
+        self.in_flight, self._complete = None, checkpoint
         if not any(sent.is_over for sent in self.channels.values()):
-            at_ms, delivered = self._started[checkpoint]
-            due = (self.now_ms - at_ms, self._bytes_delivered() - delivered)
+            at_ms, delivered = self.started[checkpoint]
+            due = (self.now_ms - at_ms, self.bytes_delivered() - delivered)
             expect(due == (effect.alignment_ms, effect.bytes_processed), "costs", f"{due} are due, not {effect}")
         recorded = {state.channel: list(state.segments) for state in effect.channels}
         for channel, sent in self.channels.items():
@@ -270,7 +301,7 @@ class GateModel:
             held = [*sent.delivered[: self._at_trigger[channel]], *recorded.get(channel, ())]
             expect(held == before, "alignment", f"before {checkpoint} lay {before} on {channel}, held is {held}")
 
-    def _bytes_delivered(self) -> int:
+    def bytes_delivered(self) -> int:
         return sum(segment.bytes for sent in self.channels.values() for segment in sent.delivered)
 
     # -------------------------------------------------------------- what a gate looks like between two steps
@@ -284,6 +315,9 @@ class GateModel:
         limited = self.config.max_alignment_bytes != UNLIMITED
         expect(not limited or self.held_bytes() <= most, "bounded", f"{self.held_bytes()} bytes are held")
         self._blocks(gate.blocked(), pending)
+        self.telling.judge_blocked(gate.blocked())
+        due = {channel for channel, sent in self.channels.items() if not sent.ended}
+        expect(gate.open_channels() == due, "gate-tells", f"{due} have not ended, open are {gate.open_channels()}")
         if self.config.policy in _OVERTAKING:
             self._recordings(gate)
 
@@ -291,7 +325,7 @@ class GateModel:
         """Nothing is recorded except for a checkpoint in flight, and no barrier is remembered longer than needed."""
         for channel in gate.snapshot().channels.channels:
             records = bool(channel.recorded) or channel.recording_for != NEVER
-            expect(not records or self._in_flight is not None, "bounded", f"{channel} records for nobody")
+            expect(not records or self.in_flight is not None, "bounded", f"{channel} records for nobody")
             kept = [n for n, _ in channel.overtakers if n <= self._complete]
             expect(not kept, "bounded", f"the barriers {kept} are remembered, {self._complete} is complete")
 
@@ -323,15 +357,28 @@ class GateModel:
             ):
                 continue
             if barrier.created_ms + barrier.alignment_timeout_ms <= self.now_ms:
-                collected = checkpoint in self._started
+                collected = checkpoint in self.started
                 expect(not collected or self._over >= checkpoint, "timer", f"{checkpoint} is overdue")
                 self._overdue = checkpoint
+
+        timer_ms = getattr(gate.snapshot().handler, "timer_ms", None)
+        expect(timer_ms is None or timer_ms > self.now_ms, "timer", f"at {self.now_ms} the timer of {timer_ms} is left")
+
+    def judge_late(self, effects: tuple[GateEffect, ...], barriers: dict[CheckpointId, Barrier]) -> None:
+        """Judge a barrier or an end that came when the checkpoint was too old: it must have turned unaligned."""
+        ends = self.config.checkpoint_after_tasks_finished and any(isinstance(each, DeliverEnd) for each in effects)
+        barrier = effects[0].checkpoint if effects and isinstance(effects[0], BarrierReceived) else NEVER
+        for checkpoint in self.telling.pending if self.config.policy is GatePolicy.ALTERNATING else ():
+            timeout_ms = barriers[checkpoint].alignment_timeout_ms
+            if checkpoint in self.started and timeout_ms is not None and (ends or barrier == checkpoint):
+                late = self.now_ms > barriers[checkpoint].created_ms + timeout_ms
+                expect(not late or self._over >= checkpoint, "timer", f"{checkpoint} is too old at {self.now_ms}")
 
     def judge_end(self, gate: InputGate) -> None:
         """Judge a gate whose channels have all ended, after all items were taken."""
         self.judge_dry(gate)
         expect(not gate.pending() and not gate.blocked(), "ends-once", f"{gate.pending()} never ended")
-        expect(self._in_flight is None, "ends-once", f"{self._in_flight} never was complete")
+        expect(self.in_flight is None, "ends-once", f"{self.in_flight} never was complete")
         left = [channel for channel, sent in self.channels.items() if not sent.ended]
         expect(not left, "no-deadlock", f"{left} never ended")
 
