@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from pydantic import ValidationError
 
-from checkpointing.config import CheckpointConfig, CheckpointingMode, RestartStrategyKind
+from checkpointing.config import CheckpointConfig, CheckpointingMode, RestartStrategyKind, StateBackendKind
 from checkpointing.coordinator.restart import (
     ExponentialDelay,
     FailureRate,
@@ -20,7 +20,9 @@ from checkpointing.coordinator.restart import (
     strategy_of,
 )
 from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.gate.config import GateConfig
 from spec.machines.judging import expect
+from spec.machines.setting_bounds import BOUNDS
 
 ARRIVE: Final = "settings-arrive"
 """A setting has the effect that its documentation says, and no other."""
@@ -40,6 +42,7 @@ _RESTARTS: Final[dict[RestartStrategyKind, tuple[str, ...]]] = {
 }
 """The settings that each strategy has."""
 _FIELDS: Final = tuple(dict.fromkeys(field for fields in _RESTARTS.values() for field in fields))
+_GROWING: Final = RestartStrategyKind.EXPONENTIAL_DELAY
 MICRO_BATCH_ROWS: Final = 5
 _numbers = st.permutations([11, 23, 37, 41, 53, 67, 71, 83])
 
@@ -127,6 +130,43 @@ class SettingsMachine(RuleBasedStateMachine):
             "min_pause_ms": pause,
         }
         expect(_is_taken(given) == due, ARRIVE, f"{given}: taken {not due}")
+
+    @rule(name=st.sampled_from([*BOUNDS]))
+    def bound(self, name: str) -> None:
+        """A setting has its default, is taken up to its bounds, and is refused beyond them."""
+        bounds, default = BOUNDS[name], getattr(CheckpointConfig(), name)
+        expect(default == bounds.default, ARRIVE, f"{name} is {default} by default, due is {bounds.default}")
+        for value in bounds.taken:
+            expect(_is_taken({**(bounds.given or {}), name: value}), ARRIVE, f"{name} {value} is refused")
+        for value in bounds.refused:
+            expect(not _is_taken({**(bounds.given or {}), name: value}), ARRIVE, f"{name} {value} is taken")
+
+    @rule(first=st.sampled_from([0, 1, 5]), longest=st.sampled_from([1, 4, 5, 6, None]))
+    def grow(self, first: int, longest: int | None) -> None:
+        """A delay that grows begins with a millisecond at least, and does not begin above its limit."""
+        given = {"restart_strategy": _GROWING, "restart_delay_ms": first, "restart_delay_max_ms": longest}
+        due = first >= 1 and (longest is None or first <= longest)
+        expect(_is_taken(given) == due, ARRIVE, f"{given}: taken {not due}")
+
+    @rule(backend=st.sampled_from([*StateBackendKind]), most=st.sampled_from([None, 11, 4_000_000]))
+    def keep_in_memory(self, backend: StateBackendKind, most: int | None) -> None:
+        """Only state in memory has a limit: a mebibyte, or what is set."""
+        in_memory = backend is StateBackendKind.MEMORY
+        given = {"state_backend": backend, "memory_state_bytes_max": most, "every_rows": 13, "compact_files_min": 17}
+        expect(_is_taken(given) == (in_memory or most is None), ARRIVE, f"{given}: wrongly taken or refused")
+        if in_memory:
+            made = CheckpointConfig(**given).memory_state_limit_bytes
+            expect(made == (most or 1_048_576), ARRIVE, f"{given}: at most {made} bytes")
+
+    @rule(limit=st.sampled_from([-2, -1, 0, 1]))
+    def buffer(self, limit: int) -> None:
+        """A gate buffers some bytes, or any number of them."""
+        try:
+            GateConfig(max_alignment_bytes=limit)
+        except ValueError:
+            expect(limit in (-2, 0), ARRIVE, f"a gate refuses the limit {limit}")
+        else:
+            expect(limit in (-1, 1), ARRIVE, f"a gate takes the limit {limit}")
 
     @rule(slice_rows=st.sampled_from([4, 5, 6]), sources=st.sampled_from([(), ("a",), ("a", "b"), ("a", "a")]))
     def read(self, slice_rows: int, sources: tuple[str, ...]) -> None:

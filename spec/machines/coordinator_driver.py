@@ -237,9 +237,9 @@ class CoordinatorDriver(RuleBasedStateMachine):
         self._change_task_state(TASKS[0], TaskState.FINISHED)
 
     def _change_task_state(self, task: Task, state: TaskState) -> None:
-        self.model.task_states[task] = state
-        if state is TaskState.FINISHED:  # it builds on nothing any more
+        if self.model.task_states[task] is TaskState.FINISHED:  # another execution begins, and builds on nothing
             self.live[task].shared = ()
+        self.model.task_states[task] = state
         self._tell(told.TaskStateChanged(task, state))
 
     def _some_checkpoint(self, pick: int) -> CheckpointId:
@@ -286,7 +286,8 @@ class CoordinatorDriver(RuleBasedStateMachine):
         expect(effects == other, "statistics-never-steer", f"{fact}: {effects}, with other statistics {other}")
 
     def _nobody_builds_on(self, effect: told.DiscardState) -> None:
-        live = {handle for files in self.live.values() for handle in files.shared}
+        works = [task for task, state in self.model.task_states.items() if state is not TaskState.FINISHED]
+        live = {handle for task in works for handle in self.live[task].shared}
         named = {h for c in self.coordinator.store.checkpoints for h in shared_handles(c).values()}
         needed = (live | named) & set(effect.handles)
         expect(not needed, "shared-needed", f"{needed} is deleted, but a task or a kept checkpoint needs it")

@@ -44,6 +44,7 @@ EDGE = EdgeId(VertexId("upstream"), VertexId("vertex"))
 CHANNELS_MAX = 4
 TIMEOUT_MS = 50
 _channels = st.integers(0, CHANNELS_MAX - 1)
+_SELDOM = (False, False, False, True)
 _sizes = st.lists(st.integers(1, 30), max_size=3)
 
 
@@ -74,6 +75,8 @@ class GateMachine(RuleBasedStateMachine):
         buffers = self.policy is GatePolicy.ALIGNED_BUFFERING
         limited = limit if buffers else UNLIMITED
         channels = CHANNELS_MAX if buffers and channels == 2 else channels  # noqa: PLR2004 - two interrupt no replay
+        turns = self.policy is GatePolicy.ALTERNATING
+        channels = CHANNELS_MAX if turns and channels == 1 else channels  # two barriers must be able to be late
         self.config = GateConfig(self.policy, limited, ends_count)
         self.channels = tuple(ChannelId(EDGE, index) for index in range(channels))
         self.gate = InputGate(self.config, self.channels)
@@ -121,23 +124,37 @@ class GateMachine(RuleBasedStateMachine):
         self.poll_dry()
         self.advance(TIMEOUT_MS, runs_timer=True)
 
-    @precondition(lambda self: self.config.policy is GatePolicy.ALTERNATING and len(self.channels) > 2)  # noqa: PLR2004
-    @rule(late_ms=st.sampled_from([0, 1]), ends=st.sampled_from([False, False, True]))
-    def let_the_time_run_out(self, late_ms: int, ends: bool) -> None:  # noqa: FBT001
+    @precondition(lambda self: self.config.policy is GatePolicy.ALTERNATING and len(self._open()) > 2)  # noqa: PLR2004
+    @rule(late_ms=st.sampled_from([0, 1]), ends=st.sampled_from(_SELDOM), runs_timer=st.sampled_from(_SELDOM))
+    def let_the_time_run_out(self, late_ms: int, ends: bool, runs_timer: bool) -> None:  # noqa: FBT001
         """All channels but two send a barrier in time. The next one sends it, or ends, when the timer is due.
 
-        The timer itself has not fired, and the last channel is silent.
+        The timer itself has fired only seldom, and the last channel is silent.
         """
         checkpoint = CheckpointId(max(self.newest.values()) + 1)
-        *early, late, _ = range(len(self.channels))
+        *early, late, _ = self._open()
         for number in early:
             self._send_own(number, checkpoint, ())
-        self.advance(TIMEOUT_MS + late_ms, runs_timer=False)
+        self.advance(TIMEOUT_MS + late_ms, runs_timer=runs_timer)
         if ends:
             self._send(late, EndOfChannel())
             self.poll_dry()
         else:
             self._send_own(late, checkpoint, ())
+
+    @precondition(lambda self: self.config.policy is GatePolicy.ALTERNATING and len(self._open()) > 2)  # noqa: PLR2004
+    @rule(ends=st.booleans())
+    def let_a_barrier_wait(self, ends: bool) -> None:  # noqa: FBT001
+        """The time runs out while a barrier is only announced. Perhaps another channel ends before."""
+        waits, ending, *_ = self._open()
+        self.poll_dry()
+        self._send_segments(waits, [1, 2, 3])
+        self._send_barrier(waits, max(self.newest.values()) - self.newest[self.channels[waits]], None)
+        if ends:
+            self._send(ending, EndOfChannel())
+        self.poll(1 + ends)
+        self.advance(TIMEOUT_MS, runs_timer=True)
+        self.poll_dry()
 
     @precondition(lambda self: self.config.policy is GatePolicy.ALIGNED_BUFFERING)
     @rule(sizes=st.sampled_from([[1], [1], [2, 3], [20, 30]]))
@@ -209,19 +226,22 @@ class GateMachine(RuleBasedStateMachine):
             else:
                 expect(holds=False, invariant="gate-refuses", what=f"{fact} is taken")
 
-    @precondition(lambda self: len(self.channels) > 2)  # noqa: PLR2004
-    @rule(number=_channels, really=st.sampled_from([False, True]))
-    def end_while_others_wait(self, number: int, really: bool) -> None:  # noqa: FBT001
-        """End a channel between the barriers of the others."""
+    @precondition(lambda self: len(self._open()) > 2)  # noqa: PLR2004
+    @rule(really=st.sampled_from(_SELDOM))
+    def end_while_others_wait(self, really: bool) -> None:  # noqa: FBT001
+        """End a channel between the barriers of the others, seldom."""
         if not really:
             return
         checkpoint = CheckpointId(max(self.newest.values()) + 1)
-        first, ends, *others = [(number + place) % len(self.channels) for place in range(len(self.channels))]
+        first, ends, *others = self._open()
         self._send_own(first, checkpoint, ())
         self._send(ends, EndOfChannel())
         self.poll_dry()
         for other in others:
             self._send_own(other, checkpoint, ())
+
+    def _open(self) -> list[int]:
+        return [place for place, channel in enumerate(self.channels) if not self.model.channels[channel].is_over]
 
     def _send_segments(self, number: int, sizes: Iterable[int]) -> None:
         for size in sizes:
@@ -238,7 +258,8 @@ class GateMachine(RuleBasedStateMachine):
             kind, timeout_ms = drawn.draw(kinds, "kind") if drawn is not None else self._kinds()[0]
             self.barriers[checkpoint] = Barrier(checkpoint, self.model.now_ms, kind, timeout_ms)
         barrier = self.barriers[checkpoint]
-        if barrier.alignment_timeout_ms is not None and drawn is not None and drawn.draw(st.booleans(), "turned"):
+        turns = barrier.alignment is AlignmentType.ALIGNED and barrier.alignment_timeout_ms is not None
+        if turns and drawn is not None and drawn.draw(st.booleans(), "turned"):
             barrier = replace(barrier, alignment=AlignmentType.UNALIGNED, alignment_timeout_ms=None)
         self._send(number, barrier)
 
@@ -254,6 +275,7 @@ class GateMachine(RuleBasedStateMachine):
                     (AlignmentType.UNALIGNED, None),
                     forced,
                     (AlignmentType.ALIGNED, None),
+                    (AlignmentType.FORCED_ALIGNED, TIMEOUT_MS),
                 ]
             case _:
                 return [(AlignmentType.ALIGNED, None), forced]

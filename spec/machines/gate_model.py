@@ -296,6 +296,7 @@ class GateModel:
             due = (self.now_ms - at_ms, self.bytes_delivered() - delivered)
             expect(due == (effect.alignment_ms, effect.bytes_processed), "costs", f"{due} are due, not {effect}")
         recorded = {state.channel: list(state.segments) for state in effect.channels}
+        expect(all(recorded.values()), "alignment", f"{effect} names channels without rows in flight")
         for channel, sent in self.channels.items():
             before = sent.before(checkpoint)
             held = [*sent.delivered[: self._at_trigger[channel]], *recorded.get(channel, ())]
@@ -369,7 +370,8 @@ class GateModel:
         ends = self.config.checkpoint_after_tasks_finished and any(isinstance(each, DeliverEnd) for each in effects)
         barrier = effects[0].checkpoint if effects and isinstance(effects[0], BarrierReceived) else NEVER
         for checkpoint in self.telling.pending if self.config.policy is GatePolicy.ALTERNATING else ():
-            timeout_ms = barriers[checkpoint].alignment_timeout_ms
+            turns = barriers[checkpoint].alignment is AlignmentType.ALIGNED
+            timeout_ms = barriers[checkpoint].alignment_timeout_ms if turns else None
             if checkpoint in self.started and timeout_ms is not None and (ends or barrier == checkpoint):
                 late = self.now_ms > barriers[checkpoint].created_ms + timeout_ms
                 expect(not late or self._over >= checkpoint, "timer", f"{checkpoint} is too old at {self.now_ms}")

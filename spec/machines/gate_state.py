@@ -57,8 +57,11 @@ def _alignment_agrees(said: AlignerSnapshot, model: GateModel) -> None:
         expect(reached <= book.aligned, STATE, f"{reached} have passed barrier {pending[0]}, aligned are {book.aligned}")
         ended = {c for c, sent in model.channels.items() if sent.ended}
         expect(book.aligned <= reached | ended, STATE, f"{book.aligned} are aligned, {reached} and {ended} are")
+        expect(len(book.aligned) < book.target <= len(model.channels), STATE, f"{book} should be over")
     else:
-        _says("aligned", (book.aligned, book.barrier, book.started_ms), (frozenset(), None, None))
+        _says("aligned", (book.aligned, book.barrier, book.started_ms, book.processed), (frozenset(), None, None, 0))
+    if not pending and book.current in model.telling.aborted:
+        _says("cost", (book.duration_ms, book.bytes_processed), (0, 0))
     ends = any(sent.ended for sent in model.channels.values())
     if pending and not ends:
         started = model.started.get(pending[0])
