@@ -57,9 +57,8 @@ class Completion:
     def decline(self, fact: TaskDeclined) -> None:
         """Abort the checkpoint that a task declined. A late decline, or one of another job, changes nothing."""
         pending = self._books.pending.get(fact.checkpoint)
-        if pending is None or fact.job != self._books.settings.job or self._books.is_shut_down:
-            return
-        self.abort(pending, fact.reason, fact.message, by_task=True)
+        if pending is not None and fact.job == self._books.settings.job:
+            self.abort(pending, fact.reason, fact.message, by_task=True)
 
     def _acknowledge_pending(self, pending: PendingCheckpoint, fact: TaskAcknowledged) -> None:
         result = pending.acknowledge(fact.task, fact.state)

@@ -98,13 +98,11 @@ class PendingCheckpoint:
 
     @property
     def is_fully_acknowledged(self) -> bool:
-        """True if the tasks were told, and tasks, operator coordinators and hooks have all answered."""
-        return (
-            self.phase is PendingPhase.TRIGGERED
-            and not self.unacknowledged
-            and not self.unanswered_coordinators
-            and not self.unanswered_hooks
-        )
+        """True if the tasks were told and have all answered.
+
+        They are told when all operator coordinators and hooks have answered.
+        """
+        return self.phase is PendingPhase.TRIGGERED and not self.unacknowledged
 
     @property
     def is_finalising(self) -> bool:

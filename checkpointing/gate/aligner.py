@@ -180,10 +180,6 @@ class Aligner:
         """Return the blocked channels."""
         return frozenset(self._blocked)
 
-    def is_blocked(self, channel: ChannelId) -> bool:
-        """Return whether the channel is blocked."""
-        return channel in self._blocked
-
     def pending(self) -> tuple[CheckpointId, ...]:
         """Return the pending id, if any."""
         return (self.alignment.current,) if self.alignment.pending else ()

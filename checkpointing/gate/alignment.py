@@ -95,12 +95,10 @@ class Alignment:
         return _STANDING[_order(checkpoint, self.current), self.pending]
 
     def begin(self, barrier: Barrier) -> None:
-        """Make the barrier's checkpoint the current one. No channel has aligned yet."""
+        """Make the barrier's checkpoint the current one. The one before is settled, so no channel has aligned."""
         self.current = barrier.checkpoint
         self.barrier = barrier
         self.target = self.open_channels
-        self._aligned.clear()
-        self._started_ms = None
 
     def align(self, channel: ChannelId, now_ms: int) -> None:
         """Note that the channel's barrier, or its end, is in. A second note changes nothing."""

@@ -133,7 +133,7 @@ class InputGate:
         channel, item = taken
         if isinstance(item, Announcement):
             return self._announced(channel, item.barrier)
-        if self._puts_aside and self._handler.is_blocked(channel):
+        if self._puts_aside and channel in self._handler.blocked():
             return self._put_aside(channel, item)
         return self._handle(channel, item)
 

@@ -157,10 +157,6 @@ class BarrierTracker:
         count.aborted = True
         return [_aborted(checkpoint, reason)]
 
-    def is_blocked(self, channel: ChannelId) -> bool:  # noqa: ARG002 - told, of no interest
-        """Return False. A tracker never blocks."""
-        return False
-
     def blocked(self) -> frozenset[ChannelId]:
         """Return no channel. A tracker never blocks."""
         return frozenset()

@@ -1,6 +1,6 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each of the 30 machines. Some 130 to 170 of them are
+The nightly profile takes 2,000 runs of up to 200 steps of each machine. Some 130 to 170 of them are
 taken, so four machines together take more than a million.
 """
 
@@ -32,6 +32,7 @@ from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, Hooked
 from spec.machines.keeping import KeepingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.pausing import PauseMachine
+from spec.machines.planning import PlanMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
@@ -57,6 +58,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     RestoresMachine,
     SpreadingMachine,
     GraphsMachine,
+    PlanMachine,
     RepairMachine,
     LineMachine,
     AppendedColumnsMachine,

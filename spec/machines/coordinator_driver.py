@@ -22,8 +22,8 @@ from spec.flink.completed_store import shared_handles
 from spec.flink.coordinator import FlinkCoordinator
 from spec.machines.coordinator_model import CoordinatorModel
 from spec.machines.coordinator_queue import QueueModel, TimerModel
-from spec.machines.coordinator_telling import CoordinatorTelling
 from spec.machines.coordinator_tasks import INTERVAL_MS, JOB, PAUSE_MS, TASKS, TOPOLOGY, LiveFiles
+from spec.machines.coordinator_telling import CoordinatorTelling
 from spec.machines.judging import expect
 
 DECLINES = st.sampled_from([Reason.CHECKPOINT_DECLINED, Reason.CHECKPOINT_ASYNC_EXCEPTION, Reason.QUALITY])

@@ -84,7 +84,7 @@ class CoordinatorTelling:
         states = self._model.task_states
         running = tuple(task for task in self._topology.tasks() if states[task] is TaskState.RUNNING)
         finished = tuple(task for task in self._topology.tasks() if states[task] is TaskState.FINISHED)
-        request = next(each.request for each in pending if each.id == checkpoint)
+        request = next((each.request for each in pending if each.id == checkpoint), None)
         return Life(request, running, finished, tuple(self._fed_by_nobody(running)))
 
     def _fed_by_nobody(self, running: tuple[Task, ...]) -> Iterable[Task]:
@@ -108,7 +108,7 @@ class CoordinatorTelling:
                 life.located = True
                 asked = self._settings.operator_coordinators
                 questions = [told.AskOperatorCoordinator(name, checkpoint) for name in asked]
-                return questions or self._asks_hooks(checkpoint, life)
+                return [*questions] or self._asks_hooks(checkpoint, life)
             case told.OperatorCoordinatorAnswered(name, _, state) if life.located and name not in life.coordinators:
                 life.coordinators[name] = state
                 full = len(life.coordinators) == len(self._settings.operator_coordinators)
@@ -144,25 +144,28 @@ class CoordinatorTelling:
         """Return whom the first notice of an end makes due: all tasks that ran, and all operator coordinators."""
         match effect:
             case told.NotifyCheckpointComplete(task, checkpoint, subsumed) if task == self._first(checkpoint):
-                everybody = [told.NotifyCheckpointComplete(each, checkpoint, subsumed) for each in self._ran(checkpoint)]
+                everybody = [
+                    told.NotifyCheckpointComplete(each, checkpoint, subsumed) for each in self._ran(checkpoint)
+                ]
                 names = self._settings.operator_coordinators
                 return [*everybody, *(told.NotifyOperatorCoordinatorComplete(name, checkpoint) for name in names)]
             case told.NotifyCheckpointAborted(task, checkpoint, latest) if task == self._first(checkpoint):
-                everybody = [told.NotifyCheckpointAborted(each, checkpoint, latest) for each in self._ran(checkpoint)]
+                ran = self._ran(checkpoint)
                 names = self._settings.operator_coordinators
-                return [*everybody, *(told.NotifyOperatorCoordinatorAborted(name, checkpoint) for name in names)]
+                told_aborted = [told.NotifyCheckpointAborted(each, checkpoint, latest) for each in ran]
+                return [*told_aborted, *(told.NotifyOperatorCoordinatorAborted(name, checkpoint) for name in names)]
             case _:
                 return []
 
     def _ran(self, checkpoint: CheckpointId) -> tuple[Task, ...]:
-        return self._lives[checkpoint].running
+        return self._lives[checkpoint].running if checkpoint in self._lives else ()
 
     def _first(self, checkpoint: CheckpointId) -> Task:
         return next(iter(self._ran(checkpoint)), None)
 
     # -------------------------------------------------------------- what the effects say
 
-    def _says(self, fact: flink.FlinkFact, effect: flink.FlinkEffect) -> None:  # noqa: PLR0912 - one line an effect
+    def _says(self, fact: flink.FlinkFact, effect: flink.FlinkEffect) -> None:
         match effect:
             case told.CommitCheckpoint(checkpoint):
                 self._commits(effect, self._lives[checkpoint])
@@ -239,7 +242,9 @@ class CoordinatorTelling:
         """The newest checkpoints are shown with what was measured. Of the others, only some are still known."""
         ids = [*self._lives]
         shown = {known.id: known for known in tracker.history()}
-        expect([*shown] == ids[::-1][: self._settings.history_max], "statistics-add-up", f"{[*shown]} are shown of {ids}")
+        expect(
+            [*shown] == ids[::-1][: self._settings.history_max], "statistics-add-up", f"{[*shown]} are shown of {ids}"
+        )
         for checkpoint, known in shown.items():
             due = self._lives[checkpoint].measured
             expect(dict(known.tasks) == due, "statistics-add-up", f"{known}: {due} was measured")
@@ -247,7 +252,9 @@ class CoordinatorTelling:
         for checkpoint in ids:
             known_still = checkpoint in shown or checkpoint in newest
             is_known = tracker.of(checkpoint) is not None
-            expect(is_known == known_still, "statistics-add-up", f"{checkpoint} is known: {is_known}, due {known_still}")
+            expect(
+                is_known == known_still, "statistics-add-up", f"{checkpoint} is known: {is_known}, due {known_still}"
+            )
 
 
 def _given(answers: dict[str, str | None]) -> dict[str, str]:

@@ -310,6 +310,7 @@ class GateMachine(RuleBasedStateMachine):
         self._step(GateTimeAdvanced(self.model.now_ms) if runs_timer else ClockRead(self.model.now_ms))
         if runs_timer:
             self.model.judge_clock(self.gate, self.barriers)
+        state_agrees(self.gate.snapshot(), self.model)
 
     @rule()
     def resume_as_a_branch(self) -> None:

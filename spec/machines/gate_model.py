@@ -303,6 +303,7 @@ class GateModel:
             expect(held == before, "alignment", f"before {checkpoint} lay {before} on {channel}, held is {held}")
 
     def bytes_delivered(self) -> int:
+        """Return how many bytes the operator was given."""
         return sum(segment.bytes for sent in self.channels.values() for segment in sent.delivered)
 
     # -------------------------------------------------------------- what a gate looks like between two steps

@@ -9,7 +9,7 @@ from checkpointing.gate.channel import ChannelSnapshot
 from checkpointing.gate.tracker import TrackerSnapshot
 from checkpointing.gate.unaligned import AlternatingSnapshot, Phase
 from spec.machines.gate_model import GateModel, Sent
-from spec.machines.gate_telling import Line
+from spec.machines.gate_telling import NEVER, Line
 from spec.machines.judging import expect
 
 STATE: Final = "gate-state"
@@ -38,6 +38,9 @@ def _channel_agrees(said: ChannelSnapshot, sent: Sent, line: Line, model: GateMo
     _says("held", list(said.held), line.held)
     _says("stopped", said.stopped, line.is_stopped)
     _says("ended", said.ended, sent.is_over)
+    _says("newest barrier", said.newest_barrier, line.newest)
+    records = model.in_flight if model.in_flight is not None else NEVER
+    _says("records for", said.recording_for, records)
     if model.config.policy is not GatePolicy.ALIGNED_BUFFERING:
         segments = [item for item in (*said.waiting, *said.held) if isinstance(item, SourceSlice)]
         _says("segments", segments, sent.segments()[len(sent.delivered) :])
@@ -54,7 +57,9 @@ def _alignment_agrees(said: AlignerSnapshot, model: GateModel) -> None:
     if pending:
         _says("barrier", book.barrier and book.barrier.checkpoint, pending[0])
         reached = {c for c, sent in model.channels.items() if sent.received == pending[0]}
-        expect(reached <= book.aligned, STATE, f"{reached} have passed barrier {pending[0]}, aligned are {book.aligned}")
+        expect(
+            reached <= book.aligned, STATE, f"{reached} have passed barrier {pending[0]}, aligned are {book.aligned}"
+        )
         ended = {c for c, sent in model.channels.items() if sent.ended}
         expect(book.aligned <= reached | ended, STATE, f"{book.aligned} are aligned, {reached} and {ended} are")
         expect(len(book.aligned) < book.target <= len(model.channels), STATE, f"{book} should be over")
@@ -97,4 +102,3 @@ def _counts_agree(said: TrackerSnapshot, model: GateModel) -> None:
         expect(len(count.aligned) < count.target <= len(model.channels), STATE, f"{count} should be over")
         answered = {c for c, sent in model.channels.items() if sent.has_answered(count.checkpoint, exactly=True)}
         expect(count.aligned <= answered, STATE, f"{count.aligned} are aligned for it, {answered} have answered")
-

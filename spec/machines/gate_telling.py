@@ -39,11 +39,11 @@ ABORTS: Final = "gate-aborts"
 """A gate aborts exactly the checkpoints that a newer barrier, a marker, an end or the limit ends, and says why."""
 PENDING: Final = "gate-pending"
 """A gate says that a checkpoint is in progress from its first barrier or announcement until its end."""
-NEVER: Final = CheckpointId(-1)
 _SUBSUMED: Final = Reason.CHECKPOINT_DECLINED_SUBSUMED
 _MARKER: Final = Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
 _END: Final = Reason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM
 _LIMIT: Final = Reason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED
+NEVER: Final = CheckpointId(-1)
 TRACKED_MAX: Final = 50
 _STOPPING: Final = (GatePolicy.ALIGNED_BLOCKING, GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)
 
@@ -56,6 +56,8 @@ class Line:
     is_stopped: bool = False
     held: list[ChannelItem] = field(default_factory=list)
     is_blocked: bool = False
+    newest: CheckpointId = NEVER
+    """The newest barrier that came to the gate and waits behind no other one."""
 
 
 class GateTelling:
@@ -93,6 +95,8 @@ class GateTelling:
         return barrier if stays else _turned(barrier)
 
     def _let_in(self, line: Line, item: ChannelItem) -> None:
+        if isinstance(item, Barrier):
+            line.newest = max(line.newest, item.checkpoint)
         if isinstance(item, Barrier) and self.config.policy in _STOPPING:
             line.is_stopped = item.alignment is not AlignmentType.UNALIGNED
 
@@ -259,7 +263,6 @@ class GateTelling:
         """What was told of blocks is what the gate says."""
         told = {channel for channel, line in self.lines.items() if line.is_blocked}
         expect(told == set(blocked), TELLS, f"{told} were told as blocked, blocked are {set(blocked)}")
-
 
 
 def _turned(barrier: Barrier) -> Barrier:

@@ -59,7 +59,7 @@ def new_items_come_before_a_replay(patch: Patch) -> None:
         channel, item = taken
         if isinstance(item, Announcement):
             return self._announced(channel, item.barrier)
-        if self._handler.is_blocked(channel):
+        if channel in self._handler.blocked():
             return self._put_aside(channel, item)
         return self._handle(channel, item)
 

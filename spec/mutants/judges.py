@@ -28,6 +28,7 @@ from spec.machines.judging import BrokenRuleError
 from spec.machines.keeping import KeepingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.pausing import PauseMachine
+from spec.machines.planning import PlanMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
@@ -259,6 +260,7 @@ RESTORES = Judge("machine of restores", _by_machine(RestoresMachine), 60)
 SPREADING = Judge("machine of what is spread", _by_machine(SpreadingMachine), 60)
 GRAPHS = Judge("machine of graphs", _by_machine(GraphsMachine), 60)
 SETTINGS = Judge("machine of settings", _by_machine(SettingsMachine), 60)
+PLANNING = Judge("machine of plans", _by_machine(PlanMachine), 60)
 REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
 APPENDED_COLUMNS = Judge("machine of an append table's columns", _by_machine(AppendedColumnsMachine), 60)
 LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)

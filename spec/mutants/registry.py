@@ -65,6 +65,7 @@ from spec.mutants import (
     stops,
     stores,
     subtasks,
+    telling,
     texts,
     top_rows,
     transactions,
@@ -141,6 +142,7 @@ _ROOMS = (
     finishing,
     parts,
     subtasks,
+    telling,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {
