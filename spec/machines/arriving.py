@@ -4,6 +4,7 @@ All numbers of a configuration differ from one another, so a place that takes a 
 written field by field, from what the documentation of the settings says.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from checkpointing.coordinator.restart import (
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.gate.config import GateConfig
 from spec.machines.judging import expect
-from spec.machines.setting_bounds import BOUNDS
+from spec.machines.setting_bounds import BOUNDS, CONTRADICTIONS
 
 ARRIVE: Final = "settings-arrive"
 """A setting has the effect that its documentation says, and no other."""
@@ -140,6 +141,13 @@ class SettingsMachine(RuleBasedStateMachine):
             expect(_is_taken({**(bounds.given or {}), name: value}), ARRIVE, f"{name} {value} is refused")
         for value in bounds.refused:
             expect(not _is_taken({**(bounds.given or {}), name: value}), ARRIVE, f"{name} {value} is taken")
+
+    @rule(pair=st.sampled_from(CONTRADICTIONS))
+    def contradict_once(self, pair: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
+        """What is taken is refused with a single setting that contradicts it."""
+        given, wrong = pair
+        expect(_is_taken({**given}), ARRIVE, f"{given} is refused")
+        expect(not _is_taken({**given, **wrong}), ARRIVE, f"{given} is taken with {wrong}")
 
     @rule(first=st.sampled_from([0, 1, 5]), longest=st.sampled_from([1, 4, 5, 6, None]))
     def grow(self, first: int, longest: int | None) -> None:

@@ -64,3 +64,21 @@ BOUNDS: Final[Mapping[str, Bounds]] = MappingProxyType(
         "restart_jitter": Bounds(None, (0, 1), (-0.1, 1.1, True), _GROWING),
     }
 )
+
+CONTRADICTIONS: Final[tuple[tuple[Given, Given], ...]] = (
+    (_UNALIGNED, {"max_concurrent": 2}),
+    (_UNALIGNED, {"mode": CheckpointingMode.AT_LEAST_ONCE}),
+    (_UNALIGNED, {"max_alignment_bytes": 5}),
+    ({"unaligned": True, "timeout_ms": 100}, {"alignment_timeout_ms": 100}),
+    ({"unaligned": True, "alignment_timeout_ms": 100}, {"timeout_ms": 100}),
+    ({}, {"alignment_timeout_ms": 5}),
+    ({"mode": CheckpointingMode.AT_LEAST_ONCE}, {"max_alignment_bytes": -1}),
+    ({"min_pause_ms": 1}, {"max_concurrent": 2}),
+    ({"max_concurrent": 2}, {"min_pause_ms": 1}),
+    ({}, {"memory_state_bytes_max": 5}),
+    ({"state_backend": StateBackendKind.FULL}, {"memory_state_bytes_max": 5}),
+    ({}, {"rows_of": ("a",)}),
+    ({"every_rows": 3, "rows_of": ("a",)}, {"rows_of": ("a", "b", "a")}),
+    ({"micro_batch_rows_max": 200_000}, {"slice_rows_max": 200_001}),
+)
+"""Settings that are taken, and a further one that contradicts them."""

@@ -161,6 +161,31 @@ class SubtaskMachine(RuleBasedStateMachine):
         due = replace(asked.snapshot, staged=owed, in_flight=asked.in_flight, finished=finished)
         self._answered(fact, Acknowledge(checkpoint, due))
 
+    @rule(
+        files=st.sampled_from([0, 1, 2]),
+        unaligned=st.booleans(),
+        stored_first=st.booleans(),
+        finished=st.booleans(),
+        completes=st.sampled_from([None, None, 0, -1]),
+    )
+    def go_well(
+        self,
+        files: int,
+        unaligned: bool,  # noqa: FBT001
+        stored_first: bool,  # noqa: FBT001
+        finished: bool,  # noqa: FBT001
+        completes: int | None,
+    ) -> None:
+        """Let files be staged before the barrier and behind it. Perhaps a checkpoint is complete meanwhile."""
+        self.stage(files)
+        self.request(1, unaligned, synchronous=False, ends=False)
+        self.stage(files)
+        if completes is not None:
+            self.complete(completes)
+        steps = [lambda: self.take(0, finished), lambda: self.store(0) if unaligned else None]
+        for step in reversed(steps) if stored_first else steps:
+            step()
+
     # -------------------------------------------------------------- a checkpoint ends
 
     @rule(near=_near)
