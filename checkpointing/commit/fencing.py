@@ -91,8 +91,8 @@ def _after_silence(
         return MayClaim(free.generation, free.first_id, f"{held.holder} has died")
     if take_over:
         return MayClaim(free.generation, free.first_id, f"taken over from {held.holder}")
-    lease = seen.lease
-    if lease is None or lease.generation != held.generation or lease.expires_ms <= now_ms:
+    lease = seen.lease if seen.lease is not None and seen.lease.generation == held.generation else None
+    if lease is None or lease.expires_ms <= now_ms:
         return _without_lease(held, free, seen, now_ms, lease)
     left_s = (lease.expires_ms - now_ms + 999) // 1000
     return Refused(held.holder, held.generation, f"its lease runs for another {left_s} s")
@@ -101,11 +101,12 @@ def _after_silence(
 def _without_lease(
     held: Claim, free: MayClaim, seen: HolderObserved, now_ms: int, lease: Lease | None
 ) -> MayClaim | Refused:
-    """Decide about a holder without a lease.
+    """Decide about a holder whose lease has run out, or that has none of its own (`lease` is None).
 
-    A live process of this host may have claimed a moment ago, and not written one.
+    A live process of this host may have claimed a moment ago, and not written one. The lease of a holder before it may
+    still be there.
     """
-    if seen.alive is None and (lease is None or lease.generation != held.generation):
+    if seen.alive is None and lease is None:
         seconds = LEASE_OF_THE_UNSEEN_MS // 1000
         why = (
             f"this host cannot see whether it lives, and it has no lease; if it renews none within {seconds} s from "

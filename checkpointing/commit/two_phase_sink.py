@@ -66,10 +66,9 @@ class TwoPhaseCommitSink:
         "_first_error",
         "_next_number",
         "_pre_committed",
-        "_recovering",
+        "_restored",
         "_settings",
         "_snapshotting",
-        "_to_abort",
     )
 
     def __init__(self, settings: SinkSettings) -> None:
@@ -82,8 +81,8 @@ class TwoPhaseCommitSink:
         self._finished = False
         self._snapshotting: CheckpointId | None = None
         self._committing: tuple[Transaction, ...] = ()
-        self._recovering = False
-        self._to_abort: Transaction | None = None
+        self._restored: tuple[Transaction, ...] = ()
+        """The transactions whose commits a restore repeats."""
         self._first_error: str | None = None
 
     def step(self, fact: SinkFact) -> tuple[SinkEffect, ...]:
@@ -121,22 +120,19 @@ class TwoPhaseCommitSink:
     # -------------------------------------------------------------- opening
 
     def _open(self, fact: SinkOpened) -> None:
+        left_open = None
         if fact.restored is not None:
-            self._recovering = True
-            self._to_abort = fact.restored.current
-            self._commit_all(tuple(transaction for _, transaction in fact.restored.pre_committed), fact.now_ms)
+            left_open = fact.restored.current
+            self._restored = tuple(transaction for _, transaction in fact.restored.pre_committed)
+            self._commit_all(self._restored, fact.now_ms)
         self._begin(fact.now_ms)
-        self._abort_restored()
+        if left_open is not None:
+            self._effects.append(Abort(left_open))
 
     def _begin(self, now_ms: int) -> None:
         self._current = Transaction(self._next_number, now_ms, self._settings.name)
         self._next_number += 1
         self._effects.append(BeginTransaction(self._current))
-
-    def _abort_restored(self) -> None:
-        if self._to_abort is not None:
-            self._effects.append(Abort(self._to_abort))
-            self._to_abort = None
 
     # -------------------------------------------------------------- phase one
 
@@ -196,7 +192,6 @@ class TwoPhaseCommitSink:
         self._committing = tuple(waiting for waiting in self._committing if waiting != transaction)
         if self._committing:
             return
-        self._recovering = False
         if self._first_error is not None:
             self._effects.append(FailSink(self._first_error))
             self._first_error = None
@@ -209,10 +204,10 @@ class TwoPhaseCommitSink:
         self._answered(fact.transaction)
 
     def _is_lost(self, fact: CommitRefused) -> bool:
-        settings = self._settings
-        if not self._recovering or not settings.ignore_late_commit_errors or settings.transaction_timeout_ms is None:
+        timeout_ms = self._settings.transaction_timeout_ms
+        if not self._settings.ignore_late_commit_errors or timeout_ms is None:
             return False
-        return fact.now_ms - fact.transaction.begun_ms > settings.transaction_timeout_ms
+        return fact.transaction in self._restored and fact.now_ms - fact.transaction.begun_ms > timeout_ms
 
     def _close(self) -> None:
         if self._current is not None:

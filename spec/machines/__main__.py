@@ -21,6 +21,7 @@ from spec.machines.arriving import SettingsMachine
 from spec.machines.asking import LostAnswersMachine
 from spec.machines.attempts import AttemptsMachine
 from spec.machines.changing_columns import AppendedColumnsMachine
+from spec.machines.claiming import ClaimsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
@@ -30,6 +31,7 @@ from spec.machines.gate import GATE_MACHINES
 from spec.machines.graphs import GraphsMachine
 from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.keeping import KeepingMachine
+from spec.machines.notifying import NotifyingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.pausing import PauseMachine
 from spec.machines.planning import PlanMachine
@@ -38,7 +40,9 @@ from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
 from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
+from spec.machines.tracing import TraceMachine
 from spec.machines.turning import LineMachine
+from spec.machines.two_phase_sink import TwoPhaseSinkMachine
 
 MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     *GATE_MACHINES.values(),
@@ -62,6 +66,10 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     RepairMachine,
     LineMachine,
     AppendedColumnsMachine,
+    ClaimsMachine,
+    NotifyingMachine,
+    TwoPhaseSinkMachine,
+    TraceMachine,
     *JOB_MACHINES.values(),
     HookedJobMachine,
     *RESETTING_MACHINES,

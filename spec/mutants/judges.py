@@ -17,6 +17,7 @@ from spec.machines.arriving import SettingsMachine
 from spec.machines.asking import LostAnswersMachine
 from spec.machines.attempts import AttemptsMachine
 from spec.machines.changing_columns import AppendedColumnsMachine
+from spec.machines.claiming import ClaimsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
@@ -26,6 +27,7 @@ from spec.machines.gate import GATE_MACHINES
 from spec.machines.graphs import GraphsMachine
 from spec.machines.judging import BrokenRuleError
 from spec.machines.keeping import KeepingMachine
+from spec.machines.notifying import NotifyingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.pausing import PauseMachine
 from spec.machines.planning import PlanMachine
@@ -34,7 +36,9 @@ from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
 from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
+from spec.machines.tracing import TraceMachine
 from spec.machines.turning import LineMachine
+from spec.machines.two_phase_sink import TwoPhaseSinkMachine
 from spec.mishaps import Mishaps
 from spec.moves import Moves, drawn
 from spec.simulator import simulate
@@ -263,6 +267,10 @@ SETTINGS = Judge("machine of settings", _by_machine(SettingsMachine), 60)
 PLANNING = Judge("machine of plans", _by_machine(PlanMachine), 60)
 REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
 APPENDED_COLUMNS = Judge("machine of an append table's columns", _by_machine(AppendedColumnsMachine), 60)
+CLAIMS = Judge("machine of claims", _by_machine(ClaimsMachine), 60)
+NOTIFICATIONS = Judge("machine of what a cut tells", _by_machine(NotifyingMachine), 60)
+TWO_PHASE_SINKS = Judge("machine of a sink that commits in two phases", _by_machine(TwoPhaseSinkMachine), 60)
+TRACES = Judge("machine of traces", _by_machine(TraceMachine), 60)
 LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)
 ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 60)
 LOST_ANSWERS = Judge("machine of lost answers", _by_machine(LostAnswersMachine), 60)

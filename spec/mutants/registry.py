@@ -9,6 +9,7 @@ from spec.mutants import (
     barriers,
     broadcasting,
     changing,
+    claims,
     cleaning,
     columns,
     committing,
@@ -68,7 +69,9 @@ from spec.mutants import (
     telling,
     texts,
     top_rows,
+    tracing,
     transactions,
+    two_phase_sinks,
     unreadable,
     upstream,
 )
@@ -143,6 +146,9 @@ _ROOMS = (
     parts,
     subtasks,
     telling,
+    claims,
+    two_phase_sinks,
+    tracing,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {
