@@ -21,16 +21,19 @@ from spec.machines.arriving import SettingsMachine
 from spec.machines.asking import LostAnswersMachine
 from spec.machines.attempts import AttemptsMachine
 from spec.machines.changing_columns import AppendedColumnsMachine
+from spec.machines.changing_tables import ChangingTablesMachine
 from spec.machines.claiming import ClaimsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.cuts import CutGroupsMachine
 from spec.machines.entries import EntriesMachine
+from spec.machines.evolving import EvolvingMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.graphs import GraphsMachine
 from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.keeping import KeepingMachine
+from spec.machines.meanings import MeaningsMachine
 from spec.machines.notifying import NotifyingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.pausing import PauseMachine
@@ -70,6 +73,9 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     NotifyingMachine,
     TwoPhaseSinkMachine,
     TraceMachine,
+    MeaningsMachine,
+    EvolvingMachine,
+    ChangingTablesMachine,
     *JOB_MACHINES.values(),
     HookedJobMachine,
     *RESETTING_MACHINES,

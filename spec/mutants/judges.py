@@ -17,16 +17,19 @@ from spec.machines.arriving import SettingsMachine
 from spec.machines.asking import LostAnswersMachine
 from spec.machines.attempts import AttemptsMachine
 from spec.machines.changing_columns import AppendedColumnsMachine
+from spec.machines.changing_tables import ChangingTablesMachine
 from spec.machines.claiming import ClaimsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.cuts import CutGroupsMachine
 from spec.machines.entries import EntriesMachine
+from spec.machines.evolving import EvolvingMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.graphs import GraphsMachine
 from spec.machines.judging import BrokenRuleError
 from spec.machines.keeping import KeepingMachine
+from spec.machines.meanings import MeaningsMachine
 from spec.machines.notifying import NotifyingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.pausing import PauseMachine
@@ -271,6 +274,9 @@ CLAIMS = Judge("machine of claims", _by_machine(ClaimsMachine), 60)
 NOTIFICATIONS = Judge("machine of what a cut tells", _by_machine(NotifyingMachine), 60)
 TWO_PHASE_SINKS = Judge("machine of a sink that commits in two phases", _by_machine(TwoPhaseSinkMachine), 60)
 TRACES = Judge("machine of traces", _by_machine(TraceMachine), 60)
+MEANINGS = Judge("machine of changed state", _by_machine(MeaningsMachine), 60)
+CHANGED_TYPES = Judge("machine of types", _by_machine(EvolvingMachine), 60)
+CHANGED_TABLES = Judge("machine of a table's columns", _by_machine(ChangingTablesMachine), 60)
 LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)
 ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 60)
 LOST_ANSWERS = Judge("machine of lost answers", _by_machine(LostAnswersMachine), 60)

@@ -280,4 +280,12 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "an entry does not need the file that it compacts into": 34,
     "a compacted file is not synced": 53,
     "an unseen holder gets a lease of the generation before": 29,
+    "an older lease ends the time to write the first one": 2,
+    "a source under a new name is a new source": 1,
+    "any late refusal is ignored while a restore goes on": 12,
+    "dead numbers are kept for objects that come after": 2,
+    "every list counts as alive": 2,
+    "a version that is no longer declared serves": 3,
+    "renames of the cut are forgotten": 1,
+    "the order of the key does not count": 5,
 }

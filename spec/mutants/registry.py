@@ -21,6 +21,7 @@ from spec.mutants import (
     ending,
     entries,
     escaping,
+    evolving,
     finishing,
     fitting,
     flowing,
@@ -149,6 +150,7 @@ _ROOMS = (
     claims,
     two_phase_sinks,
     tracing,
+    evolving,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

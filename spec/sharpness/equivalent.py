@@ -26,7 +26,7 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         "checkpointing.job.wiring:Wiring.__init__ off by one: 0 -> 1": "`start` sets the time before anybody reads it.",
         "checkpointing.job.epochs:EpochLog.ended off by one: 0 -> 1": (
             "The commit replaces the time of the commit before anybody reads it."
-            ),
+        ),
         "checkpointing.commit.fencing:newest_claim other field: claim.last_id -> claim.first_id": (
             "The blocks of ids of one generation do not overlap, so both ends have the same order."
         ),
@@ -35,6 +35,8 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         " -> MayClaim(CheckpointId(NO_CHECKPOINT + 1), Generation(1), 'nobody has held the job before')": (
             "The first generation and the first id are both 1."
         ),
+        "checkpointing.commit.columns:_now swapped arguments: differ(was.columns, declared)"
+        " -> differ(declared, was.columns)": "Two lists differ from each other in the same way.",
         "checkpointing.commit.recovery:completion other truth: True -> False": (
             "An entry with another number of splits than of subtasks is refused when it is read."
         ),
