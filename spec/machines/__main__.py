@@ -42,6 +42,7 @@ from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
 from spec.machines.spreading import SpreadingMachine
+from spec.machines.rolling_forward import RollingForwardMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.tracing import TraceMachine
 from spec.machines.turning import LineMachine
@@ -73,6 +74,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     NotifyingMachine,
     TwoPhaseSinkMachine,
     TraceMachine,
+    RollingForwardMachine,
     MeaningsMachine,
     EvolvingMachine,
     ChangingTablesMachine,

@@ -38,6 +38,7 @@ from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
 from spec.machines.spreading import SpreadingMachine
+from spec.machines.rolling_forward import RollingForwardMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.tracing import TraceMachine
 from spec.machines.turning import LineMachine
@@ -277,6 +278,7 @@ TRACES = Judge("machine of traces", _by_machine(TraceMachine), 60)
 MEANINGS = Judge("machine of changed state", _by_machine(MeaningsMachine), 60)
 CHANGED_TYPES = Judge("machine of types", _by_machine(EvolvingMachine), 60)
 CHANGED_TABLES = Judge("machine of a table's columns", _by_machine(ChangingTablesMachine), 60)
+ROLL_FORWARDS = Judge("machine of the roll-forward", _by_machine(RollingForwardMachine), 60)
 LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)
 ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 60)
 LOST_ANSWERS = Judge("machine of lost answers", _by_machine(LostAnswersMachine), 60)

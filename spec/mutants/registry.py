@@ -59,6 +59,7 @@ from spec.mutants import (
     reservations,
     resets,
     rollbacks,
+    rolling_forward,
     savepoints,
     seeing,
     shapes,
@@ -151,6 +152,7 @@ _ROOMS = (
     two_phase_sinks,
     tracing,
     evolving,
+    rolling_forward,
 )
 
 MUTANTS: Final[dict[str, Mutant]] = {

@@ -72,7 +72,8 @@ def slips(module: ModuleType) -> Iterator[Slip]:
         for number, node in enumerate(_nodes(function)):
             for operator, change in _changes(node):
                 before, after = ast.unparse(node), ast.unparse(change(_copy(node)))
-                yield Slip(module.__name__, name, number, operator, getattr(node, "lineno", 0), before, after)
+                if before != after:  # two equal arguments can be swapped
+                    yield Slip(module.__name__, name, number, operator, getattr(node, "lineno", 0), before, after)
 
 
 def planted(module: ModuleType, slip: Slip) -> ast.Module:
