@@ -41,8 +41,8 @@ from spec.machines.planning import PlanMachine
 from spec.machines.reading import ReadersMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
-from spec.machines.spreading import SpreadingMachine
 from spec.machines.rolling_forward import RollingForwardMachine
+from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.tracing import TraceMachine
 from spec.machines.turning import LineMachine
