@@ -27,6 +27,11 @@ class CompactsFirst(DoorJudge):
         if door.setup.config.compact_files_min is None:
             self._due = set()
 
+    @property
+    def applies(self) -> bool:
+        """Return whether the job compacts small files."""
+        return self.door.setup.config.compact_files_min is not None
+
     def told(self, fact: Begun | Fact) -> None:
         """Note the first slice. A tick that stops drops slices, so only one that certainly reads is judged."""
         offered = isinstance(fact, SliceOffered)
@@ -64,6 +69,11 @@ class CompactsAgain(DoorJudge):
         self._reads = False
         """The step that is judged brings rows."""
         self._entries: dict[CheckpointId, CheckpointRecord] = {}
+
+    @property
+    def applies(self) -> bool:
+        """Return whether the job compacts small files."""
+        return self.door.setup.config.compact_files_min is not None
 
     def told(self, fact: Begun | Fact) -> None:
         """Note rows, and what a compaction brought."""

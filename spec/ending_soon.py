@@ -58,6 +58,8 @@ class EndsSoon(DoorJudge):
     def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
         """Note the last checkpoint that the tick may take, and the end of its time. Without a pending one it ends."""
         door, limits = self.door, self.door.setup.limits
+        if limits.checkpoints is None and limits.duration_ms is None:
+            return
         if limits.checkpoints is not None and door.completed >= limits.checkpoints and not door.is_over:
             self._must_end("has all its checkpoints")
             if not (door.pending or door.reserving):

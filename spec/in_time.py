@@ -9,9 +9,8 @@ from typing import Final
 from checkpointing.coordinator.messages import AskHook, ResetHook, RestoreHook
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId
-from checkpointing.messages import AppendRow, CheckTables, Effect, Fact, NotifyAborted, TimeAdvanced
+from checkpointing.messages import AppendRow, CheckTables, Effect, NotifyAborted
 from checkpointing.metadata.record import CheckpointRecord
-from spec.steps import Begun
 from spec.watching import DoorJudge, Watched
 
 _EXPIRED: Final = Reason.CHECKPOINT_EXPIRED
@@ -27,6 +26,11 @@ class HooksInTime(DoorJudge):
         self._restore_ms: dict[str, int] = {}
         self._asked_ms: dict[tuple[str, CheckpointId], int] = {}
         self._given_ms: dict[CheckpointId, int] = {}
+
+    @property
+    def applies(self) -> bool:
+        """Return whether the job has hooks."""
+        return bool(self._limits)
 
     def asked(self, effect: Effect) -> None:
         """Note when the time of a hook is over, and judge an expiry."""
@@ -84,16 +88,6 @@ class Wakes(DoorJudge):
         self._due_ms: dict[object, int] = {}
         """When each hook that was asked is late, and each checkpoint expires."""
         self._committing: set[object] = set()
-
-    def told(self, fact: Begun | Fact) -> None:
-        """Forget a timer that has run out."""
-        if isinstance(fact, TimeAdvanced):
-            self.time_passed()
-
-    def time_passed(self) -> None:
-        """Forget a timer that has run out. One that is set to an earlier time runs out at once."""
-        if self.door.wake_ms is not None and self.door.wake_ms <= self.door.now_ms:
-            self.door.wake_ms = None
 
     def asked(self, effect: Effect) -> None:
         """Note when the time of a hook is over. A checkpoint that is being committed does not expire."""

@@ -106,7 +106,7 @@ class Watched:
     """True if the tick ends as soon as no commit is in doubt. It failed, must stop, or has all its checkpoints."""
     is_over: bool = False
     wake_ms: int | None = None
-    """When the door asked to be woken, the last time that it asked."""
+    """When the door is to be woken. A timer that is set to an earlier time runs out at once."""
 
     @property
     def reads(self) -> bool:
@@ -150,6 +150,8 @@ class Watched:
         match fact:
             case TimeAdvanced():
                 self.now_ms = max(self.now_ms, fact.now_ms)
+                if self.wake_ms is not None and self.wake_ms <= self.now_ms:
+                    self.wake_ms = None
             case SliceOffered(SourceSlice() as offered):
                 self.polls.pop((offered.source, offered.split), None)
                 self.idle_since.pop((offered.source, offered.split), None)
@@ -288,6 +290,11 @@ class DoorJudge:
         self.door = door
         self.found: list[str] = []
 
+    @property
+    def applies(self) -> bool:
+        """Return whether there is anything to judge at this door."""
+        return True
+
     def wrong(self, what: str) -> None:
         """Note what is wrong, and when."""
         self.found.append(f"{what}, at {self.door.now_ms}")
@@ -327,12 +334,11 @@ class Panel:
     def __init__(self, judges: Iterable[DoorJudge]) -> None:
         """Find out what each judge looks at."""
         self.judges = list(judges)
-        self.told = [judge.told for judge in self.judges if type(judge).told is not DoorJudge.told]
-        self.asked = [judge.asked for judge in self.judges if type(judge).asked is not DoorJudge.asked]
-        self.rested = [judge.rested for judge in self.judges if type(judge).rested is not DoorJudge.rested]
-        self.passed = [
-            judge.time_passed for judge in self.judges if type(judge).time_passed is not DoorJudge.time_passed
-        ]
+        busy = [judge for judge in self.judges if judge.applies]
+        self.told = [judge.told for judge in busy if type(judge).told is not DoorJudge.told]
+        self.asked = [judge.asked for judge in busy if type(judge).asked is not DoorJudge.asked]
+        self.rested = [judge.rested for judge in busy if type(judge).rested is not DoorJudge.rested]
+        self.passed = [judge.time_passed for judge in busy if type(judge).time_passed is not DoorJudge.time_passed]
 
 
 def _begun(begun: Begun) -> Watched:
@@ -346,6 +352,8 @@ def _begun(begun: Begun) -> Watched:
 def _follow(door: Watched, judges: Panel, step: Step) -> None:
     if not step.effects and isinstance(step.told, TimeAdvanced) and step.next_id == door.next_id:
         door.now_ms = max(door.now_ms, step.told.now_ms)
+        if door.wake_ms is not None and door.wake_ms <= door.now_ms:
+            door.wake_ms = None
         for pass_time in judges.passed:
             pass_time()
         return

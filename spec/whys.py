@@ -4,8 +4,9 @@ A hook, a suite, a store or a task says what is wrong. Listeners hear the same o
 of the tick that ends with it. A wrong message makes no table wrong, but it sends its reader to the wrong place.
 """
 
+from typing import TYPE_CHECKING, Final
+
 from checkpointing.coordinator.messages import HookFailed, OperatorCoordinatorFailed
-from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import (
     CoordinatorResetFailed,
     Effect,
@@ -24,6 +25,23 @@ from spec.hook_events import coordinator_of
 from spec.steps import Begun
 from spec.watching import DoorJudge, Watched
 
+if TYPE_CHECKING:
+    from checkpointing.identifiers import CheckpointId
+
+_FAILURES: Final = frozenset(
+    {
+        HookFailed,
+        OperatorCoordinatorFailed,
+        JudgementFailed,
+        SuitesJudged,
+        TableCheckFailed,
+        TablesChecked,
+        MicroBatchFailed,
+        HookRestoreFailed,
+        CoordinatorResetFailed,
+    }
+)
+
 
 class Whys(DoorJudge):
     """Judges the messages of checkpoints that fail, and of a tick that fails."""
@@ -35,19 +53,23 @@ class Whys(DoorJudge):
         """The checkpoint that fails with this fact, and what the message says."""
         self._first: str | None = None
         """What the fact said after which the tick cannot go on."""
-        self._asked: set[tuple[str, CheckpointId]] = set()
         self._was_troubled = False
 
     def told(self, fact: Begun | Fact) -> None:
         """Note what failed, and in which words."""
         self._said = None
+        if type(fact) in _FAILURES:
+            self._failed(fact)
+        self._was_troubled = self.door.is_troubled or self.door.is_stopping
+
+    def _failed(self, fact: Begun | Fact) -> None:
         match fact:
-            case HookFailed(hook, checkpoint, message) if (hook, checkpoint) in self._asked:
+            case HookFailed(hook, checkpoint, message) if (hook, checkpoint) in self.door.asked_hooks:
                 self._said = checkpoint, (message,)
             case OperatorCoordinatorFailed(name, checkpoint, message) if (
                 coordinator_of(name),
                 checkpoint,
-            ) in self._asked:
+            ) in self.door.asked_hooks:
                 self._said = checkpoint, (message,)
             case JudgementFailed():
                 self._said = fact.checkpoint, (fact.error,)
@@ -61,7 +83,6 @@ class Whys(DoorJudge):
                 self._first = fact.error if self._first is None else self._first
             case _:
                 pass
-        self._was_troubled = self.door.is_troubled or self.door.is_stopping
 
     def asked(self, effect: Effect) -> None:
         """Judge a message."""
@@ -74,10 +95,6 @@ class Whys(DoorJudge):
                 self._judge("the tick", effect.message, (self._first,))
             case _:
                 pass
-
-    def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
-        """Note who was asked."""
-        self._asked = set(self.door.asked_hooks)
 
     def _judge(self, what: str, message: str, said: tuple[str, ...]) -> None:
         missing = [words for words in said if words not in message]
