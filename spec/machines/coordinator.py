@@ -72,16 +72,23 @@ class CoordinatorMachine(CoordinatorDriver):
         if self.commits:
             self.answer_commit(told.CommitSucceeded)
 
-    @rule(outcomes=st.lists(_OUTCOMES, min_size=2, max_size=4))
+    @rule(outcomes=st.lists(_OUTCOMES, min_size=2, max_size=4), waits_ms=st.sampled_from([0, 0, 400]))
     def commit_one_after_the_other(
-        self, outcomes: list[type[told.CommitSucceeded] | type[told.CommitFailed] | type[flink.CommitUnknown]]
+        self,
+        outcomes: list[type[told.CommitSucceeded] | type[told.CommitFailed] | type[flink.CommitUnknown]],
+        waits_ms: int,
     ) -> None:
-        """Several checkpoints are full, and wait while the first is being committed. Each commit ends in its way."""
+        """Several checkpoints are full, and wait while the first is being committed. Each commit ends in its way.
+
+        The first commit may take longer than a checkpoint may.
+        """
         for _ in outcomes:
             self.trigger(CHECKPOINT, hear=False)
         self._pass_all_barriers()
         while self.messages:
             self.acknowledge(0, 1, JOB)
+        if waits_ms:
+            self.advance(waits_ms)
         for outcome in outcomes:
             if self.commits:
                 self.answer_commit(outcome)

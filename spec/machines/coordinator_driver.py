@@ -296,7 +296,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
         if self.fetching:
             self.answer_id("fetched")
         elif self.questions:
-            self.answer(0, fails=False)
+            self.answer(self.next_id, fails=False)
         elif self.commits:
             self.answer_commit(told.CommitSucceeded)
         elif self.deletions:

@@ -17,6 +17,7 @@ from checkpointing.coordinator.completed import (
     CompletedVertex,
     FinishedState,
 )
+from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import ResetHook, ResetOperatorCoordinator, RestoreHook
 from checkpointing.coordinator.plan import (
     EdgePattern,
@@ -61,6 +62,12 @@ _kinds = st.sampled_from(
     [CHECKPOINT, CHECKPOINT, savepoint(unaligned=False), synchronous_savepoint(unaligned=False, terminate=False)]
 )
 _handed = st.tuples(_kinds, st.sets(st.sampled_from("pqr")), st.booleans())
+_ends = st.tuples(
+    _kinds,
+    st.sampled_from([None, Reason.CHECKPOINT_EXPIRED, Reason.CHECKPOINT_EXPIRED, Reason.TASK_FAILURE, Reason.QUALITY]),
+    st.integers(1, 4),
+)
+"""A checkpoint, and why it failed; None: it succeeded."""
 _times = st.lists(st.tuples(st.sampled_from(["start", "fire", "fire", "stop", "postpone"]), st.integers(0, 60)))
 
 
@@ -145,6 +152,25 @@ class PlanMachine(RuleBasedStateMachine):
                 change.cleaned == tuple(c for c in cleaned if c.discard_on), SUBSUMES, f"{cleaned}, {change.cleaned}"
             )
             expect(sorted(map(str, change.shared)) == unused, SUBSUMES, f"{unused} are unused, {change.shared} go")
+
+    @rule(tolerable=st.sampled_from([None, 0, 1, 2]), ends=st.lists(_ends, max_size=8))
+    def fail(self, tolerable: int | None, ends: Sequence[tuple[CheckpointProperties, Reason | None, int]]) -> None:
+        """Checkpoints fail or succeed. One may fail twice, and late ones fail after a newer one has succeeded."""
+        policy, in_a_row, succeeded = FailurePolicy(tolerable), set[int](), 0
+        for properties, reason, place in ends:
+            if reason is None:
+                policy.succeeded(CheckpointId(place))
+                in_a_row = set() if place > succeeded else in_a_row
+                succeeded = max(succeeded, place)
+                continue
+            told = policy.failed(properties, reason, CheckpointId(place))
+            if reason is Reason.CHECKPOINT_EXPIRED and not properties.is_savepoint and place > succeeded:
+                in_a_row.add(place)
+            too_many = tolerable is not None and len(in_a_row) > tolerable
+            in_a_row = set() if too_many else in_a_row
+            fails = too_many or reason is Reason.QUALITY
+            right = (told is not None) == fails and (told is None or told.reason is reason)
+            expect(right, "failures", f"{ends}, {tolerable} may fail: {told} for {place}")
 
     @rule(periodic=st.booleans(), pause=st.sampled_from([7, 19, 20]), times=_times)
     def schedule(self, pause: int, times: list[tuple[str, int]], *, periodic: bool) -> None:

@@ -182,9 +182,11 @@ class SubtaskMachine(RuleBasedStateMachine):
         self.stage(files)
         if completes is not None:
             self.complete(completes)
-        steps = [lambda: self.take(0, finished), lambda: self.store(0) if unaligned else None]
-        for step in reversed(steps) if stored_first else steps:
-            step()
+        if unaligned and stored_first:
+            self.store(0)
+        self.take(0, finished)
+        if unaligned and not stored_first:
+            self.store(0)
 
     # -------------------------------------------------------------- a checkpoint ends
 

@@ -37,6 +37,8 @@ EXAMPLES_OF_ONE_DOOR: Final = 48
 BOUND_S: Final = 3
 SLOWER: Final = 4
 """A trial may take this many times as long as on the core as it is, and never less than BOUND_S. Then it hangs."""
+AGAIN_S: Final = 1
+"""Hypothesis runs a step again that was stopped because it hangs. It must be stopped again."""
 MEMORY_BYTES_MAX: Final = 4 << 30
 """A trial that needs more memory than this grows without end."""
 SIMULATOR, MACHINE, VECTORS, UNIT_TESTS = "simulator", "machines", "vectors", "unit tests"
@@ -151,7 +153,7 @@ def _bound(seconds: float) -> Iterator[None]:
         raise TimeoutError
 
     signal.signal(signal.SIGVTALRM, hang)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, AGAIN_S)
     try:
         yield
     finally:
