@@ -201,7 +201,6 @@ class CheckpointCoordinator:
             return
         self._books.is_shut_down = True
         self._books.scheduler.stop()
-        self._books.timers_touched = True
         for hook in self._books.hooks:
             self._books.emit(CloseHook(hook))
         self._abort_all(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)

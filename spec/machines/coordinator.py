@@ -84,6 +84,8 @@ class CoordinatorMachine(CoordinatorDriver):
         """
         for _ in outcomes:
             self.trigger(CHECKPOINT, hear=False)
+            if waits_ms:
+                self.advance(1)
         self._pass_all_barriers()
         while self.messages:
             self.acknowledge(0, 1, JOB)
@@ -138,11 +140,13 @@ class CoordinatorMachine(CoordinatorDriver):
             if self.model.now_ms < completed_ms + PAUSE_MS and not self.fetching:
                 self.timer.refused(self.coordinator.wake_at_ms, completed_ms + PAUSE_MS)
 
-    @rule(steps=st.integers(1, 12))
-    def go_well(self, steps: int) -> None:
-        """What was asked is answered well, one question after the other."""
+    @rule(steps=st.integers(1, 12), twice=st.booleans())
+    def go_well(self, steps: int, twice: bool) -> None:  # noqa: FBT001
+        """What was asked is answered well, one question after the other, perhaps twice."""
         for _ in range(steps):
             self._answer_one()
+            if twice and self.answers:
+                self.answer_again(len(self.answers) - 1)
 
     @rule(
         fact=st.sampled_from(

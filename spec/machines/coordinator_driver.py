@@ -37,14 +37,14 @@ class CoordinatorDriver(RuleBasedStateMachine):
     def __init__(self) -> None:
         """Begin with the defaults: `open` draws the settings."""
         super().__init__()
-        self.open(0, 1, 1, None, bystanders=False, keeps=False)
+        self.open(0, 1, 1, None, bystanders=(0, 0), keeps=False)
 
     @initialize(
         tolerable=st.sampled_from([1, 0, 1, 2, None]),
         concurrent=st.sampled_from([2, 1, 3, None]),
         retained=st.integers(1, 3),
         timeout_ms=st.sampled_from([None, 300]),
-        bystanders=st.booleans(),
+        bystanders=st.sampled_from([(0, 0), (2, 2), (2, 0), (0, 2)]),
         keeps=st.sampled_from([False, False, True]),
     )
     def open(
@@ -53,10 +53,10 @@ class CoordinatorDriver(RuleBasedStateMachine):
         concurrent: int | None,
         retained: int,
         timeout_ms: int | None,
-        bystanders: bool,  # noqa: FBT001 - Hypothesis names it
-        keeps: bool,  # noqa: FBT001 - as above
+        bystanders: tuple[int, int],
+        keeps: bool,  # noqa: FBT001 - Hypothesis names it
     ) -> None:
-        """Start a coordinator; `bystanders`: with operator coordinators and hooks; `keeps`: it deletes no old ones."""
+        """Start a coordinator with so many operator coordinators and hooks; `keeps`: it deletes no old checkpoints."""
         self.settings = CoordinatorSettings(
             job=JOB,
             interval_ms=INTERVAL_MS,
@@ -66,8 +66,8 @@ class CoordinatorDriver(RuleBasedStateMachine):
             tolerable_failures=tolerable,
             queue_max=4,
             history_max=6,
-            operator_coordinators=("enumerator", "other enumerator") if bystanders else (),
-            hooks=("hook", "other hook") if bystanders else (),
+            operator_coordinators=("enumerator", "other enumerator")[: bystanders[0]],
+            hooks=("hook", "other hook")[: bystanders[1]],
             discard_on=DISCARD_ALWAYS - {DiscardCause.SUBSUMED} if keeps else DISCARD_ALWAYS,
         )
         self.retained = retained
