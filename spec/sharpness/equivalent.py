@@ -48,6 +48,7 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         " pending.plan.to_commit -> pending.plan.to_acknowledge": ("As above."),
         "checkpointing.coordinator.triggering:Triggering._pending other field: plan.to_acknowledge -> plan.to_commit": (
             "As above."
+        ),
         "checkpointing.coordinator.failure_policy:FailurePolicy.succeeded comparison flipped: checkpoint"
         " > self.last_success -> checkpoint >= self.last_success": ("A checkpoint succeeds once."),
         "checkpointing.coordinator.failure_policy:FailurePolicy._is_past comparison flipped: checkpoint"
@@ -55,6 +56,7 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         "checkpointing.coordinator.plan:_to_trigger filter dropped:  for upstream, pattern in inputs if"
         " pattern is EdgePattern.POINTWISE ->  for upstream, pattern in inputs": (
             "All tasks behind the other edges have finished: the vertex was left out before if one runs."
+        ),
         "checkpointing.coordinator.scheduler:initial_delay_ms off by one: 11400714819323198485 ->"
         " 11400714819323198486": ("Another draw in the same bounds."),
         "checkpointing.coordinator.scheduler:initial_delay_ms off by one: 30 -> 31": ("As above."),
@@ -66,24 +68,31 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         "checkpointing.coordinator.scheduler:initial_delay_ms off by one: 31 -> 32": ("As above."),
         "checkpointing.coordinator.triggering:Triggering.__init__ off by one: 0 -> 1": (
             "Only the order of these numbers counts."
+        ),
         "checkpointing.gate.aligner:Aligner._collect_end and for or: barrier is not None and"
         " self.alignment.complete -> barrier is not None or self.alignment.complete": (
             "A pending checkpoint has a barrier, and `end` has returned if none is pending."
+        ),
         "checkpointing.gate.alignment:Alignment.__init__ off by one: 0 -> 1": (
             "The first alignment sets these numbers before anybody reads them."
+        ),
         "checkpointing.gate.channel:Channel._before comparison flipped: self.newest_barrier < checkpoint"
         " -> self.newest_barrier <= checkpoint": (
             "After its barrier nothing of the channel waits. A newer barrier ends the checkpoint before its channel"
             " state is used."
+        ),
         "checkpointing.gate.channel:Channel._before other field: self.newest_barrier -> self.recording_for": (
             "As above."
+        ),
         "checkpointing.gate.channels:Channels.prioritise and for or: not isinstance(last, Barrier) or"
         " last.checkpoint != checkpoint -> not isinstance(last, Barrier) and last.checkpoint !="
         " checkpoint": ("Only barriers that wait at the end of their channel are announced still."),
         "checkpointing.gate.tracker:BarrierTracker.__init__ off by one: 0 -> 1": (
             "Only differences of this number are told."
+        ),
         "checkpointing.gate.tracker:BarrierTracker.cancel off by one: 0 -> 1": (
             "Nobody reads when a checkpoint began that only a marker has named."
+        ),
         "checkpointing.gate.tracker:BarrierTracker._complete and for or: count.aborted or count.barrier"
         " is None -> count.aborted and count.barrier is None": ("A count without a barrier is always aborted."),
         "checkpointing.task.aborted:AbortedCheckpoints.forget_before comparison flipped: n >= checkpoint"
