@@ -74,8 +74,8 @@ class MeaningsMachine(RuleBasedStateMachine):
             for each in made
         ]
         expect(found == due, MEANINGS, f"{found}, due are {due}: from {was} to {now}, in files {held}")
-        kinds = {each.kind for each in made} | {each.thing for each in made}
-        expect(kinds <= {ChangeKind.STATE_MEANING, "state"}, MEANINGS, kinds)
+        of = {(each.kind, each.thing) for each in made}
+        expect(of <= {(ChangeKind.STATE_MEANING, "state")}, MEANINGS, of)
 
     @rule(was=st.one_of(st.none(), _meanings), now=_meanings, held=_held, then=_renames)
     def record(self, was: list[_Said] | None, now: list[_Said], held: list[str], then: Mapping[str, str]) -> None:

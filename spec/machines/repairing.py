@@ -51,10 +51,12 @@ class RepairMachine(Coordinators):
         """The cuts that no start has rebuilt yet. A later one may, once the logs are repaired."""
         self.visits = 0
 
-    @initialize(retained=st.integers(1, 3))
-    def configure(self, retained: int) -> None:
-        """Draw how many checkpoints are retained."""
+    @initialize(retained=st.integers(1, 3), idle=st.integers(0, 4))
+    def configure(self, retained: int, idle: int) -> None:
+        """Draw how many checkpoints are retained. The first checkpoints may have no rows."""
         self.retained = retained
+        if idle:
+            self.run_a_tick([0] * idle)
 
     # -------------------------------------------------------------- ticks
 
@@ -118,6 +120,14 @@ class RepairMachine(Coordinators):
         if log.version - entries >= log.oldest and self.world.lose(table, entries):
             self.struck.add(table)
             self.was_struck = True
+
+    @rule(rows=st.integers(1, 3), more=st.lists(st.integers(0, 2), min_size=1, max_size=3), table=_tables)
+    def lose_log_entries_twice(self, rows: int, more: list[int], table: TableName) -> None:
+        """A log loses its newest entry, which is published again, and then those that follow."""
+        self.run_a_tick([rows])
+        self.lose_log_entries(table, 1)
+        self.run_a_tick(more)
+        self.lose_log_entries(table, sum(each > 0 for each in more) or 1)
 
     @rule(pick=_pick, many=st.integers(1, 4))
     def lose_cuts(self, pick: int, many: int) -> None:
