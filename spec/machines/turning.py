@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from checkpointing.commit.at_rest import Recipe, Rollback, SavepointAtRest, Stamp, turn_of
+from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.line import restorable
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
@@ -20,6 +21,8 @@ WAY_BACK = "way-back"
 """A rollback drops the checkpoints off its line and nothing else, and it marks the savepoints off its line.
 
 If the entries that could tell whether a savepoint is on the line are gone, the savepoint keeps its mark."""
+CUTS_STAY = "cuts-stay"
+"""A recorded cut stays while its entry exists, and while an entry that is read or published from it does."""
 
 _pick = st.integers(0, 20)
 
@@ -38,9 +41,11 @@ class LineMachine(RuleBasedStateMachine):
         """The newest entry with a cut. A rollback's entry is one too."""
         self.untold: set[CheckpointId] = set()
         """Savepoints whose mark may be wrong, because the entries that could tell it are gone."""
+        self.cuts: set[CheckpointId] = set()
+        """The recorded cuts that nobody has dropped."""
         self.claims = 0
         self.last_id = 0
-        self.complete(pinned=False)
+        self.complete(pinned=False, records=True)
 
     @initialize(retained=st.integers(1, 4))
     def configure(self, retained: int) -> None:
@@ -49,10 +54,14 @@ class LineMachine(RuleBasedStateMachine):
 
     # -------------------------------------------------------------- what is committed
 
-    @rule(pinned=st.booleans())
-    def complete(self, pinned: bool) -> None:  # noqa: FBT001
-        """Complete a checkpoint, or the savepoint of a stop (`pinned`). Old checkpoints go."""
+    @rule(pinned=st.booleans(), records=st.booleans())
+    def complete(self, pinned: bool, records: bool) -> None:  # noqa: FBT001
+        """Complete a checkpoint, or the savepoint of a stop (`pinned`). Old checkpoints go.
+
+        A tick that dies now does not record its cut (`records`). The next one that goes on from it does.
+        """
         self._complete(self._next_id(), pinned=pinned)
+        self.cuts |= {self.end} if records else set()
 
     @rule()
     def complete_after_a_later_savepoint(self) -> None:
@@ -82,6 +91,7 @@ class LineMachine(RuleBasedStateMachine):
         told_from = self._told_from(target)
         before = dict(self.there)
         self.end = self._at_rest(Rollback(target, ())).checkpoint
+        self.cuts.add(self.end)
         self._judge(before, line, told_from)
 
     @precondition(lambda self: any(row.pinned for row in self.there.values()))
@@ -100,6 +110,15 @@ class LineMachine(RuleBasedStateMachine):
         newest = newest_checkpoint(tuple(self.there.values()))
         begins = newest.checkpoint if newest is not None else None
         expect(begins == self.end, WAY_BACK, f"a tick begins from {begins}, and the line ends in {self.end}")
+
+    @invariant()
+    def cuts_stay(self) -> None:
+        """A clean-up drops the cuts that nothing needs any more."""
+        unread = {each for each, row in self.there.items() if not row.commits or each not in self.cuts}
+        due = self.cuts & (self.there.keys() | {self.built_on[each] for each in unread})
+        kept = readable_cuts(self.there.values(), self.cuts)
+        expect(kept == due, CUTS_STAY, f"of the cuts {sorted(self.cuts)}, {sorted(kept)} stay, due are {sorted(due)}")
+        self.cuts = due
 
     def _judge(
         self, before: Mapping[CheckpointId, CheckpointRecord], line: set[CheckpointId], told_from: CheckpointId
@@ -144,6 +163,7 @@ class LineMachine(RuleBasedStateMachine):
         return CheckpointId(self.last_id)
 
     def _complete(self, checkpoint: CheckpointId, *, pinned: bool) -> None:
+        self.cuts |= {self.end} - {NO_CHECKPOINT}
         self._put(self._entry(RowKind.CHECKPOINT, checkpoint, pinned=pinned))
         self.end = checkpoint
         own = [each for each, row in sorted(self.there.items()) if not row.pinned]

@@ -7,7 +7,7 @@ from checkpointing.commit import cleanup
 from checkpointing.commit.cleanup import CleanupDecision, CleanupFacts, ListedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
-from spec.mutants.judges import CLEAN_UPS, DRAWN
+from spec.mutants.judges import CLEAN_UPS, LINES
 from spec.mutants.planting import Patch, mutant
 from spec.world import World
 
@@ -32,7 +32,7 @@ def the_cut_goes_from_which_an_entry_is_rolled_forward(patch: Patch) -> None:
     patch.function(cleanup, "readable_cuts", readable_cuts)
 
 
-@mutant("cuts-stay", DRAWN)
+@mutant("cuts-stay", LINES)
 def the_cut_goes_on_which_an_abandoned_entry_without_a_cut_rests(patch: Patch) -> None:
     def needed_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
         records = [row for row in rows if isinstance(row, CheckpointRecord)]

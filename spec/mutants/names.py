@@ -83,7 +83,7 @@ def a_table_keeps_the_columns_that_its_name_had_before(patch: Patch) -> None:
     _forgetting(patch, columns=())
 
 
-@mutant("cut-is-exact", RELEASES)
+@mutant("doors-hold", RELEASES)
 def the_ranges_of_a_renamed_table_stay_under_the_old_name(patch: Patch) -> None:
     real = renaming.under_new_names
 
