@@ -41,7 +41,7 @@ from spec.machines.judging import expect
 ANSWERED = "subtask-answers"
 """A subtask answers each fact as the table of its door says."""
 REFUSED = "subtask-refuses"
-"""A subtask refuses what breaks a rule, and is unchanged."""
+"""A subtask refuses what breaks a rule, and nothing else. It is unchanged then."""
 STAGED = "staged-until-complete"
 """A staged file is in each snapshot from the next barrier on, until one of these checkpoints is complete."""
 
@@ -270,8 +270,12 @@ class SubtaskMachine(RuleBasedStateMachine):
         return [] if asked is None else [CancelSnapshot(checkpoint)]
 
     def _answered(self, fact: SubtaskFact, *due: SubtaskEffect) -> None:
-        answer = self.door.step(fact)
-        expect(answer == due, ANSWERED, f"{fact}: {answer}, due is {due}")
+        try:
+            answer = self.door.step(fact)
+        except RefusedFactError as error:
+            expect(holds=False, invariant=REFUSED, what=f"{fact}, which breaks no rule: {error}")
+        else:
+            expect(answer == due, ANSWERED, f"{fact}: {answer}, due is {due}")
 
     def _refused(self, fact: SubtaskFact) -> None:
         try:
