@@ -1,10 +1,10 @@
-"""Remembers times, sizes and outcome of each checkpoint (E6; Flink: `DefaultCheckpointStatsTracker`)."""
+"""Remembers times, measurements and outcome of each checkpoint (E6; Flink: `DefaultCheckpointStatsTracker`)."""
 
 from dataclasses import dataclass, field
 from enum import Enum
 
 from checkpointing.coordinator.properties import CheckpointProperties
-from checkpointing.coordinator.task import NO_METRICS, SnapshotMetrics, Task
+from checkpointing.coordinator.task import SnapshotMetrics, Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 
@@ -19,7 +19,7 @@ class CheckpointStatus(Enum):
 
 @dataclass(slots=True)
 class CheckpointStatistics:
-    """The life of one checkpoint. Times are in ms as the coordinator saw them, `state_size` is in bytes."""
+    """The life of one checkpoint. Times are in ms as the coordinator saw them."""
 
     id: CheckpointId
     properties: CheckpointProperties
@@ -27,15 +27,9 @@ class CheckpointStatistics:
     status: CheckpointStatus = CheckpointStatus.IN_PROGRESS
     acknowledged_subtasks: int = 0
     """How many subtasks have acknowledged. Finished tasks count from the start (B4)."""
-    state_size: int = 0
     ended_ms: int | None = None
     failure: CheckpointFailureReason | None = None
     tasks: dict[Task, SnapshotMetrics] = field(default_factory=dict)
-
-    def measured(self, task: Task, metrics: SnapshotMetrics) -> None:
-        """Replace a task's measurements. Late ones change neither the status nor the count."""
-        self.state_size += (metrics.state_bytes or 0) - (self.tasks.get(task, NO_METRICS).state_bytes or 0)
-        self.tasks[task] = metrics
 
 
 @dataclass(slots=True)
@@ -101,13 +95,13 @@ class StatisticsTracker:
         known = self.of(checkpoint)
         if known is not None:
             known.acknowledged_subtasks += 1
-            known.measured(task, metrics)
+            known.tasks[task] = metrics
 
     def measured(self, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics) -> None:
-        """Note measurements that came alone, or too late to count."""
+        """Note measurements that came alone, or too late to count. They replace none."""
         known = self.of(checkpoint)
         if known is not None and task not in known.tasks:
-            known.measured(task, metrics)
+            known.tasks[task] = metrics
 
     def completed(self, checkpoint: CheckpointId, properties: CheckpointProperties, now_ms: int) -> None:
         """Note that a pending checkpoint is stored."""

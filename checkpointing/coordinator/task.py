@@ -51,20 +51,10 @@ class SnapshotMetrics:
     None means that nobody measured it. No decision depends on them.
     """
 
-    state_bytes: int | None = None
-    """Bytes of all state files that the snapshot refers to."""
     checkpointed_bytes: int | None = None
     """Bytes of the state files that were written since the last barrier."""
-    start_delay_ms: int | None = None
-    """From the checkpoint's trigger to its first barrier at the gate."""
-    alignment_ms: int | None = None
-    """From the first barrier at the gate to the last."""
-    bytes_processed: int | None = None
-    """Bytes that the gate let through between the two barriers."""
     sync_ms: int | None = None
     """How long the subtask's tasks wrote files, and so took in no row, since the last barrier."""
-    async_ms: int | None = None
-    """From the snapshot to its acknowledgement. In this time suites are judged and channel state is gathered."""
     task_ms: int | None = None
     """How long the subtask's tasks ran since the last barrier."""
     rows_in: int | None = None

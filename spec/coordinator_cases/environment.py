@@ -14,7 +14,7 @@ from checkpointing.coordinator.properties import (
     synchronous_savepoint,
 )
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.task import SnapshotMetrics, TaskState
+from checkpointing.coordinator.task import TaskState
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 from spec.coordinator_cases.given import (
@@ -153,7 +153,7 @@ class CoordinatorUnit(ObservedCoordinator):
     def _do_ack(self, step: Step) -> None:
         job = JOB if step.options.get("job", JOB) == JOB else "another job"
         named = {_METRICS.get(name, name): value for name, value in step.options.get("metrics", {}).items()}
-        metrics = SnapshotMetrics(**named)
+        metrics = flink.FlinkMetrics(**named)
         task, checkpoint = step.args[:2]
         self.tell(told.TaskAcknowledged(job, task, checkpoint, state_of(step.argument(2)), metrics))
 

@@ -1,8 +1,10 @@
 """The statistics tracker's content in the form in which cases write it."""
 
 from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.coordinator.task import SnapshotMetrics
 from checkpointing.identifiers import CheckpointId
 from spec.coordinator_cases.unit import Value
+from spec.flink.messages import FlinkMetrics
 
 
 def counters(tracker: StatisticsTracker) -> Value:
@@ -22,20 +24,25 @@ def statistics_of(tracker: StatisticsTracker, checkpoint: int) -> Value:
     known = tracker.of(CheckpointId(checkpoint))
     if known is None:
         return None
+    measured = {task: _by_flink(metrics) for task, metrics in known.tasks.items()}
     tasks = {
         str(task): {
             "alignment_ms": metrics.alignment_ms,
             "async_ms": metrics.async_ms,
             "start_delay_ms": metrics.start_delay_ms,
         }
-        for task, metrics in known.tasks.items()
+        for task, metrics in measured.items()
     }
     return {
         "status": known.status.value,
         "acked_subtasks": known.acknowledged_subtasks,
-        "state_size": known.state_size,
+        "state_size": sum(metrics.state_bytes or 0 for metrics in measured.values()),
         "tasks": tasks,
     }
+
+
+def _by_flink(metrics: SnapshotMetrics) -> FlinkMetrics:
+    return metrics if isinstance(metrics, FlinkMetrics) else FlinkMetrics()
 
 
 def history(tracker: StatisticsTracker) -> Value:

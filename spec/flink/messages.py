@@ -109,6 +109,17 @@ class RestoreRequested:
     mode: RestoreMode = RestoreMode.NO_CLAIM
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlinkMetrics(SnapshotMetrics):
+    """What Flink's tasks measure in addition. In Tidemark a vertex measures this (`VertexStatistics`)."""
+
+    state_bytes: int | None = None
+    """Bytes of all state files that the snapshot refers to."""
+    start_delay_ms: int | None = None
+    alignment_ms: int | None = None
+    async_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class TaskMeasured:
     """A task reports its measurements in a message of their own, which may arrive after the checkpoint failed (E6)."""

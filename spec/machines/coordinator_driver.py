@@ -199,9 +199,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
         place = pick % len(self.messages)
         message = self.messages[place] if job != JOB else self.messages.pop(place)
         for _ in range(times):
-            self._tell(
-                replace(message, job=job, metrics=SnapshotMetrics(state_bytes=pick, sync_ms=pick, async_ms=pick))
-            )
+            self._tell(replace(message, job=job, metrics=SnapshotMetrics(checkpointed_bytes=pick, sync_ms=pick)))
 
     @rule(pick=_pick)
     def acknowledge_as_stranger(self, pick: int) -> None:
@@ -219,7 +217,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
             told.TaskDeclined("other", task, checkpoint, reason),
             flink.TaskFailed(task),
             flink.TriggerFailed(task, checkpoint),
-            flink.TaskMeasured(JOB, task, checkpoint, SnapshotMetrics(state_bytes=pick)),
+            flink.TaskMeasured(JOB, task, checkpoint, SnapshotMetrics(checkpointed_bytes=pick)),
             flink.CheckpointTimeoutFired(checkpoint),
             flink.AbortRequested(Reason.JOB_FAILOVER_REGION),
         )

@@ -129,7 +129,6 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a completion passes over slices in flight": 11,
     "a completion knows one slice in flight of a split": 37,
     "a completion knows slices of the first channel only": 37,
-    "a task that is measured twice counts twice": 17,
     "a lease of forty hours counts for forty": 4,
     "a renamed vertex leaves its state behind": 3,
     "a renamed source begins from the start": 3,

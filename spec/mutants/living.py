@@ -183,7 +183,7 @@ def a_snapshot_that_took_long_is_not_taken_in(patch: Patch) -> None:
     real = Completion.acknowledge
 
     def acknowledge(self: Completion, fact: TaskAcknowledged) -> None:
-        if (fact.metrics.state_bytes or 0) <= 10:  # noqa: PLR2004 - what is long here
+        if (fact.metrics.checkpointed_bytes or 0) <= 10:  # noqa: PLR2004 - what is long here
             real(self, fact)
 
     patch.put(Completion, "acknowledge", acknowledge)

@@ -8,7 +8,7 @@ from checkpointing.channel_items import Segment
 from checkpointing.commit.draft import Draft
 from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.coordinator.properties import CheckpointProperties
-from checkpointing.coordinator.statistics import CheckpointStatistics, StatisticsTracker
+from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import SnapshotMetrics, Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate.messages import TriggerCheckpoint
@@ -144,12 +144,13 @@ def a_percentile_is_taken_of_the_numbers_as_they_came(patch: Patch) -> None:
 
 
 @mutant("statistics-add-up", COORDINATOR)
-def a_task_that_is_measured_twice_counts_twice(patch: Patch) -> None:
-    def measured(self: CheckpointStatistics, task: Task, metrics: SnapshotMetrics) -> None:
-        self.state_size += metrics.state_bytes or 0
-        self.tasks[task] = metrics
+def what_a_task_says_late_replaces_its_measurements(patch: Patch) -> None:
+    def measured(self: StatisticsTracker, checkpoint: CheckpointId, task: Task, metrics: SnapshotMetrics) -> None:
+        known = self.of(checkpoint)
+        if known is not None:
+            known.tasks[task] = metrics
 
-    patch.put(CheckpointStatistics, "measured", measured)
+    patch.put(StatisticsTracker, "measured", measured)
 
 
 # ------------------------------------------------------------------ epochs

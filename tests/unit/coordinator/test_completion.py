@@ -337,9 +337,9 @@ def test_metrics_may_come_by_themselves(drive):
     driven = drive()
     driven.trigger()
     driven.decline(1)
-    driven.tell(TaskMeasured("job", "sink", 1, SnapshotMetrics(state_bytes=9)))
+    driven.tell(TaskMeasured("job", "sink", 1, SnapshotMetrics(checkpointed_bytes=9)))
     known = driven.door.statistics.of(1)
-    assert (9, 0, "FAILED") == (known.state_size, known.acknowledged_subtasks, known.status.value)
+    assert (9, 0, "FAILED") == (known.tasks["sink"].checkpointed_bytes, known.acknowledged_subtasks, known.status.value)
 
 
 @pytest.mark.parametrize(

@@ -178,13 +178,13 @@ def test_statistics_remember_the_last_and_count_all():
     )
 
 
-def test_metrics_that_come_twice_count_once():
-    """A late message repeats the acknowledgement's numbers, and they are not added again (E6)."""
+def test_metrics_that_come_late_replace_none():
+    """The numbers of a task's acknowledgement stay, whatever a late message says (E6)."""
     tracker = StatisticsTracker(2)
     tracker.began(1, CHECKPOINT, 0, finished=0)
-    tracker.acknowledged(1, "a", SnapshotMetrics(state_bytes=7))
-    tracker.measured(1, "a", SnapshotMetrics(state_bytes=7))
-    assert (7, 1) == (tracker.of(1).state_size, tracker.of(1).acknowledged_subtasks)
+    tracker.acknowledged(1, "a", SnapshotMetrics(checkpointed_bytes=7))
+    tracker.measured(1, "a", SnapshotMetrics(checkpointed_bytes=8))
+    assert (7, 1) == (tracker.of(1).tasks["a"].checkpointed_bytes, tracker.of(1).acknowledged_subtasks)
 
 
 def test_settings_follow_the_configuration():
