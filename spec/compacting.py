@@ -12,9 +12,10 @@ from spec.world import World
 
 
 def compacted(world: World, effect: CompactFiles, generation: Generation) -> FilesCompacted:
-    """Write the files that the core chooses into larger ones. Only files of the same columns lie in one.
+    """Write the small files that the core chooses into larger ones. A larger file has only files with the same columns.
 
-    Of a table with several groups of small files, one is written now, as if the next one were too much for one request.
+    If a table has several groups of small files, only the first group is written now. The answer names the table in
+    `more`, as if the next group were too much for one request.
     """
     found: list[Compacted] = []
     more: list[TableName] = []

@@ -1,8 +1,9 @@
-"""Judges when a tick begins to compact: with its first slice, for every append table that its entries have published.
+"""Judges when a tick asks to compact small files: at its first slice, and again when enough files have come.
 
-Nobody knows at a tick's beginning how many small files its tables have. So all are due, unless the pipeline has renamed
-a table and no entry has published it under its new name yet. Later, a table is due again when its checkpoints have
-brought as many files as the setting says, or when more of them remain than one compaction takes.
+When a tick begins, it does not know how many small files its tables have. So all append tables are due at the first
+slice. A table that the pipeline has renamed is not due until an entry has published it under its new name. Later, a
+table is due again when checkpoints have added as many files as the setting says, or when the last compaction left small
+files behind.
 """
 
 from checkpointing.graph import TableMode
@@ -53,7 +54,7 @@ class CompactsFirst(DoorJudge):
 
 
 class CompactsAgain(DoorJudge):
-    """Judges every request of a door to compact files: which tables, and one request at a time."""
+    """Judges every request of a door to compact files. It must name the due tables, and only one may run at a time."""
 
     def __init__(self, door: Watched) -> None:
         """Begin with all tables due, except renamed ones."""
@@ -61,13 +62,13 @@ class CompactsAgain(DoorJudge):
         self._min = door.setup.config.compact_files_min
         tables = [table.name for table in door.setup.graph.tables() if table.mode is TableMode.APPEND]
         self._added = {name: 0 if name in door.setup.renamed else self._min or 0 for name in tables}
-        """How many files each table got since it was compacted."""
+        """How many files each table got since the last request to compact it."""
         self._runs = False
         """A compaction is under way."""
         self._waits = False
-        """What it brought waits for its checkpoint."""
+        """The last compaction wrote files. The door may wait until a checkpoint has them before it asks again."""
         self._reads = False
-        """The step that is judged brings rows."""
+        """The judged step offers rows to a door that goes on reading."""
         self._entries: dict[CheckpointId, CheckpointRecord] = {}
 
     @property
@@ -76,7 +77,7 @@ class CompactsAgain(DoorJudge):
         return self.door.setup.config.compact_files_min is not None
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note rows, and what a compaction brought."""
+        """Note whether rows are offered, and what a compaction wrote or left."""
         self._reads = isinstance(fact, SliceOffered) and self.door.reads
         if isinstance(fact, FilesCompacted):
             self._runs, self._waits = False, bool(fact.found)
@@ -101,7 +102,7 @@ class CompactsAgain(DoorJudge):
                 self._entries[record.checkpoint] = record
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
-        """Judge a step that brings rows, and asks for nothing."""
+        """Judge a step that offers rows and asks for no compaction."""
         if self._reads and not (self._runs or self._waits) and self._min is not None and self._due():
             self.wrong(f"nothing is compacted, due are {sorted(self._due())}")
         self._reads = False

@@ -1,10 +1,10 @@
-"""The end of a tick comes soon: a tick that must stop, cannot go on, or has all its checkpoints, begins nothing more.
+"""Judges that a tick ends soon if it must stop, cannot go on, or has all its checkpoints.
 
-It reads no more and begins no checkpoint. It only waits until no entry is in doubt. A checkpoint that began meanwhile
-would be in doubt next, so the end could stay away for long. Flink stops periodic triggering when a job fails
+It must read no more and begin no checkpoint. It only waits until no entry is in doubt. If it began another checkpoint,
+that one would be in doubt next, and the tick could go on for long. Flink stops periodic triggering when a job fails
 (CheckpointCoordinatorDeActivator).
 
-Less is said of a tick that reads another job's cuts: its splits may be on their way to a cut (A10).
+A tick that reads another job's cuts may still ask its splits, because they may be on their way to a cut (A10).
 """
 
 from checkpointing.identifiers import CheckpointId
@@ -34,11 +34,11 @@ class EndsSoon(DoorJudge):
         super().__init__(door)
         self._why = ""
         self._is_late = False
-        """The tick's time was over when it last came to rest."""
+        """When the tick last came to rest, its time was over and no user's request was open."""
         self._holds: set[str] = set()
         """The nonces of cuts that are held for approval."""
         self._is_held = False
-        """Such a cut is in."""
+        """The entry of a held cut has been appended."""
         self._begun_before = CheckpointId(0)
         """The checkpoints below it had an id when the tick had to end. One more may have waited for a block of ids."""
 
@@ -56,7 +56,10 @@ class EndsSoon(DoorJudge):
             self._begun_before = CheckpointId(self.door.next_id + waits_for_id)
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
-        """Note the last checkpoint that the tick may take, and the end of its time. Without a pending one it ends."""
+        """Note whether the tick has all its checkpoints, and whether its time is over.
+
+        If it has all its checkpoints, it must end, unless one is pending or it is reserving ids.
+        """
         door, limits = self.door, self.door.setup.limits
         if limits.checkpoints is None and limits.duration_ms is None:
             return
@@ -68,7 +71,10 @@ class EndsSoon(DoorJudge):
         self._is_late = late_ms is not None and door.now_ms >= late_ms and not door.requests
 
     def asked(self, effect: Effect) -> None:
-        """Judge what is read, and which checkpoints are committed. Without an interval, all of them were asked for."""
+        """Judge which splits are asked, and which checkpoints commit.
+
+        Without an interval, every checkpoint was requested.
+        """
         match effect:
             case AppendRow(CheckpointRecord(kind=RowKind.HELD) as record):
                 self._holds.add(record.nonce)

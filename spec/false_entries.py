@@ -1,6 +1,6 @@
 """Changes an entry where its fields must agree, and says whether Tidemark may have written what results (H1).
 
-Most changes lead to a false entry. Each that leads to a true one lies next to a false one.
+Most changes make the entry false. Each change that leaves it true is close to one that makes it false.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,9 +18,9 @@ class Told(NamedTuple):
     envelope: Fields
     is_true: bool
     newer: bool = False
-    """True if another version has written it. Its writer says which one to install."""
+    """True if a newer version wrote the entry. Its `writer` names the version that a user must install."""
     stored: bool = False
-    """True if it is read where manifests may hold its files."""
+    """True if the entry is read in its stored form, in which manifests may hold its files."""
 
 
 Change = Callable[[Fields], None]
@@ -47,7 +47,7 @@ def _told(what: str, change: Change, *, is_true: bool) -> Told:
 
 
 def _without(entry: Fields) -> Iterator[Told]:
-    """Leave out each field of the envelope, and those of the entry that every format has. Add one that none has."""
+    """Leave out each field of the envelope, or one that every format has. Or add a field that no format has."""
     may_lack = {"format", "kind", "pinned", "abandoned", "columns", "renames", "hooks", "outside", "manifests"}
     row = entry["row"]
     for name in entry:
@@ -70,7 +70,7 @@ def _without(entry: Fields) -> Iterator[Told]:
 
 
 def _kinds() -> Iterator[Told]:
-    """Call an entry another kind, inside and outside or on one side only."""
+    """Change the kind in the envelope, in the entry, or in both."""
     cuts = ("checkpoint", "savepoint", "rollback", "reset", "held")
     for kind in cuts:
         entry = full_entry()
@@ -84,7 +84,7 @@ def _kinds() -> Iterator[Told]:
 
 
 def _of_others() -> Iterator[Told]:
-    """Say a format or a kind that this version does not have."""
+    """Give an entry a format or a kind that this version does not know."""
     for number in (7, 8):
         yield Told(f"format {number}", full_entry() | {"format": number}, is_true=False, newer=True)
     for kind in ("barrier", ""):
@@ -170,7 +170,7 @@ def _false() -> dict[str, Change]:
 
 
 def _true() -> dict[str, Change]:
-    """Return changes that lie next to those that lead to a false entry."""
+    """Return changes that leave the entry true. Each is close to a change that makes it false."""
     return {
         "no splits": lambda row: row["vertices"][0].update(splits=[]),
         "no measurements": lambda row: _measured(row).update(task_ms=[], rows_in=[]),

@@ -1,6 +1,6 @@
-"""Says of each field of an entry which values Tidemark may have written, and which not (H1).
+"""Lists for each field of an entry which values Tidemark may have written, and which it cannot have written (H1).
 
-Written from the documentation of the entries. It shares no code with the checks of the product.
+The values come from the documentation of the entries. This module shares no code with the checks of the product.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 from spec.full_entry import KEY_GROUPS, OWN, Fields, staged
 
 _EXACT: Final = 2**53
-"""From here on, not every reader of JSON takes a whole number exactly."""
+"""From here on, some JSON readers round whole numbers."""
 _YEAR_10000_MS: Final = 253_402_300_800_000
 
 
 class Values(NamedTuple):
-    """Values at the edge of what a field may have: the last that are true, and the first that are not."""
+    """The last values that a field may have, and the first values that it may not have."""
 
     true: tuple[Any, ...]
     false: tuple[Any, ...]
@@ -164,7 +164,10 @@ def _values(owner: Any, pattern: str) -> Values | None:  # noqa: ANN401 - any JS
 
 
 def _paths(path: str, pattern: str) -> Values:
-    """Return where the file may lie: in a folder of a table, of an operator's state, or of a channel."""
+    """Return true and false paths for a file.
+
+    Its folder belongs to a table, to an operator's state, or to a channel.
+    """
     inside = path.index("/_data/") if "/_data/" in path else path.index("/", path.index("/") + 1)
     folder = path[:inside]
     true, unstaged, false = _true_paths(folder), _unstaged_paths(folder), _false_paths(folder)
@@ -178,7 +181,7 @@ def _paths(path: str, pattern: str) -> Values:
 
 
 def _false_paths(folder: str) -> tuple[str, ...]:
-    """Return paths that no file of this folder has, whatever list names it."""
+    """Return paths that no file of this folder can have. This holds for every list of files."""
     name = f"totals-7-{9:032x}.parquet"
     return (
         f"../{folder}/_data/3/{name}",

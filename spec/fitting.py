@@ -1,6 +1,6 @@
-"""A cut, the pipeline that wrote it, and changed pipelines: which of them the cut fits, and why not the others.
+"""Builds a cut, the pipeline that wrote it, and changed pipelines. Says which of them the cut fits, and why or why not.
 
-The cases are written from what the guides say of changed pipelines (G2, D3). They share no code with the checks.
+The cases follow the guides about changed pipelines (G2, D3). They share no code with the product's checks.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,19 +36,19 @@ _SUM: Final = ColumnMeaning(column="sum", function="sum")
 
 
 class Case(NamedTuple):
-    """A graph, and whether the cut fits it. If not, the refusal says `why`."""
+    """A cut, a graph, and whether the cut fits the graph. If it does not fit, the refusal must hold the text `why`."""
 
     what: str
     graph: JobGraph
     record: CheckpointRecord
     why: str = ""
-    """Why the cut does not fit. Empty: it fits."""
+    """Why the cut does not fit. The text is empty if it fits."""
     why_allowed: str | None = None
-    """The same with `allow_non_restored_state`. None: the same."""
+    """The reason with `allow_non_restored_state`. None means that the reason is `why` again."""
     max_parallelism: int = KEY_GROUPS
 
     def reason(self, *, allowed: bool) -> str:
-        """Return why the cut does not fit, or nothing."""
+        """Return why the cut does not fit, or an empty text if it fits."""
         return self.why_allowed if allowed and self.why_allowed is not None else self.why
 
 
@@ -141,7 +141,7 @@ def cut() -> CheckpointRecord:
 
 
 def cases() -> Iterator[Case]:
-    """Yield the pipelines of today, each with the cut."""
+    """Yield the pipelines that a tick may restore the cut into, each with the cut."""
     graph, record = pipeline(), cut()
     yield Case("the same pipeline", graph, record)
     yield Case("other key groups", graph, record, f"max_parallelism {KEY_GROUPS}", max_parallelism=4)
@@ -210,7 +210,7 @@ def _sources(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
 
 
 def _changes(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
-    """Let a vertex that takes changes begin alone, or with a column more."""
+    """Rename a vertex that takes changes, or the vertex whose changes it takes. Or add or rename a column."""
     alone = _renamed(graph, _SUMS, "other")
     yield Case("another vertex takes the changes", alone, record, "state of 'sums'", "'totals' and none of 'other'")
     another = _with(_renamed(graph, _TOTALS, "products"), _SUMS, changes_of=(VertexId("products"),))
@@ -225,7 +225,7 @@ def _changes(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
 
 
 def _layouts(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
-    """Lay a table out otherwise. The files are staged, added or held."""
+    """Partition a table by other columns, while its files are staged, added or held."""
     for by in ((), ("hour",), ("day", "hour")):
         other = _one_table(graph, _ROWS, partitioned_by=by)
         yield Case(f"partition_by={by}", other, record, "laid out by day")
@@ -238,7 +238,7 @@ def _layouts(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
 
 
 def _modes(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
-    """Declare a table otherwise."""
+    """Declare a table with another mode or with other keys."""
     for vertex, mode, keys, then in (
         (_ROWS, TableMode.OVERWRITE, ("at",), "as an append table, and"),
         (_NEWEST, TableMode.APPEND, (), "as an overwrite table by version at"),
@@ -279,7 +279,7 @@ def _tables(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
 
 
 def _old(graph: JobGraph, record: CheckpointRecord) -> Iterator[Case]:
-    """Let the entry be one that lists no columns, or name tables without files."""
+    """Use an older entry, which lists no columns, or an entry that names tables without files."""
     older = record.model_copy(update={"columns": ()})
     empty = RangeFiles(TableName("gold/old"), ())
     yield Case("an old entry", graph, older)
@@ -308,7 +308,7 @@ def _less(graph: JobGraph, name: VertexId) -> JobGraph:
 
 
 def _renamed(graph: JobGraph, name: VertexId, now: str) -> JobGraph:
-    """Give a vertex another id, without saying so. Those that take its changes follow."""
+    """Give a vertex another id without declaring the rename. Vertices that take its changes name the new id."""
     other = VertexId(now)
 
     def named(each: VertexId) -> VertexId:

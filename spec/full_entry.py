@@ -1,7 +1,7 @@
-"""An entry that has every field that an entry may have, as the text of the present format says it.
+"""Builds entries of the present format. The entry of a checkpoint has every field that an entry may have.
 
-The machine of entries changes it, one field at a time. No code of the product makes it, so a field that the product
-forgets is still in it.
+The machine of entries changes one field of it at a time. The entry is written by hand, so it still has a field that the
+product has forgotten.
 """
 
 from typing import Any, Final

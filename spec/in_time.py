@@ -1,7 +1,7 @@
-"""Judges time limits: a hook that is late fails its checkpoint, or the restore, at once and not before (A8).
+"""Judges time limits. A late hook must fail its checkpoint, or the restore, at its limit and not before (A8).
 
-It also judges that the door asks to be woken in time for what it must notice: late hooks, and checkpoints that expire.
-Otherwise it would notice them only with the next fact.
+The door must also ask to be woken when a hook becomes late and when a checkpoint expires. Otherwise it would notice
+either only with the next fact.
 """
 
 from typing import Final
@@ -86,7 +86,7 @@ class Wakes(DoorJudge):
         super().__init__(door)
         self._limits: dict[str, int] = {hook.name: hook.timeout_ms for hook in door.setup.graph.hooks}
         self._due_ms: dict[object, int] = {}
-        """When each hook that was asked is late, and each checkpoint expires."""
+        """When each asked hook becomes late, and when each checkpoint expires."""
         self._committing: set[object] = set()
 
     def asked(self, effect: Effect) -> None:
@@ -112,7 +112,7 @@ class Wakes(DoorJudge):
             return
         awaited = {*door.restoring, *door.asked_hooks, *door.pending}
         self._due_ms = {what: due_ms for what, due_ms in self._due_ms.items() if what in awaited - self._committing}
-        # behind the commit of another one, a checkpoint may have all that it waits for
+        # a checkpoint that waits for another one's commit may have all its answers already
         stands_behind = door.pending if door.reserving or not self._committing.isdisjoint(door.pending) else ()
         first = min((due_ms for what, due_ms in self._due_ms.items() if what not in stands_behind), default=None)
         if first is not None and first > door.now_ms and (door.wake_ms is None or door.wake_ms > first):

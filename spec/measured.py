@@ -56,7 +56,7 @@ class Measured(DoorJudge):
         self._known_ms: dict[VertexId, set[int]] = {}
         """When micro-batches of each vertex ended."""
         self._judged_ms: dict[tuple[VertexId, CheckpointId], int] = {}
-        """When suites had judged the rows of a vertex."""
+        """When the suites had judged the rows of a vertex for a checkpoint."""
         self._passed: dict[VertexId, int] = {}
         """The last micro-batch of each vertex before the barrier of the newest entry."""
         self._sent: Counter[Split] = Counter()
@@ -143,8 +143,9 @@ class Measured(DoorJudge):
     def _judge_moments(self, where: str, checkpoint: CheckpointId, vertex: VertexStatistics) -> None:
         """Judge when a vertex took its snapshot and acknowledged it.
 
-        It takes it when the barrier passes its gate, or at the end of the micro-batch that it runs then. It
-        acknowledges when its suites have judged, and when all rows are known that an unaligned barrier overtook.
+        A vertex takes its snapshot when the barrier passes its gate. If it runs a micro-batch then, it takes it when
+        that ends. It acknowledges when its suites have judged. In unaligned mode, it also waits for the last barrier,
+        because only then all overtaken rows are known.
         """
         at = [barrier.at_ms for barrier in vertex.barriers]
         if not at:

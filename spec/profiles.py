@@ -57,7 +57,7 @@ def hunting() -> settings:
 
 
 def fitting(machine: type, chosen: settings) -> settings:
-    """Return the settings for a machine. One with `runs_long` gets half as many runs, each twice as long.
+    """Return the settings for a machine. A machine with `runs_long` gets half as many runs, each twice as long.
 
     A gate needs some ninety steps before a replay interrupts a replay that has interrupted another one. A machine with
     `runs_short` does much in each step, and gets a fifth of the runs.

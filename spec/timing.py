@@ -96,7 +96,7 @@ class TooLate(DoorJudge):
         self._was_held_back = False
         """Something held it back until the step that is judged."""
         self._leaves: list[str] = []
-        """The micro-batches of this step that leave segments although they may take more."""
+        """Complaints about micro-batches of this step that leave segments although they may take more rows."""
         self._waits_ms: dict[VertexId, int] = {}
         """Since when each vertex with segments could certainly have run over them."""
 
@@ -122,7 +122,7 @@ class TooLate(DoorJudge):
             self._overdue(record)
 
     def _takes(self, effect: RunMicroBatch) -> None:
-        """Judge a micro-batch that leaves segments although it may take more. A barrier may hold them back."""
+        """Note a micro-batch that leaves segments although it may take more rows. A barrier excuses it."""
         door, most = self.door, self.door.setup.config.micro_batch_rows_max
         taken = [segment for entry in effect.inputs for segment in entry.segments]
         left = door.channels.segments[effect.vertex] - len(taken)
@@ -133,7 +133,7 @@ class TooLate(DoorJudge):
             )
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
-        """Judge the door at rest. A barrier that comes in this step may hold segments back."""
+        """Judge the door at rest. A barrier that came in this step may have held segments back, which excuses it."""
         for what in self._leaves if not given else ():
             self.wrong(what)
         self._leaves.clear()

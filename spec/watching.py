@@ -106,7 +106,7 @@ class Watched:
     """True if the tick ends as soon as no commit is in doubt. It failed, must stop, or has all its checkpoints."""
     is_over: bool = False
     wake_ms: int | None = None
-    """When the door is to be woken. A timer that is set to an earlier time runs out at once."""
+    """When the door wants to be woken. A timer that is set to a time in the past runs out at once."""
 
     @property
     def reads(self) -> bool:
@@ -361,7 +361,7 @@ def _follow(door: Watched, judges: Panel, step: Step) -> None:
     for tell in judges.told:
         tell(step.told)
     for effect in step.effects:
-        if type(effect) is WakeAt:  # many effects are timers, and judges look at the last one only
+        if type(effect) is WakeAt:  # there are many timers, and judges look only at the last one
             door.wake_ms = effect.at_ms
             continue
         for ask in judges.asked:

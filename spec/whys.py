@@ -1,7 +1,8 @@
-"""Judges what people hear of a failure: the words of whatever failed (E5).
+"""Judges the messages of failures: they must hold the words of the part that failed (E5).
 
-A hook, a suite, a store or a task says what is wrong. Listeners hear the same of the checkpoint that fails for it, and
-of the tick that ends with it. A wrong message makes no table wrong, but it sends its reader to the wrong place.
+A hook, a coordinator, a suite, a table check or a micro-batch says what is wrong. The message of the checkpoint that
+fails, or of the tick that ends, must hold the same words. A wrong message makes no table wrong, but it misleads its
+reader.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -50,9 +51,9 @@ class Whys(DoorJudge):
         """Begin with nothing that failed."""
         super().__init__(door)
         self._said: tuple[CheckpointId, tuple[str, ...]] | None = None
-        """The checkpoint that fails with this fact, and what the message says."""
+        """The checkpoint that fails because of this fact, and the words that its message must hold."""
         self._first: str | None = None
-        """What the fact said after which the tick cannot go on."""
+        """The words of the first fact after which the tick cannot go on."""
         self._was_troubled = False
 
     def told(self, fact: Begun | Fact) -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ("kill", "matrix", "long")
-"""Where a rotating share is asked for, a test with one of these marks runs on one of three days, or on fewer."""
+"""With `--share rotating`, a test with one of these marks runs on one of three days. A very long one runs less
+often."""
 SECONDS_PER_DAY = 86_400
 
 # Sessions of tests are short: the JVM's first compiler is enough, and leaves the processor to the work itself.

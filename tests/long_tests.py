@@ -1,8 +1,8 @@
-"""Knows which tests take long. They get the mark `long`, and `make test` runs a share of them, another one each day.
+"""Lists the tests that take long. They get the mark `long`. `make test` runs a share of them, which changes daily.
 
-A long test runs on one of PERIOD days, and a very long one on fewer. `pytest --note-long` measures: it adds each test
-of this run that took LONG_S seconds or more to `long_tests.txt`, and takes each out that took less. Tests that did not
-run stay there or stay out.
+A long test runs on one of PERIOD days. A very long one runs less often, as LONGER says. `pytest --note-long` measures
+the tests of its run. It adds each test that took LONG_S seconds or more to `long_tests.txt`, and removes each that took
+less. It changes nothing for tests that did not run.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ import pytest
 LONG_S = 0.5
 PERIOD = 3
 LONGER = {5: 9, 15: 18}
-"""The days between two runs of a test that takes so many seconds or more."""
+"""From this many seconds on (key), a test runs on one of this many days (value)."""
 ALWAYS = (
     "tests/style/",
     "tests/spec/test_simulator.py::test_every_seed_keeps_every_invariant",
@@ -23,7 +23,8 @@ ALWAYS = (
 )
 """Tests that every run has, however long they take: style, and a small part of each way in which the spec looks."""
 NAMES = Path(__file__).with_name("long_tests.txt")
-"""A line for each test, in order: its seconds, at least 1, a space, and its node id."""
+"""The file has one line for each long test, sorted by node id: its whole seconds (at least 1), a space, and the node
+id."""
 
 
 def long_tests() -> dict[str, int]:
@@ -33,7 +34,7 @@ def long_tests() -> dict[str, int]:
 
 
 def days_between(seconds: int) -> int:
-    """Return on which one of so many days a long test runs."""
+    """Return n for a long test that runs on one of n days."""
     return max((days for least, days in LONGER.items() if seconds >= least), default=PERIOD)
 
 
@@ -50,12 +51,12 @@ class NotesLong:
             self._seconds[report.nodeid] = report.duration
 
     def pytest_sessionfinish(self) -> None:
-        """Write the tests."""
+        """Write the list of long tests."""
         NAMES.write_text(noted(long_tests(), self._seconds))
 
 
 def noted(known: Mapping[str, int], measured: Mapping[str, float]) -> str:
-    """Return the text that lists the long tests: those of this run, and those known of which nothing was measured."""
+    """Return the text of the list: the long tests of this run, and the known ones that this run did not measure."""
     slow = {name: max(1, round(seconds)) for name, seconds in measured.items() if seconds >= LONG_S}
     kept = {name: seconds for name, seconds in known.items() if name not in measured}
     found = {name: seconds for name, seconds in (slow | kept).items() if not name.startswith(ALWAYS)}

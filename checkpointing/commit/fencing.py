@@ -101,10 +101,10 @@ def _after_silence(
 def _without_lease(
     held: Claim, free: MayClaim, seen: HolderObserved, now_ms: int, lease: Lease | None
 ) -> MayClaim | Refused:
-    """Decide about a holder whose lease has run out, or that has none of its own (`lease` is None).
+    """Decide about a holder whose lease has run out, or that has written no lease (`lease` is None).
 
-    A live process of this host may have claimed a moment ago, and not written one. The lease of a holder before it may
-    still be there.
+    A live process of this host may have just claimed the job, and may write its lease soon. Until then, the lease of an
+    earlier holder may still be stored. The caller passes None for it.
     """
     if seen.alive is None and lease is None:
         seconds = LEASE_OF_THE_UNSEEN_MS // 1000

@@ -82,7 +82,7 @@ class TwoPhaseCommitSink:
         self._snapshotting: CheckpointId | None = None
         self._committing: tuple[Transaction, ...] = ()
         self._restored: tuple[Transaction, ...] = ()
-        """The transactions whose commits a restore repeats."""
+        """The pre-committed transactions of the restored snapshot. The restore commits them again."""
         self._first_error: str | None = None
 
     def step(self, fact: SinkFact) -> tuple[SinkEffect, ...]:

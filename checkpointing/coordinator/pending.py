@@ -98,9 +98,9 @@ class PendingCheckpoint:
 
     @property
     def is_fully_acknowledged(self) -> bool:
-        """True if the tasks were told and have all answered.
+        """True if the tasks were triggered and have all acknowledged.
 
-        They are told when all operator coordinators and hooks have answered.
+        Tasks are triggered only after all operator coordinators and hooks have answered.
         """
         return self.phase is PendingPhase.TRIGGERED and not self.unacknowledged
 

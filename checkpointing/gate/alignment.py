@@ -95,7 +95,7 @@ class Alignment:
         return _STANDING[_order(checkpoint, self.current), self.pending]
 
     def begin(self, barrier: Barrier) -> None:
-        """Make the barrier's checkpoint the current one. The one before is settled, so no channel has aligned."""
+        """Make the barrier's checkpoint the current one. The previous one has ended, so no channel is aligned yet."""
         self.current = barrier.checkpoint
         self.barrier = barrier
         self.target = self.open_channels

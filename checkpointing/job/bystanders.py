@@ -82,7 +82,7 @@ class Bystanders:
                 assert_never(unreachable)
 
     def give_up(self) -> None:
-        """Wait for no restore any more, because the tick ends."""
+        """Stop waiting for restores, because the tick ends."""
         self.coordinators.give_up()
         self.hooks.give_up()
 

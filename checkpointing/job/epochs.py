@@ -143,7 +143,7 @@ class EpochLog:
             epoch.passed[vertex] = known.model_copy(update=late)
 
     def acknowledged(self, subtask: SubtaskId, checkpoint: CheckpointId, now_ms: int) -> SnapshotMetrics:
-        """Return what a subtask that acknowledges now has done. The vertex keeps the time of its last subtask."""
+        """Return the measurements of a subtask that acknowledges now. The vertex keeps the time of its last subtask."""
         epoch, vertex = self._epochs.get(checkpoint), subtask.vertex
         if epoch is None:
             return NO_METRICS

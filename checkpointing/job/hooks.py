@@ -54,7 +54,7 @@ class MasterHooks:
             yield f"master hook {hook!r} was not restored {self._within(hook)}"
 
     def give_up(self) -> None:
-        """Wait for no restore any more, because the tick ends. Its checkpoints are aborted."""
+        """Stop waiting for restores, because the tick ends. The coordinator aborts its pending checkpoints."""
         self._restoring.clear()
 
     # -------------------------------------------------------------- a checkpoint

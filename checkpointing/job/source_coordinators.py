@@ -55,7 +55,7 @@ class SourceCoordinators:
         return coordinator in self._restoring
 
     def give_up(self) -> None:
-        """Wait for no restore any more, because the tick ends. Its checkpoints are aborted."""
+        """Stop waiting for restores, because the tick ends. The coordinator aborts its pending checkpoints."""
         self._restoring.clear()
 
     def told(self, effect: AskOperatorCoordinator) -> None:

@@ -1,8 +1,8 @@
 """Translates entries of older formats into the present format, step by step.
 
-A step takes the JSON object of an entry in format n, and returns the fields that it has in format n + 1. `migrate`
-writes the number. Older formats are read nowhere else. Raise `FORMAT` only together with a step from the format before,
-and with a test that has an entry of it.
+A step takes the JSON object of an entry in format n, and returns it with the fields of format n + 1. `migrate` then
+sets the format number. No other code reads older formats. If you raise `FORMAT`, add a step from the previous format,
+and a test with an entry in that format.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """Runs every machine: `python -m spec.machines --profile nightly`. Ends with the steps taken and how fast.
 
-The nightly profile takes 2,000 runs of up to 200 steps of each machine. Some 130 to 170 of them are
-taken, so four machines together take more than a million.
+The nightly profile runs most machines 2,000 times, with up to 200 steps a run. A run takes some 130 to 170 steps, so
+four such machines take more than a million. `profiles.fitting` says which machines have other numbers.
 """
 
 import sys

@@ -144,21 +144,21 @@ class SettingsMachine(RuleBasedStateMachine):
 
     @rule(pair=st.sampled_from(CONTRADICTIONS))
     def contradict_once(self, pair: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
-        """What is taken is refused with a single setting that contradicts it."""
+        """Settings that are taken are refused if one setting is added that contradicts them."""
         given, wrong = pair
         expect(_is_taken({**given}), ARRIVE, f"{given} is refused")
         expect(not _is_taken({**given, **wrong}), ARRIVE, f"{given} is taken with {wrong}")
 
     @rule(first=st.sampled_from([0, 1, 5]), longest=st.sampled_from([1, 4, 5, 6, None]))
     def grow(self, first: int, longest: int | None) -> None:
-        """A delay that grows begins with a millisecond at least, and does not begin above its limit."""
+        """A growing delay begins with a millisecond or more, and not above its limit."""
         given = {"restart_strategy": _GROWING, "restart_delay_ms": first, "restart_delay_max_ms": longest}
         due = first >= 1 and (longest is None or first <= longest)
         expect(_is_taken(given) == due, ARRIVE, f"{given}: taken {not due}")
 
     @rule(backend=st.sampled_from([*StateBackendKind]), most=st.sampled_from([None, 11, 4_000_000]))
     def keep_in_memory(self, backend: StateBackendKind, most: int | None) -> None:
-        """Only state in memory has a limit: a mebibyte, or what is set."""
+        """Only state in memory has a limit. It is one mebibyte unless it is set."""
         in_memory = backend is StateBackendKind.MEMORY
         given = {"state_backend": backend, "memory_state_bytes_max": most, "every_rows": 13, "compact_files_min": 17}
         expect(_is_taken(given) == (in_memory or most is None), ARRIVE, f"{given}: wrongly taken or refused")
@@ -168,7 +168,7 @@ class SettingsMachine(RuleBasedStateMachine):
 
     @rule(limit=st.sampled_from([-2, -1, 0, 1]))
     def buffer(self, limit: int) -> None:
-        """A gate buffers some bytes, or any number of them."""
+        """A gate's limit of buffered bytes is a positive number, or -1 for no limit."""
         try:
             GateConfig(max_alignment_bytes=limit)
         except ValueError:

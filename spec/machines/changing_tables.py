@@ -1,6 +1,6 @@
-"""The machine of a table's columns over two pipelines: what a restore says of them, and what the next cut has.
+"""Tests changes of a table's columns between two pipelines: what a restore reports, and what the next cut lists.
 
-Its reference goes through the columns one by one. What a rollback does is a matter of `changing_columns`.
+Its reference goes through the columns one by one. The machine in `changing_columns` covers rollbacks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,10 +24,10 @@ from spec.machines.judging import expect
 from spec.machines.meanings import kept_names, renames_due
 
 SAID: Final = "table-changes-said"
-"""A restore says of each column of a table what becomes of it, and refuses what its files cannot serve."""
+"""A restore reports what becomes of each column of a table. It refuses a change that the table's files cannot serve."""
 CUT: Final = "cuts-list-columns"
-"""A cut lists the columns of each table that declares some, each with the checkpoint since which it counts. A table
-whose files are written again keeps its old columns while one of its old files is live."""
+"""A cut lists the columns of each table that declares columns, each with the checkpoint from which it is valid. If a
+table's files are written again, the cut keeps the old columns while one of the old files is live."""
 
 TABLE: Final = TableName("gold/totals")
 VERTEX: Final = VertexId("totals")
@@ -39,7 +39,7 @@ _few = st.lists(_names, unique=True, max_size=2)
 _modes = st.sampled_from([TableMode.APPEND, TableMode.APPEND, TableMode.UPSERT, TableMode.OVERWRITE, TableMode.STATE])
 _rewritten = "renamed, with its values. The table's files are written again once"
 _Found = tuple[str, str | None, str | None, str, bool]
-"""Column, what it was, what it is, what becomes of it, and whether it is refused."""
+"""The column, its old type, its new type, what becomes of it, and whether it is refused."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ _pairs = st.builds(
 
 
 class ChangingTablesMachine(RuleBasedStateMachine):
-    """One table after the other, in two pipelines."""
+    """Draws one table after the other, as an entry lists it and as a pipeline declares it."""
 
     @rule(
         pair=_pairs,
@@ -133,7 +133,7 @@ class ChangingTablesMachine(RuleBasedStateMachine):
 
 
 def _due(pair: _Pair) -> Iterator[_Found]:
-    """Yield what is to be said of the columns, without hints."""
+    """Yield what a restore must report about the columns, without hints."""
     names, keep = [*pair.now], pair.keep
     if pair.mode is TableMode.OVERWRITE:
         yield from ((new, old, new, "", True) for new, old in keep.items())
@@ -164,7 +164,7 @@ def _due(pair: _Pair) -> Iterator[_Found]:
 
 
 def _of_files(pair: _Pair) -> Iterator[_Found]:
-    """Yield what concerns an append table only: names that its files hold, drops, its sink, and its order."""
+    """Yield what a restore reports only about an append table: names in its files, drops, its sink, and its order."""
     keep = pair.keep
     for name, kind in pair.now.items():
         if name not in pair.was and name.upper() in pair.dropped:
@@ -184,7 +184,7 @@ def _of_files(pair: _Pair) -> Iterator[_Found]:
 
 
 def _with_hints(pair: _Pair, due: list[_Found], means: str | None) -> Iterator[_Found]:
-    """Yield the changes. A column that goes may be a new one of the same type."""
+    """Yield the changes with hints. A dropped column may be a new column of the same type under another name."""
     new = [(name, now) for name, was, now, _, _ in due if was is None]
     for name, was, now, becomes, refused in due:
         same = [other for other, kind in new if kind == was]
@@ -197,7 +197,7 @@ def _with_hints(pair: _Pair, due: list[_Found], means: str | None) -> Iterator[_
 
 
 def _next(pair: _Pair, after: Mapping[str, int], is_live: bool, *, lists: bool) -> list[tuple[str, str, int]]:  # noqa: FBT001
-    """Return the columns at the next cut: name, type, and the checkpoint since which each counts."""
+    """Return the columns at the next cut: name, type, and the checkpoint from which each is valid."""
     if not lists:
         return [(name, kind, 0) for name, kind in pair.now.items()]
     was = [(name, kind, after[name]) for name, kind in pair.was.items()]

@@ -1,6 +1,7 @@
-"""The machine of claims: processes find claims, releases and leases in any combination, and ask for the job (G5).
+"""Tests claims. Processes find claims, releases and leases in any combination, and ask for the job (G5).
 
-Its reference is the table of cases in `due`. Safety never depends on it: it says who is left alone, and for how long.
+Its reference is the table of cases in `_free`. The safety of commits never depends on these rules. They only decide how
+long a holder is left alone.
 """
 
 from typing import Final
@@ -23,9 +24,9 @@ from checkpointing.metadata.record import Claim, Holder, Release, Row
 from spec.machines.judging import expect
 
 CLAIMS: Final = "claims-are-polite"
-"""The job is free after a release, a death or the end of a lease, and for `take_over`. Its ids go on after all that
-were reserved, or after those that were used. A holder that lives, or that may live, is left alone for as long as its
-lease runs, or until it had the time to write one."""
+"""A process may claim the job after a release, after the holder's death, when its lease has run out, or with
+`take_over`. After a release, the new ids follow the last used id. Otherwise they follow the last reserved id. A holder
+that lives, or that may live, is left alone while its lease runs, or until it has had the time to write one."""
 
 _NOW_MS: Final = 1_000_000
 _SILENT_S: Final = 30
@@ -46,7 +47,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @rule(ids=st.integers(1, 3), before_ms=_claimed_before)
     def claim(self, ids: int, before_ms: int) -> None:
-        """Another generation claims the job, as it is allowed to."""
+        """Another generation claims the job, with the ids that it may use."""
         newest = self.claims[-1].generation if self.claims else Generation(0)
         first = self.released.get(newest, CheckpointId(self.last_id + 1))
         self._reserve(Generation(newest + 1), first, ids, before_ms)
@@ -73,7 +74,10 @@ class ClaimsMachine(RuleBasedStateMachine):
         shuffled=st.booleans(),
     )
     def ask(self, *, alive: bool | None, left_ms: int | None, older: int, take_over: bool, shuffled: bool) -> None:
-        """A process asks for the job. It sees the holder or not, and finds its lease, an older one, or none."""
+        """A process asks for the job. It may see whether the holder lives.
+
+        It finds the holder's lease, an older one, or none.
+        """
         rows = self._rows(shuffled=shuffled)
         held = self.claims[-1] if self.claims else None
         of = Generation((held.generation if held is not None else 1) - older)
@@ -111,7 +115,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     def _free(
         self, held: Claim | None, *, alive: bool | None, left_ms: int | None, take_over: bool
     ) -> tuple[CheckpointId, str]:
-        """Return the first id of a claim that is allowed, and why it is allowed; "" if it is not."""
+        """Return the first id of an allowed claim, and why it is allowed. The reason is "" if the claim is refused."""
         if held is None:
             return CheckpointId(1), "nobody has held the job before"
         if held.generation in self.released:
@@ -128,7 +132,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _is_refused(made: Refused, held: Claim | None, left_ms: int | None, *, sees: bool) -> None:
-        """Judge what a refusal says and gives."""
+        """Judge what a refusal says, and how much time it gives the holder."""
         if held is None:
             expect(holds=False, invariant=CLAIMS, what=f"{made} of a job that nobody has held")
             return

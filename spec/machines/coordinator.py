@@ -78,9 +78,9 @@ class CoordinatorMachine(CoordinatorDriver):
         outcomes: list[type[told.CommitSucceeded] | type[told.CommitFailed] | type[flink.CommitUnknown]],
         waits_ms: int,
     ) -> None:
-        """Several checkpoints are full, and wait while the first is being committed. Each commit ends in its way.
+        """Let several checkpoints be fully acknowledged while the first commits. Each commit has its own outcome.
 
-        The first commit may take longer than a checkpoint may.
+        The first commit may take longer than the timeout of a checkpoint.
         """
         for _ in outcomes:
             self.trigger(CHECKPOINT, hear=False)
@@ -142,7 +142,7 @@ class CoordinatorMachine(CoordinatorDriver):
 
     @rule(steps=st.integers(1, 12), twice=st.booleans())
     def go_well(self, steps: int, twice: bool) -> None:  # noqa: FBT001
-        """What was asked is answered well, one question after the other, perhaps twice."""
+        """Answer some open questions with success, one after the other. Perhaps each answer comes twice."""
         for _ in range(steps):
             self._answer_one()
             if twice and self.answers:
@@ -173,7 +173,7 @@ class CoordinatorMachine(CoordinatorDriver):
 
     @rule(really=st.sampled_from(range(20)))
     def shut_down(self, really: int) -> None:
-        """End the coordinator, seldom. To end it again changes nothing."""
+        """Shut the coordinator down in one of twenty cases. A second shutdown changes nothing."""
         if really == 19:  # noqa: PLR2004 - the last of twenty
             self._tell(told.ShutDown())
             self.model.is_shut_down = True

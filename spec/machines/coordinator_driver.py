@@ -56,7 +56,10 @@ class CoordinatorDriver(RuleBasedStateMachine):
         bystanders: tuple[int, int],
         keeps: bool,  # noqa: FBT001 - Hypothesis names it
     ) -> None:
-        """Start a coordinator with so many operator coordinators and hooks; `keeps`: it deletes no old checkpoints."""
+        """Start a coordinator with operator coordinators and hooks.
+
+        If `keeps` is true, it deletes no old checkpoints.
+        """
         self.settings = CoordinatorSettings(
             job=JOB,
             interval_ms=INTERVAL_MS,
@@ -132,7 +135,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
     @precondition(lambda self: self.answers)
     @rule(pick=_pick)
     def answer_again(self, pick: int) -> None:
-        """An answer comes twice. It counts once."""
+        """Repeat an answer. The coordinator must count it once."""
         again = self.answers[pick % len(self.answers)]
         if not (isinstance(again, told.OperatorCoordinatorAnswered) and again.checkpoint not in self.model.pending()):
             self._tell(again)
@@ -140,7 +143,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
     @precondition(lambda self: self.questions)
     @rule(pick=_pick)
     def answer_late(self, pick: int) -> None:
-        """The checkpoint ends, and only then comes the answer to a question about it."""
+        """End a checkpoint. Only then answer a question about it."""
         question = self.questions[pick % len(self.questions)]
         self._tell(flink.CheckpointTimeoutFired(question.checkpoint))
         self.answer(self.questions.index(question), fails=False)
@@ -231,11 +234,11 @@ class CoordinatorDriver(RuleBasedStateMachine):
     @precondition(lambda self: self.model.task_states[TASKS[1]] is TaskState.FINISHED)
     @rule()
     def finish_sources(self) -> None:
-        """The other source task finishes too, for a while. No barrier comes from the source then."""
+        """The other source task finishes too. No barrier comes from the source until one of its tasks runs again."""
         self._change_task_state(TASKS[0], TaskState.FINISHED)
 
     def _change_task_state(self, task: Task, state: TaskState) -> None:
-        if self.model.task_states[task] is TaskState.FINISHED:  # another execution begins, and builds on nothing
+        if self.model.task_states[task] is TaskState.FINISHED:  # a new execution begins, without shared files
             self.live[task].shared = ()
         self.model.task_states[task] = state
         self._tell(told.TaskStateChanged(task, state))

@@ -85,7 +85,7 @@ class QueueModel:
         expect(held, "queue-held", f"{[*self.waiting]} wait for {pending} pending ones and {self.deleting} deletions")
 
     def judge_next(self, next_ms: int | None, now_ms: int, *, runs: bool) -> None:
-        """Judge when the next checkpoint is said to be due: at once if a request waits, or else by the interval."""
+        """Judge the time of the next checkpoint. It is due at once if a request waits, and else by the interval."""
         if len(self.waiting) > self.is_fetching:
             expect(next_ms == now_ms, "queue-held", f"{[*self.waiting]} wait at {now_ms}, the next is due at {next_ms}")
         elif not self.waiting:

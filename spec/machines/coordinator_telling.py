@@ -1,7 +1,7 @@
-"""Judges what a coordinator tells of each checkpoint: whom it asks, what it gives to the store, and whom it notifies.
+"""Judges the effects of a coordinator for each checkpoint: whom it asks, what it gives to the store, whom it notifies.
 
-It knows from the facts who has answered, and which tasks ran when the checkpoint began. No effect may name another
-checkpoint, task, time or request, and none may be missing.
+The judge knows from the facts who has answered, and which tasks ran when the checkpoint began. No effect may be
+missing, and none may name a wrong checkpoint, task, time or request.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,13 +22,13 @@ from spec.machines.coordinator_model import CoordinatorModel, Fate
 from spec.machines.judging import expect
 
 TELLS: Final = "coordinator-tells"
-"""A coordinator asks, commits and notifies with what it was told, each at its turn, and leaves nobody out."""
+"""A coordinator asks, commits and notifies at the right time with the values that it was given. It skips nobody."""
 EXPIRED_MAX: Final = 16
 
 
 @dataclass(slots=True)
 class Life:
-    """What one checkpoint was begun with, and who has answered since."""
+    """How one checkpoint began, and who has answered since."""
 
     request: str | None
     running: tuple[Task, ...]
@@ -41,7 +41,7 @@ class Life:
 
 
 class CoordinatorTelling:
-    """Takes every fact with its effects, after the model has. Raises BrokenRuleError."""
+    """Judges every fact with its effects, after the model has taken them. Raises BrokenRuleError."""
 
     def __init__(self, settings: CoordinatorSettings, topology: Topology, model: CoordinatorModel) -> None:
         """Begin with nothing told."""
@@ -98,7 +98,7 @@ class CoordinatorTelling:
     # -------------------------------------------------------------- whom it asks
 
     def _asks(self, fact: flink.FlinkFact) -> list[flink.FlinkEffect]:
-        """Return what must be asked because of this answer: operator coordinators first, then hooks, then tasks."""
+        """Return the questions that must follow this answer: operator coordinators first, then hooks, then tasks."""
         checkpoint = getattr(fact, "checkpoint", None)
         life = self._lives.get(checkpoint) if checkpoint is not None else None
         if checkpoint is None or life is None or self._model.fate(checkpoint) is not Fate.PENDING:
@@ -141,7 +141,10 @@ class CoordinatorTelling:
     # -------------------------------------------------------------- whom it notifies
 
     def _follows(self, effect: flink.FlinkEffect) -> list[flink.FlinkEffect]:
-        """Return whom the first notice of an end makes due: all tasks that ran, and all operator coordinators."""
+        """Return the notices that must follow the first notice of an end.
+
+        All tasks that ran and all coordinators get one.
+        """
         match effect:
             case told.NotifyCheckpointComplete(task, checkpoint, subsumed) if task == self._first(checkpoint):
                 everybody = [
@@ -204,7 +207,7 @@ class CoordinatorTelling:
         expect((effect.task, effect.checkpoint, effect.accepted) == due, TELLS, f"{effect} for {fact}")
 
     def judge_end(self, ended: Iterable[CheckpointId]) -> None:
-        """Whoever asked for a checkpoint that has ended was told."""
+        """Raise unless the requester of each ended checkpoint has been answered."""
         for checkpoint in ended:
             request = self._lives[checkpoint].request
             expect(request is None or request in self._model.answered, TELLS, f"{request} never heard of {checkpoint}")
@@ -228,7 +231,10 @@ class CoordinatorTelling:
         return self._model.checkpoints[checkpoint].reason
 
     def _measures(self, fact: flink.FlinkFact, effects: Sequence[flink.FlinkEffect]) -> None:
-        """An acknowledgement's numbers replace what was measured before. Those that come late, or alone, do not."""
+        """Note measurements. An acknowledgement's numbers replace earlier ones.
+
+        Late numbers, and numbers without an acknowledgement, count only if there were none before.
+        """
         if isinstance(fact, told.TaskAcknowledged | flink.TaskMeasured) and fact.checkpoint in self._lives:
             measured = self._lives[fact.checkpoint].measured
             results = [effect.result for effect in effects if isinstance(effect, told.AnswerAcknowledge)]
@@ -239,7 +245,10 @@ class CoordinatorTelling:
                 measured.setdefault(fact.task, fact.metrics)
 
     def judge_statistics(self, tracker: StatisticsTracker) -> None:
-        """The newest checkpoints are shown with what was measured. Of the others, only some are still known."""
+        """Judge the statistics: the history has the newest checkpoints, each with its measurements.
+
+        Of the older checkpoints, only the last of each kind and the pending ones are still known.
+        """
         ids = [*self._lives]
         shown = {known.id: known for known in tracker.history()}
         expect(

@@ -1,7 +1,8 @@
-"""The machine of entries: each field of an entry is checked, at the edges of what it may say, and read as it is (H1).
+"""Tests that each field of an entry is checked at its bounds, and that a true entry is read back unchanged (H1).
 
 Each step changes an entry that has every field. Either one field gets each of its values, one after the other, or
-several fields do not agree. What Tidemark may have written is read back unchanged, and all else is refused.
+several fields contradict each other. An entry that Tidemark may have written is read back unchanged. Every other entry
+is refused.
 """
 
 import json
@@ -18,12 +19,12 @@ from spec.machines.judging import expect
 from spec.older_formats import PRESENT, formats_of, read_otherwise, written
 
 FIELDS: Final = "entries-are-checked"
-"""An entry is believed exactly if Tidemark may have written it, and then it says what it said."""
+"""An entry is believed exactly if Tidemark may have written it. It is then read back unchanged."""
 _ENTRIES: Final = {"checkpoint": full_entry, "claim": claim, "release": release}
 
 
 class Older(NamedTuple):
-    """An entry as a version with this format wrote it."""
+    """An entry as a version with this older format wrote it."""
 
     kind: str
     format: int
@@ -84,9 +85,9 @@ def _read_older(case: Older) -> None:
 
 
 def _judge(case: Told, where: str = "") -> None:
-    """Raise if an entry is believed that Tidemark cannot have written, or refused although it can, or read otherwise.
+    """Raise if a false entry is believed, if a true entry is refused, or if its fields are read with other values.
 
-    A refusal says where the wrong field is, or who wrote an entry that this version cannot read.
+    A refusal must say where the wrong field is, or which version wrote an entry that this version cannot read.
     """
     read = decode_stored if case.stored else decode
     try:

@@ -1,6 +1,6 @@
-"""The machine of types: columns of a state come, go and get other types, also deep inside structs, arrays and maps.
+"""Tests types. Columns of a state come, go and get other types, also deep inside structs, arrays and maps.
 
-Its reference takes a type apart into the plain types at each path inside it. So it needs no recursion over two types.
+Its reference lists the plain type at each path inside a type. So it never has to walk through two types at once.
 """
 
 import json
@@ -26,12 +26,13 @@ from checkpointing.state_evolution import (
 from spec.machines.judging import expect
 
 WIDER: Final = "types-become-wider"
-"""A type serves old values only if each plain type inside it is the same or a wider one. Fields of structs may come and
-go. The keys of a map stay. Readers follow fewer of these changes by themselves."""
+"""A type serves old values only if each plain type inside it is the same or a wider one. Fields of structs
+may come and go, but not inside the key of a map. Delta's readers handle only some of these changes by themselves."""
 STATE: Final = "state-keeps-its-key"
-"""Columns of a state are compared by name. The key's columns, their order and their types stay."""
+"""Columns of a state are compared by name. The key's columns, their order and their types may not change."""
 TYPES: Final = "types-are-read"
-"""A text is a type if Delta knows it. Users see it as in SQL, and fields that were renamed inside are found."""
+"""A text is read as a type exactly if Delta knows the type. Users see the type as in SQL. Renamed fields inside it are
+found."""
 
 _WIDER: Final = {
     ("byte", "short"): True,
@@ -46,7 +47,7 @@ _WIDER: Final = {
     ("float", "double"): True,
     ("date", "timestamp_ntz"): False,
 }
-"""What Delta's type widening allows, and whether readers follow it by themselves."""
+"""The changes that Delta's type widening allows, and whether readers handle each by themselves."""
 _DIGITS: Final = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 _SQL: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 _Kind = str | dict[str, Any]
@@ -111,7 +112,7 @@ class EvolvingMachine(RuleBasedStateMachine):
 
     @rule(kind=_types, broken=_pick)
     def read_a_type(self, kind: _Kind, broken: int) -> None:
-        """An entry has a type as text, or something that is none."""
+        """An entry has a type as text, or a text that is no type."""
         text = kind if isinstance(kind, str) else json.dumps(kind, sort_keys=True)
         expect(is_delta_type(text), TYPES, f"{text} is no type")
         expect(parsed(text) == kind, TYPES, f"{text} is read as {parsed(text)}")
@@ -231,7 +232,7 @@ def _serves(was: _Kind, now: _Kind) -> tuple[bool, bool]:
 
 
 def _is_new_above(path: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-    """Return whether a field that came or went has this path inside, before any key of a map does."""
+    """Return whether this path lies in a field that came or went, and that field is not inside a map's key."""
     parts = path.split("/")
     above = ["/".join(parts[:at]) for at in range(1, parts.index("key") + 1)]
     return any((each in before) != (each in after) for each in above)
@@ -249,7 +250,7 @@ def plain_serves(was: str, now: str) -> tuple[bool, bool]:
 
 
 def _decimal(kind: str) -> tuple[int, int] | None:
-    """Return how many digits a number has before and behind its point."""
+    """Return how many digits a number of this type has before and behind the point."""
     if kind.startswith("decimal("):
         precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")
         return int(precision) - int(scale), int(scale)
@@ -267,7 +268,7 @@ def sql(kind: _Kind) -> str:
 
 
 _Found = tuple[str, bool, bool, str, bool]
-"""Column, whether it is new, whether it is gone, what becomes of it, and whether it is refused."""
+"""The column, whether it is new, whether it is gone, what becomes of it, and whether it is refused."""
 
 
 def _key_changes(
@@ -331,7 +332,7 @@ def _named_otherwise(kind: _Kind, back: Mapping[str, str]) -> _Kind:
 
 
 def _due_inside(column: str, was: _Kind, now: _Kind, renamed: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (column, old, new) of the fields that have their old name in the files. A map's inside is not looked at."""
+    """Yield (column, old, new) of the fields that have their old name in the files. Fields inside maps are ignored."""
     before, after = dict(_paths(was)), dict(_paths(now))
     for path, kind in before.items():
         if kind == "struct" and after.get(path) == "struct" and "/key" not in path and "/value" not in path:

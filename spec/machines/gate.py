@@ -127,9 +127,9 @@ class GateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.config.policy is GatePolicy.ALTERNATING and len(self._open()) > 2)  # noqa: PLR2004
     @rule(late_ms=st.sampled_from([0, 1]), ends=st.sampled_from(_SELDOM), runs_timer=st.sampled_from(_SELDOM))
     def let_the_time_run_out(self, late_ms: int, ends: bool, runs_timer: bool) -> None:  # noqa: FBT001
-        """All channels but two send a barrier in time. The next one sends it, or ends, when the timer is due.
+        """All channels but two send a barrier in time. One of the two sends it, or ends, when the timer is due.
 
-        The timer itself has fired only seldom, and the last channel is silent.
+        In most cases the timer has not fired yet. The last channel sends nothing.
         """
         checkpoint = CheckpointId(max(self.newest.values()) + 1)
         *early, late, _ = self._open()
@@ -145,7 +145,7 @@ class GateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.config.policy is GatePolicy.ALTERNATING and len(self._open()) > 2)  # noqa: PLR2004
     @rule(ends=st.booleans())
     def let_a_barrier_wait(self, ends: bool) -> None:  # noqa: FBT001
-        """The time runs out while a barrier is only announced. Perhaps another channel ends before."""
+        """Let the time run out while a barrier is announced and not yet taken. Perhaps another channel ends before."""
         waits, ending, *_ = self._open()
         self.poll_dry()
         self._send_segments(waits, [1, 2, 3])
@@ -229,7 +229,7 @@ class GateMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self._open()) > 2)  # noqa: PLR2004
     @rule(really=st.sampled_from(_SELDOM))
     def end_while_others_wait(self, really: bool) -> None:  # noqa: FBT001
-        """End a channel between the barriers of the others, seldom."""
+        """In a few cases, end a channel between the barriers of the others."""
         if not really:
             return
         checkpoint = CheckpointId(max(self.newest.values()) + 1)
@@ -314,7 +314,7 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule()
     def resume_as_a_branch(self) -> None:
-        """Go on with a branch of the gate, as the explorer makes it. Look at what it says of its state."""
+        """Go on with a branch of the gate, as the explorer makes it. Compare what the gate reports of its state."""
         state = self.gate.snapshot()
         state_agrees(state, self.model)
         self.gate = branch(self.gate)

@@ -90,7 +90,7 @@ class Sent:
 
     @property
     def has_no_more(self) -> bool:
-        """Whether it was sent that no more rows come."""
+        """True if the channel was sent the notice that no more rows come."""
         return any(isinstance(item, EndOfData) for item in self.items)
 
     @property
@@ -259,9 +259,9 @@ class GateModel:
         expect(effect.bytes_held <= undelivered, "costs", f"{undelivered} bytes wait, not {effect.bytes_held}")
 
     def judge_turn(self, effect: TriggerCheckpoint, sent: Barrier, *, by_timer: bool) -> None:
-        """Judge a checkpoint that turned unaligned: upstream, or because its time was over. A savepoint never turns.
+        """Judge a checkpoint that turned unaligned. It turned upstream, or because its time was over.
 
-        The timer fires when the time is over. A barrier or an end turns it only later.
+        The timer turns it when the time is over. A barrier or an end turns it only a millisecond later.
         """
         checkpoint = sent.checkpoint
         if not effect.unaligned or self.config.policy is not GatePolicy.ALTERNATING:
@@ -367,7 +367,7 @@ class GateModel:
         expect(timer_ms is None or timer_ms > self.now_ms, "timer", f"at {self.now_ms} the timer of {timer_ms} is left")
 
     def judge_late(self, effects: tuple[GateEffect, ...], barriers: dict[CheckpointId, Barrier]) -> None:
-        """Judge a barrier or an end that came when the checkpoint was too old: it must have turned unaligned."""
+        """Judge a barrier or an end. If the checkpoint was too old by then, it must have turned unaligned."""
         ends = self.config.checkpoint_after_tasks_finished and any(isinstance(each, DeliverEnd) for each in effects)
         barrier = effects[0].checkpoint if effects and isinstance(effects[0], BarrierReceived) else NEVER
         for checkpoint in self.telling.pending if self.config.policy is GatePolicy.ALTERNATING else ():

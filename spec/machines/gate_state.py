@@ -1,4 +1,4 @@
-"""Judges what a gate says of its own state: the explorer takes two states for one if the gate says the same of both."""
+"""Judges how a gate describes its state. The explorer treats two states as one if their descriptions are equal."""
 
 from typing import Final
 
@@ -13,11 +13,11 @@ from spec.machines.gate_telling import NEVER, Line
 from spec.machines.judging import expect
 
 STATE: Final = "gate-state"
-"""A gate says of itself what follows from what it was sent and what it did."""
+"""A gate's description of its state follows from what it was sent and what it did."""
 
 
 def state_agrees(state: GateSnapshot, model: GateModel) -> None:
-    """Raise BrokenRuleError unless the state is the one that the model knows."""
+    """Raise BrokenRuleError unless the gate's description agrees with the model."""
     _says("clock", state.clock_ms, model.now_ms)
     _says("open channels", set(state.open_channels), {c for c, sent in model.channels.items() if not sent.ended})
     for channel, known in zip(model.channels, state.channels.channels, strict=True):

@@ -1,7 +1,7 @@
-"""Judges what a gate tells of each step: what it drops, why it aborts, whom it blocks, and when it wants to be woken.
+"""Judges the effects of each step of a gate: what it drops, why it aborts, whom it blocks, when it wants to be woken.
 
-It knows what each channel was sent, and the newest checkpoint that the gate has heard of. A step takes one item, and
-its effects say which. So it can be said what else the step must do.
+The judge knows what each channel was sent, and the newest checkpoint that the gate has heard of. A step takes one item,
+and its effects name the item. From the item follows what else the step must do.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from checkpointing.identifiers import ChannelId, CheckpointId
 from spec.machines.judging import expect
 
 TELLS: Final = "gate-tells"
-"""A gate tells of every step what it did, of the right channel, checkpoint and time."""
+"""The effects of every step name what the gate did, with the right channel, checkpoint and time."""
 ABORTS: Final = "gate-aborts"
 """A gate aborts exactly the checkpoints that a newer barrier, a marker, an end or the limit ends, and says why."""
 PENDING: Final = "gate-pending"
@@ -50,7 +50,7 @@ _STOPPING: Final = (GatePolicy.ALIGNED_BLOCKING, GatePolicy.UNALIGNED, GatePolic
 
 @dataclass(slots=True)
 class Line:
-    """What a channel was sent, and what of it waits behind a barrier."""
+    """The barriers that a channel was sent, and its items that wait behind a barrier."""
 
     barriers: dict[CheckpointId, Barrier] = field(default_factory=dict)
     is_stopped: bool = False
@@ -61,7 +61,7 @@ class Line:
 
 
 class GateTelling:
-    """Takes every fact with its effects. Raises BrokenRuleError."""
+    """Judges every fact with its effects. Raises BrokenRuleError."""
 
     def __init__(self, config: GateConfig, channels: tuple[ChannelId, ...]) -> None:
         """Begin with nothing sent."""
@@ -70,10 +70,10 @@ class GateTelling:
         self.newest = NEVER
         """The newest checkpoint that has begun or was aborted."""
         self.pending: tuple[CheckpointId, ...] = ()
-        """What the gate called pending after the last step."""
+        """The checkpoints that the gate called pending after the last step."""
         self.aborted: set[CheckpointId] = set()
         self._begun: set[CheckpointId] = set()
-        """What the judged step has begun."""
+        """The checkpoints that the judged step has begun."""
         self._tracks = config.policy is GatePolicy.AT_LEAST_ONCE
         self._buffers = config.policy is GatePolicy.ALIGNED_BUFFERING
 
@@ -125,7 +125,10 @@ class GateTelling:
         self.pending = pending
 
     def _item(self, effects: tuple[GateEffect, ...], now_ms: int) -> None:
-        """Judge what came of an item by its first effect, or by its last one if it was an end."""
+        """Judge the effects of an item. The first effect names the item.
+
+        If the item was an end, the last effect does.
+        """
         match effects[0]:
             case Deliver() | DeliverEndOfData():
                 expect(len(effects) == 1, TELLS, f"more than {effects[0]} came of it: {effects[1:]}")
@@ -151,7 +154,7 @@ class GateTelling:
         return checkpoint <= self.newest and checkpoint not in self.pending
 
     def _heard(self, channel: ChannelId, checkpoint: CheckpointId, effects: tuple[GateEffect, ...]) -> None:
-        """Judge a barrier or its announcement: what it begins, and what it thereby ends."""
+        """Judge a barrier or its announcement: which checkpoint it begins, and which older ones it ends."""
         barrier = self.lines[channel].barriers.get(checkpoint)
         expect(barrier is not None, TELLS, f"{effects[0]}, which was never sent")
         begins = checkpoint > self.newest
@@ -182,7 +185,10 @@ class GateTelling:
         self._aborts(effects, () if counts else waiting, _END)
 
     def _cancels(self, effects: tuple[GateEffect, ...]) -> None:
-        """Judge a marker that is news. It ends its checkpoint, and silently an older one, except under two policies."""
+        """Judge a cancellation marker of a checkpoint that had not ended. It must end its checkpoint.
+
+        It also ends older pending checkpoints. A gate that tracks or buffers must report them. Other gates do not.
+        """
         ended = [effect.checkpoint for effect in effects if isinstance(effect, AbortCheckpoint)]
         expect(bool(ended), ABORTS, f"nobody hears of a marker: {effects}")
         newest = max(ended, default=NEVER)
@@ -223,7 +229,10 @@ class GateTelling:
             self._let_in(line, line.held.pop(0))
 
     def _triggered(self, effect: TriggerCheckpoint) -> None:
-        """The snapshot is told to send on the barrier that came, marked if it overtakes."""
+        """Judge the barrier that the snapshot sends on.
+
+        It is the one that came, marked as unaligned if it overtakes.
+        """
         checkpoint = effect.barrier.checkpoint
         sent = [line.barriers[checkpoint] for line in self.lines.values() if checkpoint in line.barriers]
         due = [_turned(each) if effect.unaligned else each for each in sent]
@@ -239,7 +248,7 @@ class GateTelling:
         self._begun = set()
         for effect in effects:
             match effect:
-                case AbortCheckpoint(n):  # older ones end with it
+                case AbortCheckpoint(n):  # an aborted checkpoint ends older ones
                     due = {each for each in due if each > n}
                 case InFlightComplete(n) | TriggerCheckpoint(Barrier(n), unaligned=False):
                     due.discard(n)
@@ -248,7 +257,10 @@ class GateTelling:
         expect(pending == tuple(sorted(due)), PENDING, f"{effects}: {pending} is pending, due is {due}")
 
     def _keeps(self, effects: tuple[GateEffect, ...], pending: tuple[CheckpointId, ...]) -> None:
-        """Judge a tracker: it forgets what it has triggered or aborted, what is older, and the oldest of too many."""
+        """Judge a tracker.
+
+        It forgets checkpoints that it has triggered or aborted, older ones, and the oldest of too many.
+        """
         known = (*self.pending, *sorted(self._begun))
         due = known[max(0, len(known) - TRACKED_MAX) :]
         over = [effect.barrier.checkpoint for effect in effects if isinstance(effect, TriggerCheckpoint)]
@@ -260,7 +272,7 @@ class GateTelling:
         expect(not left, PENDING, f"{effects}: {left} are pending still")
 
     def judge_blocked(self, blocked: Mapping[ChannelId, None] | frozenset[ChannelId]) -> None:
-        """What was told of blocks is what the gate says."""
+        """Raise unless the blocked channels are those that the effects have blocked and not yet freed."""
         told = {channel for channel, line in self.lines.items() if line.is_blocked}
         expect(told == set(blocked), TELLS, f"{told} were told as blocked, blocked are {set(blocked)}")
 

@@ -1,4 +1,4 @@
-"""The machine of graphs: a graph is refused exactly if it is none, and it answers what follows from its parts."""
+"""Tests job graphs. A false graph is refused, and a true graph answers what follows from its vertices and edges."""
 
 from typing import Final
 
@@ -10,7 +10,8 @@ from checkpointing.identifiers import ChannelId, EdgeId, HookName, SubtaskId, Ta
 from spec.machines.judging import expect
 
 GRAPHS: Final = "graphs-hold"
-"""Names are unique, each edge points forward, and each table has one writer. All else follows from the parts."""
+"""A graph has unique names, edges that point forward, and one writer for each table. Its answers follow from its
+parts."""
 _NAMES: Final = "abcd"
 _vertices = st.lists(
     st.tuples(
@@ -28,7 +29,7 @@ _edges = st.lists(
 
 
 class GraphsMachine(RuleBasedStateMachine):
-    """Graphs, one after the other. Nothing is kept in between."""
+    """Draws one graph after the other. Keeps nothing in between."""
 
     runs_short = True
 

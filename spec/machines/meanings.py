@@ -1,7 +1,7 @@
-"""The machine of changed state: the pipeline gives its columns other names, functions and versions, and goes on.
+"""Tests changed state. A pipeline gives its columns other names, functions and versions, and goes on from a cut.
 
-Its reference says for each column what becomes of the old values. What is refused could have been
-read wrongly.
+Its reference decides for each column what becomes of the old values. A change is refused if old values could be read
+with a wrong meaning.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,17 +32,17 @@ from checkpointing.state_meaning import (
 from spec.machines.judging import expect
 
 MEANINGS: Final = "meanings-are-kept"
-"""Old values of a column serve only if its function, the names of its arguments and its version are the same. What a
-checkpoint did not record is taken as it is."""
+"""Old values of a column serve only if its function, the names of its arguments and its version are the same. If a
+checkpoint did not record them, the old values serve."""
 RENAMES: Final = "renames-are-clear"
 """A renamed column keeps its values. A rename is refused if both names are there, or if neither is there and a column
-would be dropped. So is code that forgets the rename of a cut."""
+would be dropped. A pipeline that no longer declares a rename of its cut is refused too."""
 HINTS: Final = "drops-get-hints"
 """A dropped column gets a hint if a new one may be the same under another name."""
 
 _NAMES: Final = ("a", "b", "c")
 _Said = tuple[str, str, int | None, str, str]
-"""Column, function, version, argument, and the argument's type."""
+"""The column, its function, its version, its argument, and the argument's type."""
 _meaning = st.tuples(
     st.sampled_from(_NAMES),
     st.sampled_from(["max", "max", "process"]),
@@ -88,7 +88,7 @@ class MeaningsMachine(RuleBasedStateMachine):
         called = []
         for said in was or ():
             new = [new for new, old in then.items() if old == said[0]]
-            if then.get(said[0]) not in names:  # else the old name is recorded too, and it is the one in the files
+            if then.get(said[0]) not in names:  # else the old name is recorded too, and the files have it
                 called.append((new[-1] if new else said[0], *said[1:]))
         renamed = under_new_names(before, then)
         due = None if was is None else _all(called)
@@ -96,7 +96,7 @@ class MeaningsMachine(RuleBasedStateMachine):
 
     @rule(was=st.one_of(st.none(), _meanings), now=_meanings, old=st.sampled_from(_NAMES), new=st.sampled_from(_NAMES))
     def suggest(self, was: list[_Said] | None, now: list[_Said], old: str, new: str) -> None:
-        """A dropped column may be a new one under another name."""
+        """A dropped column may have come back under another name."""
         made = renaming_of(None if was is None else _all(was), _all(now), old, new)
         before = next((said for said in was or () if said[0] == old), None)
         after = next((said for said in now if said[0] == new), None)
@@ -144,7 +144,7 @@ class MeaningsMachine(RuleBasedStateMachine):
         known: set[tuple[str, str]],
         refused: str,
     ) -> None:
-        """Columns go and come. Some of them may be the same."""
+        """Columns are dropped and added. A new column may be a dropped one under another name."""
         gone = [_change(f"k{at}", was, now, "dropped", "") for at, (was, now) in enumerate(old)]
         came = [_change(name, None, kind, "new", refused) for name, kind in new]
         made = with_hints([*gone, *came], lambda a, b: f"{a} to {b}" if (a, b) in known else None)
@@ -186,7 +186,7 @@ def kept_names(now: Collection[str], then: Collection[str], renamed: Mapping[str
 def renames_due(
     now: Sequence[str], then: Sequence[str], renamed: Mapping[str, str], becomes: str = ""
 ) -> list[_Renamed]:
-    """Return what is to be said of a pipeline's renames, for files with the columns `then`."""
+    """Return what a restore must say about a pipeline's renames, for files with the columns `then`."""
     keep = kept_names(now, then, renamed)
     gone = [name for name in then if name not in now and name not in keep.values()]
     due = [(new, old, becomes or "renamed, with its values", "") for new, old in keep.items()]
@@ -211,13 +211,13 @@ def _verdict(old: _Said | None, said: _Said) -> tuple[str, str]:
 
 
 def _reason(change: Change) -> str:
-    """Return the part of a refusal that names what was there."""
+    """Return the part of a refusal that names the old meaning."""
     text = change.refused.removeprefix("its old values cannot become that; ")
     return text.partition(",")[0] if text.startswith("state of") else text.partition(", or")[0]
 
 
 def _part(change: Change, due: Sequence[_Renamed]) -> str:
-    """Return the text that a refusal is to hold, if it holds it, and else all of it."""
+    """Return the due text if this refusal holds it, and otherwise the whole refusal."""
     parts = [said for column, _, _, said in due if said and column == change.column and said in change.refused]
     return parts[0] if parts else change.refused
 

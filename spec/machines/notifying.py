@@ -1,7 +1,7 @@
-"""The machine of what a cut tells: how far each split's rows are in, and whether any row is left to read (B4, F1).
+"""Tests what a cut tells: the position before which all rows of a split are in, and whether rows are left (B4, F1).
 
-Its cuts hold slices in flight in any combination, also those that only a reset leaves behind: slices with a gap between
-them, and slices that begin in different places and end in the same one.
+Its cuts hold slices in flight in any combination. Some combinations only come from a reset of a source. Such slices
+have a gap between them, or begin in different places and end in the same place.
 """
 
 from itertools import permutations, product
@@ -20,8 +20,8 @@ from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 from spec.machines.judging import expect
 
 TOLD: Final = "told-positions"
-"""The notification of a cut tells for each split the position before which all its rows are in. It lies before the
-slices in flight, and is left out if they do not lead from there to the cut's position."""
+"""The notification of a cut tells for each split the position before which all its rows are in. This position is
+where the slices in flight begin. It is left out if the slices do not lead from there to the cut's position."""
 FINISHED: Final = "nothing-is-left"
 """A pipeline has no row left to read after a cut if the cut has finished, all its sources have an end, and the cut has
 a split of each source and of each of its parts."""
@@ -31,7 +31,7 @@ _SPLITS: Final = ("first-a", "second-b")
 _Slice = tuple[int, int, int, int]
 """Source, split, start and end."""
 _At = dict[tuple[int, int], int | None]
-"""The position of each split, by source and split."""
+"""The position of each split. The key is (source, split)."""
 _place = st.integers(0, 1)
 _slices = st.lists(
     st.one_of(
@@ -43,7 +43,7 @@ _slices = st.lists(
 
 
 class NotifyingMachine(RuleBasedStateMachine):
-    """One cut after the other of two sources, and of two vertices that read them."""
+    """Draws one cut after the other. A cut has two sources and two vertices that read them."""
 
     @rule(
         slices=_slices, positions=st.lists(st.sampled_from([None, 0, 1, 2, 3, 3]), min_size=4, max_size=4), twice=_place

@@ -1,6 +1,6 @@
-"""The machine of what a coordinator works out at once: plans, what leaves its store, the times of its timer, restores.
+"""Tests single decisions of a coordinator: plans, which checkpoints leave its store, its timer, and restores.
 
-Each step draws a case of its own, and computes the answer in the simplest way, from what the documentation says.
+Each step draws a new case, and computes the due answer in the simplest way that follows from the documentation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,10 +45,11 @@ from spec.machines.judging import expect
 PLANS: Final = "plans"
 """A plan triggers the running tasks that no barrier can reach, and waits for all running ones."""
 SUBSUMES: Final = "store-subsumes"
-"""Of the completed checkpoints the newest ones stay, and the newest that is no savepoint. What only others use goes."""
+"""The store keeps the newest checkpoints, and the newest one that is no savepoint. Files that only others use are
+deleted."""
 RATE: Final = "fixed-rate"
 RESTORES: Final = "restores"
-"""Hooks and operator coordinators get their own state back. What does not fit the job is refused."""
+"""Hooks and operator coordinators get their own state back. A checkpoint that does not fit the job is refused."""
 _NAMES: Final = ("a", "b", "c")
 Edges = list[tuple[tuple[str, str], EdgePattern]]
 _parallelism = st.tuples(*(st.integers(1, 5) for _ in _NAMES))
@@ -56,7 +57,7 @@ _edges = st.lists(
     st.tuples(st.sampled_from([("a", "b"), ("a", "c"), ("b", "c")]), st.sampled_from([*EdgePattern])), max_size=3
 )
 _finished = st.one_of(st.just(0), st.integers(0, 2**15 - 1))
-"""Which tasks have finished, a bit for each."""
+"""One bit for each task. It is 1 if the task has finished."""
 _strange = st.sampled_from([None, None, None, None, 0, 2])
 _kinds = st.sampled_from(
     [CHECKPOINT, CHECKPOINT, savepoint(unaligned=False), synchronous_savepoint(unaligned=False, terminate=False)]
@@ -67,12 +68,12 @@ _ends = st.tuples(
     st.sampled_from([None, Reason.CHECKPOINT_EXPIRED, Reason.CHECKPOINT_EXPIRED, Reason.TASK_FAILURE, Reason.QUALITY]),
     st.integers(1, 4),
 )
-"""A checkpoint, and why it failed; None: it succeeded."""
+"""The kind of a checkpoint, why it failed (None if it succeeded), and its id."""
 _times = st.lists(st.tuples(st.sampled_from(["start", "fire", "fire", "stop", "postpone"]), st.integers(0, 60)))
 
 
 class PlanMachine(RuleBasedStateMachine):
-    """Cases, one after the other. Nothing is kept in between."""
+    """Draws one case after the other. Keeps nothing in between."""
 
     @rule(
         sizes=_parallelism,
@@ -90,7 +91,7 @@ class PlanMachine(RuleBasedStateMachine):
         *,
         ends: bool,
     ) -> None:
-        """Tasks run or have finished. One may do neither."""
+        """Tasks run or have finished. One task may be in another state."""
         topology = _topology(sizes, edges)
         for bits in (finished, ~finished, finished >> 1):
             of = {
@@ -200,7 +201,7 @@ class PlanMachine(RuleBasedStateMachine):
 
     @rule(edges=_edges, finished=st.lists(st.sampled_from([None, *FinishedState]), min_size=3, max_size=3))
     def check(self, edges: Edges, finished: list[FinishedState | None]) -> None:
-        """Nothing that runs may come before what has finished."""
+        """A vertex that still runs may not lie before a vertex that has finished."""
         said = {name: state for name, state in zip(_NAMES, finished, strict=True) if state is not None}
         vertices = tuple(CompletedVertex(name, (), 128, state) for name, state in said.items())
         needs = {*EdgePattern}, {EdgePattern.ALL_TO_ALL}

@@ -123,7 +123,7 @@ class RepairMachine(Coordinators):
 
     @rule(rows=st.integers(1, 3), more=st.lists(st.integers(0, 2), min_size=1, max_size=3), table=_tables)
     def lose_log_entries_twice(self, rows: int, more: list[int], table: TableName) -> None:
-        """A log loses its newest entry, which is published again, and then those that follow."""
+        """A log loses its newest entry, and a tick publishes it again. Then the log loses the entries that followed."""
         self.run_a_tick([rows])
         self.lose_log_entries(table, 1)
         self.run_a_tick(more)

@@ -1,7 +1,7 @@
-"""The machine of restores: a cut is refused exactly if the pipeline has no place for something in it (G2, D3, B4).
+"""Tests restores. A cut is refused exactly if the pipeline has no place for some part of it (G2, D3, B4).
 
-Each step restores the cut into a changed pipeline, spreads its files over so many subtasks, or looks which splits are
-not read any more. The references are written from what the guides say.
+A step restores the cut into a changed pipeline, spreads its files over subtasks, or checks which splits have ended. The
+references follow the guides.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ _SPLITS: Final = tuple(map(SplitId, ("a1", "a2", "b1", "b2")))
 
 
 class RestoresMachine(RuleBasedStateMachine):
-    """Restores of one cut, one after the other. Nothing is kept in between."""
+    """Restores one cut again and again. Keeps nothing in between."""
 
     runs_short = True
 
@@ -91,7 +91,10 @@ class RestoresMachine(RuleBasedStateMachine):
 
     @rule(finished=st.lists(st.booleans(), min_size=4, max_size=4), bounded=st.booleans(), parted=st.booleans())
     def end(self, finished: list[bool], *, bounded: bool, parted: bool) -> None:
-        """A split that had ended is not read again, nor is one that a part finds after its end."""
+        """A split that has ended is not read again.
+
+        A split that appears in a part that has ended is not read either.
+        """
         later = SplitId("a3")
         parts = ("a", "b") if parted else ()
         source = Vertex(_SOURCE, VertexKind.SOURCE, 5, splits=(*reversed(_SPLITS), later), bounded=bounded, parts=parts)
@@ -109,7 +112,7 @@ class RestoresMachine(RuleBasedStateMachine):
 
     @rule(parallelism=st.integers(1, 3))
     def give_back(self, parallelism: int) -> None:
-        """Rows in flight come back on a channel that is there."""
+        """Rows in flight come back on a channel that the new pipeline has."""
         graph = pipeline()
         vertices = tuple(
             replace(each, parallelism=parallelism) if each.id == _SOURCE else each for each in graph.vertices
@@ -121,12 +124,12 @@ class RestoresMachine(RuleBasedStateMachine):
 
 
 def _bare(live: list[LiveFiles]) -> list[int]:
-    """Return how many lists of files each subtask has."""
+    """Return the number of file lists for each subtask."""
     return [len(own.state) + len(own.ranges) for own in live]
 
 
 def _judge_positions(graph: JobGraph) -> None:
-    """Raise unless each split that the cut knows goes on at its place, and each other one begins."""
+    """Raise unless each split that the cut knows goes on at its position, and each other split begins at its start."""
     known = {"a": "1", "b": "2"}
     for source in graph.sources():
         found = positions(graph, cut())

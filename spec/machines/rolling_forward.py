@@ -1,7 +1,7 @@
-"""The machine of the roll-forward: a dead holder has left a committed entry, and the next one publishes it.
+"""Tests the roll-forward. A dead holder has left a committed entry, and the next holder publishes it.
 
-Its reference says which effects are due, in their order, and what the cut has. The parent's cut may lack a table that
-lost log entries, and another process may have recorded the entry's own cut meanwhile. A table may refuse.
+Its reference lists the due effects in order, and the versions in the cut. The parent's cut may lack a table whose log
+lost entries. Another process may have recorded the entry's own cut meanwhile. A table may refuse the entry.
 """
 
 from collections.abc import Iterator
@@ -35,16 +35,16 @@ from checkpointing.tick.recovering import rolled_forward_or_left
 from spec.machines.judging import expect
 
 FORWARD: Final = "rolls-forward"
-"""An entry is published table by table, then to its outside sinks, and its cut has the version of each table. A table
-that was removed from the parent's cut gets this entry's columns alone. If the cut is recorded already, it is used."""
+"""An entry is published table by table, then to its outside sinks. Its cut has the version of each table. A table that
+was removed from the parent's cut keeps the columns of this entry alone. If the cut is recorded already, it is used."""
 SAYS_WHY: Final = "says-why"
-"""If a table refuses an entry, the attempt ends with the entry's number, the reason, and whether it was shown before.
-Only a rollback to another entry goes on without it."""
+"""If a table refuses an entry, the tick fails. Its message has the entry's number, the reason, and whether the entry
+was published before. Only a rollback to another entry goes on without this entry."""
 
 _KEPT, _SUMS, _STILL = TableName("bronze/kept"), TableName("gold/sums"), TableName("gold/still")
 _OTHER, _PARENT, _OWN = CheckpointId(3), CheckpointId(4), CheckpointId(5)
 _Table = tuple[TableName, TableMode, int, bool]
-"""Name, mode, version at the parent's cut as the entry says, and whether the parent's cut has it."""
+"""Name, mode, parent version according to the entry, and whether the parent's cut has the table."""
 _tables = st.tuples(
     st.tuples(st.just(_KEPT), st.just(TableMode.APPEND), st.sampled_from([0, 3]), st.booleans()),
     st.tuples(
@@ -56,20 +56,20 @@ _kinds = st.sampled_from([RowKind.CHECKPOINT, RowKind.CHECKPOINT, RowKind.ROLLBA
 
 @dataclass(frozen=True)
 class _Case:
-    """What a dead holder has left, and how the next one fares."""
+    """The entry that a dead holder has left, and what the next holder meets."""
 
     tables: tuple[_Table, ...]
     named: list[bool]
-    """Which of these tables the entry changes."""
+    """For each table, whether the entry changes it."""
     still: bool
     """Whether the parent's cut has a table that the entry does not change."""
     kind: RowKind
     listed: list[bool]
-    """Which tables' columns the entry lists."""
+    """For each table, whether the entry lists its columns."""
     outside: bool
     is_recorded: bool
     refuses: int | None
-    """The place of the publication that is refused."""
+    """The index of the publication that a table refuses."""
     notes: list[str]
     leaves: CheckpointId | None
     whole: bool
@@ -92,7 +92,7 @@ _cases = st.builds(
 
 
 class RollingForwardMachine(RuleBasedStateMachine):
-    """One entry after the other that a dead holder has left."""
+    """Draws one entry after the other that a dead holder has left."""
 
     @rule(case=_cases)
     def roll_forward(self, case: _Case) -> None:
@@ -150,7 +150,7 @@ class RollingForwardMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- judging
 
     def _is_refused(self, steps: Steps[bool], table: TableName, leaves: CheckpointId | None) -> None:
-        """Let a table refuse the entry. A rollback to another entry leaves it behind."""
+        """Let a table refuse the entry. A rollback to another entry goes on without it."""
         if leaves == _OTHER:
             try:
                 effect: object = steps.send(PublishFailed(_OWN, table, "it is locked"))
@@ -197,7 +197,7 @@ class RollingForwardMachine(RuleBasedStateMachine):
 
 
 def _due(record: CheckpointRecord, parent: dict[TableName, int]) -> Iterator[tuple[TableName, bool, bool]]:
-    """Yield the publications: table, whether it gets the entry's columns alone, and whether it goes outside."""
+    """Yield the publications: table, whether it keeps only the entry's columns, whether it goes outside."""
     removed = [
         each.table
         for each in record.tables

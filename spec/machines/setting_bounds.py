@@ -1,6 +1,6 @@
-"""Lists the default of each setting, and the last values that are taken: told from the documentation of the settings.
+"""Lists the default of each setting, the last values that are accepted, and the first that are refused.
 
-A setting that belongs to another one is tried together with it.
+The values come from the documentation of the settings. If a setting needs another one, both are given together.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _GROWING: Final[Given] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The default of a setting, the values at which it is still taken, and those at which it is not."""
+    """The default of a setting, the last values that are accepted, and the first that are refused."""
 
     default: object
     taken: tuple[object, ...] = ()
@@ -81,4 +81,4 @@ CONTRADICTIONS: Final[tuple[tuple[Given, Given], ...]] = (
     ({"every_rows": 3, "rows_of": ("a",)}, {"rows_of": ("a", "b", "a")}),
     ({"micro_batch_rows_max": 200_000}, {"slice_rows_max": 200_001}),
 )
-"""Settings that are taken, and a further one that contradicts them."""
+"""Settings that are accepted, and a further setting that contradicts them."""

@@ -1,7 +1,7 @@
-"""The machine of what is spread over subtasks: key groups, and non-keyed state at another parallelism (D3, D1).
+"""Tests how key groups and non-keyed state are spread over subtasks at another parallelism (D3, D1).
 
-Ranges are compared with the subtask of each key group. Elements of non-keyed state are dealt as Flink deals them, from
-piles that are counted beforehand.
+The reference compares ranges with the subtask of each key group. It deals elements of non-keyed state as Flink does,
+after it has counted how many each subtask gets.
 """
 
 from typing import Final
@@ -25,18 +25,18 @@ from checkpointing.rescale.operator_state import (
 from spec.machines.judging import expect
 
 SPREAD: Final = "spread-over-subtasks"
-"""Each key group belongs to one subtask. Elements of state are dealt out once, or given to all."""
+"""Each key group belongs to one subtask. Each element of state goes to one subtask, or to all, as its mode says."""
 _small = st.integers(0, 9)
 _parts = st.lists(
     st.tuples(st.sampled_from("xyz"), st.sampled_from([*DistributionMode]), st.integers(0, 3), st.integers(0, 5)),
     max_size=6,
 )
 Dealt = list[tuple[str, int, tuple[int, ...]]]
-"""What a subtask gets: the names of states, the old subtask, and the offsets."""
+"""The parts that a subtask gets: the name of a state, the old subtask, and the offsets."""
 
 
 class SpreadingMachine(RuleBasedStateMachine):
-    """Jobs that change their parallelism, one after the other. Nothing is kept in between."""
+    """Draws one job after the other that changes its parallelism. Keeps nothing in between."""
 
     runs_short = True
 
@@ -74,7 +74,7 @@ class SpreadingMachine(RuleBasedStateMachine):
 
     @rule(given=_parts, old=st.integers(0, 4), new=st.integers(0, 5))
     def redistribute(self, given: list[tuple[str, DistributionMode, int, int]], old: int, new: int) -> None:
-        """Deal out state. A name has one mode, and an old subtask one part of it."""
+        """Spread state over the new subtasks. A state has one mode, and each old subtask has one part of it."""
         modes = {name: mode for name, mode, _, _ in reversed(given)}
         unique = {(name, subtask): elements for name, _, subtask, elements in reversed(given)}
         parts = [

@@ -41,7 +41,7 @@ from spec.machines.judging import expect
 ANSWERED = "subtask-answers"
 """A subtask answers each fact as the table of its door says."""
 REFUSED = "subtask-refuses"
-"""A subtask refuses what breaks a rule, and nothing else. It is unchanged then."""
+"""A subtask refuses a fact exactly if the fact breaks a rule. A refusal leaves the subtask unchanged."""
 STAGED = "staged-until-complete"
 """A staged file is in each snapshot from the next barrier on, until one of these checkpoints is complete."""
 
@@ -176,7 +176,7 @@ class SubtaskMachine(RuleBasedStateMachine):
         finished: bool,  # noqa: FBT001
         completes: int | None,
     ) -> None:
-        """Let files be staged before the barrier and behind it. Perhaps a checkpoint is complete meanwhile."""
+        """Let files be staged before and after the barrier. Perhaps a checkpoint completes in between."""
         self.stage(files)
         self.request(1, unaligned, synchronous=False, ends=False)
         self.stage(files)

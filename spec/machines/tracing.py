@@ -1,7 +1,7 @@
-"""The machine of traces: a job writes its facts and effects, its files come, stay and go, and each line is read back.
+"""Tests traces. A job writes its facts and effects while its files come, stay and go. Each line is read back.
 
-Its reference is the lines themselves, as `checkpointing.traced_files` describes them: which files a line has in full,
-and how many numbers it gives out.
+Its reference is the lines themselves, as `checkpointing.traced_files` describes them. It looks at which files a line
+has in full, and at how many numbers a line gives out.
 """
 
 import json
@@ -55,8 +55,8 @@ from spec.machines.judging import BrokenRuleError, expect
 COME_BACK: Final = "traces-come-back"
 """Each line of a trace is read back as the message that was written."""
 STAY_SMALL: Final = "traces-stay-small"
-"""A line has no file in full that the lines since the entry before the last one have named. A list that no line has
-named for long is forgotten. Fields with their default values are left out."""
+"""A file is in full only if no line since the last entry but one has named it. A list that no line has named for long
+is forgotten. Fields with default values are left out."""
 REFUSED: Final = "false-traces-refused"
 """A line that is missing, out of place, or no line of a trace is refused, with its number. A last line that was cut off
 is left out."""
@@ -73,7 +73,10 @@ _Files = tuple[KeyedFile, ...]
 
 
 class TraceMachine(RuleBasedStateMachine):
-    """The trace of one tick. Files that the job no longer needs are no longer objects, so their ids come again."""
+    """The trace of one tick.
+
+    Python frees the objects of files that the job no longer needs, so their ids are used again.
+    """
 
     def __init__(self) -> None:
         """Begin a trace."""
@@ -87,9 +90,10 @@ class TraceMachine(RuleBasedStateMachine):
         self.given = 0
         """How many numbers the lines have given out."""
         self.named: dict[tuple[str, bool], int] = {}
-        """The newest entry before which a line has named the file, by path. True: with its key groups."""
+        """The number of entries before the last line that named a file. The key is the path, and True if key groups
+        came with it."""
         self.old: _Files | None = None
-        """A list that no line has named since the last entry but one. The trace was to forget lists since then."""
+        """A list that no line has named since the last entry but one. By now the trace must have forgotten it."""
 
     # -------------------------------------------------------------- what the job does
 
@@ -126,7 +130,7 @@ class TraceMachine(RuleBasedStateMachine):
 
     @rule(changed=st.booleans(), appends=st.booleans())
     def publish(self, changed: bool, appends: bool) -> None:  # noqa: FBT001
-        """A table shows the live files, as the table's files or as new ones."""
+        """Publish the live files of a table, as all its files or as added files."""
         files = tuple(each.file for each in self._live())
         changes = FileChanges(1, new=files[-2:], gone=files[:1]) if changed else None
         adds, whole = (files, ()) if appends else ((), files)
@@ -214,7 +218,7 @@ class TraceMachine(RuleBasedStateMachine):
             raise BrokenRuleError(COME_BACK, str(error)) from error
         due = TraceEntry(self.number, self.now_ms, body)
         same = entry == due and type(entry.body) is type(body)
-        expect(same, COME_BACK, "" if same else f"{entry} is read of {due}")  # a text of all files takes long
+        expect(same, COME_BACK, "" if same else f"{entry} is read of {due}")  # a text of many files takes long
         full = _in_full(line)
         known = [each for each in full if self.named.get(each, -9) >= self.checkpoint - 1]
         expect(not known, STAY_SMALL, f"{known[:3]} are in full once more, at entry {self.checkpoint}")
@@ -300,7 +304,7 @@ def _is_run(parts: list[Any]) -> bool:
 
 
 def _read(lines: Iterable[bytes]) -> tuple[list[TraceEntry], str | None]:
-    """Return the entries before the first line that is refused, and what is said of that one."""
+    """Return the entries before the first refused line, and the text of the refusal."""
     entries: list[TraceEntry] = []
     try:
         for entry in read(lines):
@@ -311,7 +315,7 @@ def _read(lines: Iterable[bytes]) -> tuple[list[TraceEntry], str | None]:
 
 
 def _damaged(lines: list[bytes], place: int, kind: int) -> tuple[list[bytes], tuple[str, ...] | None]:
-    """Return the lines with a damage, and what is to be said of it. None: the last line is left out."""
+    """Return damaged lines, and what the refusal must say. None means that the reader leaves the last line out."""
     line, at = lines[place], place + 1
     own, next_to = b'"number":%d' % at, b'"number":%d' % (at + 1)
     form, time = b'"format":%d' % FORMAT, b'"at_ms":%d' % _TIMES[place]

@@ -22,7 +22,7 @@ WAY_BACK = "way-back"
 
 If the entries that could tell whether a savepoint is on the line are gone, the savepoint keeps its mark."""
 CUTS_STAY = "cuts-stay"
-"""A recorded cut stays while its entry exists, and while an entry that is read or published from it does."""
+"""A recorded cut stays while its entry exists, and while another entry exists that is read or published from it."""
 
 _pick = st.integers(0, 20)
 
@@ -56,9 +56,10 @@ class LineMachine(RuleBasedStateMachine):
 
     @rule(pinned=st.booleans(), records=st.booleans())
     def complete(self, pinned: bool, records: bool) -> None:  # noqa: FBT001
-        """Complete a checkpoint, or the savepoint of a stop (`pinned`). Old checkpoints go.
+        """Complete a checkpoint, or the savepoint of a stop (`pinned`). Old checkpoints are dropped.
 
-        A tick that dies now does not record its cut (`records`). The next one that goes on from it does.
+        If `records` is False, the tick dies before it records the cut. The next tick that goes on from the entry
+        records it.
         """
         self._complete(self._next_id(), pinned=pinned)
         self.cuts |= {self.end} if records else set()
@@ -113,7 +114,7 @@ class LineMachine(RuleBasedStateMachine):
 
     @invariant()
     def cuts_stay(self) -> None:
-        """A clean-up drops the cuts that nothing needs any more."""
+        """A clean-up drops exactly the recorded cuts that no entry needs any more."""
         unread = {each for each, row in self.there.items() if not row.commits or each not in self.cuts}
         due = self.cuts & (self.there.keys() | {self.built_on[each] for each in unread})
         kept = readable_cuts(self.there.values(), self.cuts)

@@ -1,7 +1,7 @@
-"""The machine of a sink that commits in two phases: it writes, pre-commits, commits late, dies, and is restored.
+"""Tests a sink that commits in two phases. It writes, pre-commits, commits late, dies, and is restored.
 
-Its reference is the contract of Flink's `TwoPhaseCommitSinkFunction` (F3), told as the effects that are due after each
-fact. No run of a job reaches this sink, so no seed does either.
+Its reference is the contract of Flink's `TwoPhaseCommitSinkFunction` (F3), written as the due effects of each fact. No
+job runs this sink, so no seed of the simulator reaches it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -42,8 +42,8 @@ from spec.machines.judging import expect
 
 TWO_PHASES: Final = "commits-in-two-phases"
 """Each row goes into the open transaction. A snapshot pre-commits it, and the notification of that snapshot or of a
-later one commits it. A restore commits what was pre-committed, and aborts what was open. The first error of a commit
-fails the sink, once all commits are answered."""
+later one commits it. A restore commits the pre-committed transactions, and aborts the open one. When all commits are
+answered, the first error of a commit fails the sink."""
 
 _TIMEOUT_MS, _RATIO, _WARNS_MS = 100, 0.5, 50
 _settings = st.sampled_from(
@@ -57,20 +57,20 @@ _settings = st.sampled_from(
 )
 _waits = st.sampled_from([0, 0, 0, 1, _TIMEOUT_MS])
 _ages = st.sampled_from([0, _WARNS_MS, _WARNS_MS + 1, _TIMEOUT_MS, _TIMEOUT_MS, _TIMEOUT_MS + 1])
-"""How old a transaction is at least when its commit is due or refused."""
+"""The least age of a transaction when its commit is due or refused."""
 _pick = st.integers(0, 20)
 
 
 @dataclass
 class _Life:
-    """What one life of the sink is to remember."""
+    """What the reference remembers of the sink between two restores."""
 
     sink: TwoPhaseCommitSink
     current: Transaction | None = None
     waiting: dict[CheckpointId, Transaction] = field(default_factory=dict)
-    """What is pre-committed, by the checkpoint that took it."""
+    """The pre-committed transactions, by checkpoint."""
     restored: tuple[Transaction, ...] = ()
-    """What the restore commits."""
+    """The transactions that the restore commits."""
     asked: list[Transaction] = field(default_factory=list)
     """The commits without an answer."""
     error: str | None = None
@@ -80,7 +80,7 @@ class _Life:
 
 
 class TwoPhaseSinkMachine(RuleBasedStateMachine):
-    """One subtask of a sink, over its lives."""
+    """Drives one subtask of a sink through several restores."""
 
     def __init__(self) -> None:
         """Begin with a fresh sink."""
@@ -230,14 +230,14 @@ class TwoPhaseSinkMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.life.asked)
     @rule(pick=_pick)
     def commit(self, pick: int) -> None:
-        """A commit is in, or was in before."""
+        """The external system reports that a commit succeeded, now or before."""
         transaction = self._answered(pick)
         self._is_told(TransactionCommitted(transaction), *self._due_failure())
 
     @precondition(lambda self: self.life.asked)
     @rule(pick=_pick, age_ms=_ages)
     def refuse(self, pick: int, age_ms: int) -> None:
-        """A commit is refused. A restore ignores that if the external system may have dropped the transaction."""
+        """A commit is refused. The sink ignores this for a restored transaction that may have timed out."""
         transaction, life = self._answered(pick), self.life
         self._ages(transaction, age_ms)
         is_late = (
@@ -254,7 +254,7 @@ class TwoPhaseSinkMachine(RuleBasedStateMachine):
         self._is_told(fact)  # an answer that comes twice changes nothing
 
     def _ages(self, transaction: Transaction, age_ms: int) -> None:
-        """Let time pass until the transaction is so old."""
+        """Let time pass until the transaction has this age."""
         self.now_ms = max(self.now_ms, transaction.begun_ms + age_ms)
 
     def _answered(self, pick: int) -> Transaction:

@@ -1,4 +1,4 @@
-"""Plants bugs in the decision who may claim the job, and in what a cut tells about rows that are read."""
+"""Plants bugs in the decision who may claim the job, and in what a cut tells about how far its rows are read."""
 
 from dataclasses import replace
 

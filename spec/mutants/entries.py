@@ -1,6 +1,6 @@
 """Plants bugs in single checks of an entry, and in how an entry is read (H1).
 
-Each concerns one field, so an entry that lacks it, or a lie about another one, does not show the bug.
+Each bug concerns one field. An entry without this field does not show it, nor does one with another false field.
 """
 
 from collections.abc import Mapping

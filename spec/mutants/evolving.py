@@ -1,4 +1,4 @@
-"""Plants bugs in what becomes of old state and old tables when the pipeline changes."""
+"""Plants bugs in how old state and old tables are treated when the pipeline changes."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""Plants bugs in what is refused when a cut is restored into a changed pipeline.
+"""Plants bugs in the checks of a cut that is restored into a changed pipeline.
 
-The simulator restores cuts that fit, so it shows a refusal too many, and none too few.
+The simulator restores only cuts that fit. So it finds a wrong refusal, and cannot find a missing one.
 """
 
 from collections.abc import Iterator

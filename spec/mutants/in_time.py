@@ -1,6 +1,6 @@
-"""Plants bugs in what is late: hooks, timers, compactions; and in what people hear of a failure.
+"""Plants bugs in how the door notices late hooks, sets timers, compacts files, ends, and reports failures.
 
-Most of them change no table. The tick goes on later than it should, or tells a wrong reason.
+Most of them change no table. The tick acts later than it should, or reports a wrong reason.
 """
 
 from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed
@@ -163,7 +163,7 @@ def a_tick_takes_a_checkpoint_more_than_it_may(patch: Patch) -> None:
     patch.put(Ending, "_has_enough", has_enough)
 
 
-# ------------------------------------------------------------------ what people hear
+# ------------------------------------------------------------------ reported failures
 
 
 @mutant("said-why", DECLINES)

@@ -13,7 +13,7 @@ from checkpointing.tick.messages import TickEffect
 from spec.mutants.judges import ROLL_FORWARDS
 from spec.mutants.planting import Patch, mutant
 
-# ------------------------------------------------------------------ what is published, and recorded
+# ------------------------------------------------------------------ publications and cuts
 
 
 @mutant("rolls-forward", ROLL_FORWARDS)
@@ -39,7 +39,7 @@ def outside_sinks_get_nothing_of_an_entry_that_is_rolled_forward(patch: Patch) -
     patch.put(recovering, "outside_publications", lambda record, parent: ())
 
 
-# ------------------------------------------------------------------ what is said of a failure
+# ------------------------------------------------------------------ reported failures
 
 
 @mutant("says-why", ROLL_FORWARDS)

@@ -1,4 +1,4 @@
-"""Plants bugs in how key groups and non-keyed state are spread over subtasks, and in what counts as a graph."""
+"""Plants bugs in how key groups and non-keyed state are spread over subtasks, and in the checks of a graph."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
-"""Plants bugs in what gates and coordinators tell, and in what a coordinator works out at once.
+"""Plants bugs in the effects of gates and coordinators, and in single decisions of a coordinator.
 
-No row and no table is wrong with most of them. The simulator's jobs never reach the others, because all tasks of a job
-finish together.
+Most of these bugs make no row and no table wrong. The simulator's jobs never reach the others, because all tasks of
+such a job finish together.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ _TRACKING = GATES[GatePolicy.AT_LEAST_ONCE]
 _UNALIGNED = GATES[GatePolicy.UNALIGNED]
 _ALTERNATING = GATES[GatePolicy.ALTERNATING]
 
-# ------------------------------------------------------------------ what a gate tells
+# ------------------------------------------------------------------ effects of a gate
 
 
 @mutant("gate-tells", _BLOCKING)
@@ -74,7 +74,7 @@ def a_barrier_forgets_when_it_was_created(patch: Patch) -> None:
     patch.put(aligner, "as_unaligned", lambda barrier: replace(as_unaligned(barrier), created_ms=-1))
 
 
-# ------------------------------------------------------------------ what a gate aborts, and what is pending
+# ------------------------------------------------------------------ aborted and pending checkpoints
 
 
 @mutant("gate-aborts", _BLOCKING)
@@ -126,7 +126,7 @@ def a_complete_checkpoint_takes_newer_ones_with_it(patch: Patch) -> None:
     patch.put(BarrierTracker, "_complete", complete)
 
 
-# ------------------------------------------------------------------ what a gate says of its state
+# ------------------------------------------------------------------ a gate's description of its state
 
 
 @mutant("gate-state", _TRACKING)
@@ -159,7 +159,7 @@ def a_gate_says_that_it_waits_for_the_first_barrier(patch: Patch) -> None:
     patch.put(AlternatingAligner, "snapshot", snapshot)
 
 
-# ------------------------------------------------------------------ what a gate refuses
+# ------------------------------------------------------------------ refusals of a gate
 
 
 @mutant("gate-refuses", _BLOCKING)
@@ -188,7 +188,7 @@ def a_channel_that_nobody_knows_is_opened(patch: Patch) -> None:
     patch.put(Channels, "__getitem__", lambda self, name: self._channels.setdefault(name, Channel(name)))
 
 
-# ------------------------------------------------------------------ what a coordinator tells
+# ------------------------------------------------------------------ effects of a coordinator
 
 
 @mutant("coordinator-tells", COORDINATOR)

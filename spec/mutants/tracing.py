@@ -1,4 +1,4 @@
-"""Plants bugs in traces: what is written of a message's files, and which lines a reader believes."""
+"""Plants bugs in traces: in how a message's files are written, and in which lines a reader believes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from checkpointing.traced_files import FilesPutBack, FilesTakenOut
 from spec.mutants.judges import TRACES
 from spec.mutants.planting import Patch, mutant
 
-# ------------------------------------------------------------------ what comes back
+# ------------------------------------------------------------------ reading back
 
 
 @mutant("traces-come-back", TRACES)
@@ -48,7 +48,7 @@ def dead_numbers_are_kept_for_objects_that_come_after(patch: Patch) -> None:
     patch.put(FilesTakenOut, "_forget", forget)
 
 
-# ------------------------------------------------------------------ how much is written
+# ------------------------------------------------------------------ size
 
 
 @mutant("traces-stay-small", TRACES)
@@ -97,7 +97,7 @@ def a_table_is_not_known_by_the_files_of_its_state(patch: Patch) -> None:
     patch.put(FilesTakenOut, "_number", number)
 
 
-# ------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------ refusals
 
 
 @mutant("false-traces-refused", TRACES)

@@ -1,4 +1,4 @@
-"""Plants bugs in the sink that commits in two phases: what a notification commits, and what a restore does."""
+"""Plants bugs in the sink that commits in two phases: in its commits after a notification, and in its restore."""
 
 from dataclasses import replace
 

@@ -38,7 +38,7 @@ BOUND_S: Final = 3
 SLOWER: Final = 4
 """A trial may take this many times as long as on the core as it is, and never less than BOUND_S. Then it hangs."""
 AGAIN_S: Final = 1
-"""Hypothesis runs a step again that was stopped because it hangs. It must be stopped again."""
+"""Hypothesis repeats a step that was stopped because it hangs. The step is stopped again after this many seconds."""
 MEMORY_BYTES_MAX: Final = 4 << 30
 """A trial that needs more memory than this grows without end."""
 SIMULATOR, MACHINE, VECTORS, UNIT_TESTS = "simulator", "machines", "vectors", "unit tests"

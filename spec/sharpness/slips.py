@@ -72,7 +72,7 @@ def slips(module: ModuleType) -> Iterator[Slip]:
         for number, node in enumerate(_nodes(function)):
             for operator, change in _changes(node):
                 before, after = ast.unparse(node), ast.unparse(change(_copy(node)))
-                if before != after:  # two equal arguments can be swapped
+                if before != after:  # a change may do nothing, for example swap two equal arguments
                     yield Slip(module.__name__, name, number, operator, getattr(node, "lineno", 0), before, after)
 
 
@@ -249,7 +249,7 @@ def _affirm(node: ast.AST) -> ast.AST:
 
 def _calls(node: ast.AST) -> bool:
     called = ast.unparse(node.value.func) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else ""
-    return bool(called) and "super()" not in called and called != "assert_never"  # nothing ever calls that one
+    return bool(called) and "super()" not in called and called != "assert_never"  # it is never called
 
 
 def _assigns_a_field(node: ast.AST) -> bool:
