@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ("kill", "matrix", "long")
-"""With `--share rotating`, a test with one of these marks runs on one of three days. A very long one runs less
+"""With `--share rotating`, a test with one of these marks runs on one of six days. A very long one runs less
 often."""
 SECONDS_PER_DAY = 86_400
 

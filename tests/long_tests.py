@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 LONG_S = 0.5
-PERIOD = 3
-LONGER = {5: 9, 15: 18}
+PERIOD = 6
+LONGER = {5: 12, 15: 24}
 """From this many seconds on (key), a test runs on one of this many days (value)."""
 ALWAYS = (
     "tests/style/",
