@@ -57,6 +57,8 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         " pattern is EdgePattern.POINTWISE ->  for upstream, pattern in inputs": (
             "All tasks behind the other edges have finished: the vertex was left out before if one runs."
         ),
+        "checkpointing.coordinator.scheduler:PeriodicScheduler.fire comparison flipped: now_ms < self.next_ms"
+        " -> now_ms <= self.next_ms": ("A firing exactly on time is followed by the same time in both branches."),
         "checkpointing.coordinator.scheduler:initial_delay_ms off by one: 11400714819323198485 ->"
         " 11400714819323198486": ("Another draw in the same bounds."),
         "checkpointing.coordinator.scheduler:initial_delay_ms off by one: 30 -> 31": ("As above."),
