@@ -11,7 +11,7 @@ from spec.ending_soon import EndsSoon
 from spec.failing_splits import FailingSplits
 from spec.giving_way import GivesWay
 from spec.history import History
-from spec.in_time import HooksInTime, Wakes
+from spec.in_time import AtRest, HooksInTime, Wakes
 from spec.inputs_end import InputsEnd
 from spec.measured import Measured
 from spec.pacing import Pacing
@@ -41,6 +41,7 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "compacts-again": CompactsAgain,
     "hooks-in-time": HooksInTime,
     "wakes-in-time": Wakes,
+    "at-rest": AtRest,
     "said-why": Whys,
 }
 """The judge of each invariant, by the invariant's id."""

@@ -34,9 +34,12 @@ class CompactsFirst(DoorJudge):
         return self.door.setup.config.compact_files_min is not None
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note the first slice. A tick that stops drops slices, so only one that certainly reads is judged."""
+        """Note the first slice. A tick that stops drops slices, so only one that certainly reads is judged.
+
+        An entry before that slice may have published a renamed table. `CompactsAgain` knows whether it did.
+        """
         offered = isinstance(fact, SliceOffered)
-        self._is_first = offered and not self._has_read and self.door.reads
+        self._is_first = offered and not self._has_read and self.door.reads and not self.door.completed
         self._has_read |= offered
 
     def asked(self, effect: Effect) -> None:

@@ -10,7 +10,6 @@ A tick that reads another job's cuts may still ask its splits, because they may 
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import (
     AppendRow,
-    CheckTables,
     Effect,
     EndTick,
     Fact,
@@ -23,7 +22,7 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from spec.steps import Begun
-from spec.watching import DoorJudge, Watched
+from spec.watching import DoorJudge, Watched, begins_commit
 
 
 class EndsSoon(DoorJudge):
@@ -55,12 +54,15 @@ class EndsSoon(DoorJudge):
             waits_for_id = self.door.next_id > self.door.last_id
             self._begun_before = CheckpointId(self.door.next_id + waits_for_id)
 
-    def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
-        """Note whether the tick has all its checkpoints, and whether its time is over.
+    def rested(self, given: tuple[CheckpointId, ...]) -> None:
+        """Judge the triggers. Note whether the tick has all its checkpoints, and whether its time is over.
 
         If it has all its checkpoints, it must end, unless one is pending or it is reserving ids.
         """
         door, limits = self.door, self.door.setup.limits
+        for checkpoint in given:
+            if self._why and checkpoint >= self._begun_before:
+                self.wrong(f"the tick {self._why}, and triggers checkpoint {checkpoint}")
         if limits.checkpoints is None and limits.duration_ms is None:
             return
         if limits.checkpoints is not None and door.completed >= limits.checkpoints and not door.is_over:
@@ -88,12 +90,6 @@ class EndsSoon(DoorJudge):
             return
         if isinstance(effect, PollSource) and not self.door.setup.cut_groups:
             self.wrong(f"the tick {self._why}, and asks split {effect.split} of {effect.source}")
-        commits = _committed(effect)
+        commits = begins_commit(effect)
         if commits is not None and commits >= self._begun_before and self.door.setup.config.interval_ms is not None:
             self.wrong(f"the tick {self._why}, and commits checkpoint {commits}, which had not begun")
-
-
-def _committed(effect: Effect) -> CheckpointId | None:
-    if isinstance(effect, CheckTables):
-        return effect.checkpoint
-    return effect.row.checkpoint if isinstance(effect, AppendRow) and isinstance(effect.row, CheckpointRecord) else None

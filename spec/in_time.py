@@ -1,7 +1,8 @@
 """Judges time limits. A late hook must fail its checkpoint, or the restore, at its limit and not before (A8).
 
 The door must also ask to be woken when a hook becomes late and when a checkpoint expires. Otherwise it would notice
-either only with the next fact.
+either only with the next fact. And after each fact it must do at once all that it can: time alone must set nothing off
+before the timer.
 """
 
 from typing import Final
@@ -9,9 +10,9 @@ from typing import Final
 from checkpointing.coordinator.messages import AskHook, ResetHook, RestoreHook
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId
-from checkpointing.messages import AppendRow, CheckTables, Effect, NotifyAborted
-from checkpointing.metadata.record import CheckpointRecord
-from spec.watching import DoorJudge, Watched
+from checkpointing.messages import Effect, Fact, NotifyAborted, TimeAdvanced
+from spec.steps import Begun
+from spec.watching import DoorJudge, Watched, begins_commit
 
 _EXPIRED: Final = Reason.CHECKPOINT_EXPIRED
 
@@ -96,12 +97,9 @@ class Wakes(DoorJudge):
                 self._due_ms[effect.hook] = self.door.now_ms + self._limits[effect.hook]
             case AskHook():
                 self._due_ms[effect.hook, effect.checkpoint] = self.door.now_ms + self._limits[effect.hook]
-            case CheckTables():
-                self._committing.add(effect.checkpoint)
-            case AppendRow(CheckpointRecord() as record):
-                self._committing.add(record.checkpoint)
             case _:
-                pass
+                commits = begins_commit(effect)
+                self._committing |= set() if commits is None else {commits}
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
         """Judge the timer of a door at rest."""
@@ -118,3 +116,33 @@ class Wakes(DoorJudge):
         if first is not None and first > door.now_ms and (door.wake_ms is None or door.wake_ms > first):
             what = next(what for what, due_ms in self._due_ms.items() if due_ms == first)
             self.wrong(f"{what} is late from {first} on, and the door wakes at {door.wake_ms}")
+
+
+class AtRest(DoorJudge):
+    """Judges that a door has done all that it can after each fact. Otherwise work would wait for the next fact."""
+
+    def __init__(self, door: Watched) -> None:
+        """Begin with a door that has not done anything."""
+        super().__init__(door)
+        self._wake_ms: int | None = None
+        self._is_early = False
+
+    def told(self, fact: Begun | Fact) -> None:
+        """Note whether only time has passed, and the door did not ask to be woken yet."""
+        due = self._wake_ms is not None and self._wake_ms <= self.door.now_ms
+        self._is_early = isinstance(fact, TimeAdvanced) and not due
+
+    def asked(self, effect: Effect) -> None:
+        """Judge what the door does."""
+        if self._is_early:
+            self.wrong(f"time alone sets {effect} off, and the door wakes at {self._wake_ms}")
+
+    def rested(self, given: tuple[CheckpointId, ...]) -> None:
+        """Judge the triggers, and note the timer."""
+        if self._is_early and given:
+            self.wrong(f"time alone triggers {given}, and the door wakes at {self._wake_ms}")
+        self._wake_ms = self.door.wake_ms
+
+    def time_passed(self) -> None:
+        """Forget a timer that has run out."""
+        self._wake_ms = self.door.wake_ms

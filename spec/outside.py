@@ -24,7 +24,7 @@ def wrongly_outside(history: History) -> Iterator[str]:
         match event:
             case RowCommitted(record):
                 if record.kind is RowKind.ROLLBACK and newest is not None:
-                    yield from _sinks_lost(record, newest, entries[record.parent])
+                    yield from _sinks_lost(record, newest, entries.get(record.parent))
                 entries[record.checkpoint] = record
                 newest = record if record.commits else newest
             case OutsidePublished(checkpoint, table, paths):
@@ -41,7 +41,10 @@ def wrongly_outside(history: History) -> Iterator[str]:
                 pass
 
 
-def _sinks_lost(rollback: CheckpointRecord, newest: CheckpointRecord, target: CheckpointRecord) -> Iterator[str]:
+def _sinks_lost(rollback: CheckpointRecord, newest: CheckpointRecord, target: CheckpointRecord | None) -> Iterator[str]:
+    if target is None:
+        yield f"rollback {rollback.checkpoint} goes back to {rollback.parent}, which is no entry"
+        return
     left = {
         keys.table
         for record in (newest, target)

@@ -33,8 +33,11 @@ class TooEarly(DoorJudge):
         self._periodic = 0
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note a vertex that could not write its rows, since the tick may then ask for a checkpoint."""
-        self._is_sure &= not isinstance(fact, MicroBatchNotStaged)
+        """Note a vertex that could not write its rows, or a tick without work: it may then ask for a checkpoint.
+
+        Behind the barrier, the tick may read on in the same step. So the door at rest is busy again.
+        """
+        self._is_sure &= self.door.is_busy and not isinstance(fact, MicroBatchNotStaged)
 
     def asked(self, effect: Effect) -> None:
         """Judge polls and entries."""

@@ -15,6 +15,7 @@ from checkpointing.job.lingering import POLLS
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
     AppendRow,
+    CheckTables,
     CoordinatorResetFailed,
     Effect,
     EndTick,
@@ -375,3 +376,10 @@ def _follow(door: Watched, judges: Panel, step: Step) -> None:
 def drafted(effect: Effect) -> CheckpointRecord | None:
     """Return the entry that a door wants to append. All its barriers have passed by then."""
     return effect.row if isinstance(effect, AppendRow) and isinstance(effect.row, CheckpointRecord) else None
+
+
+def begins_commit(effect: Effect) -> CheckpointId | None:
+    """Return the checkpoint that is committed from now on. It can be aborted no more, and does not expire."""
+    if isinstance(effect, CheckTables):
+        return effect.checkpoint
+    return effect.row.checkpoint if isinstance(effect, AppendRow) and isinstance(effect.row, CheckpointRecord) else None

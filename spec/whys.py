@@ -5,9 +5,11 @@ fails, or of the tick that ends, must hold the same words. A wrong message makes
 reader.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from checkpointing.coordinator.messages import HookFailed, OperatorCoordinatorFailed
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import (
     CoordinatorResetFailed,
     Effect,
@@ -24,10 +26,7 @@ from checkpointing.messages import (
 )
 from spec.hook_events import coordinator_of
 from spec.steps import Begun
-from spec.watching import DoorJudge, Watched
-
-if TYPE_CHECKING:
-    from checkpointing.identifiers import CheckpointId
+from spec.watching import DoorJudge, Watched, begins_commit
 
 _FAILURES: Final = frozenset(
     {
@@ -55,6 +54,8 @@ class Whys(DoorJudge):
         self._first: str | None = None
         """The words of the first fact after which the tick cannot go on."""
         self._was_troubled = False
+        self._committing: set[CheckpointId] = set()
+        """The checkpoints whose commit has begun. Later ones wait for it."""
 
     def told(self, fact: Begun | Fact) -> None:
         """Note what failed, and in which words."""
@@ -87,15 +88,26 @@ class Whys(DoorJudge):
 
     def asked(self, effect: Effect) -> None:
         """Judge a message."""
+        commits = begins_commit(effect)
+        if commits is not None:
+            self._committing.add(commits)
         match effect:
             case NotifyAborted(checkpoint, _) if self._said is not None and checkpoint == self._said[0]:
                 self._judge(f"checkpoint {checkpoint}", effect.message, self._said[1])
+            case NotifyAborted(checkpoint, Reason.CHECKPOINT_EXPIRED) if self._waits_for_vertices(checkpoint):
+                if not any(vertex.id in effect.message for vertex in self.door.setup.graph.vertices):
+                    self.wrong(f"a vertex was late for checkpoint {checkpoint}, and people hear {effect.message!r}")
             case EndTick() if self._first is not None:
                 if effect.outcome is not TickOutcome.FAILED:
                     self.wrong(f"the tick ended as {effect.outcome.value}, and it had failed: {self._first}")
                 self._judge("the tick", effect.message, (self._first,))
             case _:
                 pass
+
+    def _waits_for_vertices(self, checkpoint: CheckpointId) -> bool:
+        """Return whether nothing else than the vertices kept this checkpoint waiting."""
+        asked = any(hook[1] == checkpoint for hook in self.door.asked_hooks)
+        return not (asked or self.door.reserving or self.door.pending & self._committing)
 
     def _judge(self, what: str, message: str, said: tuple[str, ...]) -> None:
         missing = [words for words in said if words not in message]

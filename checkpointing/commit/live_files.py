@@ -27,13 +27,17 @@ def changed_files(
     """Return the live files of an upsert or state table, or None if they are the same as at the cut before.
 
     `shown` are the files of the table at the cut before, if its entry names them. If no list shared a file then, only
-    changed lists are looked into.
+    changed lists are looked into. After a restore, lists may share a file that one of them had alone.
     """
     lists, were = lists_of(table, now), lists_of(table, before) if before is not None else []
     if lists == were:
         return None
     if len(lists) == len(were) and is_split(shown, were):
-        return _with_changed_lists(lists, were, shown) if any(each_changed(lists, were)) else None
+        new, gone = each_changed(lists, were)
+        if not (new or gone):
+            return None
+        once = {file.path: file for file in _with_changed_lists(lists, were, shown)}
+        return tuple(once.values()) if gone or len(once) > len(shown) else None
     files = _by_path(lists)
     return tuple(files.values()) if _differ(files.keys(), lists, were) else None
 

@@ -232,7 +232,7 @@ class Completion:
     ) -> None:
         books = self._books
         books.queue_stirred = books.timers_touched = True
-        books.statistics.failed(pending.id, reason, books.now_ms)
+        books.statistics.failed(pending.id, reason, books.now_ms, message)
         if reason is CheckpointFailureReason.CHECKPOINT_EXPIRED:
             books.recent_expired.append(pending.id)
         if pending.request is not None:

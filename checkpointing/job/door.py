@@ -258,10 +258,15 @@ class JobDoor:
         return tuple(effects)
 
     def _work(self) -> None:
-        """Give work to idle vertices and polls to splits with credit. Then decide whether the tick ends.
+        """Give work to idle vertices and polls to splits with credit, and decide whether the tick ends, until all rest.
 
         If the last pass has changed nothing, and no timer is due, time alone changes nothing either.
         """
+        while self._pass():
+            pass
+
+    def _pass(self) -> bool:
+        """Go over the job once. Return whether that changed something."""
         if not self._job.bystanders.restoring:
             holds_one = self._setup.limits.hold and self._job.ending.requested  # with it the tick ends
             if self._job.readers.barrier_due and not holds_one:
@@ -270,7 +275,7 @@ class JobDoor:
             self._poll_sources()
         waking = self._waking
         if not (waking.moved or self._job.effects or waking.is_due(self._job.now_ms)):
-            return
+            return False
         waking.moved, phase, asked = False, self._job.ending.phase, len(self._job.effects)
         if not self._job.bystanders.restoring:
             end_inputs(self._job)
@@ -284,6 +289,7 @@ class JobDoor:
             self._run_vertices()
         waking.moved = waking.moved or self._job.ending.phase is not phase or len(self._job.effects) > asked
         self._job.effects.extend(waking.asked(self._job))
+        return waking.moved and not self._job.ending.over
 
     def _run_vertices(self) -> None:
         """Let every idle vertex take what its gate lets through, upstream ones first, so that barriers travel on."""

@@ -22,7 +22,7 @@ class Drafts:
         self._graph = graph
         self._counters: dict[CheckpointId, dict[VertexId, int]] = {}
         self._sent: dict[CheckpointId, int] = {}
-        self._failures: dict[CheckpointId, tuple[CheckpointFailureReason, str]] = {}
+        self._said: dict[CheckpointId, str] = {}
         self._last_aborted = NO_CHECKPOINT
 
     def begins(self, checkpoint: CheckpointId, rows_sent: int) -> bool:
@@ -38,13 +38,13 @@ class Drafts:
         if checkpoint in self._counters:
             self._counters[checkpoint][vertex] = micro_batch
 
-    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
-        """Note why the checkpoint fails, in words for a person."""
-        self._failures[checkpoint] = (reason, message)
+    def failed(self, checkpoint: CheckpointId, message: str) -> None:
+        """Note why a vertex fails the checkpoint, in words for a person."""
+        self._said[checkpoint] = message
 
     def said(self, checkpoint: CheckpointId) -> str:
-        """Return why the checkpoint fails, in words for a person, or '' if that is not known."""
-        return self._failures[checkpoint][1] if checkpoint in self._failures else ""
+        """Return why a vertex fails the checkpoint, in words for a person, or '' if that is not known."""
+        return self._said.get(checkpoint, "")
 
     def aborted(self, checkpoint: CheckpointId, statistics: StatisticsTracker) -> tuple[NotifyAborted, ...]:
         """Return the notification of an abort with its reason. Every subtask hears of the abort; this is sent once."""
@@ -53,7 +53,7 @@ class Drafts:
         self._last_aborted = checkpoint
         known = statistics.of(checkpoint)
         reason = (known and known.failure) or CheckpointFailureReason.CHECKPOINT_DECLINED
-        return (NotifyAborted(checkpoint, *self._failures.get(checkpoint, (reason, reason.message))),)
+        return (NotifyAborted(checkpoint, reason, (known and known.failure_message) or reason.message),)
 
     def leaves_rows(self, record: CheckpointRecord, rows_sent: int) -> bool:
         """Return whether the cut lacks rows that were sent: after its barrier, or in flight at the barrier."""
@@ -91,7 +91,7 @@ class Drafts:
         """Forget a checkpoint that has ended."""
         self._counters.pop(checkpoint, None)
         self._sent.pop(checkpoint, None)
-        self._failures.pop(checkpoint, None)
+        self._said.pop(checkpoint, None)
 
 
 def _kind_of(properties: CheckpointProperties) -> RowKind:

@@ -240,9 +240,7 @@ class Wiring:
         self.bystanders.forget(checkpoint)
 
     def from_bystander(self, fact: Answer) -> None:
-        """Tell the coordinator the answer of a source or a hook. If it failed, note why its checkpoint fails."""
-        if isinstance(fact, told.HookFailed | told.OperatorCoordinatorFailed):
-            self.drafts.failed(fact.checkpoint, fact.reason, fact.message)
+        """Tell the coordinator the answer of a source or a hook."""
         self.tell(fact)
 
     # -------------------------------------------------------------- commit
@@ -262,7 +260,6 @@ class Wiring:
                     self._stored(effect.record)
                 case Declined():
                     self.compacting.declined(effect.checkpoint)
-                    self.drafts.failed(effect.checkpoint, effect.reason, effect.message)
                     self.tell(told.CommitFailed(effect.checkpoint, effect.reason, effect.message))
                 case CommitEnded():
                     self.ending.failed(effect.reason, effect.message)
@@ -345,7 +342,7 @@ class Wiring:
         self, vertex: VertexId, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str
     ) -> None:
         """Decline the checkpoint, because the vertex has no snapshot for it (J3)."""
-        self.drafts.failed(checkpoint, reason, message)
+        self.drafts.failed(checkpoint, message)
         self.to_subtask(SubtaskId(vertex, 0), task.SnapshotFailed(checkpoint, reason))
 
     def not_staged(self, run: OperatorRun, message: str) -> None:
@@ -354,7 +351,7 @@ class Wiring:
         if waiting is not None:
             reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
             if any(pending.id == waiting for pending in self.coordinator.pending):
-                self.drafts.failed(waiting, reason, message)
+                self.drafts.failed(waiting, message)
             self._abort(run.vertex, waiting, reason)
 
     def _abort(self, vertex: Vertex, checkpoint: CheckpointId, reason: CheckpointFailureReason) -> None:

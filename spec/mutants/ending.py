@@ -1,7 +1,6 @@
 """Plants bugs in the end of a tick that must stop, or cannot go on."""
 
 from checkpointing.config import CheckpointConfig
-from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.identifiers import VertexId
 from checkpointing.job import finishing
 from checkpointing.job.ending import Ending, Next, TickPhase
@@ -18,7 +17,7 @@ from checkpointing.messages import (
 )
 from spec.explore_job import DrivenJob, SmallJob
 from spec.invariants import violations
-from spec.mutants.judges import DRAWN, directed
+from spec.mutants.judges import directed
 from spec.mutants.planting import Patch, mutant
 from spec.pipeline import MAX_PARALLELISM, SPLITS, graph
 
@@ -87,12 +86,6 @@ def a_tick_that_cannot_go_on_reads_on(patch: Patch) -> None:
 @mutant("ends-soon", STOPS)
 def checkpoints_are_triggered_until_the_tick_has_ended(patch: Patch) -> None:
     patch.function(finishing, "stop_scheduler", lambda _: None)
-
-
-@mutant("ends-soon", DRAWN)
-def a_savepoint_that_waits_is_begun_although_the_tick_stops(patch: Patch) -> None:
-    goes_on = property(lambda self: self._books.scheduler.next_ms is not None)
-    patch.put(CheckpointCoordinator, "goes_on", goes_on)
 
 
 @mutant("ends-soon")

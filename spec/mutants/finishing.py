@@ -81,6 +81,11 @@ def a_vertex_is_finished_before_it_has_put_out_its_rows(patch: Patch) -> None:
     patch.put(Wiring, "end_data", end_data)
 
 
+@mutant("inputs-end", ENDS)
+def a_vertex_without_state_runs_once_more_at_its_end(patch: Patch) -> None:
+    patch.put(OperatorRun, "ends_without_work", property(lambda _: False))
+
+
 @mutant("no-deadlock", ENDS)
 def no_vertex_says_that_it_has_finished(patch: Patch) -> None:
     def hand_end_on(job: Wiring, run: OperatorRun) -> None:

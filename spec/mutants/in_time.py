@@ -3,11 +3,13 @@
 Most of them change no table. The tick acts later than it should, or reports a wrong reason.
 """
 
+from checkpointing.coordinator.completion import Completion
 from checkpointing.coordinator.messages import AskHook, CloseHook, HookAnswered, HookFailed
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job import judgements
 from checkpointing.job.compacting import Compacting
+from checkpointing.job.door import JobDoor
 from checkpointing.job.drafts import Drafts
 from checkpointing.job.ending import Ending
 from checkpointing.job.hooks import MasterHooks
@@ -97,6 +99,31 @@ def the_door_wakes_at_its_last_timer(patch: Patch) -> None:
     patch.put(Waking, "asked", asked)
 
 
+@mutant("at-rest")
+def a_door_goes_over_the_job_once(patch: Patch) -> None:
+    patch.put(JobDoor, "_work", JobDoor._pass)
+
+
+@mutant("at-rest")
+def a_door_rests_as_soon_as_it_has_asked_for_a_checkpoint(patch: Patch) -> None:
+    def work(self: JobDoor) -> None:
+        asked = self._job.ending.requested
+        while self._pass() and self._job.ending.requested == asked:
+            pass
+
+    patch.put(JobDoor, "_work", work)
+
+
+@mutant("at-rest")
+def the_door_acts_before_the_time_that_it_told(patch: Patch) -> None:
+    real = Waking.asked
+
+    def asked(self: Waking, job: Wiring) -> tuple[WakeAt, ...]:
+        return tuple(WakeAt(each.at_ms + 5) for each in real(self, job))
+
+    patch.put(Waking, "asked", asked)
+
+
 @mutant("not-too-late")
 def nobody_wakes_the_door_for_segments_that_wait(patch: Patch) -> None:
     real = Waking.asked
@@ -170,10 +197,15 @@ def a_tick_takes_a_checkpoint_more_than_it_may(patch: Patch) -> None:
 def listeners_hear_the_reason_and_not_what_happened(patch: Patch) -> None:
     real = Drafts.failed
 
-    def failed(self: Drafts, checkpoint: CheckpointId, reason: Reason, message: str) -> None:
-        real(self, checkpoint, reason, reason.message if message else "")
+    def failed(self: Drafts, checkpoint: CheckpointId, message: str) -> None:
+        real(self, checkpoint, message[:3])
 
     patch.put(Drafts, "failed", failed)
+
+
+@mutant("said-why")
+def nobody_hears_which_vertex_was_late(patch: Patch) -> None:
+    patch.put(Completion, "_late", lambda _self, _pending: "")
 
 
 @mutant("said-why", DECLINES)

@@ -13,7 +13,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.messages import Publication, RowAppended
 from checkpointing.metadata.record import CheckpointRecord, Claim, RowKind, TableRecord, VertexRecord
-from spec.mutants.judges import COMMIT, RELEASES, SAVEPOINTS, SIMULATOR
+from spec.mutants.judges import COMMIT, RELEASES, SAVEPOINTS, SIMULATOR, with_long_runs
 from spec.mutants.planting import Patch, mutant
 
 _Versions = Mapping[TableName, int]
@@ -194,6 +194,20 @@ def _say_other_changes(
     _believe_all_changes(patch)
 
 
+@mutant("changes-said")
+def a_file_that_two_subtasks_share_is_shown_twice(patch: Patch) -> None:
+    real = live_files.changed_files
+
+    def changed(
+        table: Table, now: VertexRecord, before: VertexRecord | None, shown: tuple[FileHandle, ...] = ()
+    ) -> tuple[FileHandle, ...] | None:
+        if real(table, now, before, shown) is None:
+            return None
+        return tuple(each.file for files in live_files.lists_of(table, now) for each in files)
+
+    patch.put(net, "changed_files", changed)
+
+
 @mutant("cut-is-one")
 def a_publication_forgets_the_files_that_left_their_subtasks(patch: Patch) -> None:
     _say_other_changes(patch, lambda new, _gone: (new, ()))
@@ -204,7 +218,7 @@ def a_publication_forgets_the_last_new_file(patch: Patch) -> None:
     _say_other_changes(patch, lambda new, gone: (new[:-1], gone))
 
 
-@mutant("cut-is-one")
+@mutant("cut-is-one", with_long_runs(SIMULATOR))
 def changes_are_applied_to_a_table_that_has_moved_on(patch: Patch) -> None:
     real = table_changes.changes_at
 

@@ -12,6 +12,7 @@ FALSIFIED_ELSEWHERE = {
     "compacts-again",
     "hooks-in-time",
     "wakes-in-time",
+    "at-rest",
     "said-why",
     "overwrites-show-newest",
     "overwrites-only-rise",

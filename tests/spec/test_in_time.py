@@ -11,7 +11,7 @@ from spec.pipeline import HOOKS
 from spec.simulator import simulate
 
 MOVES = Moves(hooks=True, rejects=True, declines=True, compacts=2)
-SEEDS = range(12)
+SEEDS = range(40)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,19 @@ def _with_limits(history, by_ms):
     return replace(history, steps=steps)
 
 
+def _woken(history, late_ms):
+    """Return the history as if each door had asked to be woken so much later."""
+    steps = {
+        generation: [replace(step, effects=tuple(_later(each, late_ms) for each in step.effects)) for step in taken]
+        for generation, taken in history.steps.items()
+    }
+    return replace(history, steps=steps)
+
+
+def _later(effect, late_ms):
+    return WakeAt(effect.at_ms + late_ms) if isinstance(effect, WakeAt) else effect
+
+
 def _retold(history, change):
     steps = {
         generation: [replace(step, told=change(step.told)) for step in taken]
@@ -65,6 +78,7 @@ def _otherwise(told):
             lambda history: _without(history, lambda effect: isinstance(effect, WakeAt)),
             "wakes at None",
         ),
+        ("at-rest", lambda history: _woken(history, 5), "time alone sets"),
         ("compacts-again", lambda history: _without(history, lambda each: isinstance(each, CompactFiles)), "due are"),
         ("said-why", lambda history: _retold(history, _otherwise), "people hear"),
     ],
