@@ -20,6 +20,8 @@ from spec.pipeline import HOOKS, MAX_PARALLELISM, ORDERS, PAYMENTS
 
 LONGEST_MS = 600_000
 SOMETIMES, OFTEN, EVENLY = 0.3, 0.4, 0.5
+LONG_RUNS = 0.1
+"""The share of long runs. A short one costs a third of the time, and finds most bugs. Some need many rows and ticks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +133,9 @@ class Scenario:
         return CheckpointConfig(max_parallelism=MAX_PARALLELISM, **settings)
 
 
-def draw(random: Random) -> Scenario:
-    """Draw a scenario."""
+def draw(random: Random, *, long: bool = False) -> Scenario:
+    """Draw the scenario of a short run or of a long one. It is surely long if the caller says so."""
+    is_long = random.random() < LONG_RUNS or long
     policy = random.choice(list(GatePolicy))
     overtaking = policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)
     slice_rows = random.choice([1, 3, 8, 20])
@@ -151,12 +154,15 @@ def draw(random: Random) -> Scenario:
             "micro_batch_rows_max": slice_rows * random.choice([1, 4, 100]),
         },
         rows_per_epoch={PAYMENTS: random.choice([2, 5])} if random.random() < SOMETIMES else {},
-        rows={split: random.choice([0, 5, 12, 25]) for split in (SplitId("a"), SplitId("b"), SplitId("c"))},
-        ticks=random.choice([1, 2, 3, 4]),
+        rows={
+            split: random.choice([0, 5, 12, 25] if is_long else [0, 1, 3, 6])
+            for split in (SplitId("a"), SplitId("b"), SplitId("c"))
+        },
+        ticks=random.choice([1, 2, 3, 4] if is_long else [1, 1, 2]),
         slow_split=random.choice([None, None, SplitId("a"), SplitId("c")]),
         latency_ms={"poll": 20, "run": random.choice([20, 200]), "store": random.choice([5, 50])},
-        linger_ms=random.choice([0, 30, 1_000]),
-        idle_poll_ms=random.choice([20, 500]),
+        linger_ms=random.choice([0, 30, 1_000 if is_long else 300]),
+        idle_poll_ms=random.choice([20 if is_long else 300, 500]),
         credit_bytes=random.choice([30, 200, 1_000_000]),
         ids_per_claim=random.choice([None, None, 2]),
     )
@@ -231,7 +237,7 @@ def _crowded(scenario: Scenario) -> Scenario:
 
 def compacting(scenario: Scenario, files_min: int) -> Scenario:
     """Return the scenario with ticks that compact so many small files into one, which fails now and then."""
-    faults = replace(scenario.faults, compaction_fails=0.1)
+    faults = replace(scenario.faults, compaction_fails=0.1, optimize=max(scenario.faults.optimize, 0.8))
     bytes_max = 60 if files_min > 2 else 1_000_000  # noqa: PLR2004 - some files are full soon, as six rows are
     return replace(
         scenario,

@@ -46,6 +46,8 @@ class Moves:
     """True if some ticks see only the lease of a holder, and leases run out."""
     clocks_jump: bool = False
     """True if clocks differ from tick to tick, and jump during a tick."""
+    long: bool = False
+    """True if the run is long. Otherwise the scenario draws whether it is."""
     lists_lag: bool = False
     """True if lists of files and of entries may lag behind."""
     stores_fail: bool = False
@@ -84,7 +86,6 @@ class Moves:
     """True if the sources read cuts of another job. Each of these asks for a checkpoint."""
     sources_end: int = 0
     """How many of the two sources are bounded: none, the payments, or both."""
-    """True if the job saves work shortly before a periodic barrier, as real ticks do."""
     parts: bool = False
     """True if the orders are read in parts: some splits to their end, and then the others (B4)."""
     overwrites: bool = False
@@ -117,12 +118,12 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     imports = Random(f"imports of {seed}")  # noqa: S311 - as above
     compactions = Random(f"compactions of {seed}")  # noqa: S311 - as above
     moves = Moves(
-        savepoints_max=random.choice([0, 0, 2, 5]),
-        rollbacks_max=random.choice([0, 0, 0, 1, 2]),
+        savepoints_max=random.choice([0, 0, 0, 4]),
+        rollbacks_max=random.choice([0, 0, 0, 2, 2]),
         resets_max=random.choice([0, 0, 0, 1, 2]),
         savepoints_at_rest_max=random.choice([0, 0, 1, 2, 2]),
         clean_ups_max=random.choice([0, 0, 1, 2]),
-        readers_max=later.choice([0, 2, 3]),
+        readers_max=later.choice([0, 5, 8]),
         arrivals_max=arrivals.choice([0, 0, 3]),
         releases=random.random() < SOMETIMES,
         splits=random.random() < SOMETIMES,
@@ -138,12 +139,12 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         restarts=random.random() < SOMETIMES,
         declines=_chance("declines", seed) < SOMETIMES,
         rejects=later.random() < SOMETIMES,
-        held_bytes_max=later.choice([None, None, None, None, 1]),
+        held_bytes_max=later.choice([None, None, 1, 1]),
         rests=later.random() < EVENLY,
         polls_fail=_chance("unreadable splits", seed) < SELDOM,
         sources_end=ends.choice([1, 2]) if ends.random() < SELDOM else 0,
         parts=_chance("parts", seed) < SELDOM,
-        mishaps=Mishaps(1, random.choice([1, 2])) if random.random() < SELDOM else NO_MISHAPS,
+        mishaps=Mishaps(1, random.choice([2, 3])) if random.random() < SELDOM else NO_MISHAPS,
         pause_ms=random.choice([0, 0, 40, 150]),
         transaction_rows=transactions.choice([1, 1, 1, 1, 3, 5]),
         orders_max=random.choice([None, None, None, 6]),
@@ -152,7 +153,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         votes=outside.random() < EVENLY,
         imports=imports.choice([True, False, False, False, False]),
         holds=_chance("held cuts", seed) < SELDOM,
-        compacts=compactions.choice([0, 0, 2, 3]),
+        compacts=compactions.choice([0, 2, 2, 3]),
         broadcasts=_chance("broadcasts", seed) < SELDOM,
         overwrites=_chance("overwrite tables", seed) < SOMETIMES,
     )

@@ -21,7 +21,9 @@ from spec.moves import Moves
 
 def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scenario:
     """Return the scenario of a run with these moves. Both generators of random numbers are drawn from."""
-    scenario = paced(ending(draw(random), moves.sources_end, parted=moves.parts), moves.pause_ms, moves.orders_max)
+    scenario = paced(
+        ending(draw(random, long=moves.long), moves.sources_end, parted=moves.parts), moves.pause_ms, moves.orders_max
+    )
     scenario = replace(scenario, outside=moves.outside, votes=moves.votes)
     scenario = replace(scenario, broadcasts=moves.broadcasts, overwrites=moves.overwrites)
     scenario = limited(scenario, shapes) if moves.limits else scenario

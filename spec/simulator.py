@@ -89,7 +89,7 @@ class Simulation:
         self._hands = Hands(self.world, self._random, in_order=self.scenario.mode is CheckpointingMode.EXACTLY_ONCE)
         self._hands.transaction_rows = self.moves.transaction_rows
         self._hands.ending = ending_splits(self.scenario.bounded, parted=self.scenario.parted)
-        self._rows = {**self.scenario.rows, LATER: self._shapes.choice([0, 5, 12])}
+        self._rows = {**self.scenario.rows, LATER: self._shapes.choice([0, 2, 4])}
         self._hands.readable = dict.fromkeys(self._rows, 0)
         if self.moves.cuts:
             self._hands.upstreams = drawn_upstreams(seed, self._rows, self._hands.readable)
@@ -126,8 +126,9 @@ class Simulation:
             self.world.come_to_rest()
 
     def _import(self) -> None:
-        """Run the job in another warehouse, and import one of its entries, unless the importing process dies."""
+        """Run one tick in another warehouse, and import one of its entries, unless the importing process dies."""
         before = Simulation(self._seed, self._narrate, replace(self.moves, imports=False))
+        before.scenario = replace(before.scenario, ticks=1)
         before._random.seed(f"another warehouse of {self._seed}")
         before._run_ticks()
         self._hands.readable |= before._hands.readable

@@ -16,7 +16,7 @@ from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.pause import Pause
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import JudgementFailed, RunMicroBatch, SavepointKind, TableCheckFailed, TablesChecked
-from spec.mutants.judges import DECLINES, PAUSE
+from spec.mutants.judges import DECLINES, PAUSE, with_long_runs
 from spec.mutants.planting import Patch, mutant
 
 _Answer = RequestSucceeded | RequestFailed
@@ -243,7 +243,7 @@ def no_barrier_is_requested_for_a_vertex_that_waits_for_one(patch: Patch) -> Non
     patch.put(JobDoor, "_barrier_wanted", lambda _: False)
 
 
-@mutant("no-deadlock", DECLINES)
+@mutant("no-deadlock", with_long_runs(DECLINES))
 def a_barrier_waits_for_the_credit_of_a_vertex_that_waits_for_it(patch: Patch) -> None:
     def has_credit(self: JobDoor, run: OperatorRun) -> bool:
         return all(self._job.credit.has(subtask) for subtask in run.vertex.subtasks())

@@ -10,7 +10,7 @@ from checkpointing.commit.fencing import MayClaim
 from checkpointing.metadata.record import CheckpointRecord, Claim, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.tick.claiming import Claiming
-from spec.mutants.judges import IMPORTS, IMPORTS_WITH_CUTS, IMPORTS_WITH_SINKS
+from spec.mutants.judges import IMPORTS, IMPORTS_WITH_CUTS, IMPORTS_WITH_SINKS, with_long_runs
 from spec.mutants.planting import Patch, mutant
 
 Changes = Callable[[CheckpointRecord], Mapping[str, object]]
@@ -103,7 +103,7 @@ def an_import_forgets_where_a_split_stands(patch: Patch) -> None:
 # ------------------------------------------------------------------ beside an import
 
 
-@mutant("no-file-is-missed", IMPORTS)
+@mutant("no-file-is-missed", with_long_runs(IMPORTS))
 def a_clean_up_beside_an_import_deletes_what_no_entry_names_yet(patch: Patch) -> None:
     real = cleanup.decide_cleanup
 

@@ -57,13 +57,16 @@ ROLLBACKS_MAX = 2
 RESETS_MAX = 2
 """How often a source is reset after each tick, for judges of resets."""
 
+SEEDS_MAX = 1_000
+"""How many seeds of the simulator are tried on a bug."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judge:
     """One way to find a bug. It tries at most `seeds_max` seeds."""
 
     name: str
-    broken: Callable[[int], frozenset[str]]
+    broken: Callable[..., frozenset[str]]
     seeds_max: int
 
 
@@ -91,17 +94,19 @@ def _drawn(seed: int) -> frozenset[str]:
     return frozenset(violation.invariant for violation in simulate(seed, moves=drawn(seed)).violations)
 
 
-SIMULATOR = Judge("simulator", _simulated, 400)
-SAVEPOINTS = Judge("simulator with savepoints", partial(_simulated, savepoints_max=SAVEPOINTS_MAX), 400)
+SIMULATOR = Judge("simulator", _simulated, SEEDS_MAX)
+SAVEPOINTS = Judge("simulator with savepoints", partial(_simulated, savepoints_max=SAVEPOINTS_MAX), SEEDS_MAX)
 ROLLBACKS = Judge(
-    "simulator with rollbacks", partial(_simulated, savepoints_max=SAVEPOINTS_MAX, rollbacks_max=ROLLBACKS_MAX), 400
+    "simulator with rollbacks",
+    partial(_simulated, savepoints_max=SAVEPOINTS_MAX, rollbacks_max=ROLLBACKS_MAX),
+    SEEDS_MAX,
 )
 RESETS = Judge(
     "simulator with resets",
     partial(_simulated, savepoints_max=SAVEPOINTS_MAX, rollbacks_max=1, resets_max=RESETS_MAX),
-    400,
+    SEEDS_MAX,
 )
-RELEASES = Judge("simulator with releases", partial(_simulated, rollbacks_max=ROLLBACKS_MAX, releases=True), 400)
+RELEASES = Judge("simulator with releases", partial(_simulated, rollbacks_max=ROLLBACKS_MAX, releases=True), SEEDS_MAX)
 RELEASES_WITH_STORES = Judge(
     "simulator with releases, rollbacks and stores that fail",
     partial(
@@ -112,95 +117,103 @@ RELEASES_WITH_STORES = Judge(
         releases=True,
         stores_fail=True,
     ),
-    400,
+    SEEDS_MAX,
 )
 CLEAN_UPS = Judge(
     "simulator with clean-ups",
     partial(_simulated, savepoints_max=3, rollbacks_max=1, savepoints_at_rest_max=2, clean_ups_max=2),
-    400,
+    SEEDS_MAX,
 )
 COMPACTIONS = Judge(
     "simulator with compactions",
     partial(_simulated, savepoints_max=3, rollbacks_max=1, clean_ups_max=2, declines=True, compacts=2),
-    400,
+    SEEDS_MAX,
 )
 COMPACTIONS_WITHOUT_POWER = Judge(
-    "simulator with compactions and power cuts", partial(_simulated, compacts=2, mishaps=Mishaps(1, 0)), 400
+    "simulator with compactions and power cuts", partial(_simulated, compacts=2, mishaps=Mishaps(1, 0)), SEEDS_MAX
 )
 BROADCASTS = Judge(
     "simulator with broadcast state",
     partial(_simulated, broadcasts=True, rollbacks_max=ROLLBACKS_MAX, savepoints_max=2),
-    400,
+    SEEDS_MAX,
 )
 BROADCASTS_WITH_RELEASES = Judge(
-    "simulator with broadcast state and releases", partial(_simulated, broadcasts=True, releases=True), 400
+    "simulator with broadcast state and releases", partial(_simulated, broadcasts=True, releases=True), SEEDS_MAX
 )
 OVERWRITES = Judge(
     "simulator with overwrite tables",
     partial(_simulated, savepoints_max=3, rollbacks_max=1, clean_ups_max=2, overwrites=True),
-    400,
+    SEEDS_MAX,
 )
 OVERWRITES_WITH_RELEASES = Judge(
-    "simulator with overwrite tables and releases", partial(_simulated, releases=True, overwrites=True), 400
+    "simulator with overwrite tables and releases", partial(_simulated, releases=True, overwrites=True), SEEDS_MAX
 )
 SHAPES = Judge(
     "simulator with other splits and vertices",
     partial(_simulated, savepoints_max=2, rollbacks_max=1, splits=True, vertices=True),
-    400,
+    SEEDS_MAX,
 )
 HOOKS = Judge(
-    "simulator with hooks", partial(_simulated, savepoints_max=2, rollbacks_max=1, resets_max=1, hooks=True), 400
+    "simulator with hooks", partial(_simulated, savepoints_max=2, rollbacks_max=1, resets_max=1, hooks=True), SEEDS_MAX
 )
-PAUSES = Judge("simulator with pauses", partial(_simulated, savepoints_max=2, pause_ms=150), 400)
-QUOTAS = Judge("simulator with quotas", partial(_simulated, orders_max=6), 400)
-TRANSACTIONS = Judge("simulator with transactions", partial(_simulated, savepoints_max=2, transaction_rows=5), 400)
-RESTARTS = Judge("simulator with restarts", partial(_simulated, savepoints_max=1, restarts=True), 400)
-DECLINES = Judge("simulator with declines", partial(_simulated, declines=True), 400)
-UNREADABLE = Judge("simulator with splits that cannot be read", partial(_simulated, polls_fail=True), 400)
+PAUSES = Judge("simulator with pauses", partial(_simulated, savepoints_max=2, pause_ms=150), SEEDS_MAX)
+QUOTAS = Judge("simulator with quotas", partial(_simulated, orders_max=6), SEEDS_MAX)
+TRANSACTIONS = Judge(
+    "simulator with transactions", partial(_simulated, savepoints_max=2, transaction_rows=5), SEEDS_MAX
+)
+RESTARTS = Judge("simulator with restarts", partial(_simulated, savepoints_max=1, restarts=True), SEEDS_MAX)
+DECLINES = Judge("simulator with declines", partial(_simulated, declines=True), SEEDS_MAX)
+UNREADABLE = Judge("simulator with splits that cannot be read", partial(_simulated, polls_fail=True), SEEDS_MAX)
 UPSTREAM = Judge(
     "simulator with cuts of another job",
     partial(_simulated, savepoints_max=3, rollbacks_max=1, splits=True, declines=True, cuts=True),
-    400,
+    SEEDS_MAX,
 )
 ENDS = Judge(
     "simulator with sources that end",
     partial(_simulated, savepoints_max=2, rollbacks_max=1, resets_max=1, sources_end=2),
-    400,
+    SEEDS_MAX,
 )
-ONE_ENDS = Judge("simulator with a source that ends", partial(_simulated, savepoints_max=2, sources_end=1), 400)
+ONE_ENDS = Judge("simulator with a source that ends", partial(_simulated, savepoints_max=2, sources_end=1), SEEDS_MAX)
 PARTS = Judge(
     "simulator with a source that is read in parts",
     partial(_simulated, savepoints_max=2, rollbacks_max=1, splits=True, parts=True),
-    400,
+    SEEDS_MAX,
 )
 ENDS_WITH_MISHAPS = Judge(
     "simulator with sources that end and mishaps",
     partial(_simulated, sources_end=2, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),
-    400,
+    SEEDS_MAX,
 )
 MISHAPS = Judge(
     "simulator with mishaps",
     partial(_simulated, savepoints_max=1, rollbacks_max=1, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),
-    400,
+    SEEDS_MAX,
 )
 RELEASES_WITH_CLEAN_UPS = Judge(
     "simulator with releases and clean-ups",
     partial(_simulated, rollbacks_max=1, releases=True, vertices=True, clean_ups_max=2),
-    400,
+    SEEDS_MAX,
 )
 MANIFESTS = Judge(
     "simulator with manifests",
     partial(_simulated, savepoints_max=2, rollbacks_max=1, clean_ups_max=2, manifests=True),
-    400,
+    SEEDS_MAX,
 )
 CODEC = Judge(
-    "simulator with older formats", partial(_simulated, savepoints_max=2, rollbacks_max=1, older_formats=True), 400
+    "simulator with older formats",
+    partial(_simulated, savepoints_max=2, rollbacks_max=1, older_formats=True),
+    SEEDS_MAX,
 )
-CLOCKS = Judge("simulator with clocks that leap", partial(_simulated, clocks_jump=True, limits=True, hooks=True), 400)
-ARRIVALS = Judge("simulator with rows that come meanwhile", partial(_simulated, savepoints_max=1, arrivals_max=3), 400)
-LEASES = Judge("simulator with leases", partial(_simulated, leases=True, rests=True, clocks_jump=True), 400)
-DRAWN = Judge("simulator with the moves that a seed draws", _drawn, 400)
-LISTS = Judge("simulator with lists that lag", partial(_simulated, lists_lag=True, restarts=True), 400)
+CLOCKS = Judge(
+    "simulator with clocks that leap", partial(_simulated, clocks_jump=True, limits=True, hooks=True), SEEDS_MAX
+)
+ARRIVALS = Judge(
+    "simulator with rows that come meanwhile", partial(_simulated, savepoints_max=1, arrivals_max=3), SEEDS_MAX
+)
+LEASES = Judge("simulator with leases", partial(_simulated, leases=True, rests=True, clocks_jump=True), SEEDS_MAX)
+DRAWN = Judge("simulator with the moves that a seed draws", _drawn, SEEDS_MAX)
+LISTS = Judge("simulator with lists that lag", partial(_simulated, lists_lag=True, restarts=True), SEEDS_MAX)
 STORES = Judge(
     "simulator with stores that fail",
     partial(
@@ -213,42 +226,42 @@ STORES = Judge(
         limits=True,
         stores_fail=True,
     ),
-    400,
+    SEEDS_MAX,
 )
 HELD_CUTS = Judge(
     "simulator with held cuts",
     partial(_simulated, savepoints_max=1, rollbacks_max=1, resets_max=1, clean_ups_max=1, holds=True),
-    400,
+    SEEDS_MAX,
 )
 OUTSIDE = Judge(
     "simulator with outside sinks",
     partial(_simulated, savepoints_max=1, rollbacks_max=1, stores_fail=True, outside=True),
-    400,
+    SEEDS_MAX,
 )
 VOTES = Judge(
     "simulator with outside sinks that vote",
     partial(_simulated, rollbacks_max=1, stores_fail=True, declines=True, holds=True, outside=True, votes=True),
-    400,
+    SEEDS_MAX,
 )
 IMPORTS = Judge(
     "simulator with imports",
     partial(_simulated, savepoints_max=3, rollbacks_max=1, savepoints_at_rest_max=2, clean_ups_max=2, imports=True),
-    400,
+    SEEDS_MAX,
 )
 IMPORTS_WITH_SINKS = Judge(
     "simulator with imports and outside sinks",
     partial(_simulated, savepoints_max=2, rollbacks_max=1, imports=True, outside=True),
-    400,
+    SEEDS_MAX,
 )
 IMPORTS_WITH_CUTS = Judge(
     "simulator with imports and cuts of another job",
     partial(_simulated, savepoints_max=2, declines=True, imports=True, cuts=True),
-    400,
+    SEEDS_MAX,
 )
 RELEASES_WITH_MISHAPS = Judge(
     "simulator with releases and mishaps",
     partial(_simulated, releases=True, mishaps=Mishaps(power_cuts_max=1, losses_max=2)),
-    400,
+    SEEDS_MAX,
 )
 GATES = {
     policy: Judge(f"gate machine, {policy.value}", _by_machine(machine), 60)
@@ -282,6 +295,11 @@ ROLL_FORWARDS = Judge("machine of the roll-forward", _by_machine(RollingForwardM
 LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)
 ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 60)
 LOST_ANSWERS = Judge("machine of lost answers", _by_machine(LostAnswersMachine), 60)
+
+
+def with_long_runs(judge: Judge) -> Judge:
+    """Return the judge with long runs only. A bug that needs many rows or ticks is found sooner by them."""
+    return Judge(f"{judge.name}, long runs", partial(judge.broken, long=True), SEEDS_MAX)
 
 
 def directed(scene: Callable[[], bool], invariant: str) -> Judge:

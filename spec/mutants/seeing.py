@@ -18,7 +18,7 @@ from checkpointing.tick.asking import Steps
 from checkpointing.tick.claiming import Claiming, Held
 from checkpointing.tick.messages import Examine
 from spec.at_the_door import LEASE_MS
-from spec.mutants.judges import ARRIVALS, CLOCKS, CODEC, LEASES, LISTS
+from spec.mutants.judges import ARRIVALS, CLOCKS, CODEC, LEASES, LISTS, with_long_runs
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ the codec
@@ -66,7 +66,7 @@ def _decoding(patch: Patch, read: Callable[[CheckpointRecord], CheckpointRecord]
 # ------------------------------------------------------------------ rows that come while a tick runs
 
 
-@mutant("caught-up-is-committed", ARRIVALS)
+@mutant("caught-up-is-committed", with_long_runs(ARRIVALS))
 def a_split_that_was_idle_once_counts_as_idle(patch: Patch) -> None:
     real = SourceReaders.offered
 

@@ -29,7 +29,7 @@ from spec.simulate import run_seed
 from spec.vectors import run_file
 
 UNIT: Final = ROOT / "tests" / "unit"
-SEEDS: Final = range(120)
+SEEDS: Final = range(300)
 STEPS: Final = 60
 EXAMPLES: Final = 12
 EXAMPLES_OF_ONE_DOOR: Final = 48

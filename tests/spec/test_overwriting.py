@@ -15,7 +15,7 @@ from spec.overwriting import fallen_back
 from spec.pipeline import NEWEST_TABLE, delivery_of
 from spec.simulator import simulate
 
-SEED = 34
+SEED = 0
 """A run with several cuts, restores and numbers of one digit and of two."""
 
 

@@ -11,7 +11,7 @@ from tests.spec.test_invariants import falsified
 @pytest.mark.parametrize("name", FALSIFIED_BROADCASTS)
 def test_each_invariant_of_broadcast_state_can_fail_alone(name):
     """This history has a vertex with broadcast state, at more than one subtask."""
-    assert {name} == falsified(FALSIFIED_BROADCASTS[name], 2, broadcasts=True)
+    assert {name} == falsified(FALSIFIED_BROADCASTS[name], 3, broadcasts=True)
 
 
 @pytest.mark.parametrize("seed", [287, 491, 616, 1289])

@@ -9,7 +9,7 @@ from spec.mishaps import Mishaps
 from spec.moves import Moves, drawn
 from spec.simulator import simulate as run
 
-SEEDS = 120
+SEEDS = 240
 SHARES = 6
 OFTEN = Mishaps(power_cuts_max=1, losses_max=2)
 
@@ -34,7 +34,7 @@ def test_the_seeds_meet_power_cuts_and_lost_log_entries():
         told.update(word for word in ("POWER CUT", "lost its newest") if word in line)
 
     events = [
-        event for seed in range(48) for event in run(seed, narrate, moves=drawn(seed, mishaps=OFTEN)).history.events
+        event for seed in range(120) for event in run(seed, narrate, moves=drawn(seed, mishaps=OFTEN)).history.events
     ]
     assert min(told["POWER CUT"], told["lost its newest"]) > 5
     assert {CutsSeen, PowerLost} <= {type(event) for event in events}

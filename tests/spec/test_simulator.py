@@ -22,9 +22,9 @@ from spec.moves import NO_MOVES, Moves, drawn
 from spec.simulator import Simulation
 from spec.simulator import simulate as run
 
-SEEDS = 360
+SEEDS = 800
 SHARES = 6
-RARE_SEEDS = 200
+RARE_SEEDS = 400
 FOUND_BUGS = {
     11: "in-flight segments that were complete before their snapshot was requested got lost: a deadlock",
     88: "a restore at a lower parallelism met in-flight segments of a channel that is no more",
@@ -60,7 +60,7 @@ def test_the_seeds_meet_every_kind_of_savepoint_and_every_answer():
 
 @pytest.mark.parametrize("seed", FOUND_BUGS, ids=str)
 def test_a_bug_that_was_found_stays_repaired(seed):
-    """FOUND_BUGS lists the seeds that once found a bug, with the bug. They pass now."""
+    """FOUND_BUGS lists the seeds that once found a bug, with the bug. They draw other runs today, and pass."""
     assert () == run(seed, moves=NO_MOVES).violations
 
 
@@ -84,7 +84,7 @@ def test_the_seeds_meet_every_policy_and_every_fault():
 def test_each_move_is_in_many_seeds_and_missing_in_many():
     """A seed draws which moves its world has besides ticks. Each move is drawn often, and left out often."""
     worlds = [drawn(seed) for seed in range(SEEDS)]
-    for move in (each.name for each in fields(Moves)):
+    for move in (each.name for each in fields(Moves) if each.name != "long"):  # the scenario draws that
         having = sum(getattr(world, move) != getattr(NO_MOVES, move) for world in worlds)
         assert SEEDS / 10 < having < SEEDS * 9 / 10, move
 
