@@ -40,7 +40,7 @@ class ChangesSaid(DoorJudge):
         if publication.mode is TableMode.APPEND or publication.outside:
             return
         if len(_paths(publication.files)) != len(publication.files):
-            yield f"{publication.table} is said to show a file twice"
+            yield f"the publication of {publication.table} lists a file twice"
         said, before = publication.changes, _table(parent, publication.table)
         if said is None:
             if parent is not None and before is not None and self._compares(entry, parent, publication.table):

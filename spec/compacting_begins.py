@@ -36,7 +36,8 @@ class CompactsFirst(DoorJudge):
     def told(self, fact: Begun | Fact) -> None:
         """Note the first slice. A tick that stops drops slices, so only one that certainly reads is judged.
 
-        An entry before that slice may have published a renamed table. `CompactsAgain` knows whether it did.
+        If a checkpoint completed before that slice, nothing is judged here. Its entry may have published a renamed
+        table, which is then due. `CompactsAgain` judges that case.
         """
         offered = isinstance(fact, SliceOffered)
         self._is_first = offered and not self._has_read and self.door.reads and not self.door.completed

@@ -21,7 +21,7 @@ from spec.pipeline import HOOKS, MAX_PARALLELISM, ORDERS, PAYMENTS
 LONGEST_MS = 600_000
 SOMETIMES, OFTEN, EVENLY = 0.3, 0.4, 0.5
 LONG_RUNS = 0.1
-"""The share of long runs. A short one costs a third of the time, and finds most bugs. Some need many rows and ticks."""
+"""The share of long runs. A short run takes a third of the time and finds most bugs. Some bugs need many rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class Scenario:
 
 
 def draw(random: Random, *, long: bool = False) -> Scenario:
-    """Draw the scenario of a short run or of a long one. It is surely long if the caller says so."""
+    """Draw the scenario of a run. With `long`, the run is long. Otherwise one run of ten is long."""
     is_long = random.random() < LONG_RUNS or long
     policy = random.choice(list(GatePolicy))
     overtaking = policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)

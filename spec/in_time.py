@@ -1,8 +1,8 @@
 """Judges time limits. A late hook must fail its checkpoint, or the restore, at its limit and not before (A8).
 
 The door must also ask to be woken when a hook becomes late and when a checkpoint expires. Otherwise it would notice
-either only with the next fact. And after each fact it must do at once all that it can: time alone must set nothing off
-before the timer.
+either only with the next fact. And after each fact it must do at once all that it can. If then only time passes, it
+must do nothing until its timer is due.
 """
 
 from typing import Final
@@ -128,7 +128,7 @@ class AtRest(DoorJudge):
         self._is_early = False
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note whether only time has passed, and the door did not ask to be woken yet."""
+        """Note whether this fact only tells the time, and the door's timer is not due yet."""
         due = self._wake_ms is not None and self._wake_ms <= self.door.now_ms
         self._is_early = isinstance(fact, TimeAdvanced) and not due
 

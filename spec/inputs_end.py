@@ -82,7 +82,7 @@ class InputsEnd(DoorJudge):
         self._ending.discard(effect.vertex)
         holds_rows = self.door.setup.graph.vertex(effect.vertex).kind is VertexKind.KEYED
         if not any(each.segments for each in effect.inputs) and not (effect.end_of_input and holds_rows):
-            self.wrong(f"{effect.vertex} runs over no rows, and has none to put out")
+            self.wrong(f"{effect.vertex} runs a micro-batch without rows, and it is not the last one of a keyed vertex")
         # A drain that fails behind its barrier fails the tick, which commits nothing more.
         drains = SavepointKind.DRAIN in self.door.requests.values() or self.door.is_troubled
         if effect.end_of_input:

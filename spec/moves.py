@@ -47,7 +47,7 @@ class Moves:
     clocks_jump: bool = False
     """True if clocks differ from tick to tick, and jump during a tick."""
     long: bool = False
-    """True if the run is long. Otherwise the scenario draws whether it is."""
+    """True if every run is long. Otherwise each seed draws whether its run is long."""
     lists_lag: bool = False
     """True if lists of files and of entries may lag behind."""
     stores_fail: bool = False

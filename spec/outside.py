@@ -43,7 +43,7 @@ def wrongly_outside(history: History) -> Iterator[str]:
 
 def _sinks_lost(rollback: CheckpointRecord, newest: CheckpointRecord, target: CheckpointRecord | None) -> Iterator[str]:
     if target is None:
-        yield f"rollback {rollback.checkpoint} goes back to {rollback.parent}, which is no entry"
+        yield f"rollback {rollback.checkpoint} goes back to {rollback.parent}, but no entry has that id"
         return
     left = {
         keys.table

@@ -126,7 +126,7 @@ class Simulation:
             self.world.come_to_rest()
 
     def _import(self) -> None:
-        """Run one tick in another warehouse, and import one of its entries, unless the importing process dies."""
+        """Run one tick in another warehouse. Then import one of its entries here. The process may die first."""
         before = Simulation(self._seed, self._narrate, replace(self.moves, imports=False))
         before.scenario = replace(before.scenario, ticks=1)
         before._random.seed(f"another warehouse of {self._seed}")

@@ -33,9 +33,9 @@ class TooEarly(DoorJudge):
         self._periodic = 0
 
     def told(self, fact: Begun | Fact) -> None:
-        """Note a vertex that could not write its rows, or a tick without work: it may then ask for a checkpoint.
+        """Note whether the tick itself may ask for a checkpoint, since a vertex could not write, or there is no work.
 
-        Behind the barrier, the tick may read on in the same step. So the door at rest is busy again.
+        The tick may poll again in the same step, behind the barrier. Then it looks busy when it rests.
         """
         self._is_sure &= self.door.is_busy and not isinstance(fact, MicroBatchNotStaged)
 

@@ -379,7 +379,10 @@ def drafted(effect: Effect) -> CheckpointRecord | None:
 
 
 def begins_commit(effect: Effect) -> CheckpointId | None:
-    """Return the checkpoint that is committed from now on. It can be aborted no more, and does not expire."""
+    """Return the checkpoint whose commit begins with this effect, or None.
+
+    From then on it cannot expire. It can still fail, for example if the table check finds a problem.
+    """
     if isinstance(effect, CheckTables):
         return effect.checkpoint
     return effect.row.checkpoint if isinstance(effect, AppendRow) and isinstance(effect.row, CheckpointRecord) else None

@@ -1,7 +1,8 @@
 """Judges the messages of failures: they must hold the words of the part that failed (E5).
 
 A hook, a coordinator, a suite, a table check or a micro-batch says what is wrong. The message of the checkpoint that
-fails, or of the tick that ends, must hold the same words. A wrong message makes no table wrong, but it misleads its
+fails, or of the tick that ends, must hold the same words. If a checkpoint expires because of a vertex, the message must
+name a vertex. A wrong message makes no table wrong, but it misleads its
 reader.
 """
 
@@ -55,7 +56,7 @@ class Whys(DoorJudge):
         """The words of the first fact after which the tick cannot go on."""
         self._was_troubled = False
         self._committing: set[CheckpointId] = set()
-        """The checkpoints whose commit has begun. Later ones wait for it."""
+        """The checkpoints whose commit has begun. Later checkpoints wait until such a commit ends."""
 
     def told(self, fact: Begun | Fact) -> None:
         """Note what failed, and in which words."""
@@ -96,7 +97,7 @@ class Whys(DoorJudge):
                 self._judge(f"checkpoint {checkpoint}", effect.message, self._said[1])
             case NotifyAborted(checkpoint, Reason.CHECKPOINT_EXPIRED) if self._waits_for_vertices(checkpoint):
                 if not any(vertex.id in effect.message for vertex in self.door.setup.graph.vertices):
-                    self.wrong(f"a vertex was late for checkpoint {checkpoint}, and people hear {effect.message!r}")
+                    self.wrong(f"a vertex was late for {checkpoint}, but the message names none: {effect.message!r}")
             case EndTick() if self._first is not None:
                 if effect.outcome is not TickOutcome.FAILED:
                     self.wrong(f"the tick ended as {effect.outcome.value}, and it had failed: {self._first}")
@@ -105,7 +106,7 @@ class Whys(DoorJudge):
                 pass
 
     def _waits_for_vertices(self, checkpoint: CheckpointId) -> bool:
-        """Return whether nothing else than the vertices kept this checkpoint waiting."""
+        """Return True if the checkpoint waited for vertices only: not for a hook, ids, or an earlier commit."""
         asked = any(hook[1] == checkpoint for hook in self.door.asked_hooks)
         return not (asked or self.door.reserving or self.door.pending & self._committing)
 

@@ -26,8 +26,9 @@ def changed_files(
 ) -> tuple[FileHandle, ...] | None:
     """Return the live files of an upsert or state table, or None if they are the same as at the cut before.
 
-    `shown` are the files of the table at the cut before, if its entry names them. If no list shared a file then, only
-    changed lists are looked into. After a restore, lists may share a file that one of them had alone.
+    `shown` are the files of the table at the cut before, if its entry names them. If no two lists shared a file
+    there, only changed lists are read. After a restore, two lists may share a file that only one of them had before.
+    The result names it once.
     """
     lists, were = lists_of(table, now), lists_of(table, before) if before is not None else []
     if lists == were:

@@ -116,7 +116,7 @@ class StatisticsTracker:
         self._end(checkpoint, CheckpointStatus.COMPLETED, now_ms, None)
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int, message: str = "") -> None:
-        """Note that a pending checkpoint failed, and why. Without a message, people hear that of the reason."""
+        """Note that a pending checkpoint failed, and why. Without `message`, the words of the reason are kept."""
         self.counters.in_progress = max(0, self.counters.in_progress - 1)
         self.counters.failed += 1
         self.latest.failed = _newer(self.latest.failed, checkpoint)

@@ -258,15 +258,18 @@ class JobDoor:
         return tuple(effects)
 
     def _work(self) -> None:
-        """Give work to idle vertices and polls to splits with credit, and decide whether the tick ends, until all rest.
+        """Repeat passes over the job until a pass changes nothing, or the tick is over.
 
-        If the last pass has changed nothing, and no timer is due, time alone changes nothing either.
+        If the last pass changed nothing, and no timer is due, time alone changes nothing either.
         """
         while self._pass():
             pass
 
     def _pass(self) -> bool:
-        """Go over the job once. Return whether that changed something."""
+        """Give work to idle vertices, poll splits with credit, and decide whether the tick ends.
+
+        Return whether that changed something, and the tick goes on.
+        """
         if not self._job.bystanders.restoring:
             holds_one = self._setup.limits.hold and self._job.ending.requested  # with it the tick ends
             if self._job.readers.barrier_due and not holds_one:

@@ -100,7 +100,7 @@ def the_door_wakes_at_its_last_timer(patch: Patch) -> None:
 
 
 @mutant("at-rest")
-def a_door_goes_over_the_job_once(patch: Patch) -> None:
+def the_door_makes_one_pass_after_a_fact(patch: Patch) -> None:
     patch.put(JobDoor, "_work", JobDoor._pass)
 
 
@@ -115,7 +115,7 @@ def a_door_rests_as_soon_as_it_has_asked_for_a_checkpoint(patch: Patch) -> None:
 
 
 @mutant("at-rest")
-def the_door_acts_before_the_time_that_it_told(patch: Patch) -> None:
+def the_door_asks_to_be_woken_too_late(patch: Patch) -> None:
     real = Waking.asked
 
     def asked(self: Waking, job: Wiring) -> tuple[WakeAt, ...]:
@@ -194,7 +194,7 @@ def a_tick_takes_a_checkpoint_more_than_it_may(patch: Patch) -> None:
 
 
 @mutant("said-why", DECLINES)
-def listeners_hear_the_reason_and_not_what_happened(patch: Patch) -> None:
+def listeners_hear_only_the_start_of_a_message(patch: Patch) -> None:
     real = Drafts.failed
 
     def failed(self: Drafts, checkpoint: CheckpointId, message: str) -> None:

@@ -58,7 +58,7 @@ RESETS_MAX = 2
 """How often a source is reset after each tick, for judges of resets."""
 
 SEEDS_MAX = 1_000
-"""How many seeds of the simulator are tried on a bug."""
+"""At most this many seeds of the simulator are tried on a bug."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,7 @@ LOST_ANSWERS = Judge("machine of lost answers", _by_machine(LostAnswersMachine),
 
 
 def with_long_runs(judge: Judge) -> Judge:
-    """Return the judge with long runs only. A bug that needs many rows or ticks is found sooner by them."""
+    """Return a judge that takes moves, with long runs only. They find a bug sooner if it needs many rows or ticks."""
     return Judge(f"{judge.name}, long runs", partial(judge.broken, long=True), SEEDS_MAX)
 
 
