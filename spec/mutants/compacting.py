@@ -10,7 +10,7 @@ from checkpointing.job.compacting import Compacting
 from checkpointing.messages import FilesCompacted
 from checkpointing.metadata import files
 from checkpointing.metadata.record import CheckpointRecord, FileCompaction, RowKind
-from spec.mutants.judges import COMPACTIONS, COMPACTIONS_WITHOUT_POWER
+from spec.mutants.judges import COMPACTIONS, COMPACTIONS_WITHOUT_POWER, with_long_runs
 from spec.mutants.planting import Patch, mutant
 
 
@@ -94,7 +94,7 @@ def what_was_compacted_before_the_next_publication_is_lost(patch: Patch) -> None
     patch.put(Compacting, "told", told)
 
 
-@mutant("compaction-is-committed", COMPACTIONS)
+@mutant("compaction-is-committed", with_long_runs(COMPACTIONS))
 def what_a_declined_checkpoint_had_is_lost(patch: Patch) -> None:
     def declined(self: Compacting, checkpoint: CheckpointId) -> None:
         del self, checkpoint
