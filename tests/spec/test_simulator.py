@@ -84,9 +84,20 @@ def test_the_seeds_meet_every_policy_and_every_fault():
 def test_each_move_is_in_many_seeds_and_missing_in_many():
     """A seed draws which moves its world has besides ticks. Each move is drawn often, and left out often."""
     worlds = [drawn(seed) for seed in range(SEEDS)]
-    for move in (each.name for each in fields(Moves) if each.name != "long"):  # the scenario draws that
+    for move in (each.name for each in fields(Moves) if each.name != "long"):  # judged below
         having = sum(getattr(world, move) != getattr(NO_MOVES, move) for world in worlds)
         assert SEEDS / 10 < having < SEEDS * 9 / 10, move
+
+
+def test_some_runs_are_long_and_all_of_them_if_somebody_asks():
+    """Only a long run can have a split of more than six rows, and seven of eight long runs have one."""
+
+    def long_ones(seeds, **forced):
+        scenarios = (Simulation(seed, moves=drawn(seed, **forced)).scenario for seed in seeds)
+        return sum(max(scenario.rows.values()) > 6 for scenario in scenarios)
+
+    assert SEEDS / 20 < long_ones(range(SEEDS)) < SEEDS / 8
+    assert 75 < long_ones(range(100), long=True)
 
 
 def test_each_rare_event_occurs_in_one_of_a_hundred_seeds():
