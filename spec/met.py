@@ -98,7 +98,10 @@ RARE: Final = (
     "a savepoint of a stop is taken",
     "a savepoint is refused",
 )
-"""Events that occur in at least one of a hundred of the first 400 seeds. `python -m spec.simulate` shows them by these names."""
+"""Events that occur in at least one of a hundred of the first 400 seeds.
+
+`python -m spec.simulate` shows them by these names.
+"""
 
 
 @contextmanager
