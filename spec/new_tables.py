@@ -21,9 +21,8 @@ def not_begun_empty(history: History) -> Iterator[str]:
             case RowCommitted(record, _):
                 rows[record.checkpoint] = record
             case CutWritten(checkpoint, _, active) if checkpoint in rows and rows[checkpoint].parent in rows:
-                record = rows.pop(checkpoint)
+                record = rows[checkpoint]
                 new = _tables(record) - _tables(rows[record.parent]) - _renamed(record)
-                rows[checkpoint] = record
                 named = {file.path for table in record.tables for file in (*table.adds, *table.files)}
                 for table, files in active:
                     if record.kind is RowKind.CHECKPOINT and table in new and files - named:

@@ -69,14 +69,13 @@ class Visits:
         settles = int(self._moves.holds and self._settling.random() < SETTLES)
         first = settles and self._settling.random() < SETTLES
         made: list[tuple[int, Callable[[Visitor], Visit | None]]] = [
-            (first, self._settle),
             (self._moves.rollbacks_max, self._rollback),
             (self._moves.resets_max, self._reset),
             (self._moves.savepoints_at_rest_max, self._savepoint),
             (self._moves.clean_ups_max, self._clean_up),
-            (settles - first, self._settle),
         ]
-        for most, make in made:
+        self._random.shuffle(made)
+        for most, make in [(first, self._settle), *made, (settles - first, self._settle)]:
             for _ in range(most if make == self._settle else self._random.randint(0, most) if most else 0):
                 self._made += 1
                 visit = make(Visitor(f"visit-{self._made}", alive))
@@ -132,11 +131,13 @@ class Visits:
         turns = reading(self._world, name, checkpoint, lease_ms, renewals)
         return Visit(f"{name} reads cut {checkpoint}", turns, Visitor(name), DIES_READING)
 
-    def _rollback(self, visitor: Visitor) -> Visit | None:
+    def _rollback(self, visitor: Visitor) -> Visit:
+        """Go back. If there is no other entry yet, take a savepoint, to which a later visitor may go back."""
         others = others_than_the_newest(self._world)
         if not others:
-            return None
-        to = self._random.choice(others)
+            return Visit("savepoint to go back to", saving(self._world, visitor), visitor)
+        abandoned = [row.checkpoint for row in self._world.checkpoints() if row.abandoned and row.checkpoint in others]
+        to = self._random.choice([*others, *abandoned, *abandoned])
         visitor.ignores_lost = self._made % 2 == 0
         return Visit(
             f"rollback to {to}",

@@ -9,7 +9,7 @@ from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.identifiers import NO_CHECKPOINT, TableName, VertexId
 from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord, RowKind, TableRecord, VertexRecord
-from spec.mutants.judges import RELEASES, RELEASES_WITH_STORES
+from spec.mutants.judges import RELEASES, RELEASES_WITH_STORES, with_long_runs
 from spec.mutants.planting import Patch, mutant
 
 _Vertices = Mapping[VertexId, VertexRecord]
@@ -70,7 +70,7 @@ def a_dropped_column_stays_in_the_table(patch: Patch) -> None:
     patch.function(columns, "leaving", leaving)
 
 
-@mutant("columns-of-cut", RELEASES_WITH_STORES)
+@mutant("columns-of-cut", with_long_runs(RELEASES_WITH_STORES))
 def a_rollback_forgets_columns_that_the_entry_left_behind_takes_away(patch: Patch) -> None:
     real = columns.leaving_back
 

@@ -33,7 +33,7 @@ from checkpointing.messages import EndTick, NotifyAborted, SavepointKind
 from checkpointing.messages import NotifyComplete as TellComplete
 from checkpointing.metadata.record import CheckpointRecord, Holder, Row
 from spec.mutants import scenes
-from spec.mutants.judges import COORDINATOR, directed
+from spec.mutants.judges import COORDINATOR, SIMULATOR, directed, with_long_runs
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ every trigger ends, once
@@ -307,7 +307,7 @@ def the_tick_waits_for_its_failed_request(patch: Patch) -> None:
     patch.put(Ending, "answered", answered)
 
 
-@mutant("doors-hold")
+@mutant("doors-hold", with_long_runs(SIMULATOR))
 def a_restore_keeps_channels_that_are_no_more(patch: Patch) -> None:
     def channel_now(graph: JobGraph, channel: ChannelId) -> ChannelId:
         return channel

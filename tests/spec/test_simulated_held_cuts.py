@@ -11,7 +11,7 @@ from tests.spec.test_invariants import falsified
 @pytest.mark.parametrize("name", FALSIFIED_HELD)
 def test_each_invariant_of_held_cuts_can_fail_alone(name):
     """This history has cuts that people approved, and one that they rejected."""
-    assert {name} == falsified(FALSIFIED_HELD[name], 6, holds=True, clean_ups_max=1)
+    assert {name} == falsified(FALSIFIED_HELD[name], 12, holds=True, clean_ups_max=1)
 
 
 @pytest.mark.parametrize("seed", [9, 10, 238, 535])
