@@ -11,7 +11,7 @@ from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState, Task
 from checkpointing.gate.input_gate import InputGate
-from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.graph import JobGraph, Table, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, SubtaskId, TableName, VertexId
 from checkpointing.job.barriers import gate_config
@@ -277,7 +277,7 @@ def live_files(vertex: Vertex, record: CheckpointRecord | None, max_parallelism:
     was = _vertex(record, vertex.id)
     if vertex.kind is not VertexKind.KEYED or was is None:
         none = [LiveFiles() for _ in range(vertex.parallelism)]
-        return none if was is None else [_overwritten(vertex, was), *none[1:]]
+        return none if was is None else [_of_first(vertex, was), *none[1:]]
     tables = {table.name for table in vertex.tables if not table.broadcast}
     ranges = key_group_ranges(parallelism=vertex.parallelism, max_parallelism=max_parallelism)
     whole = restored_broadcasts(vertex.tables, was, vertex.parallelism)
@@ -302,9 +302,8 @@ def _in_range(
     return LiveFiles(tuple(oldest_first), (*ranges, *whole))
 
 
-def _overwritten(vertex: Vertex, was: VertexRecord) -> LiveFiles:
-    tables = (table for table in vertex.tables if table.mode is TableMode.OVERWRITE)
-    return LiveFiles(ranges=tuple(RangeFiles(each.name, files) for each in tables for files in lists_of(each, was)))
+def _of_first(vertex: Vertex, was: VertexRecord) -> LiveFiles:
+    return LiveFiles(ranges=tuple(RangeFiles(table.name, fs) for table in vertex.tables for fs in lists_of(table, was)))
 
 
 def _overlaps(keyed: KeyedFile, own: KeyGroupRange) -> bool:

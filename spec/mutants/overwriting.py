@@ -77,11 +77,11 @@ def a_micro_batch_replaces_the_files_of_its_own_version(patch: Patch) -> None:
 
 @mutant("overwrites-only-rise", OVERWRITES)
 def a_restore_forgets_the_files_of_overwrite_tables(patch: Patch) -> None:
-    def overwritten(vertex: Vertex, was: VertexRecord) -> LiveFiles:
+    def of_first(vertex: Vertex, was: VertexRecord) -> LiveFiles:
         del vertex, was
         return LiveFiles()
 
-    patch.put(restoring, "_overwritten", overwritten)
+    patch.put(restoring, "_of_first", of_first)
 
 
 @mutant("discarded-is-unreferenced", OVERWRITES)
