@@ -11,7 +11,7 @@ old values. The subtasks write their ranges again the first time that their vert
 first checkpoint after that.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import eq
@@ -22,6 +22,7 @@ from checkpointing.commit.appended_columns import (
     appended_columns,
     dropped_now,
     held_in_files,
+    is_one_of,
     unknown_drop,
 )
 from checkpointing.commit.live_files import live_files
@@ -125,6 +126,33 @@ def renamed_back(
     waiting = columns_of(pending).get(table, ())
     pairs = (*renamed_between(shown or (), then or ()), *renamed_between(waiting, then or ()))
     return tuple(dict.fromkeys(pairs))
+
+
+def unclear_back(
+    shown: Columns, then: Columns, renamed: Collection[tuple[str, str]], listed_now: TableColumns | None
+) -> str | None:
+    """Return why a rollback to the columns `then` is refused, or None.
+
+    It is refused if nobody knows which name a column has in files of others. The rollback renames columns in these
+    files too: `renamed` has the new and old names (`renamed_back`). `listed_now` are the columns in the newest
+    entry, or None if that entry does not have the table.
+    """
+    names = {column.name for column in shown}
+    reused = next((pair for pair in renamed if names.issuperset(pair)), None)
+    if reused is not None:
+        return f"column {reused[0]} was renamed to {reused[1]}, and another column has its name since"
+    if listed_now is None:
+        return None
+    now, dropped = {column.name: column for column in listed_now.columns}, listed_now.dropped
+    stay = {column.identity for column in listed_now.columns}
+    for column in then:
+        same, (first, _) = now.get(column.name), column.identity
+        if same is not None and same.identity[0] != first:
+            return f"column {column.name} was another column then, which began as {first}"
+        is_gone = column.identity not in stay
+        if is_gone and dropped and (same is not None or not is_one_of(column.name, dropped)):
+            return f"column {column.name} may have had another name when it was dropped ({', '.join(dropped)})"
+    return None
 
 
 def due_renames_of_columns(graph: JobGraph, restored: CheckpointRecord | None) -> Mapping[TableName, Pairs]:

@@ -16,7 +16,7 @@ from checkpointing.identifiers import Generation, TableName
 from jobs.holding.boundaries import RENAME_COLUMNS, Boundary, around
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.renaming import RenameFailedError
-from jobs.stores.renamed_files import BothNamesError
+from jobs.stores.renamed_files import TakenNameError
 
 SILENT_S: Final = 2.0
 """A table that takes longer is told of, and again each time that so many seconds have passed."""
@@ -37,7 +37,7 @@ def rename_columns(
         with around(boundary, f"{RENAME_COLUMNS}:{table}"):
             try:
                 stores.rename_files(table, pairs, generation, progress)
-            except (BothNamesError, pa.ArrowException) as error:
+            except (TakenNameError, pa.ArrowException) as error:
                 names = ", ".join(f"{old} to {new}" for new, old in pairs)
                 raise RenameFailedError(f"table {table} cannot rename {names}: {error}") from error
 

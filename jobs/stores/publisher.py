@@ -84,7 +84,7 @@ class Publisher:
         """Write the table's files again under new names of columns, so that `generation` publishes them fast.
 
         `told` hears how many of how many bytes are done. Nothing is published. Raises what delta-rs raises if the table
-        cannot be read, BothNamesError, OSError and ArrowException.
+        cannot be read, TakenNameError, OSError and ArrowException.
         """
         self._renamed.prepare(self._tables.log(table).current(), table, renamed, generation, told)
 

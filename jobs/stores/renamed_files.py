@@ -35,13 +35,25 @@ class _Key:
     path: str
     renamed: Renamed
     generation: Generation
+    unseen: tuple[str, ...]
 
 
-class BothNamesError(ValueError):
+class TakenNameError(ValueError):
+    """A file of others has a column of a new name already, so its values would be shown under that name."""
+
+
+class BothNamesError(TakenNameError):
     """A file has a renamed column under both of its names, so nobody knows which values count."""
 
     def __init__(self, path: str, new: str, old: str) -> None:
         super().__init__(f"somebody else wrote file {path} with both columns {old} and {new}")
+
+
+class UnseenColumnError(TakenNameError):
+    """A file has a column of a new name that the table does not show. A rollback may have taken it out of the table."""
+
+    def __init__(self, path: str, name: str) -> None:
+        super().__init__(f"somebody else wrote file {path} with a column {name}, which the table does not show")
 
 
 class RenamedFiles:
@@ -53,14 +65,15 @@ class RenamedFiles:
         self._known: dict[_Key, tuple[FileHandle, ...] | None] = {}
 
     def written_again(
-        self, table: TableName, path: str, renamed: Renamed, generation: Generation
+        self, table: TableName, path: str, renamed: Renamed, generation: Generation, unseen: tuple[str, ...] = ()
     ) -> tuple[FileHandle, ...] | None:
         """Return new files with the rows of this file, or None if it has none of the old names alone.
 
         The new files are those of `generation`, that of the entry which renames. No leftover of another generation is
-        named so. `path` is the file's in the warehouse. Raises BothNamesError, OSError and ArrowException.
+        named so. `path` is the file's in the warehouse. `unseen` are the new names that the table does not show yet, if
+        it shows the file. Raises TakenNameError, OSError and ArrowException.
         """
-        key = _Key(table, path, renamed, generation)
+        key = _Key(table, path, renamed, generation, unseen)
         if key not in self._known:
             self._known[key] = self._rewrite(key)
         return self._known[key]
@@ -88,10 +101,12 @@ class RenamedFiles:
 
 
 def _under_new_names(key: _Key, names: list[str]) -> list[str]:
-    """Return the file's columns under their new names. Raises BothNamesError if it has one under both."""
+    """Return the file's columns under their new names. Raises TakenNameError if it has another column of a new name."""
     for new, old in key.renamed:
         if new in names and old in names:
             raise BothNamesError(key.path, new, old)
+        if new in names and new in key.unseen:
+            raise UnseenColumnError(key.path, new)
         names = [new if name == old else name for name in names]
     return names
 

@@ -6,6 +6,7 @@ change of rows (`dataChange=false`), so nobody who follows the table reads a row
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,7 +22,7 @@ from jobs.stores.delta_log import add, remove
 from jobs.stores.known_table import Action, KnownTable
 from jobs.stores.lost_files import is_ours
 from jobs.stores.rearranged import values_of_log
-from jobs.stores.renamed_files import BothNamesError, Renamed, RenamedFiles
+from jobs.stores.renamed_files import Renamed, RenamedFiles, TakenNameError
 from jobs.stores.table_rules import purge
 from jobs.stores.warehouse import Warehouse
 
@@ -44,9 +45,9 @@ class RenamingActions:
     def prepare(self, table: KnownTable, name: TableName, renamed: Renamed, generation: Generation, told: Told) -> None:
         """Write the files again that the table shows now. Raises as `RenamedFiles.written_again` does."""
         sizes = {f"{name}/{path}": each["size_bytes"] for path, each in _logged(table.loaded).items()}
-        total, done = sum(sizes.values()), 0
+        total, done, unseen = sum(sizes.values()), 0, _unseen(table.loaded, renamed)
         for path in sorted(table.files):
-            self._files.written_again(name, path, renamed, generation)
+            self._files.written_again(name, path, renamed, generation, unseen)
             done += sizes.get(path, 0)
             told(done, total)
 
@@ -57,8 +58,11 @@ class RenamingActions:
         found: list[Action] = []
         for action in actions:
             found += self._added(publication, action, at_ms) if isinstance(action, AddAction) else [action]
+        unseen = _unseen(table.loaded, publication.renamed)
         again = {
-            path: files for path in sorted(table.files - gone) if (files := self._again(publication, path)) is not None
+            path: files
+            for path in sorted(table.files - gone)
+            if (files := self._again(publication, path, unseen)) is not None
         }
         marked = sorted({f"{name}/{path}" for path in table.with_deletion_vectors()} & again.keys())
         if marked:
@@ -74,19 +78,28 @@ class RenamingActions:
         return found
 
     def _added(self, publication: Publication, action: AddAction, at_ms: int) -> list[Action]:
-        """Return the action that adds a file, or those that add its rows under the new names."""
-        files = self._again(publication, f"{publication.table}/{action.path}")
+        """Return the actions that add a file. If its columns have old names, it is written again.
+
+        A column of a file that comes back keeps its name if the cut has a column of that name.
+        """
+        columns = {column.name for column in publication.columns}
+        due = tuple((new, old) for new, old in publication.renamed if old not in columns)
+        files = self._again(replace(publication, renamed=due), f"{publication.table}/{action.path}") if due else None
         values = tuple(dict(action.partition_values).items())
         if files is None:
             return [action]
         return [self._add(publication.table, file, at_ms, values, data_change=True) for file in files]
 
-    def _again(self, publication: Publication, path: str) -> tuple[FileHandle, ...] | None:
+    def _again(
+        self, publication: Publication, path: str, unseen: tuple[str, ...] = ()
+    ) -> tuple[FileHandle, ...] | None:
         if publication.generation is None:
             raise CannotRenameError("nobody says to which generation files belong that are written again")
         try:
-            return self._files.written_again(publication.table, path, publication.renamed, publication.generation)
-        except BothNamesError as error:
+            return self._files.written_again(
+                publication.table, path, publication.renamed, publication.generation, unseen
+            )
+        except TakenNameError as error:
             raise CannotRenameError(
                 f"{error}, and a column gets another name: take these rows out of the table, then start again"
             ) from error
@@ -104,6 +117,12 @@ class RenamingActions:
         if path is None:
             raise CannotRenameError(f"file {file.path} does not lie in the table's folder")
         return add(path, file.bytes, file.stats, at_ms, values, data_change=data_change)
+
+
+def _unseen(table: DeltaTable, renamed: Renamed) -> tuple[str, ...]:
+    """Return the new names that no column of the table has yet."""
+    shown = {field.name for field in table.schema().fields}
+    return tuple(new for new, _ in renamed if new not in shown)
 
 
 def _logged(table: DeltaTable) -> Mapping[str, Mapping[str, Any]]:

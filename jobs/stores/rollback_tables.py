@@ -12,8 +12,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from checkpointing.columns import in_another_order
-from checkpointing.commit.columns import Columns, columns_of, leaving_back, renamed_back
+from checkpointing.columns import TableColumns, in_another_order
+from checkpointing.commit.columns import Columns, columns_of, leaving_back, listed, renamed_back, unclear_back
 from checkpointing.commit.net import keyed_tables
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
@@ -99,36 +99,42 @@ def with_columns_back(
     If the newest entry does not have the table, because it was renamed, the table's log says which columns it has.
     `pending` is the newest entry as it was appended, if it is not published yet.
     """
-    now, then = columns_of(newest), columns_of(target)
+    then = columns_of(target)
     return tuple(
         replace(
-            each, record=each.record.model_copy(update=_columns_back(warehouse, each, shown, then.get(name), pending))
+            each,
+            record=each.record.model_copy(
+                update=_columns_back(warehouse, each, listed(newest).get(name), then.get(name), pending)
+            ),
         )
         for each in tables
         for name in (each.record.table,)
-        for shown in (now.get(name) or columns_of_schema(load(warehouse, name).schema()),)
     )
 
 
 def _columns_back(
-    warehouse: Warehouse, back: TableBack, shown: Columns, then: Columns | None, pending: CheckpointRecord | None
+    warehouse: Warehouse,
+    back: TableBack,
+    now: TableColumns | None,
+    then: Columns | None,
+    pending: CheckpointRecord | None,
 ) -> dict[str, object]:
     """Return the fields of a table's record that say how its columns go back.
 
     Raises TableNotRolledBackError if nobody can tell under which name rows of others have a column.
     """
     record = back.record
+    shown = (now and now.columns) or columns_of_schema(load(warehouse, record.table).schema())
     name, said = record.table, {"leaving": leaving_back(shown, then, pending, record.table)}
     if record.mode is not TableMode.APPEND:
         return {**said, "in_order": in_another_order(shown, then or ())}
-    renamed, names = renamed_back(shown, then, pending, name), {column.name for column in shown}
-    reused = next(((new, old) for new, old in renamed if new in names and old in names), None)
+    renamed = renamed_back(shown, then, pending, name)
     foreign = sorted(_active(load(warehouse, name), name).keys() - _ours(load(warehouse, name), name).keys())
-    if reused is not None and foreign:
+    unclear = unclear_back(shown, then or (), renamed, now) if foreign else None
+    if unclear is not None:
         raise TableNotRolledBackError(
-            f"table {name}: column {reused[0]} was renamed to {reused[1]}, and another column has its name since. Rows "
-            f"of others ({foreign[0]}) may have values in both, and only one column would be left: take these rows out "
-            "of the table, and do the same again"
+            f"table {name}: {unclear}. Rows of others (such as {foreign[0]}) may have its values under another name: "
+            "take the rows of others out of the table, and do the same again"
         )
     _must_have_no_wider_values(warehouse, name, shown, then or (), foreign)
     both = tuple(dict.fromkeys((*record.renamed, *renamed)))

@@ -6,7 +6,7 @@ again, it is the same column, also for rows that others wrote meanwhile. After a
 decides what an entry lists and what its publication changes. The model carries a publication out as its contract says.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
@@ -20,8 +20,10 @@ from checkpointing.commit.columns import (
     columns_of,
     due_renames_of_columns,
     leaving_back,
+    listed,
     renamed_back,
     table_changes,
+    unclear_back,
 )
 from checkpointing.commit.net import net_tables
 from checkpointing.commit.recovery import publications
@@ -75,6 +77,7 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
         self._entries: list[CheckpointRecord] = []
         self._cuts: dict[CheckpointId, _Cut] = {}
         self._pending: tuple[CheckpointRecord, _Numbers, _File] | None = None
+        self._went_back = self._dropped = False
         self._begun: dict[str, int] = {}
         """The number of a column that begins under this name."""
         self._now = _Cut(("a",), {"a": self._number("a", ())}, frozenset())
@@ -123,11 +126,16 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
             self._declared, self._renamed, self._drops, self._in_order = before
 
     def _is_refused(self, parent: CheckpointRecord) -> bool:
-        """Return whether the core refuses the pipeline, or a file has both names of a renamed column."""
+        """Return whether the core refuses the pipeline, or a file has another column of a new name."""
         pairs = due_renames_of_columns(self._graph(), parent).get(_TABLE, ())
-        held = [self._files[each].holds.keys() for each in self._now.files]
-        both = any({*pair} <= holds for holds in held for pair in pairs)
-        return both or first_refused(table_changes(self._graph(), parent)) is not None
+        return self._is_taken(pairs, self._now.files) or first_refused(table_changes(self._graph(), parent)) is not None
+
+    def _is_taken(self, pairs: Iterable[tuple[str, str]], files: Collection[int]) -> bool:
+        """Return whether a file has a column of a new name, beside the old one or unseen. The publisher refuses it."""
+        held = [self._files[each].holds.keys() for each in files]
+        return any(
+            new in holds and (old in holds or new not in self._now.names) for holds in held for new, old in pairs
+        )
 
     def _graph(self) -> JobGraph:
         columns = tuple(TableColumn(name, "long") for name in self._declared)
@@ -166,6 +174,23 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
         self._files[added] = file
         self._show(entry, publication, numbers, self._now.files | {added})
 
+    @precondition(lambda self: self._pending is None and not self._went_back)
+    @rule(pick=_pick, name=st.sampled_from(_NAMES))
+    def drop_and_declare(self, pick: int, name: str) -> None:
+        """Drop a column. Two checkpoints later, declare a column of any name. This run has no rollbacks.
+
+        The core refuses the name of the dropped column.
+        """
+        if len(self._declared) > 1:
+            self._dropped = True
+            self.leave_out(pick, says=True)
+            for _ in range(2):
+                self.commit()
+                self.publish()
+            self.declare(name)
+            self.commit()
+            self.publish()
+
     def _numbers_next(self) -> _Numbers:
         """Return the reference's columns after the next checkpoint."""
         numbers = dict(self._now.numbers)
@@ -173,15 +198,20 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
             if old in numbers and new not in numbers and old not in self._declared:
                 numbers[new] = numbers.pop(old)
         for name in [name for name in self._drops if name in numbers and name not in self._declared]:
-            if numbers.pop(name) == self._begun.get(name):
-                del self._begun[name]
+            gone = numbers.pop(name)
+            self._begun = {first: number for first, number in self._begun.items() if number != gone}
         taken = tuple(numbers.values())
         return numbers | {name: self._number(name, taken) for name in self._declared if name not in numbers}
 
     def _number(self, name: str, taken: Collection[int]) -> int:
-        """Return the number of a column that begins under this name. No other column of the table has it."""
+        """Return the number of a column that begins under this name. No other column of the table has it.
+
+        After a rollback, a name begins again with the number that it had, unless files have this under another name.
+        """
         known = self._begun.get(name)
-        if known is None or known in taken:
+        held = (self._files[each].holds.items() for each in self._now.files) if known is not None else ()
+        has_moved = any(number == known and other != name for items in held for other, number in items)
+        if known is None or known in taken or has_moved:
             self._begun[name] = known = next(self._new)
         return known
 
@@ -196,17 +226,21 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
 
     # -------------------------------------------------------------- rollbacks
 
-    @precondition(lambda self: self._pending is None and len(self._cuts) > 1)
+    @precondition(lambda self: self._pending is None and len(self._cuts) > 1 and not self._dropped)
     @rule(pick=_pick)
     def roll_back(self, pick: int) -> None:
         """Go back to an older cut. Files of others stay."""
+        self._went_back = True
         entry = self._entries[pick % len(self._entries)]
         then, name = self._cuts[entry.checkpoint], _TABLE
         shown, target = columns_of(self._entries[-1])[name], columns_of(entry)[name]
         renamed = renamed_back(shown, target, None, name)
-        now = {column.name for column in shown}
-        if any({new, old} <= now for new, old in renamed) and self._foreign():
-            return  # the product refuses it, since nobody can tell which of the two columns others meant
+        if self._foreign() and unclear_back(shown, target, renamed, listed(self._entries[-1])[name]) is not None:
+            return  # the product refuses it, since nobody can tell under which name others have a column
+        if self._is_taken(renamed, self._foreign()):
+            return
+        if self._is_forgotten(then, listed(self._entries[-1])[name].dropped):
+            return
         record = self._record().model_copy(
             update={
                 "leaving": leaving_back(shown, target, None, name),
@@ -220,6 +254,38 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
         (publication,) = publications(back)
         self._show(back, publication, then.numbers, frozenset(own | self._foreign()))
         self._declared, self._renamed, self._drops, self._in_order = [*then.names], {}, (), False
+
+    def _is_forgotten(self, then: _Cut, dropped: Collection[str]) -> bool:
+        """Return whether files of others have a column of the cut under a name that no entry of this line has.
+
+        The product does not notice this, nor which of several dropped columns it was (docs/SPEC.md).
+        """
+        unknown = [
+            each
+            for file in self._foreign()
+            for each, number in self._files[file].holds.items()
+            if number in then.numbers.values() and each not in (*self._now.names, *then.names, *dropped)
+        ]
+        return bool(unknown) or (len(dropped) > 1 and bool(self._foreign()))
+
+    @precondition(lambda self: self._pending is None and len(self._entries) == 1)
+    @rule(name=st.sampled_from(_NAMES[1:]))
+    def take_another_way(self, name: str) -> None:
+        """Rename column A to B, and roll back. Then drop A and write a new column B. Then roll back to the rename.
+
+        This run has no further rollbacks.
+        """
+        self.append()
+        self._declares([name], {name: self._declared[0]})
+        for _ in range(2):
+            self.commit()
+            self.publish()
+        self.roll_back(0)
+        self._declares([name], drops=(self._declared[0],))
+        self.commit()
+        self.publish()
+        self.roll_back(1)
+        self._dropped = True
 
     def _foreign(self) -> frozenset[int]:
         return frozenset(each for each in self._now.files if not self._files[each].ours)
@@ -237,10 +303,12 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
         self._must_be_readable()
 
     def _again(self, files: frozenset[int], publication: Publication) -> Iterator[int]:
+        said = {column.name for column in publication.columns}
         for each in files:
             holds = dict(self._files[each].holds)
             for new, old in publication.renamed:
-                if old in holds and new not in holds:
+                is_of_cut = each not in self._now.files and old in said
+                if not is_of_cut and old in holds and new not in holds:
                     holds[new] = holds.pop(old)
             if holds == self._files[each].holds:
                 yield each

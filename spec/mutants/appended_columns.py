@@ -91,3 +91,18 @@ def every_column_that_the_pipeline_leaves_out_is_dropped(patch: Patch) -> None:
 
 def _declared(table: Table) -> Collection[str]:
     return {column.name for column in table.columns}
+
+
+@mutant(COLUMNS_READABLE, APPENDED_COLUMNS)
+def a_dropped_column_is_remembered_for_one_checkpoint(patch: Patch) -> None:
+    real = appended_columns.appended_columns
+
+    def only_new(table: Table, was: TableColumns, parent: CheckpointId, renamed: Mapping[str, str]) -> TableColumns:
+        return real(table, replace(was, dropped=()), parent, renamed)
+
+    patch.function(appended_columns, "appended_columns", only_new)
+
+
+@mutant(COLUMNS_READABLE, APPENDED_COLUMNS)
+def a_rollback_takes_another_column_of_the_same_name_for_its_own(patch: Patch) -> None:
+    patch.function(of_tables, "unclear_back", lambda shown, then, renamed, listed_now: None)
