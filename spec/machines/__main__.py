@@ -25,6 +25,7 @@ from spec.machines.changing_tables import ChangingTablesMachine
 from spec.machines.claiming import ClaimsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
+from spec.machines.compactions import CompactionsMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.cuts import CutGroupsMachine
 from spec.machines.entries import EntriesMachine
@@ -33,7 +34,9 @@ from spec.machines.gate import GATE_MACHINES
 from spec.machines.graphs import GraphsMachine
 from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.keeping import KeepingMachine
+from spec.machines.manifests import ManifestsMachine
 from spec.machines.meanings import MeaningsMachine
+from spec.machines.measuring import MeasuringMachine
 from spec.machines.notifying import NotifyingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.pausing import PauseMachine
@@ -78,6 +81,9 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     MeaningsMachine,
     EvolvingMachine,
     ChangingTablesMachine,
+    CompactionsMachine,
+    ManifestsMachine,
+    MeasuringMachine,
     *JOB_MACHINES.values(),
     HookedJobMachine,
     *RESETTING_MACHINES,

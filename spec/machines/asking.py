@@ -9,6 +9,7 @@ from hypothesis.stateful import precondition, rule
 from checkpointing.commit.at_rest import SavepointAtRest
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.coordinator.restart import NoRestart
+from checkpointing.identifiers import NO_CHECKPOINT
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import RowAppended, RowUnknown
 from checkpointing.metadata.record import CheckpointRecord
@@ -30,7 +31,8 @@ from spec.machines.attempts_model import Told
 from spec.machines.judging import expect
 
 ASKED_AGAIN = "asked-again"
-"""An append whose outcome is unknown is asked again, as it is and often enough. The user hears if it stays unknown."""
+"""If the outcome of an append is unknown, the same append is asked for again, `ASKED_MAX` times altogether. The user
+hears if it stays unknown. No other entry gets its id, because it may have been stored."""
 ASKED_MAX = 5
 """So often an append is asked for altogether while its outcome is unknown."""
 AT_REST = Errand(questions=(), repairs=False)
@@ -48,6 +50,8 @@ class LostAnswersMachine(AttemptsMachine):
         """For each of the next answers, which are lost: whether the entry comes in."""
         self.unknown = 0
         """How many answers in a row were lost."""
+        self.sent = NO_CHECKPOINT
+        """The id of the holder's own entry, once it was sent."""
         super().__init__()
 
     @precondition(lambda self: isinstance(self.asked, Finish) and self.rival is None)
@@ -105,6 +109,12 @@ class LostAnswersMachine(AttemptsMachine):
     def _append(self, effect: AppendClaim | AppendEntry | AppendRelease) -> TickFact:
         """Append an entry once, however often it is asked for. The answer may be lost."""
         nonce = effect.row.nonce
+        if isinstance(effect, AppendEntry):
+            self.sent = effect.row.checkpoint
+        if isinstance(effect, AppendRelease) and self.sent:
+            free = effect.row.next_id
+            expect(free > self.sent, ASKED_AGAIN, f"id {free} is given free, and entry {self.sent} was sent")
+            self.sent = NO_CHECKPOINT
         answers = not self.unheard or isinstance(effect, AppendRelease)
         comes_in = answers or self.unheard.pop(0)
         nonces = [row.nonce for row in self.rows]

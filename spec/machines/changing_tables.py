@@ -16,12 +16,12 @@ from checkpointing.evolution import NOT_WRITTEN, ChangeKind
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
-from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, Statistics, VertexRecord
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from checkpointing.state_meaning import ColumnMeaning
 from spec.machines.evolving import plain_serves, sql
 from spec.machines.judging import expect
-from spec.machines.meanings import kept_names, renames_due
+from spec.machines.meanings import kept_names, renames_due, renames_undeclared
 
 SAID: Final = "table-changes-said"
 """A restore reports what becomes of each column of a table. It refuses a change that the table's files cannot serve."""
@@ -55,6 +55,10 @@ class _Pair:
     in_order: bool = False
     outside: bool = False
     partitioned: tuple[str, ...] = ()
+    of_cut: Mapping[str, str] = field(default_factory=dict)
+    """Maps new to old column names, as the cut's pipeline declared them for this vertex."""
+    of_others: Mapping[str, str] = field(default_factory=dict)
+    """Renames that another vertex declared. They change nothing for this table."""
 
     @property
     def appends(self) -> bool:
@@ -81,6 +85,8 @@ _pairs = st.builds(
     in_order=st.booleans(),
     outside=st.sampled_from([False, False, True]),
     partitioned=st.lists(_names, max_size=1).map(tuple),
+    of_cut=st.dictionaries(_names, _names, max_size=2),
+    of_others=st.dictionaries(_names, _names, min_size=1, max_size=4),
 )
 
 
@@ -142,6 +148,8 @@ def _due(pair: _Pair) -> Iterator[_Found]:
             names, [*pair.was], pair.renamed, _rewritten if pair.appends else ""
         ):
             yield new, old, new, becomes, bool(refused)
+        undeclared = renames_undeclared(names, pair.was, pair.renamed, pair.of_cut)
+        yield from ((old, new, old, "", True) for old, new, _, _ in undeclared)
     if pair.appends:
         yield from _of_files(pair)
     left = dict(pair.was)
@@ -256,6 +264,7 @@ def _cut(
         vertices=(_vertex(VertexId(vertex), ("f",)),),
         tables=(),
         columns=(TableColumns(TABLE, columns, pair.dropped),) if listed else (),
+        renames=(*_renames(pair.of_cut, VERTEX), *_renames(pair.of_others, "other")),
         statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
     )
 
@@ -266,3 +275,7 @@ def _vertex(name: VertexId, paths: tuple[str, ...]) -> VertexRecord:
     )
     subtask = SubtaskSnapshot(state=files, ranges=(RangeFiles(TABLE, files),))
     return VertexRecord(vertex=name, micro_batch=1, subtasks=(subtask,))
+
+
+def _renames(names: Mapping[str, str], vertex: str) -> Iterator[Rename]:
+    return (Rename(kind=RenameKind.COLUMN, was=was, now=now, vertex=vertex) for now, was in names.items())

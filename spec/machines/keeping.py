@@ -39,8 +39,9 @@ UNNEEDED_GOES = "unneeded-goes"
 LOG_STAYS = "log-stays"
 """A clean-up drops no log entry from which the table, a cut or a reader within the grace may begin."""
 LOG_GOES = "log-goes"
-"""Older log entries go as soon as a clean-up is one grace old that found them unneeded."""
+"""A clean-up finds older log entries unneeded. They go once it is older than the grace and a 24th of it."""
 
+LOOKS_PER_GRACE = 24
 _pick = st.integers(0, 20)
 _graces = st.sampled_from([HOUR_MS, 0, HOUR_MS])
 _waits = st.sampled_from([HOUR_MS, HOUR_MS // 3])
@@ -290,6 +291,14 @@ class KeepingMachine(RuleBasedStateMachine):
         for path in deleted:
             del self.there[path]
 
+    @rule()
+    def clean_up_often(self) -> None:
+        """Clean up more often than the core remembers clean-ups, until the first one is older than the grace."""
+        apart = self.grace_ms // (2 * LOOKS_PER_GRACE)
+        for _ in range(3 * LOOKS_PER_GRACE if apart else 0):
+            self.clean_up()
+            self._pass(apart)
+
     def _facts(self, *, others_hold: bool) -> CleanupFacts:
         return CleanupFacts(
             current=self.current,
@@ -313,7 +322,8 @@ class KeepingMachine(RuleBasedStateMachine):
         reading = [each for each, until_ms in self.readable_until.items() if self.now_ms - until_ms < self.grace_ms]
         needed = min((*reading, *self._readable()))
         expect(floor <= needed, LOG_STAYS, f"the log begins with {floor}, and {needed} is needed")
-        due = max((oldest for at_ms, oldest in self.looked.items() if self.now_ms - at_ms >= self.grace_ms), default=0)
+        old_ms = self.now_ms - self.grace_ms - self.grace_ms // LOOKS_PER_GRACE
+        due = max((oldest for at_ms, oldest in self.looked.items() if at_ms <= old_ms), default=0)
         expect(floor >= due, LOG_GOES, f"the log begins with {floor}, due is {due}")
 
     def _readable(self) -> set[int]:

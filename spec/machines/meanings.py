@@ -118,12 +118,7 @@ class MeaningsMachine(RuleBasedStateMachine):
         ]
         keep = kept_names(now, then, renamed)
         due = renames_due(now, then, renamed, becomes)
-        last = {was: name for name, was in of_cut.items()}
-        due += [
-            (was, name, "", "does not say that it renames it back")
-            for was, name in last.items()
-            if was in now and was not in then and name in then and was not in renamed and name not in now
-        ]
+        due += renames_undeclared(now, then, renamed, of_cut)
         found = [(each.column, each.was, each.becomes, _part(each, due)) for each in made]
         expect(found == due, RENAMES, f"{found}, due are {due}: {then} to {now}, {renamed}, of the cut {of_cut}")
         expect(all(each.now == each.column for each in made), RENAMES, made)
@@ -196,6 +191,18 @@ def renames_due(
         if new in now and new not in then and old not in then and gone:
             due.append((new, old, "", f"neither of them, and {gone[0]} would be dropped"))
     return due
+
+
+def renames_undeclared(
+    now: Collection[str], then: Collection[str], renamed: Mapping[str, str], of_cut: Mapping[str, str]
+) -> list[_Renamed]:
+    """Return what a restore must say about renames of the cut that this pipeline undoes without saying so."""
+    last = {was: name for name, was in of_cut.items()}
+    return [
+        (was, name, "", "does not say that it renames it back")
+        for was, name in last.items()
+        if was in now and was not in then and name in then and was not in renamed and name not in now
+    ]
 
 
 def _verdict(old: _Said | None, said: _Said) -> tuple[str, str]:

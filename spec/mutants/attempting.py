@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from checkpointing.commit.at_rest import Stamp
+from checkpointing.commit.at_rest import Recipe, Stamp
 from checkpointing.coordinator import restart
 from checkpointing.coordinator.restart import (
     ExponentialDelay,
@@ -17,9 +17,11 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, RowAppended, RowRefused, RowUnknown
+from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.tick import asking
-from checkpointing.tick.asking import Steps
+from checkpointing.tick.asking import StepFailedError, Steps
 from checkpointing.tick.attempts import Attempts
+from checkpointing.tick.holding import Holding
 from checkpointing.tick.messages import AppendClaim, AppendEntry, Recovered, RestartDue
 from spec.machines.asking import ASKED_AGAIN
 from spec.mutants.judges import ATTEMPTS, LOST_ANSWERS, RESTARTS
@@ -227,3 +229,18 @@ def _answered_otherwise(
         return answer(effect, fact) if isinstance(fact, RowUnknown) else fact
 
     patch.function(asking, "appended", appended)
+
+
+@mutant(ASKED_AGAIN, LOST_ANSWERS)
+def the_id_of_an_entry_of_unknown_outcome_is_given_free(patch: Patch) -> None:
+    real = Holding._own_entry
+
+    def own_entry(self: Holding, recipe: Recipe) -> Steps[CheckpointRecord]:
+        first = self._next_id
+        try:
+            return (yield from real(self, recipe))
+        except StepFailedError:
+            self._next_id = first
+            raise
+
+    patch.put(Holding, "_own_entry", own_entry)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator
 
 from checkpointing.commit import compaction, durability
+from checkpointing.commit.compaction import ActiveFile
 from checkpointing.commit.draft import Draft
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId
@@ -10,7 +11,8 @@ from checkpointing.job.compacting import Compacting
 from checkpointing.messages import FilesCompacted
 from checkpointing.metadata import files
 from checkpointing.metadata.record import CheckpointRecord, FileCompaction, RowKind
-from spec.mutants.judges import COMPACTIONS, COMPACTIONS_WITHOUT_POWER, with_long_runs
+from spec.machines.compactions import GROUPS
+from spec.mutants.judges import COMPACTIONS, COMPACTIONS_WITHOUT_POWER, SMALL_FILES, with_long_runs
 from spec.mutants.planting import Patch, mutant
 
 
@@ -122,3 +124,43 @@ def a_compacted_file_is_not_synced(patch: Patch) -> None:
         return (file for file in real(row) if file.path not in into)
 
     patch.function(durability, "_appended", appended)
+
+
+@mutant("compaction-keeps-rows", SMALL_FILES)
+def rows_that_another_program_has_deleted_come_back(patch: Patch) -> None:
+    real = compaction.still_possible
+
+    def still_possible(
+        compactions: Iterable[FileCompaction], active: Collection[str], marked: Collection[str] = ()
+    ) -> tuple[FileCompaction, ...]:
+        return real(compactions, active)
+
+    patch.function(compaction, "still_possible", still_possible)
+
+
+@mutant(GROUPS, SMALL_FILES)
+def files_of_two_partitions_are_written_into_one(patch: Patch) -> None:
+    patch.put(compaction, "_partition", lambda file: "")
+
+
+@mutant(GROUPS, SMALL_FILES)
+def small_files_are_compacted_however_large_the_next_one_is(patch: Patch) -> None:
+    real = compaction._groups
+
+    def groups(files: Iterable[tuple[int, str]], files_min: int, bytes_max: int) -> Iterator[tuple[str, ...]]:
+        there = {path: size for size, path in files}
+        for group in real(((1, path) for path in there), files_min, len(there)):
+            if sum(there[path] for path in group) <= bytes_max:
+                yield group
+
+    patch.put(compaction, "_groups", groups)
+
+
+@mutant(GROUPS, SMALL_FILES)
+def files_are_compacted_when_one_more_is_there_than_is_needed(patch: Patch) -> None:
+    real = compaction.groups_to_compact
+
+    def later(files: Iterable[ActiveFile], files_min: int, bytes_max: int) -> Iterator[tuple[str, ...]]:
+        return real(files, files_min + 1, bytes_max)
+
+    patch.function(compaction, "groups_to_compact", later)

@@ -258,3 +258,14 @@ def an_overwrite_table_has_the_columns_that_are_declared(patch: Patch) -> None:
         return real(replace(table, mode=mode), vertex, parent, renamed)
 
     patch.put(columns, "_now", now)
+
+
+@mutant("table-changes-said", CHANGED_TABLES)
+def renames_of_another_vertex_count_for_a_table(patch: Patch) -> None:
+    real = renamed_columns.column_renames
+
+    def column_renames(vertex: Vertex, restored: CheckpointRecord) -> ColumnRenames:
+        own = tuple(each.model_copy(update={"vertex": vertex.id}) for each in restored.renames)
+        return real(vertex, restored.model_copy(update={"renames": own}))
+
+    patch.function(renamed_columns, "column_renames", column_renames)

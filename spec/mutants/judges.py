@@ -21,6 +21,7 @@ from spec.machines.changing_tables import ChangingTablesMachine
 from spec.machines.claiming import ClaimsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
+from spec.machines.compactions import CompactionsMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.cuts import CutGroupsMachine
 from spec.machines.entries import EntriesMachine
@@ -29,7 +30,9 @@ from spec.machines.gate import GATE_MACHINES
 from spec.machines.graphs import GraphsMachine
 from spec.machines.judging import BrokenRuleError
 from spec.machines.keeping import KeepingMachine
+from spec.machines.manifests import ManifestsMachine
 from spec.machines.meanings import MeaningsMachine
+from spec.machines.measuring import MeasuringMachine
 from spec.machines.notifying import NotifyingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.pausing import PauseMachine
@@ -295,6 +298,9 @@ ROLL_FORWARDS = Judge("machine of the roll-forward", _by_machine(RollingForwardM
 LINES = Judge("machine of the line of entries", _by_machine(LineMachine), 60)
 ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 60)
 LOST_ANSWERS = Judge("machine of lost answers", _by_machine(LostAnswersMachine), 60)
+SMALL_FILES = Judge("machine of compactions", _by_machine(CompactionsMachine), 60)
+LARGE_ENTRIES = Judge("machine of manifests", _by_machine(ManifestsMachine), 60)
+MEASURING = Judge("machine of measurements", _by_machine(MeasuringMachine), 60)
 
 
 def with_long_runs(judge: Judge) -> Judge:

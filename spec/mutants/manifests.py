@@ -12,7 +12,8 @@ from checkpointing.identifiers import Generation, TableName
 from checkpointing.metadata import files
 from checkpointing.metadata.files import handles_of
 from checkpointing.metadata.record import CheckpointRecord, ManifestReference, Row
-from spec.mutants.judges import MANIFESTS
+from spec.machines.manifests import FEW
+from spec.mutants.judges import LARGE_ENTRIES, MANIFESTS
 from spec.mutants.planting import Patch, mutant
 
 
@@ -133,5 +134,37 @@ def _storing(patch: Patch, otherwise: Callable[[Stored], Stored]) -> None:
 
     def stored(record: CheckpointRecord, before: Stored | None = None, sizes: Sizes = SIZES) -> Stored:
         return otherwise(real(record, before, sizes))
+
+    patch.function(manifests, "stored", stored)
+
+
+@mutant("manifests-hold", LARGE_ENTRIES)
+def merged_manifests_hold_again_what_the_entry_leaves_out(patch: Patch) -> None:
+    real = manifests._merged
+
+    def merged(parts: list[Manifest | list[PlacedFile]], most: int, sizes: Sizes) -> list[Manifest | list[PlacedFile]]:
+        found = real(parts, most, sizes)
+        whole = [replace(each, left_out=0) if isinstance(each, Manifest) else each for each in parts]
+        return found if len(found) == len(parts) else real(whole, most, sizes)
+
+    patch.put(manifests, "_merged", merged)
+
+
+@mutant(FEW, LARGE_ENTRIES)
+def a_manifest_of_which_little_counts_stays(patch: Patch) -> None:
+    patch.put(manifests, "_without_sparse", lambda kept, sizes: iter(kept))
+
+
+@mutant(FEW, LARGE_ENTRIES)
+def small_manifests_are_never_merged(patch: Patch) -> None:
+    patch.put(manifests, "_merged", lambda parts, most, sizes: parts)
+
+
+@mutant(FEW, LARGE_ENTRIES)
+def new_handles_stay_in_the_entry_until_a_manifest_is_full(patch: Patch) -> None:
+    real = manifests.stored
+
+    def stored(record: CheckpointRecord, before: Stored | None = None, sizes: Sizes = SIZES) -> Stored:
+        return real(record, before, replace(sizes, recent=max(sizes.recent, sizes.manifest)))
 
     patch.function(manifests, "stored", stored)

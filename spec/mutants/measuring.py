@@ -11,13 +11,14 @@ from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import SnapshotMetrics, Task
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.gate.messages import TriggerCheckpoint
+from checkpointing.gate.messages import InFlightComplete, TriggerCheckpoint
 from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
 from checkpointing.job import epochs
 from checkpointing.job.epochs import EpochLog
-from checkpointing.messages import MicroBatchFinished
+from checkpointing.messages import MicroBatchFinished, SubtaskOutput
 from checkpointing.metadata.record import CheckpointRecord, Statistics, SubtaskStatistics
-from spec.mutants.judges import COORDINATOR, SAVEPOINTS
+from spec.machines.measuring import MEASURED
+from spec.mutants.judges import COORDINATOR, MEASURING, SAVEPOINTS
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ subtasks
@@ -231,3 +232,36 @@ def an_entry_is_dated_from_its_trigger(patch: Patch) -> None:
         return record.model_copy(update={"statistics": dated})
 
     patch.put(TwoPhaseCommit, "_compose", compose)
+
+
+# ------------------------------------------------------------------ the epochs of a vertex
+
+
+@mutant(MEASURED, MEASURING)
+def work_before_the_barrier_of_an_aborted_checkpoint_counts_later(patch: Patch) -> None:
+    real = EpochLog.passed
+
+    def passed(self: EpochLog, vertex: VertexId, trigger: TriggerCheckpoint, now_ms: int) -> None:
+        if trigger.barrier.checkpoint in self._epochs:
+            real(self, vertex, trigger, now_ms)
+
+    patch.put(EpochLog, "passed", passed)
+
+
+@mutant(MEASURED, MEASURING)
+def a_file_that_is_sent_on_and_kept_counts_twice(patch: Patch) -> None:
+    def wrote(self: epochs._SubtaskWork, output: SubtaskOutput) -> None:
+        files = [*output.emitted, *(file for _, file in output.staged)]
+        self.rows_out += sum(file.rows for file in files)
+        self.bytes_out += sum(file.bytes for file in files)
+        self.state_bytes += sum(keyed.file.bytes for keyed in output.state)
+
+    patch.put(epochs._SubtaskWork, "wrote", wrote)
+
+
+@mutant(MEASURED, MEASURING)
+def a_late_barrier_changes_no_measurement(patch: Patch) -> None:
+    def overtaken(self: EpochLog, vertex: VertexId, effect: InFlightComplete) -> None:
+        """Ignore the last barrier."""
+
+    patch.put(EpochLog, "overtaken", overtaken)

@@ -100,6 +100,18 @@ def each_clean_up_forgets_earlier_observations(patch: Patch) -> None:
     patch.function(cleanup, "noted", noted)
 
 
+@mutant(LOG_GOES, KEEPING)
+def a_look_gives_way_to_each_look_that_follows_soon(patch: Patch) -> None:
+    real = cleanup.noted
+
+    def noted(looks: Iterable[CleanUpLook], now: CleanUpLook, grace_ms: int) -> tuple[CleanUpLook, ...]:
+        kept = real(looks, now, grace_ms)
+        soon = [each for each in kept[1:-1] if now.at_ms - each.at_ms < grace_ms // cleanup.LOOKS_PER_GRACE]
+        return (*(each for each in kept[:-1] if each not in soon), now)
+
+    patch.function(cleanup, "noted", noted)
+
+
 @mutant(UNNEEDED_GOES, KEEPING)
 def a_file_that_no_log_ever_showed_waits_for_a_look(patch: Patch) -> None:
     real = cleanup._judged

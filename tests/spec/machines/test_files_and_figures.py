@@ -1,0 +1,29 @@
+"""The machines of large entries, of small files, and of what is measured of each epoch."""
+
+from spec.machines.compactions import CompactionsMachine
+from spec.machines.manifests import ManifestsMachine
+from spec.machines.measuring import MeasuringMachine
+
+
+def test_an_entry_with_manifests_reads_as_it_was_appended(run_machine):
+    """Files come and go, vertices too, and the job is rescaled and rolled back. Small changes write little.
+
+    The planted bugs that this machine finds are in `spec.mutants.manifests`.
+    """
+    run_machine(ManifestsMachine)
+
+
+def test_a_compaction_changes_no_row(run_machine):
+    """Another program deletes rows and merges files meanwhile.
+
+    The planted bugs that this machine finds are in `spec.mutants.compacting`.
+    """
+    run_machine(CompactionsMachine)
+
+
+def test_an_entry_tells_what_was_measured_of_its_epoch(run_machine):
+    """Checkpoints overtake each other, are aborted, and their barriers come late.
+
+    The planted bugs that this machine finds are in `spec.mutants.measuring`.
+    """
+    run_machine(MeasuringMachine)
