@@ -78,6 +78,7 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
         self._cuts: dict[CheckpointId, _Cut] = {}
         self._pending: tuple[CheckpointRecord, _Numbers, _File] | None = None
         self._went_back = self._dropped = False
+        """Whether there was a rollback, and whether there may be none any more."""
         self._begun: dict[str, int] = {}
         """The number of a column that begins under this name."""
         self._now = _Cut(("a",), {"a": self._number("a", ())}, frozenset())
@@ -184,10 +185,13 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
         if len(self._declared) > 1:
             self._dropped = True
             self.leave_out(pick, says=True)
-            for _ in range(2):
-                self.commit()
-                self.publish()
+            self._checkpoints(2)
             self.declare(name)
+            self._checkpoints(1)
+
+    def _checkpoints(self, times: int) -> None:
+        """Commit and publish so many checkpoints."""
+        for _ in range(times):
             self.commit()
             self.publish()
 
@@ -277,13 +281,10 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
         """
         self.append()
         self._declares([name], {name: self._declared[0]})
-        for _ in range(2):
-            self.commit()
-            self.publish()
+        self._checkpoints(2)
         self.roll_back(0)
         self._declares([name], drops=(self._declared[0],))
-        self.commit()
-        self.publish()
+        self._checkpoints(1)
         self.roll_back(1)
         self._dropped = True
 

@@ -39,7 +39,8 @@ UNNEEDED_GOES = "unneeded-goes"
 LOG_STAYS = "log-stays"
 """A clean-up drops no log entry from which the table, a cut or a reader within the grace may begin."""
 LOG_GOES = "log-goes"
-"""A clean-up finds older log entries unneeded. They go once it is older than the grace and a 24th of it."""
+"""A clean-up finds older log entries unneeded. They go as soon as it is one grace old, or a 24th of it later if
+clean-ups come more often than that."""
 
 LOOKS_PER_GRACE = 24
 _pick = st.integers(0, 20)
@@ -93,6 +94,8 @@ class KeepingMachine(RuleBasedStateMachine):
         self.looks: tuple[CleanUpLook, ...] = ()
         self.readable_until: dict[int, int] = {}
         """When a reader could last begin with each version of the table."""
+        self.later_ms = 0
+        """How much later log entries may go, because clean-ups have come often."""
         self.looked: dict[int, int] = {}
         """When clean-ups were, and the oldest version with which a reader could begin then."""
         self.current = Generation(1)
@@ -295,6 +298,7 @@ class KeepingMachine(RuleBasedStateMachine):
     def clean_up_often(self) -> None:
         """Clean up more often than the core remembers clean-ups, until the first one is older than the grace."""
         apart = self.grace_ms // (2 * LOOKS_PER_GRACE)
+        self.later_ms = self.grace_ms // LOOKS_PER_GRACE
         for _ in range(3 * LOOKS_PER_GRACE if apart else 0):
             self.clean_up()
             self._pass(apart)
@@ -322,7 +326,7 @@ class KeepingMachine(RuleBasedStateMachine):
         reading = [each for each, until_ms in self.readable_until.items() if self.now_ms - until_ms < self.grace_ms]
         needed = min((*reading, *self._readable()))
         expect(floor <= needed, LOG_STAYS, f"the log begins with {floor}, and {needed} is needed")
-        old_ms = self.now_ms - self.grace_ms - self.grace_ms // LOOKS_PER_GRACE
+        old_ms = self.now_ms - self.grace_ms - self.later_ms
         due = max((oldest for at_ms, oldest in self.looked.items() if at_ms <= old_ms), default=0)
         expect(floor >= due, LOG_GOES, f"the log begins with {floor}, due is {due}")
 

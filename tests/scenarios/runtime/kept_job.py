@@ -16,10 +16,12 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import IntegerType, LongType
 
+from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import CheckpointId, TableName, job_name
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord
 from jobs.holding.boundaries import Boundary, KillAt, cross_freely
 from jobs.pipeline import Pipeline
 from jobs.planner import JobPlan, plan
@@ -30,6 +32,7 @@ from jobs.runtime.tick import run_tick
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 from jobs.sources.sequence import SequenceSource
 from jobs.storage.address import StoreUrl
+from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.cuts import CutStore
 from jobs.stores.warehouse import Warehouse
 from tests.scenarios.faults.orders_job import KEYS, LocalEngine
@@ -109,6 +112,13 @@ def laid_out(root: Path, rows: int, version: Version = FIRST) -> None:
 def at(root: Path | StoreUrl) -> Warehouse:
     """Return the job's warehouse in that folder."""
     return Warehouse(root, ProtocolPaths(JOB))
+
+
+def newest(root: Path | StoreUrl) -> CheckpointRecord:
+    """Return the entry that the next tick begins from."""
+    found = newest_checkpoint(CheckpointStore(at(root)).observe()[1])
+    assert found is not None
+    return found
 
 
 def columns(root: Path, version: int | None = None) -> list[str]:

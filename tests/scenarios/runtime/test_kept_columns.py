@@ -9,7 +9,6 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointKind, SavepointRequested
@@ -42,6 +41,7 @@ from tests.scenarios.runtime.kept_job import (
     columns,
     foreign,
     laid_out,
+    newest,
     numbers,
     run,
     shown,
@@ -51,11 +51,6 @@ from tests.scenarios.runtime.kept_job import (
 
 HALF = 20
 """Rows of the first tick."""
-
-
-def newest(root):
-    """Return the entry that the next tick begins from."""
-    return newest_checkpoint(CheckpointStore(at(root)).observe()[1])
 
 
 def files(root):

@@ -4,10 +4,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from checkpointing.commit.fencing import newest_checkpoint
 from jobs.at_rest.rollback import roll_back
 from jobs.at_rest.savepoints import savepoint_at_rest
-from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.rollback_tables import TableNotRolledBackError
 from tests.scenarios.runtime.kept_job import (
     RENAMED,
@@ -17,6 +15,7 @@ from tests.scenarios.runtime.kept_job import (
     columns,
     foreign,
     laid_out,
+    newest,
     numbers,
     shown,
     tick,
@@ -26,18 +25,13 @@ HALF = 20
 """Rows of the first tick."""
 
 
-def newest(root):
-    """Return the checkpoint that the next tick begins from."""
-    return newest_checkpoint(CheckpointStore(at(root)).observe()[1]).checkpoint
-
-
 def test_no_column_gets_a_name_under_which_others_have_values_that_nobody_sees(tmp_path):
     """A rollback took the column `sum` out of the table, but a file of others still has it.
 
     A renamed column would show these values as its own.
     """
     laid_out(tmp_path, HALF)
-    first = newest(tmp_path)
+    first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 1, Version(("n", "key", "value", "sum")))
     row = {"n": [100], "key": [1], "value": [100], "sum": [7]}
     write_deltalake(str(tmp_path / TABLE), pa.table(row), mode="append")
@@ -52,7 +46,7 @@ def test_no_column_gets_a_name_under_which_others_have_values_that_nobody_sees(t
 def test_a_rollback_is_refused_if_rows_of_others_have_another_column_of_that_name(tmp_path):
     """In the cut, `amount` is the renamed `value`. Since then it has become a column of its own."""
     laid_out(tmp_path, HALF)
-    first = newest(tmp_path)
+    first = newest(tmp_path).checkpoint
     foreign(tmp_path, 100)
     tick(tmp_path, HALF + 1, RENAMED)
     savepoint = savepoint_at_rest(at(tmp_path)).checkpoint
@@ -67,7 +61,7 @@ def test_a_rollback_is_refused_if_rows_of_others_have_another_column_of_that_nam
 def test_files_that_come_back_keep_the_names_of_their_cut(tmp_path):
     """In the cut, `amount` is the renamed `value`, and `value` is a new column. The files have them as they are."""
     laid_out(tmp_path, HALF)
-    first = newest(tmp_path)
+    first = newest(tmp_path).checkpoint
     tick(tmp_path, HALF + 1, RENAMED)
     tick(tmp_path, HALF + 2, Version(("n", "key", "amount")))
     tick(tmp_path, HALF + 3, Version())

@@ -9,8 +9,7 @@ from jobs.reading import Cuts
 from jobs.runtime.cleaning import clean_up
 from jobs.storage.address import StoreUrl
 from tests.scenarios.runtime import newest_job
-from tests.scenarios.runtime.kept_job import AGAIN, BACK, DROPPED, JOB, RENAMED, TABLE, at, numbers, tick
-from tests.scenarios.runtime.test_kept_columns import newest
+from tests.scenarios.runtime.kept_job import AGAIN, BACK, DROPPED, JOB, RENAMED, TABLE, at, newest, numbers, tick
 
 HALF = 20
 

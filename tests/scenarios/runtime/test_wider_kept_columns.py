@@ -20,12 +20,13 @@ from tests.scenarios.runtime.kept_job import (
     at,
     foreign,
     laid_out,
+    newest,
     numbers,
     run,
     shown,
     tick,
 )
-from tests.scenarios.runtime.test_kept_columns import HALF, files, newest
+from tests.scenarios.runtime.test_kept_columns import HALF, files
 
 
 def test_a_widened_column_is_read_from_old_files_as_they_are(tmp_path):
