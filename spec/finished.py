@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from checkpointing.graph import JobGraph
 from checkpointing.metadata.record import CheckpointRecord, RowKind
-from spec.entries_say import ended_at, says_finished
+from spec.entries_say import ended_at, ended_before, says_finished
 from spec.history import (
     CutsCorrected,
     CutWritten,
@@ -31,11 +32,12 @@ def wrongly_gone_on(history: History) -> Iterator[str]:
     newest: CheckpointRecord | None = None
     recorded: set[CheckpointId] = set()
     began: dict[Generation, CheckpointRecord] = {}
+    graphs: dict[Generation, JobGraph] = {}
     for event in history.without_flow:
         match event:
             case RowCommitted(record, _):
-                parent = rows.get(record.parent)
-                yield from _follows(record, parent) if parent is not None else ()
+                parent, graph = rows.get(record.parent), graphs.get(record.generation)
+                yield from _follows(record, parent, graph) if parent is not None else ()
                 rows[record.checkpoint] = record
                 newest, over = (record, None) if record.commits else (newest, over)
             case CutWritten(checkpoint):
@@ -52,9 +54,11 @@ def wrongly_gone_on(history: History) -> Iterator[str]:
                 over = None  # a tick has to claim a job if it does not see the last cut
             case CutsCorrected() | TableChanged():
                 began.clear()  # the same, and they are published again
-            case DoorStarted(generation, graph, restored) if restored is not None and generation in began:
-                known = {each.vertex for each in restored.vertices}
-                if all(source.bounded and source.id in known for source in graph.sources()):
+            case DoorStarted(generation, graph, restored):
+                graphs[generation] = graph
+                known = {each.vertex for each in restored.vertices} if restored is not None else set()
+                is_over = restored is not None and generation in began
+                if is_over and all(source.bounded and source.id in known for source in graph.sources()):
                     yield f"generation {generation} began a job that {began[generation].checkpoint} had finished"
             case FoundFinished():
                 yield from _found(event)
@@ -62,10 +66,12 @@ def wrongly_gone_on(history: History) -> Iterator[str]:
                 pass
 
 
-def _follows(record: CheckpointRecord, parent: CheckpointRecord) -> Iterator[str]:
+def _follows(record: CheckpointRecord, parent: CheckpointRecord, graph: JobGraph | None) -> Iterator[str]:
+    """Yield what went on behind its end. If a source has no end any more in this pipeline, its splits may go on."""
     if record.kind in (RowKind.RESET, RowKind.ROLLBACK):
         return
-    ended, before, now = ended_at(parent), positions_of(parent), positions_of(record)
+    ended = ended_at(parent) & (ended_before(graph, parent) if graph is not None else ended_at(parent))
+    before, now = positions_of(parent), positions_of(record)
     for split in ended & now.keys():
         if split not in ended_at(record) or now[split] != before[split]:
             yield f"{split[1]} had ended at {before[split]}, and entry {record.checkpoint} has it at {now[split]}"

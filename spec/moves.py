@@ -86,6 +86,8 @@ class Moves:
     """True if the sources read cuts of another job. Each of these asks for a checkpoint."""
     sources_end: int = 0
     """How many of the two sources are bounded: none, the payments, or both."""
+    reopens: bool = False
+    """True if a job that has finished goes on with sources that never end."""
     parts: bool = False
     """True if the orders are read in parts: some splits to their end, and then the others (B4)."""
     overwrites: bool = False
@@ -143,6 +145,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         rests=later.random() < EVENLY,
         polls_fail=_chance("unreadable splits", seed) < SELDOM,
         sources_end=ends.choice([1, 2]) if ends.random() < SELDOM else 0,
+        reopens=_chance("reopened", seed) < EVENLY,
         parts=_chance("parts", seed) < SELDOM,
         mishaps=Mishaps(1, random.choice([2, 3])) if random.random() < SELDOM else NO_MISHAPS,
         pause_ms=random.choice([0, 0, 40, 150]),

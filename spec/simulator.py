@@ -35,6 +35,8 @@ from spec.upstream import drawn_upstreams
 from spec.visits import DIES, Visit, Visits
 from spec.world import World
 
+MORE_ROWS = 3
+"""How many rows each split gets when a finished job is opened again."""
 RACES_VISIT = 0.3
 """The probability that another tick begins while somebody works on a job at rest."""
 LAG_MS = 100
@@ -113,6 +115,8 @@ class Simulation:
         self._heal()
         self._more_rows(1.0)
         last = self._last()
+        if self.moves.reopens and last.end is not None and last.end.outcome is TickOutcome.FINISHED:
+            last = self._reopened()
         if last.end is None or last.end.outcome not in (TickOutcome.CAUGHT_UP, TickOutcome.FINISHED):
             self.world.history.add(DoorBroke(last.generation, f"a tick without faults did not catch up: {last.end}"))
         if self.moves.clean_ups_max:
@@ -160,6 +164,14 @@ class Simulation:
         last = self._start(self._plans.healing(self._number()))
         self._play()
         return last if last.end is not None or not waits(self.world) else self._last()
+
+    def _reopened(self) -> Tick:
+        """Let the pipeline declare that no source ever ends. Splits that had ended get more rows. Run another tick."""
+        self.scenario = replace(self.scenario, bounded=())
+        self._hands.ending = ending_splits((), parted=self.scenario.parted)
+        self._rows = {split: rows + MORE_ROWS for split, rows in self._rows.items()}
+        self._more_rows(1.0)
+        return self._last()
 
     def _heal(self) -> None:
         """Let no fault strike from now on."""

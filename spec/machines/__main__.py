@@ -28,6 +28,7 @@ from spec.machines.commit import CommitMachine
 from spec.machines.compactions import CompactionsMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.cuts import CutGroupsMachine
+from spec.machines.ending import EndingMachine
 from spec.machines.entries import EntriesMachine
 from spec.machines.evolving import EvolvingMachine
 from spec.machines.gate import GATE_MACHINES
@@ -37,14 +38,20 @@ from spec.machines.keeping import KeepingMachine
 from spec.machines.manifests import ManifestsMachine
 from spec.machines.meanings import MeaningsMachine
 from spec.machines.measuring import MeasuringMachine
+from spec.machines.naming import NamesMachine
+from spec.machines.netting import NetMachine
 from spec.machines.notifying import NotifyingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.pausing import PauseMachine
 from spec.machines.planning import PlanMachine
+from spec.machines.racing import RacesMachine
 from spec.machines.reading import ReadersMachine
+from spec.machines.recovering import RecoveringMachine
+from spec.machines.renames import RenamesMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
 from spec.machines.rolling_forward import RollingForwardMachine
+from spec.machines.savepoints import SavepointsMachine
 from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.tracing import TraceMachine
@@ -84,6 +91,13 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     CompactionsMachine,
     ManifestsMachine,
     MeasuringMachine,
+    NetMachine,
+    RacesMachine,
+    SavepointsMachine,
+    RenamesMachine,
+    RecoveringMachine,
+    NamesMachine,
+    EndingMachine,
     *JOB_MACHINES.values(),
     HookedJobMachine,
     *RESETTING_MACHINES,

@@ -1,5 +1,7 @@
 """Tests that each field of an entry is checked at its bounds, and that a true entry is read back unchanged (H1).
 
+It also tests which files an entry names, wherever in the entry they are.
+
 Each step changes an entry that has every field. Either one field gets each of its values, one after the other, or
 several fields contradict each other. An entry that Tidemark may have written is read back unchanged. Every other entry
 is refused.
@@ -11,7 +13,14 @@ from typing import Final, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from checkpointing.channel_items import StagedSegment
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
+from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, TableName, VertexId
 from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, decode_stored, encode
+from checkpointing.metadata.files import files_of, handles_to_restore
+from checkpointing.metadata.record import CheckpointRecord, FileCompaction, Statistics, TableRecord, VertexRecord
+from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
 from spec.false_entries import Told, told
 from spec.fields_of_entries import places
 from spec.full_entry import Fields, claim, full_entry, release
@@ -20,7 +29,13 @@ from spec.older_formats import PRESENT, formats_of, read_otherwise, written
 
 FIELDS: Final = "entries-are-checked"
 """An entry is believed exactly if Tidemark may have written it. It is then read back unchanged."""
+NAMED: Final = "entries-name-files"
+"""An entry names every file in it, and tells which of them a restore needs. So nobody deletes one, and copies have all.
+"""
 _ENTRIES: Final = {"checkpoint": full_entry, "claim": claim, "release": release}
+
+
+_TABLE: Final = TableName("gold/sums")
 
 
 class Older(NamedTuple):
@@ -43,6 +58,10 @@ _PATTERNS: Final = tuple(
     for pattern in dict.fromkeys(place.pattern for place in places(make()["row"]))
 )
 _OLDER: Final = tuple(Older(kind, number) for kind in _ENTRIES for number in formats_of(kind))
+_RESTORED: Final = ("state", "ranges", "in_flight")
+_PLACES: Final = (*_RESTORED, "staged", "adds", "files", "compacted")
+_numbers = st.lists(st.integers(0, 2), max_size=3)
+_files = st.fixed_dictionaries(dict.fromkeys(_PLACES, _numbers))
 _EVERYTHING: Final = (*_PATTERNS, *told(), *_OLDER)
 
 
@@ -61,6 +80,62 @@ class EntriesMachine(RuleBasedStateMachine):
                 _read_older(case)
             case Told():
                 _judge(case)
+
+    @rule(numbers=_files)
+    def name_files(self, numbers: dict[str, list[int]]) -> None:
+        """An entry has so many files in each list of each of its places."""
+        files = {
+            place: [
+                [FileHandle(f"{place}-{at}-{one}", 1, 1, 1) for one in range(many)] for at, many in enumerate(lists)
+            ]
+            for place, lists in numbers.items()
+        }
+        record, paths = (
+            _entry_of(files),
+            {place: {one.path for each in files[place] for one in each} for place in files},
+        )
+        due = set().union(*paths.values())
+        expect(files_of(record) == due, NAMED, f"{sorted(files_of(record) ^ due)} of {sorted(due)}")
+        needed = {each.path for each in handles_to_restore(record)}
+        due = set().union(*(paths[place] for place in _RESTORED))
+        expect(needed == due, NAMED, f"a restore needs {sorted(due)}, and not {sorted(needed)}")
+
+
+def _entry_of(files: dict[str, list[list[FileHandle]]]) -> CheckpointRecord:
+    """Return an entry of two subtasks and one table, with these files."""
+
+    def keyed(found: list[FileHandle]) -> tuple[KeyedFile, ...]:
+        return tuple(KeyedFile(each, KeyedFileKind.BASE, 0, 7, Version(Generation(1), 1)) for each in found)
+
+    def flat(place: str) -> list[FileHandle]:
+        return [each for found in files[place] for each in found]
+
+    channel = ChannelId(EdgeId(VertexId("rows"), VertexId("sums")), 0)
+    held = ChannelState(channel, tuple(StagedSegment(tuple(found)) for found in files["in_flight"]))
+    first = SubtaskSnapshot(state=keyed(flat("state")), in_flight=(held,))
+    second = SubtaskSnapshot(
+        ranges=tuple(RangeFiles(_TABLE, keyed(found)) for found in files["ranges"]),
+        staged=tuple(StagedFile(_TABLE, each, CheckpointId(3)) for each in flat("staged")),
+    )
+    table = TableRecord(
+        table=_TABLE,
+        mode=TableMode.APPEND,
+        adds=tuple(flat("adds")),
+        files=tuple(flat("files")),
+        compactions=tuple(FileCompaction(into=each, of=("small",)) for each in flat("compacted")),
+        parent_version=0,
+    )
+    return CheckpointRecord(
+        job="small",
+        checkpoint=CheckpointId(7),
+        parent=CheckpointId(6),
+        generation=Generation(1),
+        nonce="n",
+        max_parallelism=8,
+        vertices=(VertexRecord(vertex=VertexId("sums"), micro_batch=1, subtasks=(first, second)),),
+        tables=(table,),
+        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
+    )
 
 
 def _change(case: OfPattern, number: int) -> None:

@@ -129,6 +129,32 @@ class RepairMachine(Coordinators):
         self.run_a_tick(more)
         self.lose_log_entries(table, sum(each > 0 for each in more) or 1)
 
+    @rule(pick=_pick)
+    def lose_a_log_entry_between(self, pick: int) -> None:
+        """A log is put together from two backups. It lacks one entry, and has newer ones, which cannot go before it."""
+        log = self.world.table(NUMBERS)
+        retained = {record.checkpoint for record in self._since_the_rollback()}
+        published = [at for at in range(log.oldest + 1, log.version + 1) if log.shown[at] != log.shown[at - 1]]
+        between = [at for at in published[:-1] if log.shown[at] in retained]
+        if not between or self.world.went_back:
+            return
+        at = between[pick % len(between)]
+        lost, before = log.shown[at], log.shown[at - 1]
+        added = log.versions[at] - log.versions[at - 1]
+        log.backup = log.backup or log.copy()
+        log.versions[at:] = [files - added for files in log.versions[at:]]
+        log.shown[at:] = [before if shown == lost else shown for shown in log.shown[at:]]
+        self.struck.add(NUMBERS)
+        self.was_struck = True
+
+    @rule(rows=st.integers(1, 3), more=st.integers(1, 3))
+    def lose_the_newest_log_entry_and_the_old_ones(self, rows: int, more: int) -> None:
+        """A log drops an entry of a retained checkpoint in order. Then it loses its newest one."""
+        self.run_a_tick([rows, more])
+        log = self.world.table(NUMBERS)
+        log.oldest = max(log.oldest, log.version - 1)
+        self.lose_log_entries(NUMBERS, 1)
+
     @rule(pick=_pick, many=st.integers(1, 4))
     def lose_cuts(self, pick: int, many: int) -> None:
         """Some cuts that follow each other are lost, or all."""

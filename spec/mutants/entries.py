@@ -3,12 +3,15 @@
 Each bug concerns one field. An entry without this field does not show it, nor does one with another false field.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
+from checkpointing.handles import FileHandle
 from checkpointing.identifiers import VertexId
-from checkpointing.metadata import codec, field_validity, migrations, row_validity
-from checkpointing.metadata.record import FORMAT, Statistics, VertexRecord, VertexStatistics
+from checkpointing.metadata import codec, field_validity, files, migrations, row_validity
+from checkpointing.metadata.record import FORMAT, CheckpointRecord, Statistics, VertexRecord, VertexStatistics
 from checkpointing.snapshots import ChannelState, RangeFiles
+from spec.machines.entries import NAMED
 from spec.mutants.judges import ENTRIES
 from spec.mutants.planting import Patch, mutant
 
@@ -91,3 +94,39 @@ def claims_of_older_formats_are_read_like_checkpoints(patch: Patch) -> None:
         return real(kind, older | document, at=at)
 
     patch.put(codec, "migrate", migrate)
+
+
+# ------------------------------------------------------------------ the files of an entry
+
+
+@mutant(NAMED, ENTRIES)
+def the_files_of_the_tables_are_nobodys(patch: Patch) -> None:
+    _name_less(patch, lambda record: record.model_copy(update={"tables": ()}))
+
+
+@mutant(NAMED, ENTRIES)
+def what_a_compaction_wrote_is_nobodys(patch: Patch) -> None:
+    def bare(record: CheckpointRecord) -> CheckpointRecord:
+        tables = (each.model_copy(update={"compactions": ()}) for each in record.tables)
+        return record.model_copy(update={"tables": tuple(tables)})
+
+    _name_less(patch, bare)
+
+
+@mutant(NAMED, ENTRIES)
+def a_restore_needs_no_rows_in_flight(patch: Patch) -> None:
+    real = files.handles_to_restore
+
+    def handles_to_restore(record: CheckpointRecord) -> Iterator[FileHandle]:
+        vertices = (
+            each.model_copy(update={"subtasks": tuple(replace(one, in_flight=()) for one in each.subtasks)})
+            for each in record.vertices
+        )
+        return real(record.model_copy(update={"vertices": tuple(vertices)}))
+
+    patch.function(files, "handles_to_restore", handles_to_restore)
+
+
+def _name_less(patch: Patch, less: Callable[[CheckpointRecord], CheckpointRecord]) -> None:
+    real = files.files_of
+    patch.function(files, "files_of", lambda record: real(less(record)))

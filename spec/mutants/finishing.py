@@ -12,6 +12,7 @@ from checkpointing.identifiers import SplitId, SubtaskId, VertexId
 from checkpointing.job import finishing, restoring
 from checkpointing.job.operator_run import InputEnd, OperatorRun
 from checkpointing.job.readers import SourceReaders
+from checkpointing.job.setup import JobSetup
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import PollSource, SourceEnded
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
@@ -21,7 +22,7 @@ from checkpointing.tick.claiming import Claiming
 from checkpointing.tick.messages import Question
 from spec.explore_job import DrivenJob, SmallJob
 from spec.invariants import violations
-from spec.mutants.judges import ENDS, ENDS_WITH_MISHAPS, ONE_ENDS, directed
+from spec.mutants.judges import ENDS, ENDS_WITH_MISHAPS, ONE_ENDS, REOPENED, directed
 from spec.mutants.planting import Patch, mutant
 from spec.pipeline import MAX_PARALLELISM, ORDERS, PAYMENTS, SPLITS, graph
 
@@ -141,3 +142,18 @@ def a_finished_job_is_left_with_tables_that_have_lost_entries(patch: Patch) -> N
         return (yield from real(asked, seen, plan))
 
     patch.function(claiming, "examined", examined)
+
+
+@mutant("cut-is-exact", REOPENED)
+def a_job_that_has_finished_stays_finished_although_its_sources_go_on(patch: Patch) -> None:
+    real = Wiring.__init__
+
+    def begin(self: Wiring, setup: JobSetup) -> None:
+        now = SourceReaders.all_ended
+        SourceReaders.all_ended = property(lambda readers: True)  # type: ignore[method-assign,assignment]
+        try:
+            real(self, setup)
+        finally:
+            SourceReaders.all_ended = now  # type: ignore[method-assign]
+
+    patch.put(Wiring, "__init__", begin)

@@ -24,6 +24,7 @@ from spec.machines.commit import CommitMachine
 from spec.machines.compactions import CompactionsMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.cuts import CutGroupsMachine
+from spec.machines.ending import EndingMachine
 from spec.machines.entries import EntriesMachine
 from spec.machines.evolving import EvolvingMachine
 from spec.machines.gate import GATE_MACHINES
@@ -33,14 +34,20 @@ from spec.machines.keeping import KeepingMachine
 from spec.machines.manifests import ManifestsMachine
 from spec.machines.meanings import MeaningsMachine
 from spec.machines.measuring import MeasuringMachine
+from spec.machines.naming import NamesMachine
+from spec.machines.netting import NetMachine
 from spec.machines.notifying import NotifyingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
 from spec.machines.pausing import PauseMachine
 from spec.machines.planning import PlanMachine
+from spec.machines.racing import RacesMachine
 from spec.machines.reading import ReadersMachine
+from spec.machines.recovering import RecoveringMachine
+from spec.machines.renames import RenamesMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
 from spec.machines.rolling_forward import RollingForwardMachine
+from spec.machines.savepoints import SavepointsMachine
 from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.tracing import TraceMachine
@@ -177,6 +184,9 @@ ENDS = Judge(
     partial(_simulated, savepoints_max=2, rollbacks_max=1, resets_max=1, sources_end=2),
     SEEDS_MAX,
 )
+REOPENED = Judge(
+    "simulator of finished jobs whose sources end no more", partial(_simulated, sources_end=2, reopens=True), SEEDS_MAX
+)
 ONE_ENDS = Judge("simulator with a source that ends", partial(_simulated, savepoints_max=2, sources_end=1), SEEDS_MAX)
 PARTS = Judge(
     "simulator with a source that is read in parts",
@@ -300,6 +310,13 @@ ATTEMPTS = Judge("machine of a tick's attempts", _by_machine(AttemptsMachine), 6
 LOST_ANSWERS = Judge("machine of lost answers", _by_machine(LostAnswersMachine), 60)
 SMALL_FILES = Judge("machine of compactions", _by_machine(CompactionsMachine), 60)
 LARGE_ENTRIES = Judge("machine of manifests", _by_machine(ManifestsMachine), 60)
+NET_FILES = Judge("machine of what an entry changes", _by_machine(NetMachine), 60)
+RACING = Judge("machine of races for a job", _by_machine(RacesMachine), 60)
+ENDINGS = Judge("machine of a tick's end", _by_machine(EndingMachine), 60)
+NAMING = Judge("machine of names", _by_machine(NamesMachine), 60)
+RECOVERING = Judge("machine of a holder's first steps", _by_machine(RecoveringMachine), 60)
+RENAMES = Judge("machine of renames", _by_machine(RenamesMachine), 60)
+PINS = Judge("machine of savepoints", _by_machine(SavepointsMachine), 60)
 MEASURING = Judge("machine of measurements", _by_machine(MeasuringMachine), 60)
 
 

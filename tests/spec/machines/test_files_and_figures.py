@@ -1,8 +1,9 @@
-"""The machines of large entries, of small files, and of what is measured of each epoch."""
+"""The machines of what entries change, of large entries, of small files, and of what is measured of each epoch."""
 
 from spec.machines.compactions import CompactionsMachine
 from spec.machines.manifests import ManifestsMachine
 from spec.machines.measuring import MeasuringMachine
+from spec.machines.netting import NetMachine
 
 
 def test_an_entry_with_manifests_reads_as_it_was_appended(run_machine):
@@ -27,3 +28,11 @@ def test_an_entry_tells_what_was_measured_of_its_epoch(run_machine):
     The planted bugs that this machine finds are in `spec.mutants.measuring`.
     """
     run_machine(MeasuringMachine)
+
+
+def test_publishing_an_entry_makes_each_table_show_the_cut(run_machine):
+    """Files and columns come and go, tables are renamed, and small files are compacted.
+
+    The planted bugs that this machine finds are in `spec.mutants.netting`.
+    """
+    run_machine(NetMachine)

@@ -1,0 +1,38 @@
+"""The machines of names, of renames, of a tick's savepoints, and of its end."""
+
+from spec.machines.ending import EndingMachine
+from spec.machines.naming import NamesMachine
+from spec.machines.renames import RenamesMachine
+from spec.machines.savepoints import SavepointsMachine
+
+
+def test_a_path_tells_whose_file_it_is(run_machine):
+    """Files of every kind of table, partition and version get names, and wrong names are made.
+
+    The planted bugs that this machine finds are in `spec.mutants.renames`.
+    """
+    run_machine(NamesMachine)
+
+
+def test_a_renamed_thing_keeps_what_it_has(run_machine):
+    """Vertices and tables swap their names, take names that were used before, and the tick starts again.
+
+    The planted bugs that this machine finds are in `spec.mutants.renames`.
+    """
+    run_machine(RenamesMachine)
+
+
+def test_everybody_hears_of_his_savepoint_and_its_files_stay(run_machine):
+    """Users ask for savepoints of all kinds, which are taken, fail, or outlive the tick.
+
+    The planted bugs that this machine finds are in `spec.mutants.answering`.
+    """
+    run_machine(SavepointsMachine)
+
+
+def test_a_tick_ends_when_it_must_and_says_why(run_machine):
+    """Failures, stops, savepoints and limits come in any order.
+
+    The planted bugs that this machine finds are in `spec.mutants.answering`.
+    """
+    run_machine(EndingMachine)
