@@ -67,7 +67,9 @@ class Plans:
         if not most:
             return ()
         times = sorted(self._random.choice([0, 100, 1_000]) * self._random.randint(0, 3) for _ in range(most))
-        kinds = self._random.choices(list(SavepointKind), [6, 1, 1], k=self._random.randint(0, most))
+        kinds = self._random.choices(
+            list(SavepointKind), [2, 1, 1] if self._moves.stops else [6, 1, 1], k=self._random.randint(0, most)
+        )
         return tuple(
             (after_ms, SavepointRequested(f"savepoint {number}", kind))
             for number, (after_ms, kind) in enumerate(zip(times, kinds, strict=False))

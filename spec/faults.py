@@ -227,6 +227,16 @@ def strict(scenario: Scenario, *, rejects: bool, held_bytes_max: int | None) -> 
     )
 
 
+def backed_up(scenario: Scenario, seed: int) -> Scenario:
+    """Return the scenario with unaligned checkpoints, often, and vertices so slow that rows wait before them."""
+    random = Random(f"backed up {seed}")  # noqa: S311 - a run must be repeatable
+    policy = random.choice([GatePolicy.UNALIGNED, GatePolicy.UNALIGNED, GatePolicy.ALTERNATING])
+    often = {"interval_ms": 80, "max_concurrent": 1, "slice_rows_max": 1, "micro_batch_rows_max": 3}
+    latency_ms = {**scenario.latency_ms, "run": 200}
+    config = {**scenario.config, **often}
+    return replace(scenario, policy=policy, config=config, credit_bytes=1_000_000, latency_ms=latency_ms)
+
+
 def _crowded(scenario: Scenario) -> Scenario:
     """Return the scenario with two checkpoints at a time, if it may have them, and stores and suites that are slow."""
     overtaking = scenario.policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)

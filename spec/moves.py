@@ -68,6 +68,12 @@ class Moves:
     """True if suites reject epochs, and tables have problems, more often."""
     held_bytes_max: int | None = None
     """How many bytes an alignment may hold. The gates of the seed then put rows aside, and micro-batches are slow."""
+    backs_up: bool = False
+    """True if checkpoints are unaligned, and rows often wait while one is taken."""
+    stops: bool = False
+    """True if ticks are often stopped with a savepoint, which may fail."""
+    quiet: bool = False
+    """True if no more rows come before the last tick."""
     rests: bool = False
     """True if time passes between ticks, so that leases run out."""
     polls_fail: bool = False
@@ -142,6 +148,9 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         declines=_chance("declines", seed) < SOMETIMES,
         rejects=later.random() < SOMETIMES,
         held_bytes_max=later.choice([None, None, 1, 1]),
+        backs_up=_chance("rows that wait", seed) < SOMETIMES,
+        stops=_chance("stops", seed) < SELDOM,
+        quiet=_chance("quiet", seed) < SOMETIMES,
         rests=later.random() < EVENLY,
         polls_fail=_chance("unreadable splits", seed) < SELDOM,
         sources_end=ends.choice([1, 2]) if ends.random() < SELDOM else 0,
@@ -166,6 +175,8 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
 def _fitting(moves: Moves) -> Moves:
     """Return the moves without those that do not go together."""
     is_ending = moves.sources_end or moves.parts
+    moves = replace(moves, held_bytes_max=None) if moves.backs_up else moves  # such gates put rows aside instead
+    moves = replace(moves, savepoints_max=max(2, moves.savepoints_max), hooks=True) if moves.stops else moves
     moves = replace(moves, arrivals_max=0) if is_ending else moves  # a split that has ended gets no more rows
     # a cut is read whole, by all, and the other job decides when its rows come
     return replace(moves, resets_max=0, orders_max=None, arrivals_max=0, parts=False) if moves.cuts else moves

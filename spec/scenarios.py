@@ -5,6 +5,7 @@ from random import Random
 
 from spec.faults import (
     Scenario,
+    backed_up,
     compacting,
     declining,
     draw,
@@ -30,6 +31,7 @@ def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scen
     scenario = hooked(scenario, seed) if moves.hooks else scenario
     scenario = declining(scenario, seed) if moves.declines else scenario
     scenario = strict(scenario, rejects=moves.rejects, held_bytes_max=moves.held_bytes_max)
+    scenario = backed_up(scenario, seed) if moves.backs_up else scenario
     scenario = unreadable(scenario, seed) if moves.polls_fail else scenario
     scenario = compacting(scenario, moves.compacts) if moves.compacts else scenario
     return of_cuts(scenario) if moves.cuts else scenario

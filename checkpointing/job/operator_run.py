@@ -42,21 +42,23 @@ class LiveFiles:
             self._snapshot = SubtaskSnapshot(state=self.state, ranges=self.ranges)
         return self._snapshot
 
-    def take(self, output: SubtaskOutput) -> tuple[KeyedFile, ...]:
-        """Add what a micro-batch wrote. Return the files that are no longer live.
+    def take(self, output: SubtaskOutput) -> tuple[tuple[KeyedFile, ...], tuple[KeyedFile, ...]]:
+        """Add what a micro-batch wrote. Return the files that are no longer live, and those that have become so.
 
-        If it wrote nothing, the lists stay the same objects.
+        A range that was written keeps those of its files whose rows did not change. They were live before. If nothing
+        was written, the lists stay the same objects.
         """
         if not output.state and not output.ranges:
-            return ()
+            return (), ()
         self._snapshot = None
         before = {keyed.file.path: keyed for keyed in self._files()}
         self.state = _after(self.state, output.state)
         written = {entry.table: entry for entry in output.ranges}
         kept = tuple(entry for entry in self.ranges if entry.table not in written)
         self.ranges = (*kept, *output.ranges)
-        now = {keyed.file.path for keyed in self._files()}
-        return tuple(keyed for path, keyed in before.items() if path not in now)
+        now = {keyed.file.path: keyed for keyed in self._files()}
+        gone = tuple(keyed for path, keyed in before.items() if path not in now)
+        return gone, tuple(keyed for path, keyed in now.items() if path not in before)
 
     def of(self, table: TableName) -> tuple[KeyedFile, ...]:
         """Return the current files of an upsert or overwrite table."""
@@ -217,8 +219,8 @@ class OperatorRun:
         self.running = ()
         dead = []
         for own, output in zip(self.live, handed_to_all(self.vertex.tables, fact.outputs), strict=True):
-            dead += [gone.file.path for gone in own.take(output) if gone.file.path in self.unsnapshotted]
-            new = (*output.state, *(keyed for entry in output.ranges for keyed in entry.files))
+            gone, new = own.take(output)
+            dead += [keyed.file.path for keyed in gone if keyed.file.path in self.unsnapshotted]
             self.unsnapshotted.update(keyed.file.path for keyed in new)
             dead += self._overwrite(own, output)
         self.unsnapshotted.difference_update(dead)

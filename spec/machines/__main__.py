@@ -51,6 +51,7 @@ from spec.machines.renames import RenamesMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
 from spec.machines.rolling_forward import RollingForwardMachine
+from spec.machines.running import RunsMachine
 from spec.machines.savepoints import SavepointsMachine
 from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
@@ -93,6 +94,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     MeasuringMachine,
     NetMachine,
     RacesMachine,
+    RunsMachine,
     SavepointsMachine,
     RenamesMachine,
     RecoveringMachine,

@@ -12,7 +12,7 @@ from checkpointing.coordinator.restart import NoRestart
 from checkpointing.identifiers import NO_CHECKPOINT
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import RowAppended, RowUnknown
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, Release
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.errand import Errand, Terms
 from checkpointing.tick.messages import (
@@ -33,6 +33,8 @@ from spec.machines.judging import expect
 ASKED_AGAIN = "asked-again"
 """If the outcome of an append is unknown, the same append is asked for again, `ASKED_MAX` times altogether. The user
 hears if it stays unknown. No other entry gets its id, because it may have been stored."""
+RELEASED = "released-at-last"
+"""A process that took a savepoint releases the job, also if nobody knows whether its entry is in."""
 ASKED_MAX = 5
 """So often an append is asked for altogether while its outcome is unknown."""
 AT_REST = Errand(questions=(), repairs=False)
@@ -80,6 +82,8 @@ class LostAnswersMachine(AttemptsMachine):
         saved = [row for row in self.rows if isinstance(row, CheckpointRecord) and row.generation == own]
         is_in = any(unheard) or len(unheard) < ASKED_MAX
         expect(len(saved) == is_in, ASKED_AGAIN, f"{saved} are in after the answers {unheard}")
+        released = any(isinstance(row, Release) and row.generation == own for row in self.rows)
+        expect(released, RELEASED, f"generation {own} is not released after the answers {unheard}")
         if len(unheard) == ASKED_MAX:
             self._is_unsettled()
         else:

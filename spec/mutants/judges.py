@@ -47,6 +47,7 @@ from spec.machines.renames import RenamesMachine
 from spec.machines.repairing import RepairMachine
 from spec.machines.restoring import RestoresMachine
 from spec.machines.rolling_forward import RollingForwardMachine
+from spec.machines.running import RunsMachine
 from spec.machines.savepoints import SavepointsMachine
 from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
@@ -317,6 +318,7 @@ NAMING = Judge("machine of names", _by_machine(NamesMachine), 60)
 RECOVERING = Judge("machine of a holder's first steps", _by_machine(RecoveringMachine), 60)
 RENAMES = Judge("machine of renames", _by_machine(RenamesMachine), 60)
 PINS = Judge("machine of savepoints", _by_machine(SavepointsMachine), 60)
+RUNS = Judge("machine of a vertex at work", _by_machine(RunsMachine), 60)
 MEASURING = Judge("machine of measurements", _by_machine(MeasuringMachine), 60)
 
 

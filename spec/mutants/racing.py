@@ -1,15 +1,18 @@
-"""Plants bugs in the way to a claim, while other processes claim the same job."""
+"""Plants bugs in the way to a claim, while other processes claim the same job, and in its release."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.tick import claiming
 from checkpointing.tick.asking import StepFailedError, Steps, asked
 from checkpointing.tick.claiming import Claiming
-from checkpointing.tick.messages import Observe, Question
+from checkpointing.tick.holding import Holding
+from checkpointing.tick.messages import AppendRelease, Observe, Question
+from spec.machines.asking import RELEASED
 from spec.machines.racing import RACES
-from spec.mutants.judges import RACING
+from spec.mutants.judges import LOST_ANSWERS, RACING
 from spec.mutants.planting import Patch, mutant
 
 
@@ -47,3 +50,35 @@ def a_process_takes_the_job_over_from_whoever_was_faster(patch: Patch) -> None:
         return (yield from real(self, seen))
 
     patch.put(Claiming, "_decided", decided)
+
+
+# ------------------------------------------------------------------ the release
+
+
+@mutant(RELEASED, LOST_ANSWERS)
+def a_job_is_not_released_after_an_entry_in_doubt(patch: Patch) -> None:
+    real = Holding._released
+
+    def released(self: Holding) -> Steps[None]:
+        if self._next_id == self._held.claim.first_id:
+            yield from real(self)
+
+    patch.put(Holding, "_released", released)
+
+
+@mutant(RELEASED, LOST_ANSWERS)
+def a_refused_release_is_not_tried_again(patch: Patch) -> None:
+    def released(self: Holding) -> Steps[None]:
+        yield self._release(self._at_version)
+
+    patch.put(Holding, "_released", released)
+
+
+@mutant(RELEASED, LOST_ANSWERS)
+def a_release_follows_the_claim_although_an_entry_is_in_between(patch: Patch) -> None:
+    real = Holding._release
+
+    def release(self: Holding, at_version: int) -> AppendRelease:
+        return replace(real(self, at_version), at_version=self._held.at_version)
+
+    patch.put(Holding, "_release", release)

@@ -1,8 +1,9 @@
-"""The machines of names, of renames, of a tick's savepoints, and of its end."""
+"""The machines of names, of renames, of a vertex at work, of a tick's savepoints, and of its end."""
 
 from spec.machines.ending import EndingMachine
 from spec.machines.naming import NamesMachine
 from spec.machines.renames import RenamesMachine
+from spec.machines.running import RunsMachine
 from spec.machines.savepoints import SavepointsMachine
 
 
@@ -36,3 +37,11 @@ def test_a_tick_ends_when_it_must_and_says_why(run_machine):
     The planted bugs that this machine finds are in `spec.mutants.answering`.
     """
     run_machine(EndingMachine)
+
+
+def test_each_row_runs_once_and_only_dead_files_go(run_machine):
+    """Rows, ends and barriers come in any order, micro-batches cannot be staged, and ranges keep some of their files.
+
+    The planted bugs that this machine finds are in `spec.mutants.running`.
+    """
+    run_machine(RunsMachine)
