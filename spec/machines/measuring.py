@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from checkpointing.channel_items import AlignmentType, Barrier, SourceSlice
+from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import SnapshotMetrics
 from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
@@ -53,7 +54,7 @@ class MeasuringMachine(RuleBasedStateMachine):
         super().__init__()
         source = Vertex(_SOURCE, VertexKind.SOURCE, 2, splits=(SplitId("a"), SplitId("b")))
         graph = JobGraph((source, Vertex(_VERTEX, VertexKind.KEYED, 2)), (_EDGE,))
-        self.log, self.tracker = EpochLog(graph), StatisticsTracker(10)
+        self.log, self.tracker = EpochLog(graph), StatisticsTracker(200)
         self.now_ms, self.files = 1_000, 0
         self.sent: list[list[tuple[int, int]]] = [[], []]
         """What each split has sent since its last answer: rows and bytes."""
@@ -76,6 +77,8 @@ class MeasuringMachine(RuleBasedStateMachine):
         self.out: dict[CheckpointId, list[tuple[int, int]]] = {}
         """What the source's splits had sent: rows and bytes."""
         self.verdicts: dict[CheckpointId, list[str]] = {}
+        self.told: dict[tuple[CheckpointId, SubtaskId], SnapshotMetrics] = {}
+        """What each acknowledgement measured."""
 
     # -------------------------------------------------------------- work
 
@@ -111,6 +114,7 @@ class MeasuringMachine(RuleBasedStateMachine):
         self.now_ms += after_ms
         checkpoint = CheckpointId(len(self.triggered) + 1)
         self.log.triggered(checkpoint, self.now_ms, self.rows)
+        self.tracker.began(checkpoint, CheckpointProperties(), self.now_ms, 0)
         self.triggered[checkpoint] = self.now_ms, self.rows, self.estimated
 
     @precondition(lambda self: self.triggered)
@@ -165,6 +169,8 @@ class MeasuringMachine(RuleBasedStateMachine):
             self.answered[checkpoint, vertex] = self.now_ms
             due = self._sent(checkpoint, index) if of_source else _worked(self.passed[checkpoint][2], index)
         expect(made == due, MEASURED, f"{made} of {vertex} {index} at checkpoint {checkpoint}, due is {due}")
+        self.tracker.acknowledged(checkpoint, SubtaskId(vertex, index), made)
+        self.told[checkpoint, SubtaskId(vertex, index)] = due
 
     def _sent(self, checkpoint: CheckpointId, split: int) -> SnapshotMetrics:
         sent, self.sent[split] = self.sent[split], []
@@ -223,6 +229,11 @@ class MeasuringMachine(RuleBasedStateMachine):
         due |= {_VERTEX} if checkpoint in self.in_time else set()
         expect(found.keys() == due, MEASURED, f"{sorted(found)} are measured at {checkpoint}, due are {sorted(due)}")
         for vertex, each in found.items():
+            told = [self.told.get((checkpoint, SubtaskId(vertex, index)), SnapshotMetrics()) for index in (0, 1)]
+            for name, column in each.subtasks:
+                numbers = tuple(getattr(metrics, name) for metrics in told)
+                whole = () if numbers == (None, None) else numbers
+                expect(column == whole, MEASURED, f"{name} is {column} at {vertex}, the subtasks told {numbers}")
             at_ms = self.answered.get((checkpoint, vertex), 0)
             async_ms = at_ms - each.aligned_ms if at_ms else None
             answered = each.acknowledged_ms, each.async_ms

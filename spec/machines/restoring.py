@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from checkpointing.graph import JobGraph, Vertex, VertexKind
-from checkpointing.handles import KeyedFile
-from checkpointing.identifiers import SplitId, SubtaskId, VertexId
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import Generation, SplitId, SubtaskId, VertexId
 from checkpointing.job.operator_run import LiveFiles
 from checkpointing.job.restoring import (
     CutDoesNotFitError,
@@ -33,6 +33,8 @@ FIT: Final = "cuts-fit"
 """A cut is refused exactly if something in it would get lost. Otherwise each subtask gets its own part of it."""
 _CASES: Final = tuple(cases())
 _SOURCE: Final = VertexId("orders")
+_group = st.integers(0, KEY_GROUPS - 1)
+_files = st.lists(st.tuples(_group, _group, st.integers(1, 3), st.sets(st.integers(0, 2), max_size=2)), max_size=6)
 _SPLITS: Final = tuple(map(SplitId, ("a1", "a2", "b1", "b2")))
 
 
@@ -73,6 +75,32 @@ class RestoresMachine(RuleBasedStateMachine):
             once = len(tables) == len(own.ranges)
             right = once and tables == _ranges(vertex, was, groups)
             expect(right, FIT, f"{name} {index} of {parallelism}: {own.ranges}")
+
+    @rule(files=_files, parallelism=st.integers(1, KEY_GROUPS))
+    def take_apart(self, files: list[tuple[int, int, int, set[int]]], parallelism: int) -> None:
+        """Some subtasks share files since an earlier restore, and others have written newer ones."""
+        made = {
+            KeyedFile(
+                FileHandle(f"state-{number}", 1, 1, 1),
+                KeyedFileKind.DELTA,
+                min(one, other),
+                max(one, other),
+                Version(Generation(generation), number),
+            ): owners
+            for number, (one, other, generation, owners) in enumerate(files)
+        }
+        was = tuple(SubtaskSnapshot(state=tuple(each for each, of in made.items() if own in of)) for own in (2, 1, 0))
+        entry = VertexRecord(vertex=VertexId("totals"), micro_batch=9, subtasks=was)
+        vertex = replace(pipeline().vertex(VertexId("totals")), parallelism=parallelism)
+        live = live_files(vertex, cut().model_copy(update={"vertices": (entry,)}), KEY_GROUPS)
+        for index, own in enumerate(live):
+            groups = {group for group in range(KEY_GROUPS) if group * parallelism // KEY_GROUPS == index}
+            of = {
+                each: {*range(each.first_key_group, each.last_key_group + 1)} for each, owners in made.items() if owners
+            }
+            held = [each for each, covers in of.items() if groups & covers]
+            due = sorted(held, key=lambda each: (each.version.generation, each.version.micro_batch))
+            expect([*own.state] == due, FIT, f"subtask {index} of {parallelism} has {own.state}, due are {due}")
 
     @rule(writes=st.booleans(), parallelism=st.integers(1, 3))
     def leave(self, *, writes: bool, parallelism: int) -> None:
