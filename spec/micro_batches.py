@@ -137,7 +137,8 @@ class MicroBatches:
             state: tuple[KeyedFile, ...] = ()
             if mine or outdated:
                 state = self._state_file(effect, index, own, before, after, state_table, whole=outdated)
-            outputs.append(SubtaskOutput(state=state, ranges=(self._range(effect, own, current, after),)))
+            whole = outdated or not fits
+            outputs.append(SubtaskOutput(state=state, ranges=(self._range(effect, own, current, after, whole=whole),)))
         first, *others = outputs
         return (replace(first, ranges=(*first.ranges, *self._all_counted(effect, pairs))), *others)
 
@@ -279,21 +280,32 @@ class MicroBatches:
         return (KeyedFile(file, kind, own.first, own.last, _version(effect)),)
 
     def _range(
-        self, effect: RunMicroBatch, own: KeyGroupRange, current: tuple[KeyedFile, ...], changed: StateRows
+        self,
+        effect: RunMicroBatch,
+        own: KeyGroupRange,
+        current: tuple[KeyedFile, ...],
+        changed: StateRows,
+        *,
+        whole: bool,
     ) -> RangeFiles:
+        """Write what changes of a range. Files without a changed row stay, unless the range is written as a whole."""
         rows: dict[int, tuple[int, ...]] = {}
+        stay: list[KeyedFile] = []
         for keyed in current:
             before = self._read(keyed.file.path, effect)
+            if not whole and changed.keys().isdisjoint(row[0] for row in before.rows):
+                stay.append(keyed)
+                continue
             found = self._finds_values(keyed, before, effect)
             rows |= {row[0]: row if found else (row[0], 0, 0) for row in before.rows}
         mine = {key: row for key, row in rows.items() if own.first <= key_group(key) <= own.last}
         mine |= {key: (key, *_ints(value or ())[:2]) for key, value in changed.items()}
         table = table_now(TOTALS_TABLE, effect.vertex)
         if not mine:
-            return RangeFiles(table, ())
+            return RangeFiles(table, tuple(stay))
         file = self._write(effect, table, rows=tuple(mine.values()))
         keyed = KeyedFile(file, KeyedFileKind.BASE, own.first, own.last, _version(effect))
-        return RangeFiles(table, (keyed,))
+        return RangeFiles(table, (*stay, keyed))
 
     def _write(
         self,

@@ -56,6 +56,15 @@ def only_the_first_micro_batch_after_the_end_is_told_so(patch: Patch) -> None:
 
 @mutant(FILES, RUNS)
 def files_that_a_range_keeps_count_as_new_again(patch: Patch) -> None:
+    _forget_what_is_named(patch)
+
+
+@mutant("discarded-is-unreferenced")
+def a_tick_deletes_files_that_a_range_has_kept_since_the_last_checkpoint(patch: Patch) -> None:
+    _forget_what_is_named(patch)
+
+
+def _forget_what_is_named(patch: Patch) -> None:
     real = OperatorRun.finish
 
     def finish(self: OperatorRun, fact: MicroBatchFinished) -> tuple[str, ...]:
