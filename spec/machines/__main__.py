@@ -53,6 +53,7 @@ from spec.machines.restoring import RestoresMachine
 from spec.machines.rolling_forward import RollingForwardMachine
 from spec.machines.running import RunsMachine
 from spec.machines.savepoints import SavepointsMachine
+from spec.machines.splits import SplitsMachine
 from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.tracing import TraceMachine
@@ -95,6 +96,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     NetMachine,
     RacesMachine,
     RunsMachine,
+    SplitsMachine,
     SavepointsMachine,
     RenamesMachine,
     RecoveringMachine,

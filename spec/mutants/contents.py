@@ -90,10 +90,10 @@ def a_restore_hands_over_the_rows_in_flight_twice(patch: Patch) -> None:
 def only_the_newest_state_file_is_live(patch: Patch) -> None:
     real = LiveFiles.take
 
-    def take(self: LiveFiles, output: SubtaskOutput) -> tuple[KeyedFile, ...]:
-        dead = real(self, output)
+    def take(self: LiveFiles, output: SubtaskOutput) -> tuple[tuple[KeyedFile, ...], tuple[KeyedFile, ...]]:
+        gone, new = real(self, output)
         self.state = self.state[-1:]
-        return dead
+        return gone, new
 
     patch.put(LiveFiles, "take", take)
 

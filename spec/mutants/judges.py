@@ -49,6 +49,7 @@ from spec.machines.restoring import RestoresMachine
 from spec.machines.rolling_forward import RollingForwardMachine
 from spec.machines.running import RunsMachine
 from spec.machines.savepoints import SavepointsMachine
+from spec.machines.splits import SplitsMachine
 from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.tracing import TraceMachine
@@ -319,6 +320,7 @@ RECOVERING = Judge("machine of a holder's first steps", _by_machine(RecoveringMa
 RENAMES = Judge("machine of renames", _by_machine(RenamesMachine), 60)
 PINS = Judge("machine of savepoints", _by_machine(SavepointsMachine), 60)
 RUNS = Judge("machine of a vertex at work", _by_machine(RunsMachine), 60)
+SPLITS = Judge("machine of splits", _by_machine(SplitsMachine), 60)
 MEASURING = Judge("machine of measurements", _by_machine(MeasuringMachine), 60)
 
 

@@ -1,10 +1,11 @@
-"""The machines of names, of renames, of a vertex at work, of a tick's savepoints, and of its end."""
+"""The machines of names, renames, splits, a vertex at work, a tick's savepoints, and its end."""
 
 from spec.machines.ending import EndingMachine
 from spec.machines.naming import NamesMachine
 from spec.machines.renames import RenamesMachine
 from spec.machines.running import RunsMachine
 from spec.machines.savepoints import SavepointsMachine
+from spec.machines.splits import SplitsMachine
 
 
 def test_a_path_tells_whose_file_it_is(run_machine):
@@ -45,3 +46,11 @@ def test_each_row_runs_once_and_only_dead_files_go(run_machine):
     The planted bugs that this machine finds are in `spec.mutants.running`.
     """
     run_machine(RunsMachine)
+
+
+def test_splits_are_asked_as_their_epoch_has_room(run_machine):
+    """Splits send rows, are idle, fail and end. Credit, caps and parts hold them back.
+
+    The planted bugs that this machine finds are in `spec.mutants.splits`.
+    """
+    run_machine(SplitsMachine)
