@@ -90,7 +90,7 @@ class EndingMachine(RuleBasedStateMachine):
         self.uncommitted = False
         self.asked: SavepointKind | None = None
         self.over: EndTick | None = None
-        self.must_stop = self.must_hold = self.held = False
+        self.must_stop = self.must_finish = self.must_hold = self.held = False
         self.told = 0
 
     def _failed(self, reason: Reason, message: str) -> None:
@@ -117,6 +117,7 @@ class EndingMachine(RuleBasedStateMachine):
     def _stop(self, kind: StopKind) -> None:
         """Somebody asks the tick to stop."""
         self.must_stop |= kind is StopKind.NOW
+        self.must_finish |= kind is StopKind.AFTER_CHECKPOINT and self.ending.reads
         self.ending.stop_requested(kind)
 
     def _ask(self, kind: SavepointKind) -> None:
@@ -180,6 +181,8 @@ class EndingMachine(RuleBasedStateMachine):
         flags["quiet"] &= not flags["in_doubt"]  # as the door says it
         settled = flags["quiet"] and not self.uncommitted
         running, takes = not self.ending.stopping, self.ending.takes_checkpoints
+        forgotten = self.must_finish and self.asked is None and self.ending.reads
+        expect(not forgotten, ENDS, f"it reads on in {self.ending.phase}, and was asked to stop")
         settles = not (self.ending.reads or takes or self.ending.over)
         expect(self.ending.settles is settles, ENDS, f"it only settles in {self.ending.phase}: {not settles}")
         limit_ms = self.limits.duration_ms

@@ -3,7 +3,7 @@
 Whether a single look allows a claim is the subject of `claiming`. Here, others append claims and entries in between.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
@@ -14,10 +14,23 @@ from checkpointing.commit.at_rest import Stamp
 from checkpointing.commit.fencing import HolderObserved, Refused
 from checkpointing.commit.recovery import Observed
 from checkpointing.identifiers import CheckpointId, Generation
-from checkpointing.messages import RowAppended, RowRefused
-from checkpointing.metadata.record import Claim, Holder, Release, Row
+from checkpointing.messages import EndTick, RowAppended, RowRefused
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, RowKind, Statistics
 from checkpointing.tick.door import TickDoor
-from checkpointing.tick.errand import Errand, Terms
+from checkpointing.tick.errand import (
+    APPROVAL,
+    CANCELLATION,
+    CLEANUP,
+    DISPOSAL,
+    IMPORT,
+    REJECTION,
+    RESET,
+    ROLLBACK,
+    SAVEPOINT,
+    TICK,
+    Errand,
+    Terms,
+)
 from checkpointing.tick.messages import (
     AppendClaim,
     AppendRelease,
@@ -40,11 +53,22 @@ from spec.machines.judging import expect
 RACES: Final = "races-are-fair"
 """A process claims the job as it saw it last, after a yes to each question. With `take_over`, it takes the job from the
 holder that it met first, and from no newer one. It says no only if nothing has changed since it asked, and gives up
-after so many lost races."""
+after so many lost races. While a cut waits for approval, nobody moves the job on."""
 
-_QUESTIONS: Final = (Question.POSSIBLE, Question.REPAIRABLE)
+_BARE: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE), repairs=False, rolls_forward=False)
+
+
+def _up_to_its_work(errand: Errand) -> Errand:
+    """Return the errand without the steps between the claim and the work."""
+    return replace(errand, repairs=False, ensures=False, rolls_forward=False, discards=False, publishes=False)
+
+
+_MOVE_ON: Final = tuple(map(_up_to_its_work, (TICK, ROLLBACK, RESET, CANCELLATION)))
+"""The errands that would take the job away from a cut that waits for approval."""
+_STAY: Final = tuple(map(_up_to_its_work, (SAVEPOINT, APPROVAL, REJECTION, IMPORT, DISPOSAL, CLEANUP)))
 _TRIES: Final = 5
 _PROCESSES_MAX: Final = 3
+_errands = st.sampled_from([_BARE, _BARE, *_MOVE_ON, *_STAY])
 _above = st.sampled_from([(0, 0), (0, 0), (4, 2_000), (40, 5), (2, 40_000)])
 _often = st.sampled_from([True, True, False])
 _pick = st.integers(0, 9)
@@ -56,6 +80,7 @@ class _Process:
 
     number: int
     door: TickDoor
+    errand: Errand
     terms: Terms
     sees: bool
     """Whether it sees who is alive."""
@@ -93,8 +118,15 @@ class RacesMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- processes
 
     @precondition(lambda self: len(self.processes) < _PROCESSES_MAX)
-    @rule(take_over=_often, sees=_often, above=_above, ids=st.integers(1, 3))
-    def begin(self, take_over: bool, sees: bool, above: tuple[int, int], ids: int) -> None:  # noqa: FBT001 - drawn
+    @rule(errand=_errands, take_over=_often, sees=_often, above=_above, ids=st.integers(1, 3))
+    def begin(
+        self,
+        errand: Errand,
+        take_over: bool,  # noqa: FBT001 - drawn
+        sees: bool,  # noqa: FBT001 - as above
+        above: tuple[int, int],
+        ids: int,
+    ) -> None:
         """A process begins. It may bring an entry of a warehouse that has used other generations and ids."""
         number = next(self.numbers)
         terms = Terms(
@@ -103,8 +135,7 @@ class RacesMachine(RuleBasedStateMachine):
             above=(Generation(above[0]), CheckpointId(above[1])),
             ids=ids,
         )
-        errand = Errand(questions=_QUESTIONS, repairs=False, rolls_forward=False)
-        process = _Process(number, TickDoor(errand, terms), terms, sees)
+        process = _Process(number, TickDoor(errand, terms), errand, terms, sees)
         self.processes.append(process)
         self._follow(process, process.door.start(self._stamp(process)))
 
@@ -140,6 +171,12 @@ class RacesMachine(RuleBasedStateMachine):
         block = _claim(at, first, first + ids - 1, f"other-{next(self.numbers)}")
         self.alive.setdefault(at, False)
         self.rows.append(block)
+
+    @precondition(lambda self: self.alive)
+    @rule()
+    def others_hold_a_cut(self) -> None:
+        """A tick of before has left a cut that waits for approval."""
+        self.rows.append(_held(self._generation(), next(self.numbers)))
 
     # -------------------------------------------------------------- steps
 
@@ -178,9 +215,11 @@ class RacesMachine(RuleBasedStateMachine):
         """Judge a claim by what the process saw. Append it if nobody was first."""
         seen, claim = process.seen[-1], effect.row
         expect(effect.at_version == seen.version, RACES, f"{claim} follows {effect.at_version}: {seen.version}")
-        expect(process.yes == [*_QUESTIONS], RACES, f"{claim} was asked for after {process.yes}")
+        expect(process.yes == [*process.errand.questions], RACES, f"{claim} was asked for after {process.yes}")
         expect(claim.holder.pid == process.number, RACES, f"{claim} is of {process.number}")
         expect(claim.nonce.endswith(f"-{len(process.seen)}"), RACES, f"{claim} has the stamp of an older step")
+        waits = process.errand in _MOVE_ON and self._holds_a_cut(seen)
+        expect(not waits, RACES, f"{claim} would move the job on, and a cut waits for approval")
         claims = [row for row in seen.rows if isinstance(row, Claim)]
         free = self._is_free(seen)
         expect(free or process.may_take_over, RACES, f"{claim} is taken from {claims[-1:]}")
@@ -219,10 +258,12 @@ class RacesMachine(RuleBasedStateMachine):
                 expect(process.gave is not process.sees, RACES, f"{refused}, and it gave a lease: {process.gave}")
             case Unsettled():
                 expect(process.lost == _TRIES, RACES, f"it gives up after {process.lost} lost races")
+            case EndTick() as held:
+                waits = process.errand in _MOVE_ON and self._holds_a_cut(seen)
+                expect(waits and self._looked_twice(process), RACES, f"{held}, and no cut waits")
             case _:
-                versions = [each.version for each in process.seen[-2:]]
-                same = versions[0] == versions[-1] and len(versions) == 2  # noqa: PLR2004 - the look before and after
-                expect(end.outcome is process.said_no and same, RACES, f"{end.outcome} after the looks {versions}")
+                is_own = end.outcome is process.said_no and self._looked_twice(process)
+                expect(is_own, RACES, f"{end.outcome}, and something has changed since the question")
 
     # -------------------------------------------------------------- the job
 
@@ -235,6 +276,15 @@ class RacesMachine(RuleBasedStateMachine):
 
     def _released(self, claim: Claim) -> bool:
         return any(isinstance(row, Release) and row.generation == claim.generation for row in self.rows)
+
+    @staticmethod
+    def _looked_twice(process: _Process) -> bool:
+        """Return whether the last look found what the one before it had found."""
+        return len({each.version for each in process.seen[-2:]}) == 1 < len(process.seen)
+
+    @staticmethod
+    def _holds_a_cut(seen: Observed) -> bool:
+        return any(isinstance(row, CheckpointRecord) for row in seen.rows)
 
     @staticmethod
     def _is_free(seen: Observed) -> bool:
@@ -268,4 +318,19 @@ def _claim(generation: Generation, first: int, last: int, nonce: str) -> Claim:
         last_id=CheckpointId(last),
         at_ms=_NOW_MS,
         nonce=nonce,
+    )
+
+
+def _held(generation: Generation, number: int) -> CheckpointRecord:
+    return CheckpointRecord(
+        job="small",
+        kind=RowKind.HELD,
+        checkpoint=CheckpointId(1),
+        parent=CheckpointId(0),
+        generation=generation,
+        nonce=f"held-{number}",
+        max_parallelism=8,
+        vertices=(),
+        tables=(),
+        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
     )
