@@ -228,7 +228,7 @@ class Hands:
         except FileGoneError:
             return failed
         if self._strikes(faults.micro_batch_not_staged):
-            self._clear_away(finished)
+            self._clear_away(effect, finished)
             return MicroBatchNotStaged(effect.vertex, effect.micro_batch, "the disk is full")
         return failed if self._strikes(faults.micro_batch_fails) else finished
 
@@ -243,10 +243,12 @@ class Hands:
             optimize(self._world, found.found[0].table)
         return found
 
-    def _clear_away(self, finished: MicroBatchFinished) -> None:
+    def _clear_away(self, effect: RunMicroBatch, finished: MicroBatchFinished) -> None:
         """Delete what a micro-batch wrote before the disk was full. Of every other micro-batch, what it wrote stays."""
+        had = {keyed.file.path for own in effect.ranges for entry in own for keyed in entry.files}
+        written = (path for output in finished.outputs for path in _written(output) if path not in had)
         if finished.micro_batch % 2:
-            self._world.discard(tuple(path for output in finished.outputs for path in _written(output)))
+            self._world.discard(tuple(written))
 
     def _judge(self, effect: JudgeSuites, generation: Generation, faults: Faults) -> Fact:
         try:
@@ -344,7 +346,7 @@ class Hands:
 
 
 def _written(output: SubtaskOutput) -> frozenset[str]:
-    """Return the paths of all files that a subtask wrote."""
+    """Return the paths of all files in a subtask's output. A range that was written also has files of before."""
     rows = (*output.emitted, *(file for _, file in output.staged))
     keyed = (*output.state, *(file for entry in output.ranges for file in entry.files))
     return frozenset({file.path for file in rows} | {each.file.path for each in keyed})

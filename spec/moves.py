@@ -133,7 +133,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         clean_ups_max=random.choice([0, 0, 1, 2]),
         readers_max=later.choice([0, 5, 8]),
         arrivals_max=arrivals.choice([0, 0, 3]),
-        releases=random.random() < SOMETIMES,
+        releases=random.random() < EVENLY,
         splits=random.random() < SOMETIMES,
         vertices=random.random() < SOMETIMES,
         leases=random.random() < SOMETIMES,
@@ -150,7 +150,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         held_bytes_max=later.choice([None, None, 1, 1]),
         backs_up=_chance("rows that wait", seed) < SOMETIMES,
         stops=_chance("stops", seed) < SELDOM,
-        quiet=_chance("quiet", seed) < SOMETIMES,
+        quiet=_chance("quiet", seed) < SELDOM,
         rests=later.random() < EVENLY,
         polls_fail=_chance("unreadable splits", seed) < SELDOM,
         sources_end=ends.choice([1, 2]) if ends.random() < SELDOM else 0,
@@ -175,7 +175,8 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
 def _fitting(moves: Moves) -> Moves:
     """Return the moves without those that do not go together."""
     is_ending = moves.sources_end or moves.parts
-    moves = replace(moves, held_bytes_max=None) if moves.backs_up else moves  # such gates put rows aside instead
+    if moves.held_bytes_max is not None or moves.rejects:  # gates that put rows aside, and two checkpoints at a time
+        moves = replace(moves, backs_up=False)
     moves = replace(moves, savepoints_max=max(2, moves.savepoints_max), hooks=True) if moves.stops else moves
     moves = replace(moves, arrivals_max=0) if is_ending else moves  # a split that has ended gets no more rows
     # a cut is read whole, by all, and the other job decides when its rows come

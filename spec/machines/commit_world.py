@@ -150,7 +150,9 @@ class CommitWorld(World):
             expect(at[shown] >= at[newest], "outside-exact", f"{shown} is outside, the newest cut is {newest}")
 
     def _is_exact(self, name: TableName, version: int, rows: int, what: str) -> None:
-        held = self.shown_by(self.table(name).versions[version])
+        log = self.table(name)
+        expect(version <= log.version, "exactly-once", f"{what} needs version {version}, the newest is {log.version}")
+        held = self.shown_by(log.versions[version])
         self._shows(held, range(rows) if name == NUMBERS else counted(rows), what)
 
     def shown_by(self, paths: Iterable[str]) -> Counter[int]:

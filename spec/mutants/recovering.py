@@ -26,7 +26,7 @@ def leftovers_are_deleted_although_an_entry_is_left_behind(patch: Patch) -> None
 
 
 @mutant(STEPS, RECOVERING)
-def leftovers_are_deleted_before_an_entry_is_rolled_forward(patch: Patch) -> None:
+def a_holder_deletes_leftovers_before_it_rolls_an_entry_forward(patch: Patch) -> None:
     real, delete = recovering.recovered, recovering.discarded
 
     def recovered(errand: Errand, terms: Terms, held: Held) -> Any:  # noqa: ANN401 - steps
