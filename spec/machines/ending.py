@@ -47,7 +47,9 @@ _events = st.lists(
         _event("fail_at_a_split", at_once=st.booleans()),
         _event("stop", kind=st.sampled_from(list(StopKind))),
         _event("ask", kind=st.sampled_from(list(SavepointKind))),
+        _event("stop_beside_a_savepoint", kind=st.sampled_from([SavepointKind.SUSPEND, SavepointKind.DRAIN])),
         _event("answer", fails=st.booleans(), behind_barrier=st.booleans()),
+        _event("answer", fails=st.just(value=True), behind_barrier=st.just(value=False)),
         _event(
             "answer_its_own",
             reason=st.sampled_from([None, Reason.CHECKPOINT_EXPIRED, Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS]),
@@ -57,7 +59,8 @@ _events = st.lists(
         _event("complete", uncommitted=st.just(value=False)),
         _event("save", held=st.booleans()),
     ),
-    max_size=12,
+    min_size=2,
+    max_size=14,
 )
 
 
@@ -130,10 +133,16 @@ class EndingMachine(RuleBasedStateMachine):
             self.asked = kind
             self.ending.told(Cause.SAVEPOINT_ASKED)
 
+    def _stop_beside_a_savepoint(self, kind: SavepointKind) -> None:
+        """Somebody stops the tick with a savepoint, and somebody else without one."""
+        self._ask(kind)
+        self._stop(StopKind.AFTER_CHECKPOINT)
+
     def _answer(self, fails: bool, behind_barrier: bool) -> None:  # noqa: FBT001 - drawn
-        """The savepoint of the stop is taken, or fails, perhaps behind its barrier."""
+        """The savepoint of the stop is taken, or fails, perhaps behind its barrier. If there is none, ask for it."""
         kind, self.asked = self.asked, None
         if kind is None:
+            self._ask(SavepointKind.SUSPEND)
             return
         if fails and behind_barrier:
             self._failed(Reason.CHECKPOINT_EXPIRED, "the savepoint of the stop failed: it broke")

@@ -26,7 +26,22 @@ _IDLE_MS: Final = 100
 _ORDERS, _PAYMENTS = VertexId("orders"), VertexId("payments")
 _NAMES: Final = {_ORDERS: ("a1", "a2", "b1"), _PAYMENTS: ("p1",)}
 _maybe = st.sampled_from([None, None, 2, 5])
-_KINDS: Final = ("rows", "rows", "rows", "idle", "idle", "end", "fail", "barrier", "time", "credit", "late", "sooner")
+_KINDS: Final = (
+    "rows",
+    "rows",
+    "rows",
+    "idle",
+    "idle",
+    "end",
+    "end",
+    "fail",
+    "fail",
+    "barrier",
+    "time",
+    "credit",
+    "late",
+    "sooner",
+)
 _event = st.tuples(
     st.sampled_from(_KINDS),
     st.integers(0, 9),
