@@ -18,8 +18,8 @@ from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics
 from spec.machines.judging import expect
 
 ENDS: Final = "ends-as-it-must"
-"""A tick reports its first failure, and fails only if something has failed. It ends neither while an entry is in doubt
-nor with rows that no cut shows, unless it fails or must stop now. It ends once it has what its limits allow."""
+"""A tick reports its first failure, and fails only if something has failed. It waits for entries in doubt, and
+until a cut shows its rows, unless it fails or must stop now. It ends once it has what its limits allow."""
 
 _limits = st.builds(
     TickLimits,

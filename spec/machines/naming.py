@@ -1,6 +1,6 @@
-"""Tests the names of files: what a path says of a file, and which files are whose (K1).
+"""Tests what Tidemark reads from the path of a file, also who wrote the file (K1).
 
-Its reference makes each name of the parts that it must tell. Which names are refused depends on one wrong part.
+The reference builds each path from known parts. To get a wrong path, it makes one part wrong.
 """
 
 from typing import Final

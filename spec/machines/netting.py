@@ -35,10 +35,9 @@ from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from spec.machines.judging import expect
 
 NET: Final = "entries-bring-cuts"
-"""Publishing an entry makes each table show what the cut holds. What the parent's cut held already, it does not touch.
-"""
+"""Publishing an entry makes each table show what the cut holds. It leaves alone what the parent's cut already held."""
 KEYED: Final = "keyed-files-named"
-"""The files of each upsert, overwrite and state table are found in an entry, each file once, with the table's mode."""
+"""An entry's files of upsert, overwrite and state tables are listed by table, each file once, with the table's mode."""
 
 _JOB: Final = JobName("small")
 _MADE_BY: Final = Version(Generation(1), 1)
@@ -55,7 +54,7 @@ _OWNER: Final = {
     **dict.fromkeys([_APPENDS[1], *[each for each in _KEYED if each != "gold/days"], _STATE], VertexId("sums")),
 }
 _EARLY: Final = 3
-"""Files staged since this checkpoint may still be listed, although an entry has added them."""
+"""Snapshots list a file for so many ids after an entry has added it."""
 _table = st.sampled_from([*_APPENDS, *_KEYED, _STATE])
 _keyed = st.sampled_from([*_KEYED, _STATE])
 _subtask = st.integers(0, 1)

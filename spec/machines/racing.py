@@ -1,6 +1,6 @@
-"""Tests the way to a claim: several processes look at the entries, ask their questions, and claim the job at once (G5).
+"""Tests races for a job. Several processes read the entries, ask their questions, and try to claim the job (G5).
 
-Whether a single look allows a claim is the subject of `claiming`. Here, others append claims and entries in between.
+Whether a single look allows a claim is the subject of `claiming`. Here, other processes write between two steps of one.
 """
 
 from dataclasses import dataclass, field, replace
@@ -51,9 +51,9 @@ from checkpointing.tick.messages import (
 from spec.machines.judging import expect
 
 RACES: Final = "races-are-fair"
-"""A process claims the job as it saw it last, after a yes to each question. With `take_over`, it takes the job from the
-holder that it met first, and from no newer one. It says no only if nothing has changed since it asked, and gives up
-after so many lost races. While a cut waits for approval, nobody moves the job on."""
+"""A process claims the job as its last look showed it, after a yes to each of its questions. With `take_over`, it takes
+the job from the holder that it met first, and from no newer one. A no counts only if nothing has changed since the
+question. After five lost races the process gives up. While a cut waits for approval, nobody moves the job on."""
 
 _BARE: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE), repairs=False, rolls_forward=False)
 
@@ -64,7 +64,7 @@ def _up_to_its_work(errand: Errand) -> Errand:
 
 
 _MOVE_ON: Final = tuple(map(_up_to_its_work, (TICK, ROLLBACK, RESET, CANCELLATION)))
-"""The errands that would take the job away from a cut that waits for approval."""
+"""The errands that are refused while a cut waits for approval."""
 _STAY: Final = tuple(map(_up_to_its_work, (SAVEPOINT, APPROVAL, REJECTION, IMPORT, DISPOSAL, CLEANUP)))
 _TRIES: Final = 5
 _PROCESSES_MAX: Final = 3

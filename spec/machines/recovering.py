@@ -43,8 +43,9 @@ from checkpointing.tick.recovering import recovered
 from spec.machines.judging import expect
 
 STEPS: Final = "steps-in-order"
-"""A new holder repairs tables first, publishes a left entry then, and deletes leftovers last. It deletes nothing if an
-entry cannot be read or is left behind. If a cut was lost, outside sinks get its entry once more."""
+"""A new holder first repairs tables, then publishes an entry that is not published yet, and deletes leftovers last. It
+deletes nothing if an entry cannot be read, or if a rollback goes on without the entry. If a cut was lost, outside sinks
+get its entry once more."""
 
 _TABLE, _OTHER = TableName("bronze/kept"), TableName("gold/sums")
 _CLAIM: Final = Claim(
@@ -60,7 +61,7 @@ _often = st.sampled_from([True, True, False])
 
 @dataclass(frozen=True)
 class _Case:
-    """What a holder is for, and what it meets."""
+    """The task of a holder, and the state that it finds."""
 
     repairs: bool
     ensures: bool

@@ -68,7 +68,7 @@ _Files = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Names:
-    """The names of a source and three operators, and of the operators' tables, and what each says it was before."""
+    """The names of a source, of three operators and of their tables, and the former name that each declares."""
 
     vertices: tuple[str, ...] = ("src", "orders", "sums", "late")
     tables: tuple[str, ...] = ("gold/sums", "gold/sums_late", "silver/sums")
@@ -262,7 +262,7 @@ class RenamesMachine(RuleBasedStateMachine):
 
 
 _Place = tuple[str, int, int]
-"""What holds files, of which operator, and of which operator the files are."""
+"""The kind of thing that holds files, its operator, and the operator whose files they are."""
 
 
 def _places(record: CheckpointRecord, names: _Names) -> Iterator[tuple[_Place, _Files, tuple[str, ...]]]:

@@ -21,8 +21,8 @@ from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from spec.machines.judging import expect
 
 ROWS: Final = "rows-run-once"
-"""Each row that the gate lets through runs in one micro-batch, in order. The last one after the end of the data is told
-so, and no other. The snapshot of a checkpoint follows the micro-batch before its barrier."""
+"""Each row that the gate lets through runs in one micro-batch, in order. Only the last micro-batch learns that the data
+has ended. A snapshot is taken after the last micro-batch before its barrier."""
 FILES: Final = "dead-files-go"
 """A file is dead once no subtask has it and no snapshot has named it. A snapshot names the files that a subtask has."""
 

@@ -19,9 +19,9 @@ from spec.machines.judging import expect
 
 ANSWERED: Final = "savepoints-answered"
 """Each request for a savepoint gets one answer. The answer has the request's own name, and the kind that was asked for.
-The tick's own requests are nobody's."""
+Nobody hears of the tick's own checkpoints."""
 PINNED: Final = "pins-hold"
-"""A tick deletes no file of a savepoint, of a stop's savepoint or of a held cut. Other entries keep no file from it."""
+"""A tick deletes no file of a savepoint, of a stop's savepoint or of a held cut. It may delete other files."""
 
 _NAMES: Final = ("before the release", OWN_REQUEST, "savepoint:", "")
 _kinds = st.sampled_from(list(SavepointKind))

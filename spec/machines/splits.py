@@ -17,10 +17,12 @@ from checkpointing.messages import PollSource
 from spec.machines.judging import expect
 
 ASKED: Final = "splits-are-asked"
-"""A split is asked if it has credit, its pause is over, and its epoch has room for rows. It is asked for as many as
-there is room, shared among the splits of one budget, and at most for a slice. Together they never exceed the room."""
+"""A split is asked if it has credit, its pause is over, and its epoch has room for rows. Splits with one limit share
+the room. Each is asked for its share, but for no more rows than a slice may have. All together never exceed the room.
+"""
 KNOWN: Final = "splits-are-known"
-"""Positions, rows, failures in a row, idle splits and ends are what the splits said last."""
+"""The readers keep what each split reported last: its position, its rows, its failures, and whether it is idle or has
+ended."""
 
 _IDLE_MS: Final = 100
 _ORDERS, _PAYMENTS = VertexId("orders"), VertexId("payments")
