@@ -43,6 +43,7 @@ class CompactionsMachine(RuleBasedStateMachine):
         super().__init__()
         self.made = 0
         self.shown: dict[str, _File] = {}
+        self.had_many = False
         self.ready: list[tuple[FileCompaction, _File]] = []
         """The compactions that no publication has carried out, each with the file that it wrote."""
 
@@ -93,6 +94,17 @@ class CompactionsMachine(RuleBasedStateMachine):
             rows = frozenset().union(*(self.shown[path].rows for path in group))
             into = self._path(_partition(group[0]))
             self.ready.append((FileCompaction(into=FileHandle(into, len(rows), size, 7), of=group), _File(size, rows)))
+
+    @precondition(lambda self: not self.had_many)
+    @rule(more=st.integers(-1, 2))
+    def compact_many(self, more: int) -> None:
+        """Another table has about as many tiny files as one compaction may take. Once is enough."""
+        self.had_many = True
+        files = [ActiveFile(f"{TABLE}/_data/1/site=2/{number}", 1) for number in range(COMPACTED_FILES_MAX + more)]
+        sizes = [len(group) for group in groups_to_compact(files, 2, 10 * COMPACTED_FILES_MAX)]
+        left = len(files) - sum(sizes)
+        fits = all(size <= COMPACTED_FILES_MAX for size in sizes) and left < 2  # noqa: PLR2004 - two are enough
+        expect(fits, GROUPS, f"of {len(files)} files, {sizes} are compacted together")
 
     @precondition(lambda self: self.ready)
     @rule(pick=_pick, again=st.booleans())
