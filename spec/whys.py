@@ -55,6 +55,8 @@ class Whys(DoorJudge):
         self._first: str | None = None
         """The words of the first fact after which the tick cannot go on."""
         self._was_troubled = False
+        self._may_have_failed = False
+        """True if a checkpoint has failed, and the tick may end because of that. What fails later is not the reason."""
         self._committing: set[CheckpointId] = set()
         """The checkpoints whose commit has begun. Later checkpoints wait until such a commit ends."""
 
@@ -82,7 +84,9 @@ class Whys(DoorJudge):
                 self._said = fact.checkpoint, (fact.error,)
             case TablesChecked() if fact.problems:
                 self._said = fact.checkpoint, tuple(fact.problems)
-            case MicroBatchFailed() | HookRestoreFailed() | CoordinatorResetFailed() if not self._was_troubled:
+            case MicroBatchFailed() | HookRestoreFailed() | CoordinatorResetFailed() if not (
+                self._was_troubled or self._may_have_failed
+            ):
                 self._first = fact.error if self._first is None else self._first
             case _:
                 pass
@@ -92,6 +96,9 @@ class Whys(DoorJudge):
         commits = begins_commit(effect)
         if commits is not None:
             self._committing.add(commits)
+        if isinstance(effect, NotifyAborted):
+            tolerates_none = self.door.setup.config.tolerable_failures == 0
+            self._may_have_failed |= tolerates_none or effect.reason is Reason.CHECKPOINT_COORDINATOR_SUSPEND
         match effect:
             case NotifyAborted(checkpoint, _) if self._said is not None and checkpoint == self._said[0]:
                 self._judge(f"checkpoint {checkpoint}", effect.message, self._said[1])
