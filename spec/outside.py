@@ -45,13 +45,15 @@ def _sinks_lost(rollback: CheckpointRecord, newest: CheckpointRecord, target: Ch
     if target is None:
         yield f"rollback {rollback.checkpoint} goes back to {rollback.parent}, but no entry has that id"
         return
-    left = {
+    written = {
         keys.table
         for record in (newest, target)
         for vertex in record.vertices
         for keys in vertex.table_keys
-        if keys.mode is TableMode.UPSERT and rollback.parent % LEAVES_OUTSIDE_EVERY == 0
+        if keys.mode is TableMode.UPSERT
     }
+    emptied = {each.table for record in (newest, target) for each in record.tables if each.mode is TableMode.UPSERT}
+    left = written | emptied if rollback.parent % LEAVES_OUTSIDE_EVERY == 0 else set()
     due = {table for table in newest.outside if table not in left}
     if due != set(rollback.outside):
         yield f"rollback {rollback.checkpoint} has the sinks of {sorted(rollback.outside)}, due are {sorted(due)}"

@@ -59,7 +59,7 @@ def _upserted(record: CheckpointRecord, parent: CheckpointRecord | None) -> Iter
                 files=_files_of(record, table),
                 outside=True,
                 since=parent.checkpoint if parent is not None and known else None,
-                before=_files_of(parent, table) if parent is not None and known else (),
+                before=_shown_outside(parent, table) if parent is not None and known else (),
             )
 
 
@@ -69,6 +69,17 @@ def upsert_tables(record: CheckpointRecord) -> tuple[TableName, ...]:
     written = (each.table for each in keys if each.mode is TableMode.UPSERT)
     changed = (table.table for table in record.tables if table.mode is TableMode.UPSERT)
     return tuple(dict.fromkeys((*written, *changed)))
+
+
+def _shown_outside(parent: CheckpointRecord, table: TableName) -> tuple[FileHandle, ...]:
+    """Return the files whose rows the sink of an upsert table has at the parent's cut.
+
+    The sink has none if the parent is a rollback that emptied the table. If a renamed table then takes the name, the
+    parent has the files of that table under this name already, but the sink does not have their rows.
+    """
+    changed = (each for each in parent.tables if each.table == table and each.mode is TableMode.UPSERT)
+    is_emptied = parent.kind is RowKind.ROLLBACK and any(not each.files for each in changed)
+    return () if is_emptied else _files_of(parent, table)
 
 
 def _files_of(record: CheckpointRecord, table: TableName) -> tuple[FileHandle, ...]:

@@ -107,6 +107,15 @@ def test_a_rollback_empties_the_sink_of_a_table_that_was_not_there():
     assert [(None, [], [])] == paths_of(row(3, gone, kind=RowKind.ROLLBACK, outside=("o/u",)), None)
 
 
+def test_the_sink_of_an_emptied_table_has_nothing_although_a_renamed_table_takes_its_name():
+    """The rollback went back to before the rename. The next tick renames again, and reads the cut under new names."""
+    emptied = TableRecord(table="o/u", mode=TableMode.UPSERT, files=(), parent_version=1)
+    renamed = TableRecord(table="o/u", mode=TableMode.UPSERT, files=(replace(FILE, path="a"),), parent_version=1)
+    rollback = row(1, emptied, renamed, kind=RowKind.ROLLBACK, outside=("o/u",), vertices=upserting("a"))
+    entry = row(2, outside=("o/u",), vertices=upserting("a", "b"))
+    assert [(1, [], ["a", "b"])] == paths_of(entry, rollback)
+
+
 def test_the_sinks_of_upsert_tables_follow_a_rollback_unless_they_are_left():
     """The entry of the rollback names the sinks that there are now."""
     rows = (row(1, outside=()), row(2, vertices=upserting("a"), outside=("o/a", "o/u")))
