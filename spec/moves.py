@@ -72,7 +72,7 @@ class Moves:
     """True if checkpoints are unaligned, and rows often wait while one is taken."""
     stops: bool = False
     """True if ticks are often stopped with a savepoint, which may fail."""
-    quiet: bool = False
+    dries_up: bool = False
     """True if no more rows come before the last tick."""
     rests: bool = False
     """True if time passes between ticks, so that leases run out."""
@@ -150,7 +150,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         held_bytes_max=later.choice([None, None, 1, 1]),
         backs_up=_chance("rows that wait", seed) < SOMETIMES,
         stops=_chance("stops", seed) < SELDOM,
-        quiet=_chance("quiet", seed) < SELDOM,
+        dries_up=_chance("quiet", seed) < SELDOM,
         rests=later.random() < EVENLY,
         polls_fail=_chance("unreadable splits", seed) < SELDOM,
         sources_end=ends.choice([1, 2]) if ends.random() < SELDOM else 0,

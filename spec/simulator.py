@@ -113,7 +113,7 @@ class Simulation:
             self._import()
         self._run_ticks()
         self._heal()
-        self._more_rows(0.0 if self.moves.quiet else 1.0)
+        self._more_rows(0.0 if self.moves.dries_up else 1.0)
         last = self._last()
         if self.moves.reopens and last.end is not None and last.end.outcome is TickOutcome.FINISHED:
             last = self._reopened()
