@@ -43,10 +43,10 @@ class LiveFiles:
         return self._snapshot
 
     def take(self, output: SubtaskOutput) -> tuple[tuple[KeyedFile, ...], tuple[KeyedFile, ...]]:
-        """Add what a micro-batch wrote. Return the files that are no longer live, and those that have become so.
+        """Add what a micro-batch wrote. Return the files that are no longer live, and those that were not live before.
 
-        A range that was written keeps those of its files whose rows did not change. They were live before. If nothing
-        was written, the lists stay the same objects.
+        A range that was written keeps the files whose rows did not change, and these were live before. If nothing was
+        written, the lists stay the same objects.
         """
         if not output.state and not output.ranges:
             return (), ()

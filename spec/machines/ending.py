@@ -10,12 +10,13 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from checkpointing.coordinator.messages import RequestFailed, RequestSucceeded
 from checkpointing.failures import CheckpointFailureReason as Reason
-from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.identifiers import CheckpointId
 from checkpointing.job.ending import OWN_REQUEST, Cause, Ending, Next
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, SavepointKind, StopKind, TickOutcome
-from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics
+from checkpointing.metadata.record import RowKind
 from spec.machines.judging import expect
+from spec.machines.plain_entry import plain_entry
 
 ENDS: Final = "ends-as-it-must"
 """A tick reports its first failure, and fails only if something has failed. It waits for entries in doubt, and
@@ -159,7 +160,7 @@ class EndingMachine(RuleBasedStateMachine):
         self.held |= held
         self.must_hold |= held and self.ending.takes_checkpoints
         kind = RowKind.HELD if held else RowKind.CHECKPOINT
-        self.ending.saved(_entry(kind))
+        self.ending.saved(plain_entry(kind))
 
     def _answer_its_own(self, reason: Reason | None) -> None:
         """A checkpoint that the tick has asked for ends. If it could not even be triggered, the tick fails."""
@@ -236,18 +237,3 @@ class EndingMachine(RuleBasedStateMachine):
         elif end.outcome is TickOutcome.CAUGHT_UP:
             caught_up = flags["idle"] and not flags["failing"] and self.limits.until_caught_up and settled
             expect(caught_up, ENDS, f"{end}, and there may be more to read: {flags}")
-
-
-def _entry(kind: RowKind) -> CheckpointRecord:
-    return CheckpointRecord(
-        job="small",
-        kind=kind,
-        checkpoint=CheckpointId(7),
-        parent=CheckpointId(6),
-        generation=Generation(1),
-        nonce="n",
-        max_parallelism=8,
-        vertices=(),
-        tables=(),
-        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
-    )

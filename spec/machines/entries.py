@@ -19,12 +19,13 @@ from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFi
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, TableName, VertexId
 from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, decode_stored, encode
 from checkpointing.metadata.files import files_of, handles_to_restore
-from checkpointing.metadata.record import CheckpointRecord, FileCompaction, Statistics, TableRecord, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, FileCompaction, TableRecord, VertexRecord
 from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
 from spec.false_entries import Told, told
 from spec.fields_of_entries import places
 from spec.full_entry import Fields, claim, full_entry, release
 from spec.machines.judging import expect
+from spec.machines.plain_entry import plain_entry
 from spec.older_formats import PRESENT, formats_of, read_otherwise, written
 
 FIELDS: Final = "entries-are-checked"
@@ -125,17 +126,8 @@ def _entry_of(files: dict[str, list[list[FileHandle]]]) -> CheckpointRecord:
         compactions=tuple(FileCompaction(into=each, of=("small",)) for each in flat("compacted")),
         parent_version=0,
     )
-    return CheckpointRecord(
-        job="small",
-        checkpoint=CheckpointId(7),
-        parent=CheckpointId(6),
-        generation=Generation(1),
-        nonce="n",
-        max_parallelism=8,
-        vertices=(VertexRecord(vertex=VertexId("sums"), micro_batch=1, subtasks=(first, second)),),
-        tables=(table,),
-        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
-    )
+    sums = VertexRecord(vertex=VertexId("sums"), micro_batch=1, subtasks=(first, second))
+    return plain_entry(vertices=(sums,), tables=(table,))
 
 
 def _change(case: OfPattern, number: int) -> None:

@@ -15,7 +15,7 @@ from checkpointing.commit.fencing import HolderObserved, Refused
 from checkpointing.commit.recovery import Observed
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import EndTick, RowAppended, RowRefused
-from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, RowKind, Statistics
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, RowKind
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.errand import (
     APPROVAL,
@@ -49,6 +49,7 @@ from checkpointing.tick.messages import (
     Worked,
 )
 from spec.machines.judging import expect
+from spec.machines.plain_entry import plain_entry
 
 RACES: Final = "races-are-fair"
 """A process claims the job as its last look showed it, after a yes to each of its questions. With `take_over`, it takes
@@ -176,7 +177,8 @@ class RacesMachine(RuleBasedStateMachine):
     @rule()
     def others_hold_a_cut(self) -> None:
         """A tick of before has left a cut that waits for approval."""
-        self.rows.append(_held(self._generation(), next(self.numbers)))
+        nonce = f"held-{next(self.numbers)}"
+        self.rows.append(plain_entry(RowKind.HELD, generation=self._generation(), nonce=nonce))
 
     # -------------------------------------------------------------- steps
 
@@ -318,19 +320,4 @@ def _claim(generation: Generation, first: int, last: int, nonce: str) -> Claim:
         last_id=CheckpointId(last),
         at_ms=_NOW_MS,
         nonce=nonce,
-    )
-
-
-def _held(generation: Generation, number: int) -> CheckpointRecord:
-    return CheckpointRecord(
-        job="small",
-        kind=RowKind.HELD,
-        checkpoint=CheckpointId(1),
-        parent=CheckpointId(0),
-        generation=generation,
-        nonce=f"held-{number}",
-        max_parallelism=8,
-        vertices=(),
-        tables=(),
-        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
     )

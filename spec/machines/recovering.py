@@ -18,7 +18,7 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
 from checkpointing.messages import Publication, PublishTable, TablePublished
-from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKind, Statistics, TableRecord
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, TableRecord
 from checkpointing.tick.claiming import Held
 from checkpointing.tick.errand import Errand, Terms
 from checkpointing.tick.messages import (
@@ -41,6 +41,7 @@ from checkpointing.tick.messages import (
 )
 from checkpointing.tick.recovering import recovered
 from spec.machines.judging import expect
+from spec.machines.plain_entry import plain_entry
 
 STEPS: Final = "steps-in-order"
 """A new holder first repairs tables, then publishes an entry that is not published yet, and deletes leftovers last. It
@@ -215,17 +216,12 @@ def _doubt(case: _Case, rows: tuple[CheckpointRecord, ...]) -> Doubt | None:
 
 def _entry(case: _Case, checkpoint: CheckpointId) -> CheckpointRecord:
     file = FileHandle(f"f{checkpoint}", 1, 1, 1)
-    return CheckpointRecord(
-        job="small",
-        kind=RowKind.CHECKPOINT,
+    return plain_entry(
         pinned=case.pinned,
         checkpoint=checkpoint,
         parent=CheckpointId(checkpoint - 1),
         generation=Generation(7),
         nonce=str(checkpoint),
-        max_parallelism=8,
-        vertices=(),
         tables=(TableRecord(table=_TABLE, mode=TableMode.APPEND, adds=(file,), parent_version=0),),
         outside=(_TABLE,) if case.outside else (),
-        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
     )

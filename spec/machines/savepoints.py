@@ -13,9 +13,10 @@ from checkpointing.identifiers import CheckpointId, Generation, VertexId
 from checkpointing.job.ending import OWN_REQUEST
 from checkpointing.job.savepoints import Savepoints
 from checkpointing.messages import SavepointFailed, SavepointKind, SavepointRequested, SavepointTaken
-from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
 from spec.machines.judging import expect
+from spec.machines.plain_entry import plain_entry
 
 ANSWERED: Final = "savepoints-answered"
 """Each request for a savepoint gets one answer. The answer has the request's own name, and the kind that was asked for.
@@ -134,19 +135,7 @@ class SavepointsMachine(RuleBasedStateMachine):
         (self.pinned if pinned or kind in (RowKind.SAVEPOINT, RowKind.HELD) else self.free).add(path)
         file = KeyedFile(FileHandle(path, 1, 1, 1), KeyedFileKind.BASE, 0, 7, Version(Generation(1), 1))
         sums = VertexRecord(vertex=VertexId("sums"), micro_batch=1, subtasks=(SubtaskSnapshot(state=(file,)),))
-        return CheckpointRecord(
-            job="small",
-            kind=kind,
-            pinned=pinned,
-            checkpoint=_ID,
-            parent=CheckpointId(6),
-            generation=Generation(1),
-            nonce="n",
-            max_parallelism=8,
-            vertices=(sums,),
-            tables=(),
-            statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
-        )
+        return plain_entry(kind, pinned=pinned, vertices=(sums,))
 
 
 _ID: Final = CheckpointId(7)
