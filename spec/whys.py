@@ -98,7 +98,10 @@ class Whys(DoorJudge):
             self._committing.add(commits)
         if isinstance(effect, NotifyAborted):
             tolerates_none = self.door.setup.config.tolerable_failures == 0
-            self._may_have_failed |= tolerates_none or effect.reason is Reason.CHECKPOINT_COORDINATOR_SUSPEND
+            counts = effect.reason is not Reason.CHECKPOINT_SUBSUMED
+            self._may_have_failed |= (
+                tolerates_none and counts
+            ) or effect.reason is Reason.CHECKPOINT_COORDINATOR_SUSPEND
         match effect:
             case NotifyAborted(checkpoint, _) if self._said is not None and checkpoint == self._said[0]:
                 self._judge(f"checkpoint {checkpoint}", effect.message, self._said[1])

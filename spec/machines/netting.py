@@ -26,13 +26,13 @@ from checkpointing.metadata.record import (
     CheckpointRecord,
     FileCompaction,
     RowKind,
-    Statistics,
     TableKeys,
     TableRecord,
     VertexRecord,
 )
 from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from spec.machines.judging import expect
+from spec.machines.plain_entry import plain_entry
 
 NET: Final = "entries-bring-cuts"
 """Publishing an entry makes each table show what the cut holds. It leaves alone what the parent's cut already held."""
@@ -53,7 +53,7 @@ _OWNER: Final = {
     **dict.fromkeys([_APPENDS[0], TableName("gold/days")], VertexId("orders")),
     **dict.fromkeys([_APPENDS[1], *[each for each in _KEYED if each != "gold/days"], _STATE], VertexId("sums")),
 }
-_EARLY: Final = 3
+_LISTED_FOR: Final = 6
 """Snapshots list a file for so many ids after an entry has added it."""
 _table = st.sampled_from([*_APPENDS, *_KEYED, _STATE])
 _keyed = st.sampled_from([*_KEYED, _STATE])
@@ -213,23 +213,18 @@ class NetMachine(RuleBasedStateMachine):
         )
         self.compacted = {name: (FileCompaction(into=self._file(), of=("small",)),) for name in sorted(compacted)}
         told = [Compacted(name, each) for name, each in self.compacted.items()]
-        entry = CheckpointRecord(
-            job=_JOB,
+        entry = plain_entry(
             checkpoint=CheckpointId(now),
             parent=CheckpointId(self.last),
-            generation=Generation(1),
-            nonce="n",
-            max_parallelism=8,
             vertices=tuple(vertices.values()),
             tables=with_compactions(tables, told, self.versions),
             columns=columns,
-            statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
         )
         self._judge(entry)
         self.parent, self.last, self.renamed = entry, now, {}
         self.cut = {**self.lists}, {name: set(files) for name, files in self.due.items()}
         if forget:
-            self.staged = [each for each in self.staged if each[1].after > now - _EARLY - 3]
+            self.staged = [each for each in self.staged if each[1].after > now - _LISTED_FOR]
 
     def _judge(self, entry: CheckpointRecord) -> None:
         records = {each.table: each for each in entry.tables}
@@ -264,7 +259,7 @@ class NetMachine(RuleBasedStateMachine):
     def _publish(self, record: TableRecord, name: TableName, shown: _Shown, cut: list[str]) -> None:
         """Change a table as the store does. Check what the record says of it."""
         before = replace(shown, files={*shown.files}, columns=[*shown.columns])
-        mode = TableMode.APPEND if name in _APPENDS else _KEYED.get(name, TableMode.STATE)
+        mode = _mode(name)
         said = record.mode, record.parent_version, record.planned_on
         expect(said == (mode, self.versions.get(name, 0), None), NET, f"{name}: {said}")
         if mode is TableMode.APPEND:
@@ -317,9 +312,8 @@ class NetMachine(RuleBasedStateMachine):
 
     def _graph(self) -> JobGraph:
         def table(name: TableName) -> Table:
-            mode = TableMode.APPEND if name in _APPENDS else _KEYED.get(name, TableMode.STATE)
             declared = tuple(self.columns[name])
-            return Table(name, mode, columns=declared, broadcast=name.endswith("_broadcast"))
+            return Table(name, _mode(name), columns=declared, broadcast=name.endswith("_broadcast"))
 
         kinds = {VertexId("orders"): VertexKind.STATELESS, VertexId("sums"): VertexKind.KEYED}
         vertices = (
@@ -349,3 +343,7 @@ class NetMachine(RuleBasedStateMachine):
         staged = tuple(each for at, each in self.staged if at == subtask and _OWNER[each.table] == vertex)
         state = self.lists.get((_STATE, subtask), ()) if vertex == "sums" else ()
         return SubtaskSnapshot(state=state, ranges=ranges, staged=staged)
+
+
+def _mode(name: TableName) -> TableMode:
+    return TableMode.APPEND if name in _APPENDS else _KEYED.get(name, TableMode.STATE)
