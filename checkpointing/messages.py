@@ -76,8 +76,8 @@ class SubtaskOutput:
     """What one subtask wrote in a micro-batch.
 
     `emitted` goes into the downstream channels, and may be the same files as a table's. `staged` are the append tables'
-    new files. `state` has the new state files; if a BASE is among them, older ones no longer count. `ranges` has the
-    new files of the upsert ranges that were written, each range complete.
+    new files. `state` has the new state files; if a BASE is among them, older ones no longer count. `ranges` has all
+    files of the upsert ranges that were written: the new ones, and those that a range keeps.
     """
 
     emitted: tuple[FileHandle, ...] = ()

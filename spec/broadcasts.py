@@ -70,7 +70,7 @@ def _differs(history: History, record: CheckpointRecord, held: dict[int, int], d
 
 
 def _entries(history: History) -> Iterator[CheckpointRecord]:
-    return (event.record for event in history.without_flow if isinstance(event, RowCommitted))
+    return (event.record for event in history.of(RowCommitted))
 
 
 def _number(value: tuple[object, ...] | None) -> int:

@@ -86,7 +86,8 @@ def _replayed(history: History, record: CheckpointRecord, drains: Sequence[Check
             else:
                 rows.setdefault(upstream, Counter()).update(_numbers(history.multiset(paths)))
     line = line_of(history, record)
-    drained = {each.checkpoint for each in (*drains, *(each for one in imports_of(history) for each in one.drained))}
+    drained_before = (each for one in history.of(ImportBegun) for each in one.drained)
+    drained = {each.checkpoint for each in (*drains, *drained_before)}
     before = [read_on(line[: place + 1]) for place, each in enumerate(line) if each.checkpoint in drained]
     return replay(read_on(line), rows, pairs, before)
 
@@ -96,19 +97,14 @@ def line_of(history: History, record: CheckpointRecord) -> tuple[CheckpointRecor
 
     What a rollback has left behind does not count.
     """
-    rows = {event.record.checkpoint: event.record for event in history.without_flow if isinstance(event, RowCommitted)}
+    rows = {event.record.checkpoint: event.record for event in history.of(RowCommitted)}
     found, at = {record.checkpoint: record}, record.parent
     while at in rows and at not in found:
         found[at] = rows[at]
         at = rows[at].parent
     line = tuple(reversed(found.values()))
-    before = (one.line for one in imports_of(history) if one.generation == line[0].generation)
+    before = (one.line for one in history.of(ImportBegun) if one.generation == line[0].generation)
     return (*next(before, ()), *line)
-
-
-def imports_of(history: History) -> Iterator[ImportBegun]:
-    """Yield the imports that began, most of which nobody repeats."""
-    return (event for event in history.without_flow if isinstance(event, ImportBegun))
 
 
 def read_on(line: Sequence[CheckpointRecord]) -> dict[SplitId, list[tuple[int, int]]]:

@@ -6,7 +6,7 @@ A simulation writes the history as it goes. It can also be made from a real run'
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from checkpointing.channel_items import Segment
 from checkpointing.config import CheckpointingMode
@@ -332,6 +332,7 @@ FLOW: Final = (SegmentSent, SegmentsRun, SegmentsTakenBack, WorkMeasured)
 """Events of rows on their way. A run has more of them than of all others."""
 Rows = tuple[tuple[int, ...], ...]
 """The rows of a file, each a tuple of whole numbers."""
+_E = TypeVar("_E", bound=Event)
 
 
 @dataclass(slots=True)
@@ -356,12 +357,12 @@ class History:
     """The steps of each generation's door, in order. The first one begins it."""
     due: dict[int, tuple[CheckpointRecord, Contents]] = field(default_factory=dict, init=False)
     """The reference's contents for an entry, by the entry's identity, because several invariants need it."""
-
     found_at_doors: tuple[int, dict[str, list[str]]] = field(default=(0, {}), init=False)
     """The number of steps, and what the judges of doors found in them, because several invariants need it."""
-
     _without_flow: tuple[int, list[Event]] = field(default=(0, []), init=False)
     """The number of events, and those that are none of the flow."""
+    _by_kind: tuple[int, dict[type, list[Event]]] = field(default=(0, {}), init=False)
+    """The number of events, and those that are none of the flow, by their kind."""
 
     @property
     def without_flow(self) -> list[Event]:
@@ -373,6 +374,15 @@ class History:
             others: list[Event] = [event for event in self.events if not isinstance(event, FLOW)]
             self._without_flow = (len(self.events), others)
         return self._without_flow[1]
+
+    def of(self, kind: type[_E]) -> list[_E]:
+        """Return the events of one kind, which is none of the flow, in order. As `without_flow`, it is found again."""
+        if self._by_kind[0] != len(self.events):
+            found: dict[type, list[Event]] = {}
+            for event in self.without_flow:
+                found.setdefault(type(event), []).append(event)
+            self._by_kind = (len(self.events), found)
+        return cast("list[_E]", self._by_kind[1].get(kind, []))
 
     def add(self, event: Event) -> None:
         """Add an event."""

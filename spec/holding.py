@@ -53,7 +53,7 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
     behind that it could not publish, it deletes none. The same holds if it has recorded that entry's cut and has not
     heard of it. A zombie knows only entries of older generations.
     """
-    watched = any(isinstance(event, LeftoversGone) for event in history.without_flow)
+    watched = bool(history.of(LeftoversGone))
     recorded = {NO_CHECKPOINT, *history.baseline}
     committed: list[tuple[Generation, CheckpointId]] = []
     gone = set[Generation]()

@@ -7,7 +7,7 @@ simulations, traces of real runs, and a warehouse at rest. This module needs no 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
@@ -32,7 +32,6 @@ from spec.history import (
     CutWritten,
     DoorBroke,
     DoorStarted,
-    Event,
     FileMissed,
     FilesDiscarded,
     History,
@@ -78,7 +77,6 @@ class Violation:
 
 Invariant = Callable[[History], Iterator[str]]
 INVARIANTS: dict[str, Invariant] = {}
-_E = TypeVar("_E", bound=Event)
 
 
 def _named(name: str) -> Callable[[Invariant], Invariant]:
@@ -110,10 +108,6 @@ def violations(history: History, *, contents: bool = True) -> tuple[Violation, .
     return tuple(found)
 
 
-def _of(history: History, kind: type[_E]) -> Iterator[_E]:
-    return (event for event in history.without_flow if isinstance(event, kind))
-
-
 @_named("cut-is-exact")
 def cut_is_exact(history: History) -> Iterator[str]:
     """At cut n every table shows the effect of the rows before barrier n once, except rows in flight at n.
@@ -136,7 +130,7 @@ def state_is_exact(history: History) -> Iterator[str]:
     """The state files of entry n hold the effect of the rows before barrier n once, except rows in flight at n."""
     compare = model.differences if history.mode is CheckpointingMode.EXACTLY_ONCE else model.shortfalls
     drains = drained_rows(history)
-    for event in _of(history, RowCommitted):
+    for event in history.of(RowCommitted):
         due = expected(history, event.record, drains)
         for what in compare(due, held(history, event.record, due)):
             yield f"checkpoint {event.record.checkpoint}, state: {what}"
@@ -158,8 +152,8 @@ def broadcast_is_exact(history: History) -> Iterator[str]:
 def cut_is_one(history: History) -> Iterator[str]:
     """Every tick records the same cut of a checkpoint. Its upsert and state tables are the entry's files."""
     seen: dict[CheckpointId, CutWritten] = {}
-    records = {event.record.checkpoint: event.record for event in _of(history, RowCommitted)}
-    for event in _of(history, CutWritten):
+    records = {event.record.checkpoint: event.record for event in history.of(RowCommitted)}
+    for event in history.of(CutWritten):
         first = seen.setdefault(event.checkpoint, event)
         if first.versions != event.versions:
             yield f"checkpoint {event.checkpoint} was recorded as {first.versions} and as {event.versions}"
@@ -170,7 +164,7 @@ def cut_is_one(history: History) -> Iterator[str]:
 @_named("fifo")
 def fifo(history: History) -> Iterator[str]:
     """A vertex gets the rows of a channel in the order in which they were sent, also after a restore."""
-    for event in _of(history, OrderBroken):
+    for event in history.of(OrderBroken):
         yield f"{event.vertex}: {event.what}"
     yield from disordered(history)
 
@@ -292,7 +286,7 @@ def ids_rise(history: History) -> Iterator[str]:
 @_named("discarded-is-unreferenced")
 def discarded_is_unreferenced(history: History) -> Iterator[str]:
     """No retained entry names a deleted file, and no table shows it."""
-    for event in _of(history, FilesDiscarded):
+    for event in history.of(FilesDiscarded):
         if event.needed:
             yield f"{event.needed[0]} was deleted, but a row or a table names it"
 
@@ -300,21 +294,21 @@ def discarded_is_unreferenced(history: History) -> Iterator[str]:
 @_named("no-file-is-missed")
 def no_file_is_missed(history: History) -> Iterator[str]:
     """A process that holds the job, or that publishes, never needs a file that was deleted."""
-    for event in _of(history, FileMissed):
+    for event in history.of(FileMissed):
         yield f"{event.wanted_by} wanted {event.path}, which had been deleted"
 
 
 @_named("no-deadlock")
 def no_deadlock(history: History) -> Iterator[str]:
     """A tick never waits for nothing, and never works without end."""
-    for event in _of(history, TickStuck):
+    for event in history.of(TickStuck):
         yield f"generation {event.generation}: {event.why}"
 
 
 @_named("doors-hold")
 def doors_hold(history: History) -> Iterator[str]:
     """No door raises an error, and a tick without faults catches up, whatever came before it."""
-    for event in _of(history, DoorBroke):
+    for event in history.of(DoorBroke):
         yield f"generation {event.generation}: {event.error}"
 
 

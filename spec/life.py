@@ -34,7 +34,7 @@ def badly_ended(history: History) -> Iterator[str]:
     """Yield every checkpoint that ended twice, or that did not end in a tick that caught up."""
     triggered: dict[Generation, list[CheckpointId]] = {}
     ended: Counter[tuple[Generation, CheckpointId]] = Counter()
-    rows = (event.record for event in history.without_flow if isinstance(event, RowCommitted))
+    rows = (event.record for event in history.of(RowCommitted))
     saved = {record.checkpoint for record in rows if record.kind is RowKind.SAVEPOINT}
     for event in history.without_flow:
         match event:

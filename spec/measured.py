@@ -45,6 +45,8 @@ class Measured(DoorJudge):
         super().__init__(door)
         self._given_ms: dict[CheckpointId, int] = {}
         self._rows: dict[tuple[VertexId, int], int] = {}
+        self._kept: dict[VertexId, set[str]] = {}
+        """The files of tables that each vertex had when its micro-batch began."""
         self._finished: dict[tuple[VertexId, int], Work] = {}
         """What each micro-batch did."""
         self._state: dict[tuple[VertexId, int], tuple[int, ...]] = {}
@@ -83,7 +85,7 @@ class Measured(DoorJudge):
             self._running.pop(fact.vertex, None)
             at, files = (
                 (fact.vertex, fact.micro_batch),
-                [file for output in fact.outputs for file in _tables_files(output)],
+                [file for output in fact.outputs for file in _tables_files(output, self._kept[fact.vertex])],
             )
             rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
             self._state[at] = tuple(sum(keyed.file.bytes for keyed in output.state) for output in fact.outputs)
@@ -94,6 +96,8 @@ class Measured(DoorJudge):
         if isinstance(effect, RunMicroBatch):
             rows = sum(segment.rows for entry in effect.inputs for segment in entry.segments)
             self._rows[effect.vertex, effect.micro_batch] = rows
+            before = (keyed for own in effect.ranges for each in own for keyed in each.files)
+            self._kept[effect.vertex] = {keyed.file.path for keyed in before}
             size = sum(segment.bytes for entry in effect.inputs for segment in entry.segments)
             self._running[effect.vertex] = size
             self._run(effect.vertex, size)
@@ -241,8 +245,11 @@ class Measured(DoorJudge):
         self._sent_before = now
 
 
-def _tables_files(output: SubtaskOutput) -> Iterator[FileHandle]:
-    """Yield each file of rows that a subtask wrote, once; files of state hold no rows of the stream."""
+def _tables_files(output: SubtaskOutput, before: set[str]) -> Iterator[FileHandle]:
+    """Yield each file of rows that a subtask wrote, once; files of state hold no rows of the stream.
+
+    The files `before` were there when the micro-batch began.
+    """
     files = [*output.emitted, *(file for _, file in output.staged)]
-    files += [keyed.file for each in output.ranges for keyed in each.files]
+    files += [keyed.file for each in output.ranges for keyed in each.files if keyed.file.path not in before]
     yield from {file.path: file for file in files}.values()

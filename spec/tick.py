@@ -54,6 +54,7 @@ from checkpointing.tick.messages import (
     CorrectCuts,
     DiscardLeftovers,
     Done,
+    Failed,
     Finish,
     Observe,
     PublishAgain,
@@ -89,7 +90,7 @@ from spec.telling import events_of_effect, events_of_fact
 from spec.tick_plan import TickPlan
 from spec.tick_setup import setup_of
 from spec.under_way import UnderWay, latency_ms
-from spec.world import World
+from spec.world import FileGoneError, World
 
 STEPS_MAX = 6_000
 """The most steps of an attempt. A turn that brings nothing, such as an idle poll, counts as a tenth of a step."""
@@ -202,8 +203,6 @@ class Tick:
                 yield self._after(10)
             case Observe() if isinstance(before, AppendRelease):
                 yield self._after(10)
-            case _:
-                """It takes no time."""
 
     def _note(self, effect: TickEffect) -> None:
         match effect:
@@ -218,20 +217,21 @@ class Tick:
             case Finish(EndTick(TickOutcome.FINISHED) as end) if self.end is not end:
                 self.end = end
                 self.world.history.add(found_finished(self.world))
-            case _:
-                """Nobody asks."""
 
     # -------------------------------------------------------------- driving the door
 
-    def _drive(self, work: Work) -> Generator[int, None, WorkEnded]:
-        """Run the job until it ends. Return how it ended."""
+    def _drive(self, work: Work) -> Generator[int, None, WorkEnded | Failed]:
+        """Run the job until it ends. Return how it ended. Files to link may be gone if another process has the job."""
         self._begin_anew(work)
-        setup = setup_of(self.world, self.scenario, self.plan, self.hands, work)
+        try:
+            setup = setup_of(self.world, self.scenario, self.plan, self.hands, work)
+        except FileGoneError as gone:
+            return Failed(EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, f"{gone} is missing"))
         self.graph = setup.graph
         yield from self._run(setup)
-        stuck = EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, "it is stuck")
+        end = self.end or EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, "it is stuck")
         votes = self.scenario.outside and self.scenario.votes
-        return WorkEnded(self.end or stuck, self._next_id, self._at_version, self._completed, votes=votes)
+        return WorkEnded(end, self._next_id, self._at_version, self._completed, votes=votes)
 
     def _begin_anew(self, work: Work) -> None:
         """Forget the last attempt."""

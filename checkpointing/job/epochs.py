@@ -8,8 +8,8 @@ from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import NO_METRICS, SnapshotMetrics, Task
 from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
 from checkpointing.graph import JobGraph
-from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
+from checkpointing.handles import FileHandle, Version
+from checkpointing.identifiers import CheckpointId, Generation, SubtaskId, VertexId
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
 from checkpointing.metadata.record import (
     BarrierRecord,
@@ -30,9 +30,9 @@ class _SubtaskWork:
     bytes_out: int = 0
     state_bytes: int = 0
 
-    def wrote(self, output: SubtaskOutput) -> None:
+    def wrote(self, output: SubtaskOutput, version: Version) -> None:
         """Add the files of a micro-batch. A file that is both emitted and staged counts once."""
-        files = list(_written(output).values())
+        files = list(_written(output, version).values())
         self.rows_out += sum(file.rows for file in files)
         self.bytes_out += sum(file.bytes for file in files)
         self.state_bytes += sum(keyed.file.bytes for keyed in output.state)
@@ -47,15 +47,15 @@ class _Work:
     busy_ms: int = 0
     subtasks: list[_SubtaskWork] = field(default_factory=list)
 
-    def add(self, fact: MicroBatchFinished, rows_in: int) -> None:
-        """Add a micro-batch."""
+    def add(self, fact: MicroBatchFinished, rows_in: int, generation: Generation) -> None:
+        """Add a micro-batch of a generation."""
         self.micro_batches += 1
         self.rows_in += rows_in
         self.busy_ms += fact.duration_ms
         self.subtasks = self.subtasks or [_SubtaskWork() for _ in fact.outputs]
         measured = fact.work or (None,) * len(fact.outputs)
         for own, output, tasks in zip(self.subtasks, fact.outputs, measured, strict=True):
-            own.wrote(output)
+            own.wrote(output, Version(generation, fact.micro_batch))
             own.tasks = None if tasks is None or own.tasks is None else own.tasks + tasks
 
 
@@ -80,9 +80,10 @@ class _Epoch:
 class EpochLog:
     """Collects the measurements of every pending epoch, and forgets an epoch when it ends."""
 
-    def __init__(self, graph: JobGraph) -> None:
-        """Begin with nothing measured."""
+    def __init__(self, graph: JobGraph, generation: Generation) -> None:
+        """Begin with nothing measured. The micro-batches are those of this generation."""
         self._graph = graph
+        self._generation = generation
         self._epochs: dict[CheckpointId, _Epoch] = {}
         self._work: dict[VertexId, _Work] = {}
         self._read: dict[SubtaskId, _SubtaskWork] = {}
@@ -104,7 +105,7 @@ class EpochLog:
 
     def worked(self, fact: MicroBatchFinished, rows_in: int) -> None:
         """Add a finished micro-batch."""
-        self._work.setdefault(fact.vertex, _Work()).add(fact, rows_in)
+        self._work.setdefault(fact.vertex, _Work()).add(fact, rows_in, self._generation)
 
     def received(self, vertex: VertexId, effect: BarrierReceived) -> None:
         """Add a barrier that reached the end of a channel."""
@@ -232,8 +233,12 @@ def _columns(of_subtasks: Sequence[SnapshotMetrics]) -> SubtaskStatistics:
     return SubtaskStatistics(**{name: column for name, column in columns.items() if set(column) - {None}})
 
 
-def _written(output: SubtaskOutput) -> dict[str, FileHandle]:
-    """Return the files of a subtask's output by path. A file that is both emitted and staged counts once."""
+def _written(output: SubtaskOutput, version: Version) -> dict[str, FileHandle]:
+    """Return the files of a subtask's output by path. A file that is both emitted and staged counts once.
+
+    A range that was written keeps the files whose rows did not change. Those have an older version, and do not count.
+    """
     files = {file.path: file for file in output.emitted}
     files |= {file.path: file for _, file in output.staged}
-    return files | {keyed.file.path: keyed.file for entry in output.ranges for keyed in entry.files}
+    ranges = (keyed for entry in output.ranges for keyed in entry.files)
+    return files | {keyed.file.path: keyed.file for keyed in ranges if keyed.version == version}

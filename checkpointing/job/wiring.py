@@ -72,7 +72,7 @@ class Wiring:
         ended = ended_splits(graph, restored)
         self.readers = SourceReaders(graph.sources(), positions(graph, restored), pacing_of(setup), ended)
         self.credit = Credit(graph, setup.credit_bytes)
-        self.epochs = EpochLog(graph)
+        self.epochs = EpochLog(graph, claim.generation)
         self.ids = CheckpointIds(setup.claim)
         self.ending = Ending(setup.limits)
         self.pause = Pause()

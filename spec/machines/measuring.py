@@ -30,7 +30,7 @@ from checkpointing.identifiers import (
 from checkpointing.job.epochs import EpochLog
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
 from checkpointing.metadata.record import VertexStatistics
-from checkpointing.snapshots import TaskWork
+from checkpointing.snapshots import RangeFiles, TaskWork
 from spec.machines.judging import expect
 
 MEASURED: Final = "epochs-are-measured"
@@ -39,6 +39,7 @@ MEASURED: Final = "epochs-are-measured"
 _SOURCE, _VERTEX = VertexId("orders"), VertexId("totals")
 _TABLE: Final = TableName("gold/totals")
 _EDGE: Final = EdgeId(_SOURCE, _VERTEX)
+_MINE: Final = Generation(2)
 _pick = st.integers(0, 20)
 _few = st.integers(0, 3)
 _tasks = st.lists(st.builds(TaskWork, task_ms=_few, sync_ms=_few, rows=_few), min_size=2, max_size=2)
@@ -54,8 +55,12 @@ class MeasuringMachine(RuleBasedStateMachine):
         super().__init__()
         source = Vertex(_SOURCE, VertexKind.SOURCE, 2, splits=(SplitId("a"), SplitId("b")))
         graph = JobGraph((source, Vertex(_VERTEX, VertexKind.KEYED, 2)), (_EDGE,))
-        self.log, self.tracker = EpochLog(graph), StatisticsTracker(200)
+        self.log, self.tracker = EpochLog(graph, _MINE), StatisticsTracker(200)
         self.now_ms, self.files = 1_000, 0
+        self.micro_batches = 0
+        older = (KeyedFile(FileHandle("before", 5, 5, 7), KeyedFileKind.BASE, 0, 3, Version(Generation(1), 1)),)
+        self.ranges: list[tuple[KeyedFile, ...]] = [older, older]
+        """The files of each subtask's range of an upsert table. The first ones are of an older generation."""
         self.sent: list[list[tuple[int, int]]] = [[], []]
         """What each split has sent since its last answer: rows and bytes."""
         self.rows, self.estimated = 0, 0
@@ -92,19 +97,39 @@ class MeasuringMachine(RuleBasedStateMachine):
         self.rows += rows
         self.estimated += rows * estimated
 
-    @rule(rows=_few, took_ms=_few, wrote=st.lists(st.tuples(_few, _few, _few), min_size=2, max_size=2), tasks=_tasks)
-    def work(self, rows: int, took_ms: int, wrote: list[tuple[int, int, int]], tasks: list[TaskWork]) -> None:
-        """A micro-batch ends. Both subtasks write a file of rows, which is emitted and staged, and a file of state."""
-        outputs = tuple(self._output(*each) for each in wrote)
-        self.log.worked(MicroBatchFinished(_VERTEX, 1, outputs, took_ms, tuple(tasks)), rows)
+    @rule(
+        rows=_few,
+        took_ms=_few,
+        wrote=st.lists(st.tuples(_few, _few, _few), min_size=2, max_size=2),
+        tasks=_tasks,
+        upserts=st.booleans(),
+    )
+    def work(
+        self,
+        rows: int,
+        took_ms: int,
+        wrote: list[tuple[int, int, int]],
+        tasks: list[TaskWork],
+        upserts: bool,  # noqa: FBT001
+    ) -> None:
+        """A micro-batch ends. Both subtasks write a file of rows, and a file of state.
+
+        The rows are emitted and staged, or they come into a range that keeps all its files.
+        """
+        self.micro_batches += 1
+        outputs = tuple(self._output(subtask, *each, upserts=upserts) for subtask, each in enumerate(wrote))
+        self.log.worked(MicroBatchFinished(_VERTEX, self.micro_batches, outputs, took_ms, tuple(tasks)), rows)
         self.done.append((rows, took_ms, wrote, tasks))
 
-    def _output(self, rows: int, size: int, state: int) -> SubtaskOutput:
+    def _output(self, subtask: int, rows: int, size: int, state: int, *, upserts: bool) -> SubtaskOutput:
         self.files += 1
         file = FileHandle(f"{_TABLE}/_data/1/totals-1-{self.files:032x}.parquet", rows, size, 7)
-        held = FileHandle(f"state-{self.files}", rows, state, 7)
-        keyed = KeyedFile(held, KeyedFileKind.DELTA, 0, 3, Version(Generation(1), self.files))
-        return SubtaskOutput((file,), ((_TABLE, file),), (keyed,))
+        version = Version(_MINE, self.micro_batches)
+        held = (KeyedFile(FileHandle(f"state-{self.files}", rows, state, 7), KeyedFileKind.DELTA, 0, 3, version),)
+        if not upserts:
+            return SubtaskOutput((file,), ((_TABLE, file),), held)
+        self.ranges[subtask] += (KeyedFile(file, KeyedFileKind.BASE, 0, 3, version),)
+        return SubtaskOutput(state=held, ranges=(RangeFiles(_TABLE, self.ranges[subtask]),))
 
     # -------------------------------------------------------------- checkpoints
 

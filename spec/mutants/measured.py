@@ -7,10 +7,13 @@ from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.coordinator.task import SnapshotMetrics
 from checkpointing.gate.alignment import Alignment
 from checkpointing.gate.messages import InFlightComplete, TriggerCheckpoint
-from checkpointing.identifiers import ChannelId, CheckpointId, SubtaskId, VertexId
+from checkpointing.handles import FileHandle, Version
+from checkpointing.identifiers import ChannelId, CheckpointId, Generation, SubtaskId, VertexId
 from checkpointing.job import epochs
 from checkpointing.job.epochs import EpochLog
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
+from spec.machines.measuring import MEASURED
+from spec.mutants.judges import MEASURING
 from spec.mutants.planting import Patch, mutant
 
 
@@ -68,9 +71,9 @@ def a_vertex_was_busy_for_as_long_as_its_number_says(patch: Patch) -> None:
     """The bug adds up the micro-batches' numbers instead of their durations."""
     real = epochs._Work.add
 
-    def add(self: epochs._Work, fact: MicroBatchFinished, rows_in: int) -> None:
+    def add(self: epochs._Work, fact: MicroBatchFinished, rows_in: int, generation: Generation) -> None:
         before = self.busy_ms
-        real(self, fact, rows_in)
+        real(self, fact, rows_in, generation)
         self.busy_ms = before + fact.micro_batch
 
     patch.put(epochs._Work, "add", add)
@@ -101,7 +104,7 @@ def an_epoch_was_triggered_a_millisecond_later(patch: Patch) -> None:
 
 @mutant("measured")
 def a_file_that_is_emitted_and_staged_counts_twice(patch: Patch) -> None:
-    def wrote(self: epochs._SubtaskWork, output: SubtaskOutput) -> None:
+    def wrote(self: epochs._SubtaskWork, output: SubtaskOutput, version: Version) -> None:
         for file in (*output.emitted, *(file for _, file in output.staged)):
             self.rows_out += file.rows
             self.bytes_out += file.bytes
@@ -113,8 +116,8 @@ def a_file_that_is_emitted_and_staged_counts_twice(patch: Patch) -> None:
 def bytes_are_told_as_rows(patch: Patch) -> None:
     real = epochs._SubtaskWork.wrote
 
-    def wrote(self: epochs._SubtaskWork, output: SubtaskOutput) -> None:
-        real(self, output)
+    def wrote(self: epochs._SubtaskWork, output: SubtaskOutput, version: Version) -> None:
+        real(self, output, version)
         self.rows_out = self.bytes_out
 
     patch.put(epochs._SubtaskWork, "wrote", wrote)
@@ -124,10 +127,29 @@ def bytes_are_told_as_rows(patch: Patch) -> None:
 def rows_of_upsert_ranges_are_not_counted(patch: Patch) -> None:
     real = epochs._SubtaskWork.wrote
 
-    def wrote(self: epochs._SubtaskWork, output: SubtaskOutput) -> None:
-        real(self, replace(output, ranges=()))
+    def wrote(self: epochs._SubtaskWork, output: SubtaskOutput, version: Version) -> None:
+        real(self, replace(output, ranges=()), version)
 
     patch.put(epochs._SubtaskWork, "wrote", wrote)
+
+
+def _kept_files_count_again(patch: Patch) -> None:
+    def written(output: SubtaskOutput, version: Version) -> dict[str, FileHandle]:
+        files = (*output.emitted, *(file for _, file in output.staged))
+        ranges = (keyed.file for entry in output.ranges for keyed in entry.files)
+        return {file.path: file for file in (*files, *ranges)}
+
+    patch.function(epochs, "_written", written)
+
+
+@mutant("measured")
+def the_files_that_a_range_keeps_count_again(patch: Patch) -> None:
+    _kept_files_count_again(patch)
+
+
+@mutant(MEASURED, MEASURING)
+def a_range_counts_as_written_again(patch: Patch) -> None:
+    _kept_files_count_again(patch)
 
 
 @mutant("measured")

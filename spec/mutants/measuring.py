@@ -12,6 +12,7 @@ from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import SnapshotMetrics, Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate.messages import InFlightComplete, TriggerCheckpoint
+from checkpointing.handles import Version
 from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
 from checkpointing.job import epochs
 from checkpointing.job.epochs import EpochLog
@@ -250,7 +251,7 @@ def work_before_the_barrier_of_an_aborted_checkpoint_counts_later(patch: Patch) 
 
 @mutant(MEASURED, MEASURING)
 def a_file_that_is_sent_on_and_kept_counts_twice(patch: Patch) -> None:
-    def wrote(self: epochs._SubtaskWork, output: SubtaskOutput) -> None:
+    def wrote(self: epochs._SubtaskWork, output: SubtaskOutput, version: Version) -> None:
         files = [*output.emitted, *(file for _, file in output.staged)]
         self.rows_out += sum(file.rows for file in files)
         self.bytes_out += sum(file.bytes for file in files)

@@ -10,7 +10,7 @@ from checkpointing.gate import GateConfig, GatePolicy, InputGate
 from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
 from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.handles import KeyedFileKind, StagedFile, Version
-from checkpointing.identifiers import ChannelId, EdgeId, SubtaskId
+from checkpointing.identifiers import ChannelId, EdgeId, Generation, SubtaskId
 from checkpointing.job.credit import Credit
 from checkpointing.job.ending import Cause, Ending, Next
 from checkpointing.job.epochs import EpochLog
@@ -162,7 +162,7 @@ def test_ids_rise_from_block_to_block(job):
 
 def test_an_epoch_counts_its_events(job):
     """Rows, barriers, micro-batches and acknowledgements are counted. A file that is emitted and staged counts once."""
-    log = EpochLog(ONE)
+    log = EpochLog(ONE, Generation(1))
     both = job.file("a", 4)
     output = SubtaskOutput(emitted=(both,), staged=(("out/t", both),))
     log.worked(MicroBatchFinished("v", 1, (output,), 30), rows_in=6)
@@ -189,7 +189,7 @@ def test_an_epoch_counts_its_events(job):
 
 def test_a_barrier_that_comes_after_an_unaligned_snapshot_is_measured_too():
     """The snapshot keeps its time. The last barrier says how long the alignment would have been (C5, C7)."""
-    log = EpochLog(ONE)
+    log = EpochLog(ONE, Generation(1))
     log.triggered(1, 100, 6)
     log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
     log.passed("v", TriggerCheckpoint(Barrier(1, alignment=AlignmentType.UNALIGNED), unaligned=True), 120)
@@ -202,7 +202,7 @@ def test_a_barrier_that_comes_after_an_unaligned_snapshot_is_measured_too():
 
 def test_an_epoch_that_has_ended_is_forgotten():
     """Late events of an ended epoch change nothing."""
-    log = EpochLog(ONE)
+    log = EpochLog(ONE, Generation(1))
     log.triggered(1, 100, 6)
     log.forget(1)
     assert NO_METRICS == log.acknowledged(SubtaskId("v", 0), 1, 130)
