@@ -164,6 +164,16 @@ class AttemptsMachine(RuleBasedStateMachine):
         else:
             self._goes_on()
 
+    @precondition(lambda self: isinstance(self.asked, Work) and self.rival is None)
+    @rule(took_ms=_times, stops=st.booleans())
+    def lose_the_job_in_between(self, took_ms: int, stops: bool) -> None:  # noqa: FBT001
+        """Let the trace fill, and another process claim the job. Somebody may ask the tick to stop while it waits."""
+        self.take_the_job()
+        self.fill_the_trace(0, took_ms, unpublished=False)
+        if stops and isinstance(self.asked, Wait):
+            self.stop()
+        self.wait()
+
     @precondition(lambda self: isinstance(self.asked, Work))
     @rule(completed=st.integers(0, 2), took_ms=_times, outcome=_outcomes)
     def end_in_order(self, completed: int, took_ms: int, outcome: TickOutcome) -> None:

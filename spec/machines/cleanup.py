@@ -5,7 +5,7 @@ checkpoint's entry: those of the operator's state, and rows in flight. There is 
 it may.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -18,6 +18,7 @@ from checkpointing.commit.cleanup import (
     Shown,
     decide_cleanup,
     discardable,
+    is_forgotten,
     readable_cuts,
     standing,
 )
@@ -34,15 +35,15 @@ IN_FLIGHT = ("flying", "flying-beside")
 """The kinds of the files of one segment in flight."""
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-"""No reservation lasts longer."""
+"""No reader's reservation lasts longer. That of another job lasts at most 30 days."""
 RESERVED_STAYS = "reserved-stays"
 """Everything that a reservation names stays until the reservation ends."""
 LAPSED_GOES = "lapsed-goes"
-"""A clean-up deletes what no entry, no table and no reservation in force names."""
+"""A clean-up deletes what no entry, no table and no reservation in force names, and old reservations."""
 
-_leases = st.sampled_from([1, HOUR_MS, 5 * HOUR_MS, 40 * HOUR_MS])
+_leases = st.sampled_from([1, HOUR_MS, 5 * HOUR_MS, 40 * HOUR_MS, 40 * DAY_MS])
 _ahead = st.sampled_from([0, 0, DAY_MS - 1, DAY_MS, 9 * DAY_MS])
-_waits = st.sampled_from([1, HOUR_MS - 1, HOUR_MS, 6 * HOUR_MS, DAY_MS])
+_waits = st.sampled_from([1, HOUR_MS - 1, HOUR_MS, 6 * HOUR_MS, DAY_MS, 30 * DAY_MS])
 
 
 @dataclass
@@ -55,12 +56,22 @@ class Reader:
     """Whether a clean-up came while the reservation was not in force, so that its files may be gone."""
 
     def counts(self, now_ms: int) -> bool:
-        """Return whether the reservation is in force: until it ends, and for a day at most.
+        """Return whether the reservation is in force: until it ends, and for a day, or a job's 30 days, at most.
 
         A clock may be ahead by less than a day. A reservation from further in the future does not count.
         """
         given_ms = self.reservation.given_ms
-        return given_ms - now_ms < DAY_MS and now_ms < min(self.reservation.lapses_ms, given_ms + DAY_MS)
+        return given_ms - now_ms < DAY_MS and now_ms < min(self.reservation.lapses_ms, given_ms + self.longest_ms)
+
+    @property
+    def longest_ms(self) -> int:
+        """How long the reservation lasts at most."""
+        return 30 * DAY_MS if self.reservation.by_job else DAY_MS
+
+    def needs(self, newest: int) -> frozenset[str]:
+        """Return the files that the reader may need: those of its cut, and for a job what the table got since."""
+        since = range(self.reservation.versions[TABLE], newest + 1) if self.reservation.by_job else ()
+        return self.named.union(_path("table", version) for version in since)
 
 
 @dataclass
@@ -96,9 +107,13 @@ class CleanupMachine(RuleBasedStateMachine):
         self.version = 0
         self.commit()
 
-    @rule()
-    def commit(self) -> None:
-        """Complete a checkpoint. It subsumes the last one, drops its cut, and deletes its own files."""
+    @rule(times=st.sampled_from([1, 1, 3]))
+    def commit(self, times: int = 1) -> None:
+        """Complete checkpoints. Each subsumes the last one, drops its cut, and deletes its own files."""
+        for _ in range(times):
+            self._commit()
+
+    def _commit(self) -> None:
         private = [_path(kind, self.version) for kind in ("state", *IN_FLIGHT)]
         self.version += 1
         record = _record(self.version)
@@ -111,11 +126,14 @@ class CleanupMachine(RuleBasedStateMachine):
         self.files.there -= set(discardable(private, given, self.now_ms))
         self._note_void()
 
-    @rule(lease_ms=_leases, ahead_ms=_ahead)
-    def reserve(self, lease_ms: int, ahead_ms: int) -> None:
-        """Let a reader reserve the newest cut, with all that its entry names. Its clock may be ahead."""
-        named, given_ms = named_files(self.rows[-1]), self.now_ms + ahead_ms
-        given = Reservation({TABLE: self.version}, given_ms, given_ms + lease_ms, named)
+    @rule(lease_ms=_leases, ahead_ms=_ahead, by_job=st.booleans())
+    def reserve(self, lease_ms: int, ahead_ms: int, by_job: bool) -> None:  # noqa: FBT001
+        """Let a reader reserve the newest cut, with all that its entry names. Its clock may be ahead.
+
+        A job reads on from there. It needs each file that the table gets, although a later checkpoint replaces it.
+        """
+        named, given_ms = frozenset[str]() if by_job else named_files(self.rows[-1]), self.now_ms + ahead_ms
+        given = Reservation({TABLE: self.version}, given_ms, given_ms + lease_ms, named, by_job=by_job)
         self.readers.append(Reader(given, named))
 
     @precondition(lambda self: self.readers)
@@ -125,7 +143,7 @@ class CleanupMachine(RuleBasedStateMachine):
         reader = self.readers[which % len(self.readers)]
         if reader.counts(self.now_ms):
             before = reader.reservation
-            reader.reservation = Reservation(before.versions, self.now_ms, self.now_ms + lease_ms, before.files)
+            reader.reservation = replace(before, given_ms=self.now_ms, lapses_ms=self.now_ms + lease_ms)
 
     @precondition(lambda self: self.readers)
     @rule(which=st.integers(0, 5))
@@ -156,9 +174,18 @@ class CleanupMachine(RuleBasedStateMachine):
         )
         self.files.there -= {each.file.path for each in decide_cleanup(facts).delete}
         self._note_void()
-        counted = [reader.named for reader in self.readers if reader.counts(self.now_ms)]
+        counted = [reader.needs(self.version) for reader in self.readers if reader.counts(self.now_ms)]
         named = frozenset[str]().union(*counted, *(named_files(record) for record in self.rows))
         expect(self.files.there <= named, LAPSED_GOES, sorted(self.files.there - named))
+
+    @invariant()
+    def late_readers_are_told(self) -> None:
+        """A reservation is kept for a day after its end. Then it is forgotten."""
+        for reader in self.readers:
+            ends_ms = min(reader.reservation.lapses_ms, reader.reservation.given_ms + reader.longest_ms)
+            due = not reader.counts(self.now_ms) and self.now_ms - ends_ms >= DAY_MS
+            found = is_forgotten(reader.reservation, self.now_ms)
+            expect(found is due, LAPSED_GOES, f"{reader.reservation} is forgotten at {self.now_ms}: {found}")
 
     def _note_void(self) -> None:
         for reader in self.readers:
@@ -169,7 +196,8 @@ class CleanupMachine(RuleBasedStateMachine):
         """Everything that a reservation in force names can be read."""
         for reader in self.readers:
             if reader.counts(self.now_ms) and not reader.is_void:
-                expect(reader.named <= self.files.there, RESERVED_STAYS, sorted(reader.named - self.files.there))
+                gone = reader.needs(self.version) - self.files.there
+                expect(not gone, RESERVED_STAYS, sorted(gone))
 
 
 def _path(kind: str, number: int) -> str:

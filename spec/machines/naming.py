@@ -12,12 +12,13 @@ from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.metadata import paths
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.partitions import Value, folder_of
-from checkpointing.table_versions import TableVersion, VersionKind
+from checkpointing.table_versions import TableVersion, VersionKind, version_of_folder
 from spec.machines.judging import expect
 
 NAMES: Final = "names-tell-files"
-"""A staged file's path tells its table, generation, partition, version, vertex and micro-batch. A file with another
-writer's rows is known by its name, in every partition. No other name is believed."""
+"""A staged file's path tells its table, generation, partition, version, vertex and micro-batch. The kind of a version
+says how it is compared. A file with another writer's rows is known by its name, in every partition. No other name is
+believed."""
 
 _JOB: Final = JobName("small")
 _OWN: Final = ProtocolPaths(_JOB)
@@ -37,6 +38,13 @@ _versions = st.sampled_from(
         TableVersion(VersionKind.TEXT, "v 1.2/ö"),
     ]
 )
+_ORDERED: Final = {
+    VersionKind.NUMBER: ("-12", "-9", "0", "7", "10"),
+    VersionKind.DATE: ("1999-12-31", "2024-05-01", "2024-10-01"),
+    VersionKind.TIME: ("2024-05-01T09:00:00.000000", "2024-05-01T10:00:00.000000"),
+    VersionKind.TEXT: ("", "B", "a", "a b", "a!", "a/b", "é"),
+}
+"""Texts of versions, the greater ones later."""
 _numbers = st.sampled_from([0, 1, 10, 123_456])
 _generations = st.integers(1, 120)
 _UNIQUE: Final = f"{11:032x}"
@@ -100,6 +108,8 @@ class NamesMachine(RuleBasedStateMachine):
         path = _OWN.staged_file(table, Generation(generation), name)
         said = paths.staged_name_in(path), paths.staging_folder(path), paths.partition_of(path)
         expect(said == (name, table, partition), NAMES, f"{path} says {said}")
+        read = version_of_folder(name.version)
+        expect(read == version, NAMES, f"folder {name.version} says {read} of {version}")
         folder, _, inside = path.removeprefix(f"{table}/_data/").partition("/")
         expect(paths.parse_generation(folder) == generation, NAMES, f"{folder} is {paths.parse_generation(folder)}")
         told = paths.parse_staged_name(inside), paths.is_foreign_name(inside), paths.relative_to_table(table, path)
@@ -131,6 +141,15 @@ class NamesMachine(RuleBasedStateMachine):
         due = None if by == then else made[1]
         found = paths.laid_out_otherwise(by, made)
         expect(found == due, NAMES, f"{found} is laid out otherwise than by {by}, due is {due}")
+
+    @rule(kind=st.sampled_from(VersionKind), one=st.integers(0, 6), other=st.integers(0, 6))
+    def compare(self, kind: VersionKind, one: int, other: int) -> None:
+        """Two versions of a kind are compared, as their folders tell them."""
+        places = [place % len(_ORDERED[kind]) for place in (one, other)]
+        folders = [TableVersion(kind, _ORDERED[kind][place]).folder for place in places]
+        first, second = (version_of_folder(folder) for folder in folders)
+        found = first is not None and second is not None and first.order < second.order
+        expect(found == (places[0] < places[1]), NAMES, f"{folders[0]} is less than {folders[1]}: {found}")
 
     @rule(wrong=st.sampled_from(_WRONG), table=st.sampled_from(_FOLDERS))
     def believe_nothing_else(self, wrong: str, table: TableName) -> None:

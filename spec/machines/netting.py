@@ -18,10 +18,11 @@ from checkpointing.commit.net import (
     net_tables,
     with_compactions,
 )
+from checkpointing.commit.table_changes import changes_at
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName, VertexId
-from checkpointing.messages import Compacted
+from checkpointing.messages import Compacted, FileChanges, Publication
 from checkpointing.metadata.record import (
     CheckpointRecord,
     FileCompaction,
@@ -57,6 +58,7 @@ _LISTED_FOR: Final = 6
 """Snapshots list a file for so many ids after an entry has added it."""
 _table = st.sampled_from([*_APPENDS, *_KEYED, _STATE])
 _keyed = st.sampled_from([*_KEYED, _STATE])
+_few_files = st.sets(st.integers(0, 5), max_size=4)
 _subtask = st.integers(0, 1)
 _pick = st.integers(0, 9)
 _hows = st.sampled_from(["add", "add", "instead", "all", "none", "equal", "shared", "swapped"])
@@ -307,6 +309,23 @@ class NetMachine(RuleBasedStateMachine):
             expect(
                 [each for each in lists if each] == own and mode is due[name][0], KEYED, f"{name}: {lists}, not {own}"
             )
+
+    # -------------------------------------------------------------- tables that are not as the parent left them
+
+    @rule(before=_few_files, now=_few_files, odd=_few_files, lost=st.booleans(), moved=st.booleans())
+    def publish_onto(self, before: set[int], now: set[int], odd: set[int], lost: bool, moved: bool) -> None:  # noqa: FBT001
+        """An upsert table has lost files of the parent's cut, or has others. Its version may tell that."""
+        was, files = ({each: FileHandle(f"file-{each}", 1, 1, 1) for each in sorted(of)} for of in (before, now))
+        new, gone = (tuple(of[each] for each in of.keys() - than.keys()) for of, than in ((files, was), (was, files)))
+        active = {each.path for each in was.values()}
+        strange = {f"file-{each}" for each in odd}
+        active = active - strange if lost else active | strange
+        entry = Publication(
+            TableName("gold/sums"), TableMode.UPSERT, files=tuple(files.values()), changes=FileChanges(7, new, gone)
+        )
+        come, leave = changes_at(entry, 8 if moved else 7, active)
+        shown = sorted([*(active - leave), *(each.path for each in come)])
+        expect(shown == sorted(each.path for each in files.values()), NET, f"{active} becomes {shown}, due is {files}")
 
     # -------------------------------------------------------------- the job
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from checkpointing.commit import net
+from checkpointing.commit import net, table_changes
 from checkpointing.commit.live_files import Lists
 from checkpointing.graph import TableMode
 from checkpointing.handles import StagedFile
@@ -53,6 +53,15 @@ def a_table_that_is_only_compacted_is_forgotten(patch: Patch) -> None:
         return real(tables, *arguments)[: len(tables)]
 
     patch.function(net, "with_compactions", with_compactions)
+
+
+@mutant(NET, NET_FILES)
+def files_of_others_stay_in_an_upsert_table(patch: Patch) -> None:
+    patch.function(
+        table_changes,
+        "_explains",
+        lambda said, active, _files: active.issuperset(file.path for file in said.gone),
+    )
 
 
 @mutant(KEYED, NET_FILES)

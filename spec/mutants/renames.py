@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from checkpointing import partitions
+from checkpointing import partitions, table_versions
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.job import renaming
 from checkpointing.metadata import paths
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Rename, VertexRecord
+from checkpointing.table_versions import TableVersion
 from spec.machines.naming import NAMES
 from spec.machines.renames import RENAMED
 from spec.mutants.judges import NAMING, RENAMES
@@ -62,6 +63,16 @@ def only_the_first_of_two_files_is_linked(patch: Patch) -> None:
 
 
 # ------------------------------------------------------------------ names
+
+
+@mutant(NAMES, NAMING)
+def a_version_is_told_as_its_folder_has_it(patch: Patch) -> None:
+    patch.put(table_versions, "plain", lambda text: text)
+
+
+@mutant(NAMES, NAMING)
+def versions_that_are_numbers_are_compared_as_texts(patch: Patch) -> None:
+    patch.put(TableVersion, "order", property(lambda self: (0, self.text)))
 
 
 @mutant(NAMES, NAMING)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from checkpointing.channel_items import Segment, StagedSegment
 from checkpointing.commit import cleanup
-from checkpointing.commit.cleanup import Reservation
+from checkpointing.commit.cleanup import ListedFile, Reservation
 from checkpointing.handles import FileHandle
 from checkpointing.metadata import files
 from checkpointing.snapshots import SubtaskSnapshot
@@ -60,6 +60,25 @@ def an_entry_names_only_the_first_file_of_a_segment_in_flight(patch: Patch) -> N
         return real(replace(snapshot, in_flight=tuple(held)))
 
     patch.function(files, "handles_of_snapshot", handles_of_snapshot)
+
+
+@mutant(RESERVED_STAYS, CLEANUP)
+def a_job_that_reads_on_keeps_only_what_its_cut_showed(patch: Patch) -> None:
+    def reads_on(file: ListedFile, reservations: Iterable[Reservation], now_ms: int) -> bool:
+        since = [each.versions.get(file.table, -1) for each in cleanup.standing(reservations, now_ms) if each.by_job]
+        return any(shown.first <= version < shown.until for version in since for shown in file.shown)
+
+    patch.function(cleanup, "reads_on", reads_on)
+
+
+@mutant(RESERVED_STAYS, CLEANUP)
+def the_reservation_of_a_job_lasts_a_day(patch: Patch) -> None:
+    patch.put(cleanup, "JOB_RESERVATION_MS_MAX", cleanup.RESERVATION_MS_MAX)
+
+
+@mutant(LAPSED_GOES, CLEANUP)
+def a_reservation_is_forgotten_as_soon_as_it_ends(patch: Patch) -> None:
+    patch.function(cleanup, "is_forgotten", lambda reservation, now_ms: not cleanup.standing((reservation,), now_ms))
 
 
 @mutant(LAPSED_GOES, CLEANUP)
