@@ -60,6 +60,17 @@ class CommitMachine(Coordinators):
         self._offer(ready[pick % len(ready)], rows, kind)
 
     @precondition(lambda self: self._ready())
+    @rule(pick=_pick, rows=st.integers(0, 3))
+    def offer_a_slow_savepoint(self, pick: int, rows: int) -> None:
+        """Let a savepoint's barrier pass first, and let its suites take so long that the next checkpoint is first."""
+        ready = self._ready()
+        life = ready[pick % len(ready)]
+        slow = self._drafted(life, 0, RowKind.SAVEPOINT)
+        self._offer(life, rows, RowKind.CHECKPOINT)
+        if slow is not None:
+            self._offer_draft(life, slow)
+
+    @precondition(lambda self: self._ready())
     @rule(pick=_pick)
     def reserve(self, pick: int) -> None:
         """Let a coordinator reserve a further block of ids: another claim of the same generation."""

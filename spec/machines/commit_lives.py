@@ -154,9 +154,19 @@ class Coordinators(RuleBasedStateMachine):
         return [life for life in self.lives if life.work is not None]
 
     def _offer(self, life: Life, rows: int, kind: RowKind) -> None:
+        draft = self._drafted(life, rows, kind)
+        if draft is not None:
+            self._offer_draft(life, draft)
+
+    def _offer_draft(self, life: Life, draft: Draft) -> None:
+        life.waits.add(draft.checkpoint)
+        self._take(life, life.commit.offer(draft, 0))
+
+    def _drafted(self, life: Life, rows: int, kind: RowKind) -> Draft | None:
+        """Let a barrier pass all vertices after new rows. Return the draft of its checkpoint; None: no id is left."""
         taken = life.ids.take()
         if life.work is None or taken is None:
-            return
+            return None
         if rows:
             generation, new = life.work.claim.generation, range(life.position, life.position + rows)
             life.micro_batch, life.position = life.micro_batch + 1, new.stop
@@ -164,8 +174,7 @@ class Coordinators(RuleBasedStateMachine):
             count = counted(new.stop)
             life.count = self.world.stage(generation, life.micro_batch, count) if count else None
         life.passed = taken
-        life.waits.add(taken)
-        self._take(life, life.commit.offer(self._draft(life, life.work, kind), 0))
+        return self._draft(life, life.work, kind)
 
     def _draft(self, life: Life, work: Work, kind: RowKind) -> Draft:
         version = Version(work.claim.generation, life.passed)
