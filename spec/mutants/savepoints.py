@@ -43,8 +43,7 @@ from checkpointing.messages import (
     TablePublished,
 )
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
-from spec.mutants import scenes
-from spec.mutants.judges import COMMIT, COORDINATOR, SAVEPOINTS, directed
+from spec.mutants.judges import COMMIT, COORDINATOR, SAVEPOINTS
 from spec.mutants.planting import Patch, mutant
 
 _Answered = tuple[tuple[SavepointTaken | SavepointFailed, ...], SavepointKind | None]
@@ -75,7 +74,7 @@ def a_plain_savepoint_is_restored_by_itself(patch: Patch) -> None:
     patch.function(fencing, "newest_checkpoint", newest_row)
 
 
-@mutant("ids-rise", directed(scenes.a_savepoint_behind_a_newer_row_is_declined, "ids-rise"))
+@mutant("ids-rise", COMMIT)
 def a_savepoint_behind_a_newer_entry_is_saved(patch: Patch) -> None:
     def save(self: TwoPhaseCommit, draft: Draft) -> tuple[CommitEffect, ...]:
         return self._finalise(draft)

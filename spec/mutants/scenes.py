@@ -5,9 +5,7 @@ Each scene returns whether the invariant held.
 
 from checkpointing.commit import behind, durability, fencing, leftovers
 from checkpointing.commit.behind import Entry, LogSeen
-from checkpointing.commit.draft import CommitIdentity, Draft
 from checkpointing.commit.fencing import HolderObserved, Lease, MayClaim, Refused
-from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import CompletedCheckpointStore
 from checkpointing.coordinator.plan import PlannedVertex, Topology
@@ -16,18 +14,14 @@ from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import Task
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.graph import JobGraph, TableMode, Vertex, VertexKind
+from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName, VertexId
 from checkpointing.job.ending import Cause, Ending
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import (
-    AppendRow,
-    CutRecorded,
     EndTick,
     PublishTable,
-    RowAppended,
     StopKind,
-    TablesChecked,
     TickOutcome,
 )
 from checkpointing.metadata.paths import StagedName
@@ -88,23 +82,6 @@ def every_task_is_told_of_a_completion() -> bool:
         coordinator.step(told.TaskAcknowledged("job", task, _FIRST))
     effects = coordinator.step(told.CommitSucceeded(_FIRST))
     return tuple(effect.task for effect in effects if isinstance(effect, told.NotifyCheckpointComplete)) == _TASKS
-
-
-def a_savepoint_behind_a_newer_row_is_declined() -> bool:
-    """Checkpoint 2 is committed before savepoint 1 is acknowledged.
-
-    Then there is no cut from which 1 could continue.
-    """
-    graph = JobGraph((Vertex(VertexId("source"), VertexKind.SOURCE, 1),), ())
-    identity = CommitIdentity(job="job", generation=Generation(1), nonce="n", max_parallelism=1)
-    commit = TwoPhaseCommit(graph, identity, parent=None, versions={}, at_version=1)
-    newer, nothing = CheckpointId(2), Statistics(triggered_ms=0, committed_ms=0, rows=0)
-    commit.offer(Draft(newer, (), nothing), 0)
-    facts = (TablesChecked(newer, ()), RowAppended(f"n/{newer}", 2), CutRecorded(newer))
-    for fact in facts:
-        commit.step(fact, 0)
-    effects = commit.offer(Draft(_FIRST, (), nothing, kind=RowKind.SAVEPOINT, pinned=True), 0)
-    return not any(isinstance(effect, AppendRow) for effect in effects)
 
 
 def every_entry_since_the_last_cut_is_made_durable() -> bool:
