@@ -10,6 +10,7 @@ from spec.credit import Credit
 from spec.ending_soon import EndsSoon
 from spec.failing_splits import FailingSplits
 from spec.giving_way import GivesWay
+from spec.going_on import GoesOn
 from spec.history import History
 from spec.in_time import AtRest, HooksInTime, Wakes
 from spec.inputs_end import InputsEnd
@@ -32,6 +33,7 @@ DOOR_JUDGES: Final[dict[str, type[DoorJudge]]] = {
     "measured": Measured,
     "cut-announced": Announced,
     "gives-way": GivesWay,
+    "checkpoints-go-on": GoesOn,
     "inputs-end": InputsEnd,
     "savepoints-waited-for": WaitsForSavepoints,
     "ends-soon": EndsSoon,

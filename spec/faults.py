@@ -76,7 +76,7 @@ _WORST = Faults(
 )
 
 
-_DECLINING = {"judge_fails": 0.3, "check_fails": 0.3, "micro_batch_not_staged": 0.2}
+_DECLINING = {"judge_fails": 0.3, "check_fails": 0.3, "micro_batch_not_staged": 0.3}
 """Faults that decline a checkpoint and let the job go on."""
 _DRAWN_APART = {*_DECLINING, "compaction_fails"}
 _HOOKS_WORST = {"hook_fails": 0.1, "hook_hangs": 0.1, "hook_state_is_bad": 0.05, "hook_restore_fails": 0.2}
@@ -199,10 +199,14 @@ def hooked(scenario: Scenario, seed: int) -> Scenario:
 
 
 def declining(scenario: Scenario, seed: int) -> Scenario:
-    """Return the scenario with faults that the job may survive. They have their own random numbers, as hooks have."""
+    """Return the scenario with faults that the job may survive. They have their own random numbers, as hooks have.
+
+    Channels have little room, so that a vertex whose files cannot be written soon holds others up.
+    """
     random = Random(f"declines of {seed}")  # noqa: S311 - a run must be repeatable
     chosen = {name: often * random.choice([0.3, 1.0]) for name, often in _DECLINING.items()}
-    return replace(scenario, faults=replace(scenario.faults, **chosen))
+    chosen["micro_batch_not_staged"] = _DECLINING["micro_batch_not_staged"]
+    return replace(scenario, faults=replace(scenario.faults, **chosen), credit_bytes=30)
 
 
 def strict(scenario: Scenario, *, rejects: bool, held_bytes_max: int | None) -> Scenario:
@@ -277,8 +281,16 @@ def paced(scenario: Scenario, pause_ms: int, orders_max: int | None) -> Scenario
     return replace(scenario, config=scenario.config | pause, rows_per_epoch=scenario.rows_per_epoch | quota)
 
 
-def of_cuts(scenario: Scenario) -> Scenario:
-    """Return the scenario without quotas of rows: a cut of another job is read whole."""
+def of_cuts(scenario: Scenario, seed: int) -> Scenario:
+    """Return the scenario without quotas of rows: a cut of another job is read whole.
+
+    Some splits come to a cut so slowly that checkpoints expire meanwhile.
+    """
+    random = Random(f"slow cuts of {seed}")  # noqa: S311 - a run must be repeatable
+    if random.random() < EVENLY:
+        slowly = {"slice_rows_max": 1, "timeout_ms": 400, "tolerable_failures": 100}
+        slow = random.choice([SplitId("a"), SplitId("c")])
+        scenario = replace(scenario, config=scenario.config | slowly, slow_split=slow)
     return replace(scenario, rows_per_epoch={})
 
 

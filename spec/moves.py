@@ -180,4 +180,5 @@ def _fitting(moves: Moves) -> Moves:
     moves = replace(moves, savepoints_max=max(2, moves.savepoints_max), hooks=True) if moves.stops else moves
     moves = replace(moves, arrivals_max=0) if is_ending else moves  # a split that has ended gets no more rows
     # a cut is read whole, by all, and the other job decides when its rows come
-    return replace(moves, resets_max=0, orders_max=None, arrivals_max=0, parts=False) if moves.cuts else moves
+    without = replace(moves, resets_max=0, orders_max=None, arrivals_max=0, parts=False)
+    return replace(without, savepoints_max=max(2, moves.savepoints_max)) if moves.cuts else moves

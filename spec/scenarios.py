@@ -34,4 +34,4 @@ def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scen
     scenario = backed_up(scenario, seed) if moves.backs_up else scenario
     scenario = unreadable(scenario, seed) if moves.polls_fail else scenario
     scenario = compacting(scenario, moves.compacts) if moves.compacts else scenario
-    return of_cuts(scenario) if moves.cuts else scenario
+    return of_cuts(scenario, seed) if moves.cuts else scenario
