@@ -90,6 +90,8 @@ class KeepingMachine(RuleBasedStateMachine):
         """The version at which the table showed each entry."""
         self.cuts: dict[CheckpointId, int] = {}
         """The same for the recorded cuts."""
+        self.bare: set[CheckpointId] = set()
+        """The entries from before the table was there. Their cuts do not name it."""
         self.readers: list[tuple[int, frozenset[str]]] = []
         self.looks: tuple[CleanUpLook, ...] = ()
         self.readable_until: dict[int, int] = {}
@@ -102,12 +104,21 @@ class KeepingMachine(RuleBasedStateMachine):
         self.made = 0
         self.commit(pinned=False, shares=False)
 
-    @initialize(grace_ms=_graces, copied=st.lists(st.integers(1, 3), max_size=2))
-    def configure(self, grace_ms: int, copied: list[int]) -> None:
-        """Draw the readers' grace, and the generations that staged the files of an import."""
+    @initialize(grace_ms=_graces, copied=st.lists(st.integers(1, 3), max_size=2), has_table=st.booleans())
+    def configure(self, grace_ms: int, copied: list[int], has_table: bool) -> None:  # noqa: FBT001
+        """Draw the readers' grace, and how the job begins: with an import, with a savepoint from before the table."""
         self.grace_ms = grace_ms
         if copied:
             self._import(tuple(Generation(each) for each in copied))
+        elif not has_table:
+            self._begin_without_a_table()
+
+    def _begin_without_a_table(self) -> None:
+        self.there, self.log, self.bare = {}, Log(), {self.newest}
+        first = self.entries[self.newest]
+        bare = VertexRecord(vertex=VertexId("count"), micro_batch=1, subtasks=(SubtaskSnapshot(),))
+        self.entries[self.newest] = first.model_copy(update={"tables": (), "vertices": (bare,), "pinned": True})
+        self.shown_at[self.newest] = self.cuts[self.newest] = 0
 
     def _import(self, copied: tuple[Generation, ...]) -> None:
         """Begin anew with an import. A clean-up beside it deletes nothing, however long it takes."""
@@ -283,7 +294,11 @@ class KeepingMachine(RuleBasedStateMachine):
         rows = tuple(self.entries[each] for each in sorted(self.entries))
         self.cuts = {each: self.cuts[each] for each in readable_cuts(rows, self.cuts)}
         expect(self.entries.keys() <= self.cuts.keys(), NEEDED_STAYS, f"cuts {self.entries.keys() - self.cuts.keys()}")
-        seen = TableSeen(self.log.newest, frozenset(self.cuts.values()), in_every_cut=True)
+        seen = TableSeen(
+            self.log.newest,
+            frozenset(version for each, version in self.cuts.items() if each not in self.bare),
+            in_every_cut=self.bare.isdisjoint(self.cuts),
+        )
         deleted = {each.file.path for each in decide_cleanup(self._facts(others_hold=False)).delete}
         self.looks = noted(self.looks, CleanUpLook(self.now_ms, {TABLE: seen}), self.grace_ms)
         self.looked.setdefault(self.now_ms, min(self._readable()))
