@@ -59,6 +59,7 @@ _events = st.lists(
         _event("complete", uncommitted=st.booleans()),
         _event("complete", uncommitted=st.just(value=False)),
         _event("save", held=st.booleans()),
+        _event("hold_after_a_split_failed"),
     ),
     min_size=2,
     max_size=14,
@@ -162,6 +163,11 @@ class EndingMachine(RuleBasedStateMachine):
         kind = RowKind.HELD if held else RowKind.CHECKPOINT
         self.ending.saved(plain_entry(kind))
 
+    def _hold_after_a_split_failed(self) -> None:
+        """A split cannot be read. What was read of the others is committed, and its cut is held."""
+        self._fail_at_a_split(at_once=False)
+        self._save(held=True)
+
     def _answer_its_own(self, reason: Reason | None) -> None:
         """A checkpoint that the tick has asked for ends. If it could not even be triggered, the tick fails."""
         before = self.ending.requested
@@ -189,6 +195,7 @@ class EndingMachine(RuleBasedStateMachine):
         """The tick asks whether it must end."""
         self.now_ms += ms
         flags["quiet"] &= not flags["in_doubt"]  # as the door says it
+        flags["ended"] &= self.split is None  # a split that cannot be read has not ended
         settled = flags["quiet"] and not self.uncommitted
         running, takes = not self.ending.stopping, self.ending.takes_checkpoints
         forgotten = self.must_finish and self.asked is None and self.ending.reads
@@ -226,8 +233,9 @@ class EndingMachine(RuleBasedStateMachine):
         if self.first is not None:
             said = end.outcome, end.reason, end.message
             expect(said == (TickOutcome.FAILED, *self.first), ENDS, f"{said}, the first failure was {self.first}")
-        elif end.outcome is TickOutcome.FAILED:
-            expect(end.message == self.split, ENDS, f"{end}, and nothing has failed but {self.split}")
+        elif self.split is not None or end.outcome is TickOutcome.FAILED:
+            as_failed = end.outcome is TickOutcome.FAILED and end.message == self.split
+            expect(as_failed, ENDS, f"{end}, and nothing has failed but {self.split}")
         elif self.must_hold:
             expect(end.outcome in (TickOutcome.HELD, TickOutcome.FINISHED), ENDS, f"{end}, and a cut is held")
         elif end.outcome is TickOutcome.HELD:
