@@ -42,6 +42,7 @@ from spec.machines.naming import NamesMachine
 from spec.machines.netting import NetMachine
 from spec.machines.notifying import NotifyingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
+from spec.machines.parting import FirstPartMachine
 from spec.machines.pausing import PauseMachine
 from spec.machines.planning import PlanMachine
 from spec.machines.racing import RacesMachine
@@ -101,6 +102,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     RenamesMachine,
     RecoveringMachine,
     NamesMachine,
+    FirstPartMachine,
     EndingMachine,
     *JOB_MACHINES.values(),
     HookedJobMachine,

@@ -38,6 +38,7 @@ from spec.machines.naming import NamesMachine
 from spec.machines.netting import NetMachine
 from spec.machines.notifying import NotifyingMachine
 from spec.machines.outside_transaction import OutsideTransactionMachine
+from spec.machines.parting import FirstPartMachine
 from spec.machines.pausing import PauseMachine
 from spec.machines.planning import PlanMachine
 from spec.machines.racing import RacesMachine
@@ -316,6 +317,7 @@ NET_FILES = Judge("machine of what an entry changes", _by_machine(NetMachine), 6
 RACING = Judge("machine of races for a job", _by_machine(RacesMachine), 60)
 ENDINGS = Judge("machine of a tick's end", _by_machine(EndingMachine), 60)
 NAMING = Judge("machine of names", _by_machine(NamesMachine), 60)
+FIRST_PARTS = Judge("machine of first parts", _by_machine(FirstPartMachine), 60)
 RECOVERING = Judge("machine of a holder's first steps", _by_machine(RecoveringMachine), 60)
 RENAMES = Judge("machine of renames", _by_machine(RenamesMachine), 60)
 PINS = Judge("machine of savepoints", _by_machine(SavepointsMachine), 60)

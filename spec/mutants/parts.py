@@ -2,12 +2,14 @@
 
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import SplitId, SubtaskId, VertexId
-from checkpointing.job import finishing, restoring
+from checkpointing.job import finishing, first_part, restoring
+from checkpointing.job.first_part import Parts
 from checkpointing.job.readers import SourceReaders
 from checkpointing.job.wiring import Wiring
 from checkpointing.messages import SourceEnded
 from checkpointing.metadata.record import CheckpointRecord
-from spec.mutants.judges import PARTS
+from spec.machines.parting import PARTED
+from spec.mutants.judges import FIRST_PARTS, PARTS
 from spec.mutants.planting import Patch, mutant
 
 
@@ -83,3 +85,28 @@ def an_entry_does_not_say_that_a_part_has_ended(patch: Patch) -> None:
 
 def _name(graph: JobGraph, subtask: SubtaskId) -> SplitId:
     return graph.vertex(subtask.vertex).splits[subtask.index]
+
+
+# ------------------------------------------------------------------ first parts
+
+
+@mutant(PARTED, FIRST_PARTS)
+def rows_in_flight_keep_the_old_names_of_their_splits(patch: Patch) -> None:
+    patch.function(first_part, "_segment", lambda segment, _begins: segment)
+
+
+@mutant(PARTED, FIRST_PARTS)
+def a_source_that_has_parts_already_is_renamed_again(patch: Patch) -> None:
+    def read_alone(record: CheckpointRecord, parts: Parts) -> tuple[VertexId, ...]:
+        return tuple(was.vertex for was in record.vertices if was.splits and parts.get(was.vertex))
+
+    patch.function(first_part, "read_alone", read_alone)
+
+
+@mutant(PARTED, FIRST_PARTS)
+def the_last_part_goes_on_instead_of_the_first(patch: Patch) -> None:
+    def in_first_part(record: CheckpointRecord, parts: Parts) -> CheckpointRecord:
+        begins = {vertex: parts[vertex][-1] for vertex in first_part.read_alone(record, parts)}
+        return record.model_copy(update={"vertices": tuple(first_part._vertex(was, begins) for was in record.vertices)})
+
+    patch.function(first_part, "in_first_part", in_first_part)

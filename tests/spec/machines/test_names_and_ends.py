@@ -1,7 +1,8 @@
-"""The machines of names, renames, splits, a vertex at work, a tick's savepoints, and its end."""
+"""The machines of names, first parts, renames, splits, a vertex at work, a tick's savepoints, and its end."""
 
 from spec.machines.ending import EndingMachine
 from spec.machines.naming import NamesMachine
+from spec.machines.parting import FirstPartMachine
 from spec.machines.renames import RenamesMachine
 from spec.machines.running import RunsMachine
 from spec.machines.savepoints import SavepointsMachine
@@ -14,6 +15,14 @@ def test_a_path_tells_whose_file_it_is(run_machine):
     The planted bugs that this machine finds are in `spec.mutants.renames`.
     """
     run_machine(NamesMachine)
+
+
+def test_a_source_goes_on_as_the_first_part(run_machine):
+    """Sources had parts at the cut, or none, and have some now. Slices of theirs wait at another vertex.
+
+    The planted bugs that this machine finds are in `spec.mutants.parts`.
+    """
+    run_machine(FirstPartMachine)
 
 
 def test_a_renamed_thing_keeps_what_it_has(run_machine):
