@@ -117,7 +117,7 @@ def test_the_tick_door_moves_as_the_table_says(monkeypatch):
     monkeypatch.setattr(TickDoor, "step", step)
     for seed in range(20):
         simulate(seed, moves=Moves(rollbacks_max=1, resets_max=1, mishaps=Mishaps(1, 1)))
-    simulate(23, moves=Moves(savepoints_max=1, restarts=True))
+    simulate(32, moves=Moves(savepoints_max=1, restarts=True))
     drawn = {(effect, fact, asked) for (effect, fact), follow in MOVES.items() for asked in follow}
     assert set() == seen - drawn
     met = {(PublishAgain, TablePublished, LookAtLogs), (AppendEntry, RowAppended, ReadCut), (Wait, Waited, Observe)}

@@ -11,7 +11,7 @@ from spec.pipeline import HOOKS
 from spec.simulator import simulate
 
 MOVES = Moves(hooks=True, rejects=True, declines=True, compacts=2)
-SEEDS = range(40)
+SEEDS = range(41)
 
 
 @pytest.fixture(scope="module")

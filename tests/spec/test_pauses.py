@@ -10,7 +10,7 @@ from spec.at_doors import badly_driven
 from spec.moves import NO_MOVES
 from spec.simulator import simulate
 
-SEED = 2
+SEED = 6
 """Its ticks have no interval and no quota, so all checkpoints are their own."""
 
 
