@@ -2,7 +2,16 @@
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.messages import PollFailed, PollSource, SliceOffered, TickOutcome
+from checkpointing.messages import (
+    AppendRow,
+    PollFailed,
+    PollSource,
+    SavepointKind,
+    SavepointRequested,
+    SliceOffered,
+    TickOutcome,
+)
+from checkpointing.metadata.record import RowKind
 
 TWO_JOBS = {"left": "shop", "right": "bank"}
 ONE_JOB = {"left": "shop", "right": "shop"}
@@ -56,6 +65,26 @@ def test_a_cut_requests_its_checkpoint_again_after_a_failure(job):
     story.finishes()
     story.finishes()
     assert ["4", "6"] == positions(story.commits())
+
+
+def test_the_barrier_of_a_savepoint_outlives_a_checkpoint_that_expires(job):
+    """Both barriers wait for a cut. The checkpoint expires meanwhile, and the savepoint is taken at the cut."""
+    story = job.story(
+        job.two_sources(), {"timeout_ms": 1_000, "tolerable_failures": 1}, linger_ms=0, cut_groups=TWO_JOBS
+    )
+    reads(story, "right", 3, at_cut=False)
+    reads(story, "left", 4)
+    story.passes(500)
+    story.tell(SavepointRequested("mine", SavepointKind.PLAIN))
+    assert (1, 2) == story.door.pending
+    story.passes(500)
+    assert (2,) == story.door.pending
+    reads(story, "right", 6)
+    story.finishes()
+    story.finishes()
+    saved = story.take(AppendRow)
+    assert (2, RowKind.SAVEPOINT) == (saved.row.checkpoint, saved.row.kind)
+    assert ["4", "6"] == positions(saved.row)
 
 
 def test_a_table_that_cannot_be_read_up_to_the_cut_fails_the_tick_at_once(job):
