@@ -213,14 +213,18 @@ def graph_of(record: CheckpointRecord) -> JobGraph:
 def with_sinks(bare: JobGraph, *, votes: bool = False) -> JobGraph:
     """Return the graph with outside sinks for two append tables and an upsert table.
 
-    No release renames these append tables. The upsert table has no sink in a release that gives it another name.
+    No release renames these append tables. The upsert table has no sink in a release that gives it another name. If
+    sinks vote, that of the payments does not.
     """
-    names = (PAYMENTS_TABLE, JOINED_TABLE, TOTALS_TABLE)
+    voters = (JOINED_TABLE, TOTALS_TABLE) if votes else ()
     vertices = (
         replace(
             vertex,
             tables=tuple(
-                replace(each, outside=each.name in names, votes=votes and each.name in names) for each in vertex.tables
+                replace(
+                    each, outside=each.name in (PAYMENTS_TABLE, JOINED_TABLE, TOTALS_TABLE), votes=each.name in voters
+                )
+                for each in vertex.tables
             ),
         )
         for vertex in bare.vertices

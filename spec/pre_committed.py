@@ -39,7 +39,10 @@ class _Left:
 
 
 def wrongly_voted(history: History) -> Iterator[str]:
-    """Yield every checkpoint that was committed against the vote of a sink, or without it, or with other rows."""
+    """Yield every checkpoint that was committed against the vote of a sink, or without it, or with other rows.
+
+    Only sinks that vote are asked.
+    """
     voters: dict[Generation, frozenset[TableName]] = {}
     refused: set[CheckpointId] = set()
     left = _Left()
@@ -49,6 +52,8 @@ def wrongly_voted(history: History) -> Iterator[str]:
                 voters[generation] = frozenset(table.name for table in graph.tables() if table.votes)
             case OutsideRefused(checkpoint):
                 refused.add(checkpoint)
+            case OutsidePreCommitted(generation, checkpoint, table) if table not in voters.get(generation, (table,)):
+                yield f"checkpoint {checkpoint} asks {table} for its vote, and that sink has none"
             case RowCommitted(record) if record.kind is RowKind.CHECKPOINT and record.generation in voters:
                 if record.checkpoint in refused:
                     yield f"checkpoint {record.checkpoint} is committed, and an outside sink refused it"

@@ -40,6 +40,17 @@ def nobody_is_asked_to_vote(patch: Patch) -> None:
 
 
 @mutant("votes-count", VOTES)
+def sinks_without_a_vote_are_asked_too(patch: Patch) -> None:
+    real = outside.pre_commits
+
+    def pre_commits(graph: JobGraph, compose: Callable[[], CheckpointRecord], parent: CheckpointRecord | None) -> Asked:
+        asked = real(graph, compose, parent)
+        return outside.outside_publications(compose(), parent) if asked else asked
+
+    patch.put(two_phase, "pre_commits", pre_commits)
+
+
+@mutant("votes-count", VOTES)
 def only_the_first_sink_votes(patch: Patch) -> None:
     _asks(patch, lambda asked: asked[:1])
 
