@@ -110,8 +110,8 @@ class Scenario:
     """True if the orders are read in parts."""
     outside: bool = False
     """True if outside sinks get the rows of some append tables."""
-    votes: bool = False
-    """True if these sinks vote on each checkpoint."""
+    voters: int = 0
+    """How many of the three sinks vote on each checkpoint."""
     broadcasts: bool = False
     """True if a vertex has broadcast state."""
     overwrites: bool = False

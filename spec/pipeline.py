@@ -210,21 +210,17 @@ def graph_of(record: CheckpointRecord) -> JobGraph:
     return graph(1, RENAMING if is_renamed(record) else 0, overwrites=overwrites)
 
 
-def with_sinks(bare: JobGraph, *, votes: bool = False) -> JobGraph:
-    """Return the graph with outside sinks for two append tables and an upsert table.
+def with_sinks(bare: JobGraph, *, voters: int = 0) -> JobGraph:
+    """Return the graph with outside sinks for two append tables and an upsert table. So many of them vote.
 
-    No release renames these append tables. The upsert table has no sink in a release that gives it another name. If
-    sinks vote, that of the payments does not.
+    No release renames these append tables. The upsert table has no sink in a release that gives it another name.
     """
-    voters = (JOINED_TABLE, TOTALS_TABLE) if votes else ()
+    names = (PAYMENTS_TABLE, JOINED_TABLE, TOTALS_TABLE)
     vertices = (
         replace(
             vertex,
             tables=tuple(
-                replace(
-                    each, outside=each.name in (PAYMENTS_TABLE, JOINED_TABLE, TOTALS_TABLE), votes=each.name in voters
-                )
-                for each in vertex.tables
+                replace(each, outside=each.name in names, votes=each.name in names[:voters]) for each in vertex.tables
             ),
         )
         for vertex in bare.vertices

@@ -25,7 +25,8 @@ def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scen
     scenario = paced(
         ending(draw(random, long=moves.long), moves.sources_end, parted=moves.parts), moves.pause_ms, moves.orders_max
     )
-    scenario = replace(scenario, outside=moves.outside, votes=moves.votes)
+    voters = Random(f"voters of {seed}").choice([2, 3, 3, 3]) if moves.votes else 0  # noqa: S311 - must be repeatable
+    scenario = replace(scenario, outside=moves.outside, voters=voters)
     scenario = replace(scenario, broadcasts=moves.broadcasts, overwrites=moves.overwrites)
     scenario = limited(scenario, shapes) if moves.limits else scenario
     scenario = hooked(scenario, seed) if moves.hooks else scenario

@@ -230,7 +230,7 @@ class Tick:
         self.graph = setup.graph
         yield from self._run(setup)
         end = self.end or EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, "it is stuck")
-        votes = self.scenario.outside and self.scenario.votes
+        votes = self.scenario.outside and bool(self.scenario.voters)
         return WorkEnded(end, self._next_id, self._at_version, self._completed, votes=votes)
 
     def _begin_anew(self, work: Work) -> None:

@@ -73,4 +73,4 @@ def _graph(
         overwrites=scenario.overwrites,
     )
     built = with_broadcast(built) if scenario.broadcasts else built
-    return with_sinks(built, votes=scenario.votes) if scenario.outside else built
+    return with_sinks(built, voters=scenario.voters) if scenario.outside else built
