@@ -42,8 +42,8 @@ def roll_back_what_is_committed(events):
 
 def leave_a_transaction(events):
     """Return the history with a transaction that a start finds and leaves."""
-    left = OutsidePreCommitted(Generation(1), CheckpointId(99_999), TableName("bronze/orders"), ("a",))
-    return [*events, left, OutsideRecovered(Generation(2))]
+    left = OutsidePreCommitted(Generation(99_999), CheckpointId(99_999), TableName("bronze/orders"), ("a",))
+    return [*events, left, OutsideRecovered(Generation(100_000))]
 
 
 FALSIFIED_OUTSIDE = {
