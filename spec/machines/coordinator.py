@@ -72,6 +72,14 @@ class CoordinatorMachine(CoordinatorDriver):
         if self.commits:
             self.answer_commit(told.CommitSucceeded)
 
+    @rule(slow=_PROPERTIES)
+    def overtake(self, slow: CheckpointProperties) -> None:
+        """Let a checkpoint or savepoint be slow, so that a checkpoint that began later completes first."""
+        self.trigger(slow, hear=False)
+        self.trigger(CHECKPOINT, hear=False)
+        if self.triggered:
+            self.complete_newest()
+
     @rule(outcomes=st.lists(_OUTCOMES, min_size=2, max_size=4), waits_ms=st.sampled_from([0, 0, 400]))
     def commit_one_after_the_other(
         self,
