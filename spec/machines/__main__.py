@@ -25,6 +25,7 @@ from spec.machines.changing_tables import ChangingTablesMachine
 from spec.machines.claiming import ClaimsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
+from spec.machines.compacting_asks import CompactsMachine
 from spec.machines.compactions import CompactionsMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.cuts import CutGroupsMachine
@@ -92,6 +93,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     EvolvingMachine,
     ChangingTablesMachine,
     CompactionsMachine,
+    CompactsMachine,
     ManifestsMachine,
     MeasuringMachine,
     NetMachine,

@@ -1,6 +1,7 @@
 """Plants bugs in compaction: it must change no row of a table at any cut, and its files stay as long as needed."""
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from checkpointing.commit import compaction, durability
 from checkpointing.commit.compaction import ActiveFile
@@ -11,8 +12,15 @@ from checkpointing.job.compacting import Compacting
 from checkpointing.messages import FilesCompacted
 from checkpointing.metadata import files
 from checkpointing.metadata.record import CheckpointRecord, FileCompaction, RowKind
+from spec.machines.compacting_asks import COMPACTS
 from spec.machines.compactions import GROUPS
-from spec.mutants.judges import COMPACTIONS, COMPACTIONS_WITHOUT_POWER, SMALL_FILES, with_long_runs
+from spec.mutants.judges import (
+    COMPACTIONS,
+    COMPACTIONS_WITHOUT_POWER,
+    COMPACTS_IN_TURN,
+    SMALL_FILES,
+    with_long_runs,
+)
 from spec.mutants.planting import Patch, mutant
 
 
@@ -164,3 +172,28 @@ def files_are_compacted_when_one_more_is_there_than_is_needed(patch: Patch) -> N
         return real(files, files_min + 1, bytes_max)
 
     patch.function(compaction, "groups_to_compact", later)
+
+
+# ------------------------------------------------------------------ turns
+
+
+@mutant(COMPACTS, COMPACTS_IN_TURN)
+def a_savepoint_has_the_turn_of_a_compaction(patch: Patch) -> None:
+    def onto(self: Compacting, draft: Draft) -> Draft:
+        if self._taken is not None or not self._ready:
+            return draft
+        self._taken = draft.checkpoint
+        return replace(draft, compacted=self._ready)
+
+    patch.put(Compacting, "onto", onto)
+
+
+@mutant(COMPACTS, COMPACTS_IN_TURN)
+def a_table_with_more_small_files_waits_for_new_ones(patch: Patch) -> None:
+    real = Compacting.told
+    patch.put(Compacting, "told", lambda self, fact: real(self, FilesCompacted(fact.found, error=fact.error)))
+
+
+@mutant(COMPACTS, COMPACTS_IN_TURN)
+def what_a_declined_checkpoint_had_is_never_committed(patch: Patch) -> None:
+    patch.put(Compacting, "declined", lambda self, checkpoint: None)

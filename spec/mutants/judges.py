@@ -21,6 +21,7 @@ from spec.machines.changing_tables import ChangingTablesMachine
 from spec.machines.claiming import ClaimsMachine
 from spec.machines.cleanup import CleanupMachine
 from spec.machines.commit import CommitMachine
+from spec.machines.compacting_asks import CompactsMachine
 from spec.machines.compactions import CompactionsMachine
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.cuts import CutGroupsMachine
@@ -316,6 +317,7 @@ LARGE_ENTRIES = Judge("machine of manifests", _by_machine(ManifestsMachine), 60)
 NET_FILES = Judge("machine of what an entry changes", _by_machine(NetMachine), 60)
 RACING = Judge("machine of races for a job", _by_machine(RacesMachine), 60)
 ENDINGS = Judge("machine of a tick's end", _by_machine(EndingMachine), 60)
+COMPACTS_IN_TURN = Judge("machine of turns of compactions", _by_machine(CompactsMachine), 60)
 NAMING = Judge("machine of names", _by_machine(NamesMachine), 60)
 FIRST_PARTS = Judge("machine of first parts", _by_machine(FirstPartMachine), 60)
 RECOVERING = Judge("machine of a holder's first steps", _by_machine(RecoveringMachine), 60)

@@ -1,5 +1,6 @@
-"""The machines of names, first parts, renames, splits, a vertex at work, a tick's savepoints, and its end."""
+"""The machines of names, parts, renames, splits, a vertex at work, and of a tick's savepoints, compactions and end."""
 
+from spec.machines.compacting_asks import CompactsMachine
 from spec.machines.ending import EndingMachine
 from spec.machines.naming import NamesMachine
 from spec.machines.parting import FirstPartMachine
@@ -63,3 +64,11 @@ def test_splits_are_asked_as_their_epoch_has_room(run_machine):
     The planted bugs that this machine finds are in `spec.mutants.splits`.
     """
     run_machine(SplitsMachine)
+
+
+def test_compactions_have_turns(run_machine):
+    """Tables get files, compactions find some and fail, and checkpoints that take them are declined or committed.
+
+    The planted bugs that this machine finds are in `spec.mutants.compacting`.
+    """
+    run_machine(CompactsMachine)
