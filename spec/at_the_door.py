@@ -87,7 +87,7 @@ PAUSED: Final = 3
 """Every third holder is paused before it writes its first lease. So others find none, or that of an older holder."""
 TAKEN: Final = ("has run out", "has died", "taken over")
 """How somebody comes to hold a job that was not released, as the reason of a claim names it."""
-SOMEBODY: Final = Holder(host="here", pid=1, started="")
+SOMEBODY: Final = Holder(host="here", pid=1_000, started="")
 
 
 @dataclass(slots=True)

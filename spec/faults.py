@@ -205,7 +205,6 @@ def declining(scenario: Scenario, seed: int) -> Scenario:
     """
     random = Random(f"declines of {seed}")  # noqa: S311 - a run must be repeatable
     chosen = {name: often * random.choice([0.3, 1.0]) for name, often in _DECLINING.items()}
-    chosen["micro_batch_not_staged"] = _DECLINING["micro_batch_not_staged"]
     return replace(scenario, faults=replace(scenario.faults, **chosen), credit_bytes=30)
 
 

@@ -127,7 +127,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
     compactions = Random(f"compactions of {seed}")  # noqa: S311 - as above
     moves = Moves(
         savepoints_max=random.choice([0, 0, 0, 4]),
-        rollbacks_max=random.choice([0, 0, 2, 4, 4]),
+        rollbacks_max=random.choice([0, 0, 4, 4, 4]),
         resets_max=random.choice([0, 0, 0, 1, 2]),
         savepoints_at_rest_max=random.choice([0, 1, 2, 2]),
         clean_ups_max=random.choice([0, 0, 1, 2]),
