@@ -151,7 +151,7 @@ class SettingsMachine(RuleBasedStateMachine):
 
     @rule(first=st.sampled_from([0, 1, 5, 300_000, 300_001]), longest=st.sampled_from([1, 4, 5, 6, None]))
     def grow(self, first: int, longest: int | None) -> None:
-        """A growing delay begins with a millisecond or more, and not above its limit, which is five minutes by default."""
+        """A growing delay begins with a millisecond or more, and not above its limit: five minutes by default."""
         given = {"restart_strategy": _GROWING, "restart_delay_ms": first, "restart_delay_max_ms": longest}
         due = 1 <= first <= (5 * _MINUTE_MS if longest is None else longest)
         expect(_is_taken(given) == due, ARRIVE, f"{given}: taken {not due}")
