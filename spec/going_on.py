@@ -1,8 +1,9 @@
-"""A checkpoint goes on: while one is pending, the door waits for an answer that will come.
+"""Judges whether a pending checkpoint can still make progress.
 
-A barrier is held up only by something that is not done yet: a poll, a micro-batch, a suite, a hook, a table; or by a
-vertex that collects rows for a while before it runs. If there is nothing of the kind, nobody sends the barrier on, and
-the checkpoint can only expire. If a newer checkpoint has completed, the older barrier has passed all vertices too.
+Only work that is not done yet may hold up a barrier: a poll, a micro-batch, a suite, a hook, a store, or a vertex that
+collects rows before it runs. If there is no such work, nobody sends the barrier on, and the checkpoint can only expire.
+Once a newer checkpoint has completed, the barriers of older ones have passed all vertices. So an older checkpoint then
+waits only for suites, hooks and stores.
 """
 
 from checkpointing.identifiers import CheckpointId
@@ -35,14 +36,14 @@ class GoesOn(DoorJudge):
     """Judges a door that has a pending checkpoint and waits for nothing."""
 
     def __init__(self, door: Watched) -> None:
-        """Begin with nothing asked."""
+        """Begin without an open request."""
         super().__init__(door)
         self._asked: set[object] = set()
         """What the door has asked of stores and suites, and what has no answer yet."""
         self._newest = CheckpointId(0)
         """The newest checkpoint that has completed."""
         self._since_ms: int | None = None
-        """Since when a checkpoint waits, and nothing is under way."""
+        """Since when a checkpoint has been pending without any work under way, or None."""
 
     def told(self, fact: Begun | Fact) -> None:
         """Note an answer."""
@@ -58,10 +59,10 @@ class GoesOn(DoorJudge):
             case CutRecorded():
                 self._asked.discard(("cut", fact.checkpoint))
             case _:
-                """It answers nothing that a checkpoint waits for."""
+                """No checkpoint waits for it."""
 
     def asked(self, effect: Effect) -> None:
-        """Note what is asked."""
+        """Note what the door asks for."""
         match effect:
             case CheckTables():
                 self._asked.add(("check", effect.checkpoint))

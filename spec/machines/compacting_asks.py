@@ -1,6 +1,7 @@
 """Tests when a tick compacts its append tables, and which checkpoint commits what was compacted (F3).
 
-The reference counts files by itself. It knows the one request that is under way, or what it brought.
+The reference counts the files itself. It remembers the open request, or what the request made, until a checkpoint
+commits that.
 """
 
 from typing import Final
@@ -32,7 +33,7 @@ _Found = tuple[Compacted, ...]
 
 
 class CompactsMachine(RuleBasedStateMachine):
-    """The compactions of one tick. Checkpoints take them, are declined, and complete."""
+    """The compactions of one tick. A checkpoint that has taken one is declined, or committed."""
 
     def __init__(self) -> None:
         """Begin a tick in which every table may have small files."""
@@ -49,7 +50,7 @@ class CompactsMachine(RuleBasedStateMachine):
         config = CheckpointConfig(compact_files_min=files_min, compacted_bytes_max=_BYTES_MAX)
         self.compacting, self.compacts = Compacting(graph, config, unpublished), compacts
         self.new = {name: 0 if name in unpublished else _FILES_MIN for name in _APPENDS}
-        """How many files each table got since it was compacted, as far as anybody knows."""
+        """How many files each table is known to have got since it was last compacted."""
         self.under_way = False
         self.brought: _Found = ()
         """What was compacted, and is not committed yet."""
@@ -93,7 +94,7 @@ class CompactsMachine(RuleBasedStateMachine):
 
     @rule(kind=_kinds)
     def offer(self, kind: RowKind) -> None:
-        """All have acknowledged a checkpoint or savepoint."""
+        """Every vertex has acknowledged a checkpoint or savepoint."""
         self.last += 1
         checkpoint = CheckpointId(self.last)
         draft = Draft(checkpoint, (), Statistics(triggered_ms=1, committed_ms=1, rows=1), kind=kind)

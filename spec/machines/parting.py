@@ -1,6 +1,7 @@
-"""Tests how a source that was read alone goes on as the first part of a source with parts (B4).
+"""Tests how a source without parts gets parts: its splits at the cut become those of the first part (B4).
 
-The reference draws what a cut says of each split, builds the cut from it, and builds the due one under the new names.
+The machine draws the splits and builds a cut from them. From the same splits, the reference builds the cut that is due,
+under the new names.
 """
 
 from collections.abc import Mapping
@@ -69,7 +70,7 @@ class FirstPartMachine(RuleBasedStateMachine):
     def go_on(
         self, orders: list[_Split], paid: list[_Split], slices: list[tuple[VertexId, int]], parted: set[VertexId]
     ) -> None:
-        """Some sources have parts now. Each may have had some at the cut, or none."""
+        """Some sources get parts. At the cut, a source may have had parts already."""
         cut = _Cut({_ORDERS: orders, _PAID: paid}, slices)
         parts = {source: _PARTS for source in cut.splits if source in parted}
         alone = [
