@@ -77,6 +77,8 @@ class _Entries:
         self._content: dict[str, bytes] = {}
         self._stored: dict[str, CheckpointRecord] = {}
         """Maps each nonce to its entry."""
+        self._whole: dict[tuple[str, bool, tuple[bytes, ...]], CheckpointRecord] = {}
+        """What reading an entry with these contents of its manifests gave. Many processes read the same."""
 
     def as_stored(self, row: Row) -> Row:
         row = self._before(row)
@@ -94,12 +96,14 @@ class _Entries:
         return row.model_copy(update={"held_in": form.held_in})
 
     def as_read(self, row: Row) -> Row:
-        entry, there = self._stored.get(row.nonce), {known.nonce for _, known in self._world.log}
-        if entry is None or not isinstance(row, CheckpointRecord) or row.nonce not in there:
+        entry = self._stored.get(row.nonce)
+        if entry is None or not isinstance(row, CheckpointRecord):
+            return row
+        if all(known.nonce != row.nonce for _, known in self._world.log):
             return row
         missing = tuple(path for path in self._named(entry) if not self._is_there(path))
         entry = entry.model_copy(update={"abandoned": row.abandoned})
-        read = row if missing else manifests.whole(entry, self._of(entry))
+        read = row if missing else self._read(entry)
         self._world.history.add(EntryRead(row.checkpoint, missing, read != row))
         return read
 
@@ -113,8 +117,15 @@ class _Entries:
         self._content[path] = content
 
     def _form(self, entry: CheckpointRecord) -> Stored:
-        held = self._of(entry)
-        return Stored(manifests.whole(entry, held), entry, held)
+        return Stored(self._read(entry), entry, self._of(entry))
+
+    def _read(self, entry: CheckpointRecord) -> CheckpointRecord:
+        """Return an entry with all its handles."""
+        contents = tuple(self._content.get(path_of(entry, each), b"") for each in entry.manifests)
+        read = entry.nonce, entry.abandoned, contents
+        if read not in self._whole:
+            self._whole[read] = manifests.whole(entry, self._of(entry))
+        return self._whole[read]
 
     def _of(self, entry: CheckpointRecord) -> tuple[Manifest, ...]:
         found = ((each, self._content.get(path_of(entry, each), b"")) for each in entry.manifests)
