@@ -152,7 +152,7 @@ class Carrier:
             case Examine():
                 if effect.question is Question.WHOLE and not doubt(world).is_none:
                     return Objected(RuntimeError("a table shows less than its cut"))
-                if effect.question is Question.REPAIRABLE and not self._ignores_lost:
+                if effect.question is Question.REPAIRABLE and world.struck and not self._ignores_lost:
                     restore_what_is_lost(world)
                 return Done()
             case AppendClaim():
