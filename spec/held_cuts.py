@@ -53,13 +53,14 @@ class _Cuts:
             case RowCommitted(record, kept):
                 for gone in [each for each in self.waiting if each not in kept]:
                     del self.waiting[gone], self.hidden[gone]
+                files = named_files(record)
                 if record.kind is RowKind.HELD:
                     self.waiting[record.checkpoint] = record
                     self.ever.add(record.checkpoint)
-                    self.hidden[record.checkpoint] = named_files(record) - self.named
-                self.named |= named_files(record)
+                    self.hidden[record.checkpoint] = files - self.named
+                self.named |= files
                 self.there = {each: self.there[each] for each in kept if each in self.there}
-                self.there[record.checkpoint] = named_files(record)
+                self.there[record.checkpoint] = files
             case SavepointDisposed(checkpoint):
                 self.there.pop(checkpoint, None)
                 if self.waiting.pop(checkpoint, None) is not None:
