@@ -66,6 +66,7 @@ def _without(entry: Fields) -> Iterator[Told]:
         f"a {entry['kind']} with a field that no format has", entry | {"row": row | {"colour": "blue"}}, is_true=False
     )
     yield Told(f"a {entry['kind']} with a truth for a format", entry | {"format": True}, is_true=False)
+    yield Told(f"a {entry['kind']} with a falsehood for a format", entry | {"format": False}, is_true=False)
     yield Told(f"a {entry['kind']} with a number for a writer", entry | {"writer": 6}, is_true=False)
 
 

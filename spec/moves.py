@@ -129,7 +129,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         savepoints_max=random.choice([0, 0, 0, 4]),
         rollbacks_max=random.choice([0, 0, 4, 4, 4]),
         resets_max=random.choice([0, 0, 0, 1, 2]),
-        savepoints_at_rest_max=random.choice([1, 1, 2, 2]),
+        savepoints_at_rest_max=random.choice([0, 1, 2, 2]),
         clean_ups_max=random.choice([0, 0, 1, 2]),
         readers_max=later.choice([0, 5, 8]),
         arrivals_max=arrivals.choice([0, 0, 3]),

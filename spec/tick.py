@@ -140,9 +140,8 @@ class Tick:
     def _held(self) -> Turns:
         """Drive the tick door to its end."""
         carrier = Carrier(self.world, self._is_held, self._name, self.plan.eyes)
-        terms, events = self._terms(), self.world.history.events
-        door = TickDoor(TICK, terms)
-        events.append(process_began(terms, self._clock_ms()))
+        door, events = TickDoor(TICK, self._terms()), self.world.history.events
+        events.append(process_began(self._terms(), self._clock_ms()))
         waiting = deque(door.start(carrier.moment()))
         before: TickEffect | None = None
         while waiting:

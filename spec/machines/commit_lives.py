@@ -3,7 +3,7 @@
 All may be alive at the same time, and none knows of the others. Each effect waits until a rule carries it out.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from hypothesis.stateful import RuleBasedStateMachine
@@ -91,6 +91,8 @@ class Life:
     micro_batch: int = 0
     staged: list[StagedFile] = field(default_factory=list)
     count: FileHandle | None = None
+    notes: list[str] = field(default_factory=list)
+    """What was found in the tables that were published for the entry."""
 
     def begin(self, work: Work, versions: dict[TableName, int]) -> None:
         """Begin the work, from the cut that recovery has left."""
@@ -195,6 +197,9 @@ class Coordinators(RuleBasedStateMachine):
         fact = self._checked(effect, luck) if isinstance(effect, CheckTables) else self._done(effect, luck)
         if isinstance(fact, RowAppended):
             life.at_version = fact.version
+        if isinstance(fact, TablePublished) and fact.version % 2:
+            fact = replace(fact, note="others have merged files")
+            life.notes.append(f"{fact.table}: {fact.note}")
         self._take(life, life.commit.step(fact, 0))
 
     def _checked(self, effect: CheckTables, luck: Luck) -> TablesChecked:
@@ -227,7 +232,9 @@ class Coordinators(RuleBasedStateMachine):
             match effect:
                 case CheckTables() | AppendRow() | PublishTable() | RecordCut():
                     life.asked.append(effect)
-                case CheckpointCommitted(record):
+                case CheckpointCommitted(record, notes):
+                    expect([*notes] == life.notes, "told-truly", f"{notes} is told, found was {life.notes}")
+                    life.notes.clear()
                     life.waits.discard(record.checkpoint)
                     told = record.checkpoint in self.world.cuts
                     expect(told, "told-truly", f"{record.checkpoint} is told complete without a cut")

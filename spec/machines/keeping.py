@@ -17,6 +17,7 @@ from checkpointing.commit.cleanup import (
     Shown,
     TableSeen,
     decide_cleanup,
+    is_due,
     log_floor,
     noted,
     readable_cuts,
@@ -41,6 +42,10 @@ LOG_STAYS = "log-stays"
 LOG_GOES = "log-goes"
 """A clean-up finds older log entries unneeded. They go as soon as it is one grace old, or a 24th of it later if
 clean-ups come more often than that."""
+
+LOOKS_ARE_FEW = "looks-are-few"
+"""A clean-up notes itself last. It keeps no look of a later time, since clocks are set back, and no third look within a
+24th of a grace. The next clean-up is due such a time after the last one, and at once if there was none."""
 
 LOOKS_PER_GRACE = 24
 _pick = st.integers(0, 20)
@@ -300,7 +305,7 @@ class KeepingMachine(RuleBasedStateMachine):
             in_every_cut=self.bare.isdisjoint(self.cuts),
         )
         deleted = {each.file.path for each in decide_cleanup(self._facts(others_hold=False)).delete}
-        self.looks = noted(self.looks, CleanUpLook(self.now_ms, {TABLE: seen}), self.grace_ms)
+        self._note(seen)
         self.looked.setdefault(self.now_ms, min(self._readable()))
         self._judge_log()
         reading = (files for since, files in self.readers if self.now_ms - since < self.grace_ms)
@@ -308,6 +313,19 @@ class KeepingMachine(RuleBasedStateMachine):
         expect(deleted.isdisjoint(needed), NEEDED_STAYS, sorted(deleted & needed))
         for path in deleted:
             del self.there[path]
+
+    def _note(self, seen: TableSeen) -> None:
+        apart = self.grace_ms // LOOKS_PER_GRACE
+        last = max((each.at_ms for each in self.looks), default=None)
+        due = last is None or self.now_ms - last >= apart
+        said = is_due(self.looks, self.now_ms, self.grace_ms)
+        expect(said == due, LOOKS_ARE_FEW, f"at {self.now_ms}, after a look at {last}, a clean-up is due: {said}")
+        set_back = CleanUpLook(self.now_ms - 1, {TABLE: seen})
+        self.looks = noted(self.looks, CleanUpLook(self.now_ms, {TABLE: seen}), self.grace_ms)
+        for looks, now_ms in ((self.looks, self.now_ms), (noted(self.looks, set_back, self.grace_ms), set_back.at_ms)):
+            at = [each.at_ms for each in looks]
+            few = all(third - first >= apart for first, third in zip(at, at[2:], strict=False))
+            expect(at == sorted(at) and at[-1] == now_ms and few, LOOKS_ARE_FEW, f"looks at {at}, and it is {now_ms}")
 
     @rule()
     def clean_up_often(self) -> None:

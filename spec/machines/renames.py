@@ -47,13 +47,14 @@ from checkpointing.metadata.record import (
     TableRecord,
     VertexRecord,
 )
+from checkpointing.renames import unclear_rename
 from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
 from spec.machines.judging import expect
 
 RENAMED: Final = "renames-keep-things"
 """A declared rename changes names and nothing else: each thing keeps its files, state and rows in flight. Files of a
 renamed table lie in its own folder. A rename that has happened is not repeated. If the name is still taken, the rename
-is refused."""
+is refused. A pipeline may declare exactly those renames that have one meaning."""
 
 _JOB: Final = JobName("small")
 _VERTICES: Final = ("orders", "orders_late", "order", "sums", "late", "src", "source")
@@ -63,6 +64,8 @@ _CUT: Final = CheckpointId(7)
 _vertices = st.permutations(_VERTICES).map(lambda names: tuple(names[:4]))
 _tables = st.permutations(_TABLES).map(lambda names: tuple(names[:3]))
 _kept = st.lists(st.booleans(), min_size=4, max_size=4)
+_vertices_from = st.lists(st.sampled_from([None, None, *_VERTICES]), min_size=4, max_size=4).map(tuple)
+_tables_from = st.lists(st.sampled_from([None, None, *_TABLES]), min_size=3, max_size=3).map(tuple)
 _Files = tuple[int, ...]
 
 
@@ -118,6 +121,15 @@ class RenamesMachine(RuleBasedStateMachine):
     def start_again(self) -> None:
         """The next tick has the same pipeline."""
         self._release(self.names.vertices, self.names.vertices_from, self.names.tables, self.names.tables_from)
+
+    @rule(vertices=_vertices_from, tables=_tables_from)
+    def declare(self, vertices: tuple[str | None, ...], tables: tuple[str | None, ...]) -> None:
+        """A pipeline that was never run says what its things were called. It may call one thing as another one."""
+        names = replace(self.names, vertices_from=vertices, tables_from=tables)
+        own = {*zip(names.vertices, vertices, strict=True), *zip(names.tables, tables, strict=True)}
+        clear = names.is_clear and all(now != was for now, was in own)
+        why = unclear_rename(_graph(names))
+        expect((why is None) == clear, RENAMED, f"{names} is refused: {why}" if clear else f"{names} is believed")
 
     @rule(gone=st.integers(0, 2), heir=st.integers(0, 2))
     def take_a_name(self, gone: int, heir: int) -> None:

@@ -30,6 +30,7 @@ from checkpointing.messages import (
     TablesChecked,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
+from spec.mutants.judges import COMMIT
 from spec.mutants.planting import Patch, mutant
 
 _Effects = tuple[CommitEffect, ...]
@@ -344,6 +345,17 @@ def listeners_hear_of_a_completion_at_the_commit_point(patch: Patch) -> None:
 
     patch.put(TwoPhaseCommit, "_appended", appended)
     patch.put(TwoPhaseCommit, "_recorded", recorded)
+
+
+@mutant("told-truly", COMMIT)
+def what_was_found_in_the_last_table_is_not_told(patch: Patch) -> None:
+    real = TwoPhaseCommit._published
+
+    def published(self: TwoPhaseCommit, fact: TablePublished) -> _Effects:
+        last = self._unpublished == {fact.table}
+        return real(self, replace(fact, note="") if last else fact)
+
+    patch.put(TwoPhaseCommit, "_published", published)
 
 
 @mutant("told-truly")

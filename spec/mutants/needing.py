@@ -15,7 +15,7 @@ from checkpointing.commit.cleanup import (
 )
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
-from spec.machines.keeping import LOG_GOES, LOG_STAYS, NEEDED_STAYS, UNNEEDED_GOES
+from spec.machines.keeping import LOG_GOES, LOG_STAYS, LOOKS_ARE_FEW, NEEDED_STAYS, UNNEEDED_GOES
 from spec.mutants.judges import CLEAN_UPS, KEEPING
 from spec.mutants.planting import Patch, mutant
 
@@ -110,6 +110,32 @@ def a_look_gives_way_to_each_look_that_follows_soon(patch: Patch) -> None:
         return (*(each for each in kept[:-1] if each not in soon), now)
 
     patch.function(cleanup, "noted", noted)
+
+
+@mutant(LOOKS_ARE_FEW, KEEPING)
+def every_look_within_the_grace_is_kept(patch: Patch) -> None:
+    patch.put(cleanup, "LOOKS_PER_GRACE", 10**9)
+
+
+@mutant(LOOKS_ARE_FEW, KEEPING)
+def a_look_from_before_the_clock_was_set_back_is_kept(patch: Patch) -> None:
+    real = cleanup.noted
+
+    def noted(looks: Iterable[CleanUpLook], now: CleanUpLook, grace_ms: int) -> tuple[CleanUpLook, ...]:
+        later = [each for each in looks if each.at_ms > now.at_ms]
+        return (*real(looks, now, grace_ms), *later)
+
+    patch.function(cleanup, "noted", noted)
+
+
+@mutant(LOOKS_ARE_FEW, KEEPING)
+def the_first_clean_up_waits_for_another_one(patch: Patch) -> None:
+    real = cleanup.is_due
+
+    def is_due(looks: Iterable[CleanUpLook], now_ms: int, grace_ms: int) -> bool:
+        return bool(looks) and real(looks, now_ms, grace_ms)
+
+    patch.function(cleanup, "is_due", is_due)
 
 
 @mutant(UNNEEDED_GOES, KEEPING)

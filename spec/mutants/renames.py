@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from checkpointing import partitions, table_versions
+from checkpointing import partitions, renames, table_versions
+from checkpointing.graph import JobGraph
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.job import renaming
 from checkpointing.metadata import paths
@@ -28,6 +29,17 @@ def a_renamed_vertex_forgets_the_keys_of_its_table(patch: Patch) -> None:
         return real(self, was).model_copy(update={"table_keys": was.table_keys})
 
     patch.put(renaming._Names, "vertex", vertex)
+
+
+@mutant(RENAMED, RENAMES)
+def a_rename_of_something_that_is_still_there_is_clear(patch: Patch) -> None:
+    real = renames.unclear_rename
+
+    def unclear_rename(graph: JobGraph) -> str | None:
+        why = real(graph)
+        return None if why is not None and "still has" in why else why
+
+    patch.function(renames, "unclear_rename", unclear_rename)
 
 
 @mutant(RENAMED, RENAMES)

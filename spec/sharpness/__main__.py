@@ -23,7 +23,7 @@ must_have_hypothesis()
 
 from spec.sharpness.core import all_slips, lines_of
 from spec.sharpness.differing import probes
-from spec.sharpness.equivalent import EQUIVALENT
+from spec.sharpness.equivalent import is_equivalent
 from spec.sharpness.judges import JUDGES, SPEC, UNIT_TESTS, Trial, judged, reach, together, trials, unit_tests
 from spec.sharpness.reach import Kept, Reach
 from spec.sharpness.results import Result, Results
@@ -39,7 +39,7 @@ _Task = tuple[Slip, bool, Sequence[Trial]]
 def main(arguments: list[str] | None = None) -> int:
     """Judge the sample that the command line asks for. Return 0 if the judges find enough of it, else 1."""
     given = _options(arguments)
-    counted = [slip for slip in all_slips() if slip.key not in EQUIVALENT and given.only in str(slip)]
+    counted = [slip for slip in all_slips() if not is_equivalent(slip) and given.only in str(slip)]
     sample = sorted(counted, key=lambda slip: _lot(given.seed, slip))[: given.sample]
     known = Results(given.results)
     done = known.of(sample)

@@ -1,8 +1,14 @@
-"""Lists the slips that change nothing visible, each with the reason. They are not counted."""
+"""Lists the slips that change nothing visible, each with the reason. They are not counted.
+
+A name with a number in brackets stands for one place in its function. Without a number it stands for all places where
+the function has this code.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
+
+from spec.sharpness.slips import Slip
 
 EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -101,5 +107,48 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         " -> n > checkpoint": ("Nobody asks again whether the last seen checkpoint was aborted."),
         "checkpointing.task.subtask_checkpointing:SubtaskCheckpointing._abort comparison flipped:"
         " checkpoint > self._last -> checkpoint >= self._last": ("As above."),
+        "checkpointing.metadata.field_validity:valid_numbers off by one: 0 -> 1 [20]": (
+            "0 and 1 are both valid numbers."
+        ),
+        "checkpointing.metadata.row_validity:_of_vertex off by one: 0 -> 1 [69]": "As above.",
+        "checkpointing.tick.door:TickDoor.__init__ dropped assignment: self._now = Stamp(0, '') -> pass": (
+            "Nobody reads this stamp: `start` sets it before the first step."
+        ),
+        "checkpointing.job.ending:Ending.__init__ off by one: 0 -> 1 [12]": (
+            "`started` sets this time before anybody reads it."
+        ),
+        "checkpointing.coordinator.restart:_jittered off by one: 1 -> 2 [23]": "Another draw in the same bounds.",
+        "checkpointing.coordinator.restart:_by_rate other sign: history.restarts + 1 -> history.restarts - 1": (
+            "This strategy looks at the times of failures, and at no number of restarts."
+        ),
+        "checkpointing.job.drafts:Drafts.forget swapped arguments: self._said.pop(checkpoint, None)"
+        " -> self._said.pop(None, checkpoint)": (
+            "No id is used twice, so nobody asks for these words again. They only stay in memory until the tick ends."
+        ),
+        "checkpointing.job.source_coordinators:SourceCoordinators.forget filter dropped:  for asked in self._asked if"
+        " asked[1] != checkpoint ->  for asked in self._asked": (
+            "The coordinator ignores answers for a checkpoint that has ended. The state only stays in memory until the"
+            " tick ends."
+        ),
+        "checkpointing.commit.net:keyed_tables off by one: 0 -> 1": (
+            "Nobody reads this version: these tables only tell names, modes and files."
+        ),
+        "checkpointing.commit.two_phase:TwoPhaseCommit.__init__ off by one: 0 -> 1 [37]": (
+            "The first draft replaces these numbers before anybody reads them."
+        ),
+        "checkpointing.traced_files:FilesTakenOut._forget other sign: files + _REMEMBERED -> files - _REMEMBERED": (
+            "Lists that no line needs are forgotten earlier. A trace without them says the same."
+        ),
+        "checkpointing.traced_files:FilesTakenOut.__init__ off by one: 0 -> 1 [13]": (
+            "As above, one number earlier or later."
+        ),
+        "checkpointing.commit.cleanup:noted comparison flipped: look.at_ms <= now.at_ms -> look.at_ms < now.at_ms": (
+            "Of two looks in one millisecond, the later one finds all that the earlier one finds."
+        ),
     }
 )
+
+
+def is_equivalent(slip: Slip) -> bool:
+    """Return whether the slip is listed."""
+    return slip.key in EQUIVALENT or slip.identity in EQUIVALENT

@@ -31,11 +31,11 @@ def claim(generation, first_id):
 
 def test_a_job_that_continues_a_copy_reuses_no_id_and_no_generation():
     """The savepoint is checkpoint 5. The original continued to checkpoint 7, and reserved ids up to 41."""
-    rows = (claim(1, 1), row(5, 1), row(7, 1), Release(generation=1, next_id=42, at_ms=0, nonce="r"))
+    rows = (claim(1, 1), row(5, 1), claim(2, 6), row(7, 2), Release(generation=2, next_id=42, at_ms=0, nonce="r"))
     entries = copied(rows[1], rows, HOLDER, Stamp(3, "n"))
     assert [Claim, CheckpointRecord, Release] == [type(entry) for entry in entries]
     assert rows[1] == entries[1]
     assert 2 == len({entries[0].nonce, entries[2].nonce})
     free = decide_claim(entries, HolderObserved(None, None), 4, take_over=False)
     assert isinstance(free, MayClaim)
-    assert (Generation(2), CheckpointId(42)) == (free.generation, free.first_id)
+    assert (Generation(3), CheckpointId(42)) == (free.generation, free.first_id)

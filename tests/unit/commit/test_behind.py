@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.commit.behind import Entry, LogSeen, Standing, decide_repairs, in_doubt
+from checkpointing.commit.behind import Entry, LogSeen, Standing, Wanted, decide_repairs, in_doubt
 from checkpointing.commit.cut_correcting import corrected
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
@@ -174,3 +174,10 @@ def test_entries_that_were_dropped_in_order_are_trusted():
     """The oldest log entry is 5. A Delta log checkpoint has the older ones."""
     facts = seen(ROWS, CUTS, LogSeen(5, 5, {5: Entry(5)}, oldest=5))
     assert frozenset() == in_doubt(facts)
+
+
+def test_the_oldest_entry_that_a_log_has_must_have_published_the_cut():
+    """Only what is older was dropped in order, and is believed without an entry."""
+    of_others = LogSeen(6, 6, {5: Entry(4), 6: Entry(6)}, oldest=5)
+    assert not of_others.is_as_published(5, Wanted(5, until=5))
+    assert of_others.is_as_published(4, Wanted(4, until=4))

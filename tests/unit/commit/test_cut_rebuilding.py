@@ -75,3 +75,16 @@ def test_the_newest_entry_names_tables_that_no_cut_names_any_more():
     facts = Standing("j", (row(4), row(5, columns=said)), {}, {T: LOG})
     assert (QUIET, T) == known_tables(facts)
     assert QUIET == rebuilt(facts, known_tables(facts)).unknown
+
+
+def test_a_table_without_a_log_is_at_version_0_in_older_cuts_too():
+    """Its log cannot contradict that, because there is none."""
+    facts = Standing("j", ROWS, {5: {T: 5, QUIET: 0}}, {T: LOG})
+    assert {4: {T: 4, QUIET: 0}, 3: {T: 3, QUIET: 0}} == rebuilt(facts, (T, QUIET)).cuts
+
+
+def test_one_log_that_contradicts_is_enough():
+    """The quiet table fits, the other one does not. A cut with half of its tables is none."""
+    log = LogSeen(6, 5, {1: Entry(1), 2: Entry(2), 3: Entry(3), 5: Entry(4, again=True), 6: Entry(5, again=True)})
+    facts = Standing("j", ROWS, {5: {T: 6, QUIET: 2}}, {T: log, QUIET: SHOWN})
+    assert {} == rebuilt(facts, (T, QUIET)).cuts

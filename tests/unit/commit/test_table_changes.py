@@ -70,17 +70,18 @@ def test_where_the_table_stands_at_the_parents_cut_only_the_changes_are_looked_a
 
 
 _NOT_AS_SAID = {
-    "it lacks a file": [1],
-    "it has a foreign file in place of one that leaves": [5, 50],
-    "it has a new file in place of another": [1, 99],
+    "it lacks a file": ([1], [99]),
+    "it has a foreign file in place of one that leaves": ([5, 50], [99]),
+    "it has a foreign file in place of one that leaves, and no file comes": ([5, 50], []),
+    "it has a new file in place of another": ([1, 99], [99]),
 }
 
 
-@pytest.mark.parametrize("other", _NOT_AS_SAID.values(), ids=_NOT_AS_SAID)
-def test_changes_that_do_not_fit_the_table_are_not_believed(other):
+@pytest.mark.parametrize(("other", "new"), _NOT_AS_SAID.values(), ids=_NOT_AS_SAID)
+def test_changes_that_do_not_fit_the_table_are_not_believed(other, new):
     """A log may say something else than the entry about the parent's version. Then all files are compared."""
     before, now = numbered(3, 4), numbered(3, 4)
-    now[1] = [*now[1][1:], 99]
+    now[1] = [*now[1][1:], *new]
     publication = _said(now, before)[STATE]
     active = _paths(STATE, before) ^ _paths(STATE, [other])
     assert _paths(STATE, now) == _becomes(publication, _PARENT_VERSION, active)

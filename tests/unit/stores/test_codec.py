@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 
 from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.metadata import codec
 from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, encode, kind_of
 from checkpointing.metadata.migrations import migrate
 from checkpointing.metadata.record import (
@@ -238,3 +239,12 @@ def test_an_output_without_a_valid_name_is_refused(name: Any) -> None:
     """Tidemark cannot have written it. The message names the field."""
     with pytest.raises(UnreadableRowError, match=r"vertices(\[0\]|\.0)\.outputs_read(\[0\]|\.0)"):
         decode(_reading([name]))
+
+
+def test_an_entry_may_have_as_many_characters_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more is too many. The limit keeps a broken file from filling the memory."""
+    text = encode(RELEASE, writer=WRITER)
+    monkeypatch.setattr(codec, "ROW_CHARACTERS_MAX", len(text))
+    assert RELEASE == decode(text)
+    with pytest.raises(UnreadableRowError, match="too long"):
+        decode(f"{text} ")
