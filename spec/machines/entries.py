@@ -63,7 +63,7 @@ _RESTORED: Final = ("state", "ranges", "in_flight")
 _PLACES: Final = (*_RESTORED, "staged", "adds", "files", "compacted")
 _numbers = st.lists(st.integers(0, 2), max_size=3)
 _files = st.fixed_dictionaries(dict.fromkeys(_PLACES, _numbers))
-_EVERYTHING: Final = (*_PATTERNS, *told(), *_OLDER)
+_EVERYTHING: Final[tuple[OfPattern | Told | Older, ...]] = (*_PATTERNS, *told(), *_OLDER)
 _AT_ONCE: Final = 5
 """So many changes a step tries, one after the other. So a short run tries them all."""
 
