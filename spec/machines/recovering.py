@@ -151,9 +151,10 @@ class RecoveringMachine(RuleBasedStateMachine):
                 ensured = EnsureTables(plan, frozenset(unsettled))
                 expect(effect == ensured, STEPS, f"{effect}, due is {ensured}")
             case PublishTable():
-                said = effect.checkpoint, effect.publication.outside, effect.publication.since
-                since = rows[0].checkpoint if effect.publication.table == _KEYED else None
-                expect(said == (_NEWEST, True, since), STEPS, f"{effect}, due are the rows since {since}")
+                given = effect.publication
+                said = effect.checkpoint, given.table, given.outside, given.since
+                rightly = {(_NEWEST, _TABLE, True, None), (_NEWEST, _KEYED, True, rows[0].checkpoint)}
+                expect(said in rightly, STEPS, f"{said} is given to outside sinks, due are {rightly}")
             case CorrectCuts():
                 changed = {_NEWEST: {_TABLE: 4}} if case.rebuilt else {}
                 expect(dict(effect.correction.changed) == changed, STEPS, f"{effect.correction}, due are {changed}")
