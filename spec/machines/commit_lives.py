@@ -92,7 +92,7 @@ class Life:
     staged: list[StagedFile] = field(default_factory=list)
     count: FileHandle | None = None
     notes: list[str] = field(default_factory=list)
-    """What was found in the tables that were published for the entry."""
+    """What was found in the tables that were published since its last entry is in."""
 
     def begin(self, work: Work, versions: dict[TableName, int]) -> None:
         """Begin the work, from the cut that recovery has left."""
@@ -197,6 +197,7 @@ class Coordinators(RuleBasedStateMachine):
         fact = self._checked(effect, luck) if isinstance(effect, CheckTables) else self._done(effect, luck)
         if isinstance(fact, RowAppended):
             life.at_version = fact.version
+            life.notes.clear()
         if isinstance(fact, TablePublished) and fact.version % 2:
             fact = replace(fact, note="others have merged files")
             life.notes.append(f"{fact.table}: {fact.note}")
@@ -234,7 +235,6 @@ class Coordinators(RuleBasedStateMachine):
                     life.asked.append(effect)
                 case CheckpointCommitted(record, notes):
                     expect([*notes] == life.notes, "told-truly", f"{notes} is told, found was {life.notes}")
-                    life.notes.clear()
                     life.waits.discard(record.checkpoint)
                     told = record.checkpoint in self.world.cuts
                     expect(told, "told-truly", f"{record.checkpoint} is told complete without a cut")
