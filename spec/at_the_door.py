@@ -26,7 +26,7 @@ from checkpointing.messages import (
     RowUnknown,
     TickOutcome,
 )
-from checkpointing.metadata.record import Claim, Holder
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.errand import TICK, Errand, Terms
 from checkpointing.tick.messages import (
@@ -62,6 +62,7 @@ from checkpointing.tick.messages import (
 from spec.behind import doubt, published, restore_what_is_lost
 from spec.mishap_events import ListsWereStale
 from spec.politeness import UnseenLeft, UnseenRefused
+from spec.rest_events import EntryAtRest
 from spec.store_faults import NO_ANSWER, Harm
 from spec.world import World
 
@@ -300,6 +301,8 @@ def at_rest(
             yield from before(effect)
         if isinstance(effect, TakeHold):
             visitor.generation = effect.claim.generation
+        if isinstance(effect, Finish) and isinstance(effect.outcome, CheckpointRecord):
+            world.history.add(EntryAtRest(effect.outcome))
         fact = do_work(effect) if isinstance(effect, Work) else carrier.carry_out(effect)
         if isinstance(effect, CHANGES) and world.faults and world.faults.late_ms():
             yield

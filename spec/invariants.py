@@ -14,6 +14,7 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, T
 from spec import broadcasts, hooks, manifests, model, pre_committed, texts
 from spec.alignment import misaligned
 from spec.at_doors import DOOR_JUDGES, badly_driven
+from spec.at_once import left_to_a_tick
 from spec.at_one_cut import mixed_cuts
 from spec.attempts import wrongly_repeated
 from spec.channel_order import disordered
@@ -373,6 +374,7 @@ INVARIANTS |= {
     "finished-is-final": wrongly_gone_on,
     "held-is-invisible": seen_too_early,
     "held-is-kept": not_kept,
+    "published-at-once": left_to_a_tick,
     "rejected-leaves-nothing": left_by_rejected,
     "outside-follows": wrongly_outside,
     "outside-completely": left_inside,

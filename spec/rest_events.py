@@ -83,6 +83,13 @@ class FoundFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryAtRest:
+    """A process that worked on a job at rest has ended well, and had appended this entry."""
+
+    record: CheckpointRecord
+
+
+@dataclass(frozen=True, slots=True)
 class ImportBegun:
     """A process that holds an empty warehouse with this generation copies the files of another warehouse's entry.
 
@@ -98,5 +105,13 @@ class ImportBegun:
 
 
 RestEvent = (
-    CameToRest | ReservedGone | EntryStored | EntryRead | EntryTranslated | LieTold | FoundFinished | ImportBegun
+    CameToRest
+    | ReservedGone
+    | EntryStored
+    | EntryRead
+    | EntryTranslated
+    | LieTold
+    | FoundFinished
+    | EntryAtRest
+    | ImportBegun
 )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from checkpointing.commit import at_rest, leftovers
-from checkpointing.commit.at_rest import NO_TURN, Approved, Stamp
+from checkpointing.commit.at_rest import NO_TURN, Approved, Recipe, Stamp
 from checkpointing.commit.leftovers import Referenced
 from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.identifiers import Generation
@@ -13,6 +13,8 @@ from checkpointing.job.ending import Ending
 from checkpointing.metadata.paths import StagedName
 from checkpointing.metadata.record import CheckpointRecord, Claim, Row, RowKind, Statistics
 from checkpointing.tick import claiming, errand
+from checkpointing.tick.asking import Steps
+from checkpointing.tick.holding import Holding
 from spec.mutants.judges import HELD_CUTS, directed
 from spec.mutants.planting import Patch, mutant
 from spec.mutants.scenes import files_of_a_rejected_cut_are_leftovers
@@ -31,6 +33,32 @@ def a_rollback_leaves_the_cut_behind_that_waits(patch: Patch) -> None:
 @mutant("held-is-kept", HELD_CUTS)
 def a_reset_moves_a_source_under_the_cut_that_waits(patch: Patch) -> None:
     patch.function(errand, "RESET", replace(errand.RESET, moves_on=False))
+
+
+@mutant("published-at-once", HELD_CUTS)
+def an_approval_leaves_the_publication_to_the_next_tick(patch: Patch) -> None:
+    patch.function(errand, "APPROVAL", replace(errand.APPROVAL, publishes=False))
+
+
+@mutant("published-at-once", HELD_CUTS)
+def a_rollback_leaves_the_publication_to_the_next_tick(patch: Patch) -> None:
+    patch.function(errand, "ROLLBACK", replace(errand.ROLLBACK, publishes=False))
+
+
+@mutant("published-at-once", HELD_CUTS)
+def a_reset_leaves_the_publication_to_the_next_tick(patch: Patch) -> None:
+    patch.function(errand, "RESET", replace(errand.RESET, publishes=False))
+
+
+@mutant("published-at-once", HELD_CUTS)
+def only_errands_that_move_the_job_on_publish(patch: Patch) -> None:
+    real = Holding._own_entry
+
+    def own_entry(self: Holding, recipe: Recipe) -> Steps[CheckpointRecord]:
+        self._errand = replace(self._errand, publishes=self._errand.moves_on)
+        return real(self, recipe)
+
+    patch.put(Holding, "_own_entry", own_entry)
 
 
 @mutant("held-is-invisible", HELD_CUTS)

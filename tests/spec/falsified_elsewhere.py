@@ -14,6 +14,7 @@ FALSIFIED_ELSEWHERE = {
     "wakes-in-time",
     "at-rest",
     "said-why",
+    "published-at-once",
     "overwrites-show-newest",
     "overwrites-only-rise",
     *FALSIFIED_HELD,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from checkpointing.metadata.record import RowKind
 from spec.history import FilesDiscarded, RowCommitted, SavepointDisposed, TableChanged
 from spec.named_files import named_files
-from spec.rest_events import CameToRest
+from spec.rest_events import CameToRest, EntryAtRest
 
 
 def _place(events, kind, holds=lambda event: True):
@@ -46,6 +46,13 @@ def leave_a_file_of_a_rejected_cut(events):
     rest, file = events[place], _file_of_the_rejected(events)
     left = replace(rest, files=rest.files | {file}, shown=rest.shown | {file})
     return [*events[:place], left, *events[place + 1 :]]
+
+
+def end_an_approval_before_it_has_published(events):
+    """Return the history with a person whose approval ends as soon as its entry is in."""
+    place = _place(events, EntryAtRest)
+    appended = _place(events, RowCommitted, lambda event: event.record.checkpoint == events[place].record.checkpoint)
+    return [*events[: appended + 1], events[place], *events[appended + 1 : place], *events[place + 1 :]]
 
 
 FALSIFIED_HELD = {

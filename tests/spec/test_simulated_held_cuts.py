@@ -4,7 +4,7 @@ import pytest
 
 from spec.moves import drawn
 from spec.simulator import simulate
-from tests.spec.held_falsified import FALSIFIED_HELD
+from tests.spec.held_falsified import FALSIFIED_HELD, end_an_approval_before_it_has_published
 from tests.spec.test_invariants import falsified
 
 
@@ -12,6 +12,11 @@ from tests.spec.test_invariants import falsified
 def test_each_invariant_of_held_cuts_can_fail_alone(name):
     """This history has cuts that people approved, and one that they rejected."""
     assert {name} == falsified(FALSIFIED_HELD[name], 12, holds=True, clean_ups_max=1)
+
+
+def test_an_approval_that_ends_before_it_has_published_is_found():
+    """In this history, nobody rejects a cut."""
+    assert {"published-at-once"} == falsified(end_an_approval_before_it_has_published, 5, holds=True, clean_ups_max=1)
 
 
 @pytest.mark.parametrize("seed", [9, 10, 238, 535])

@@ -1,7 +1,9 @@
 """Large entries and their manifests. A stored entry is read back unchanged, and a small change writes little."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from checkpointing.commit.manifests import (
     stored,
     whole,
 )
+from checkpointing.handles import KeyedFile
 from checkpointing.metadata.codec import UnreadableRowError, decode, decode_stored, encode
 from checkpointing.metadata.files import files_of, handles_of
 from checkpointing.metadata.record import CheckpointRecord
@@ -135,6 +138,57 @@ def test_small_manifests_are_merged_when_there_are_many() -> None:
         before = stored(large_record(lists, none, number), before, sizes)
         counts.add(len(before.manifests))
     assert max(counts) <= sizes.few + 30 // sizes.recent
+
+
+def test_the_newest_manifests_are_merged_if_they_are_the_smallest() -> None:
+    """Those that stay are not written anew."""
+    sizes = Sizes(inline=10, recent=30, manifest=100, few=1)
+    files = list(range(60))
+    before = stored(large_record([files], [[]]), None, sizes)
+    for number in range(2, 6):
+        files = [*files, *range(number * 1_000, number * 1_000 + 31)]
+        before = stored(large_record([files], [[]], number), before, sizes)
+    assert [60, 31, 31, 31, 31] == [each.size for each in before.manifests]
+    left = [file for place, file in enumerate(files) if place < 40 or (place >= 60 and (place - 60) % 31 < 10)]
+    now = stored(large_record([left], [[]], 6), before, sizes)
+    assert [40, 20, 20] == [each.counts for each in now.manifests]
+    assert before.manifests[0].digest == now.manifests[0].digest
+
+
+class _Counted(tuple[KeyedFile, ...]):
+    """The files of a subtask. It counts how often somebody takes files out of it."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[KeyedFile]:
+        self.times += 1
+        return super().__iter__()
+
+    def __getitem__(self, at: Any) -> Any:  # noqa: ANN401 - a number or a slice
+        self.times += 1
+        return super().__getitem__(at)
+
+
+def test_nobody_looks_at_the_files_of_a_subtask_that_did_not_change() -> None:
+    """The next entry has the same snapshot, and all its files are in a manifest."""
+    record = large_record(numbered(3, 30), [[], [], []])
+    (vertex,) = record.vertices
+    files = _Counted(vertex.subtasks[0].state)
+    same = replace(vertex.subtasks[0], state=files)
+
+    def entry(number: int, last: list[int]) -> CheckpointRecord:
+        changed = replace(vertex.subtasks[1], state=tuple(map(keyed, last)))
+        subtasks = (same, changed, vertex.subtasks[2])
+        return record.model_copy(
+            update={"checkpoint": number, "vertices": (vertex.model_copy(update={"subtasks": subtasks}),), "tables": ()}
+        )
+
+    sizes = Sizes(inline=10, recent=5, manifest=100, few=4)
+    before = stored(entry(1, [500]), None, sizes)
+    assert files.times
+    files.times = 0
+    assert before.manifests == stored(entry(2, [500, 501]), before, sizes).manifests
+    assert 0 == files.times
 
 
 @pytest.mark.parametrize("change", ["content", "bits", "place"])

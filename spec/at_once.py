@@ -1,0 +1,30 @@
+"""The rule `published-at-once`: who rolls back, resets or approves sees the tables at the new cut when the command ends.
+
+A savepoint publishes nothing. The next tick publishes an imported entry.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from checkpointing.metadata.record import RowKind
+from spec.history import CutWritten, History
+from spec.rest_events import EntryAtRest, ImportBegun
+
+_KINDS: Final = (RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.RESET)
+"""The kinds of entries that are published at once. At rest, only approvals and imports make entries of a checkpoint."""
+
+
+def left_to_a_tick(history: History) -> Iterator[str]:
+    """Yield every entry whose process ended well, and that was not published by then: its cut was not recorded."""
+    recorded, importers = set(), set()
+    for event in history.without_flow:
+        match event:
+            case CutWritten(checkpoint):
+                recorded.add(checkpoint)
+            case ImportBegun(generation):
+                importers.add(generation)
+            case EntryAtRest(record) if record.kind in _KINDS and record.generation not in importers:
+                if record.checkpoint not in recorded:
+                    yield f"the {record.kind.value} {record.checkpoint} is left to the next tick to publish"
+            case _:
+                pass
