@@ -287,8 +287,6 @@ class JobDoor:
         due = decision is Next.CHECKPOINT or (decision is Next.GO_ON and self._barrier_wanted())
         if due and not self._job.ending.requested and self._job.pause.is_over(self._job.now_ms):
             self._request_checkpoint()
-            if self._job.barrier_waits:
-                self._poll_sources()
             self._run_vertices()
         waking.moved = waking.moved or self._job.ending.phase is not phase or len(self._job.effects) > asked
         self._job.effects.extend(waking.asked(self._job))
