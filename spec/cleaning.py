@@ -14,6 +14,7 @@ from checkpointing.commit.cleanup import (
     Shown,
     TableSeen,
     decide_cleanup,
+    lacks_a_cut,
     noted,
     readable_cuts,
 )
@@ -73,7 +74,8 @@ def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_
         reservations=world.readers.all(),
     )
     yield
-    world.looks = noted(world.looks, CleanUpLook(facts.now_ms, seen), grace_ms)
+    sure = {} if lacks_a_cut(rows, recorded.keys()) else seen
+    world.looks = noted(world.looks, CleanUpLook(facts.now_ms, sure), grace_ms)
     for unneeded in decide_cleanup(facts).delete:
         world.discard([unneeded.file.path])
     yield

@@ -169,7 +169,13 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         broadcasts=_chance("broadcasts", seed) < SELDOM,
         overwrites=_chance("overwrite tables", seed) < SOMETIMES,
     )
-    return _fitting(replace(moves, **forced))
+    return _fitting(replace(_with_a_way_back(moves), **forced))
+
+
+def _with_a_way_back(moves: Moves) -> Moves:
+    """Let users take savepoints at rest if the job is rolled back and has no other savepoints to go back to."""
+    goes_back = moves.rollbacks_max and not moves.savepoints_max
+    return replace(moves, savepoints_at_rest_max=max(1, moves.savepoints_at_rest_max)) if goes_back else moves
 
 
 def _fitting(moves: Moves) -> Moves:

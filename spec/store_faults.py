@@ -19,6 +19,8 @@ NO_ANSWER: Final = "the store does not answer"
 LATE: Final = "the answer of a store comes late"
 STALE: Final = "a list of entries or cuts is stale"
 STALE_FOR_CLEAN_UPS: Final = "a clean-up reads a stale list"
+STALE_FOR_CLEAN_UPS_OFTEN: Final = 0.5
+"""Clean-ups seldom meet a tick at work, so often the lists of those that do are stale."""
 STALE_FOR_READERS: Final = "a reader opens a stale log"
 
 
@@ -71,7 +73,7 @@ class StoreFaults:
 
     def is_stale_for_clean_ups(self) -> bool:
         """Return whether the next list of a clean-up, or the log that it opens, lacks the newest change."""
-        stale = not self.is_sound and self._lists.random() < self._stale
+        stale = not self.is_sound and self._lists.random() < STALE_FOR_CLEAN_UPS_OFTEN
         self._met[STALE_FOR_CLEAN_UPS] += stale
         return stale
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
-from checkpointing.commit.cleanup import CleanupFacts, CleanUpLook, ListedFile, TableSeen, readable_cuts, standing
+from checkpointing.commit.cleanup import CleanupFacts, CleanUpLook, ListedFile, TableSeen, lacks_a_cut, readable_cuts, standing
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.metadata.paths import (
     STAGED,
@@ -91,7 +91,8 @@ def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: b
         looks=read_looks(warehouse),
         reservations=reservations,
     )
-    look = CleanUpLook(now_ms, {table: each.seen for table, each in read.items()})
+    sure = {} if lacks_a_cut(rows, cuts.keys()) else read
+    look = CleanUpLook(now_ms, {table: each.seen for table, each in sure.items()})
     return Gathered(facts, look, tables, notes)
 
 
