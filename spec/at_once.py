@@ -1,4 +1,4 @@
-"""The rule `published-at-once`: who rolls back, resets or approves sees the tables at the new cut when the command ends.
+"""The rule `published-at-once`: rollbacks, resets and approvals end only when the tables show the new cut.
 
 A savepoint publishes nothing. The next tick publishes an imported entry.
 """

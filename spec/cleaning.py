@@ -14,10 +14,10 @@ from checkpointing.commit.cleanup import (
     Shown,
     TableSeen,
     decide_cleanup,
-    lacks_a_cut,
     noted,
     readable_cuts,
 )
+from checkpointing.commit.recovery import unpublished
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import Row
 from checkpointing.tick.errand import CLEANUP
@@ -74,8 +74,8 @@ def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_
         reservations=world.readers.all(),
     )
     yield
-    sure = {} if lacks_a_cut(rows, recorded.keys()) else seen
-    world.looks = noted(world.looks, CleanUpLook(facts.now_ms, sure), grace_ms)
+    if unpublished(rows, recorded) is None:
+        world.looks = noted(world.looks, CleanUpLook(facts.now_ms, seen), grace_ms)
     for unneeded in decide_cleanup(facts).delete:
         world.discard([unneeded.file.path])
     yield

@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
+from checkpointing.commit.recovery import unpublished
+from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord, Row
 
@@ -200,8 +201,8 @@ def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
     another warehouse: it copies files that older generations staged there, and appends the entry that names them
     afterwards.
 
-    A list of cuts may lack the newest one. Then nobody knows which version of a table that cut shows, so every file
-    stays that a table has shown.
+    If the newest committed entry has no cut, the entry is not published completely, or the list of cuts is stale. Then
+    nobody knows which versions of the tables its cut will show. So every file stays that a table has shown.
     """
     records = [row for row in facts.rows if isinstance(row, CheckpointRecord)]
     if facts.others_hold and not records:
@@ -209,7 +210,7 @@ def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
     reserved = reserved_files(facts.reservations, facts.now_ms)
     needed = facts.active.union(reserved, *(files_of(record) for record in records))
     renaming = _being_renamed(records, facts.recorded)
-    is_unsure = lacks_a_cut(records, facts.recorded)
+    is_unsure = unpublished(facts.rows, facts.recorded) is not None
     unneeded = sorted(
         (
             _judged(file, facts)
@@ -241,20 +242,6 @@ def _being_renamed(
         if record.checkpoint not in recorded
         for table in record.tables
         if table.renamed
-    )
-
-
-def lacks_a_cut(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> bool:
-    """Return whether the list of cuts lacks a cut that must exist.
-
-    A committed entry has a cut of its own, or is not published yet. Then its parent has one, which shows all files of
-    the entry's cut that the entry does not name. The first entry has no parent, and names all its files.
-
-    What a look without that cut sees of the tables is not noted, because it does not know all versions that are needed.
-    """
-    present = (row for row in rows if isinstance(row, CheckpointRecord) and row.commits and not row.abandoned)
-    return any(
-        row.parent != NO_CHECKPOINT and row.checkpoint not in recorded and row.parent not in recorded for row in present
     )
 
 

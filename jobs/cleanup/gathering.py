@@ -13,7 +13,8 @@ from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
-from checkpointing.commit.cleanup import CleanupFacts, CleanUpLook, ListedFile, TableSeen, lacks_a_cut, readable_cuts, standing
+from checkpointing.commit.cleanup import CleanupFacts, CleanUpLook, ListedFile, TableSeen, readable_cuts, standing
+from checkpointing.commit.recovery import unpublished
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.metadata.paths import (
     STAGED,
@@ -36,13 +37,22 @@ from jobs.stores.warehouse import Warehouse
 _UNFINISHED: Final = re.compile(r"\..+\.tmp")
 """The temporary file of a writer that died."""
 
+_WAITS: Final = (
+    "checkpoint {} is committed, and its cut is not recorded yet. So files that tables have shown stay until a later "
+    "clean-up: 'tidemark run', or the next tick in Dagster, publishes the checkpoint and records the cut"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The facts, what this look saw of the tables (for later clean-ups), and why a table was left alone."""
+    """The facts, what this look saw of the tables (for later clean-ups), and why files or tables were left alone.
+
+    `look` is None if the newest checkpoint has no cut. Then the look does not know all versions that are needed, and
+    later clean-ups must not rely on it.
+    """
 
     facts: CleanupFacts
-    look: CleanUpLook
+    look: CleanUpLook | None
     tables: tuple[JobTable, ...]
     notes: tuple[str, ...]
 
@@ -91,9 +101,11 @@ def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: b
         looks=read_looks(warehouse),
         reservations=reservations,
     )
-    sure = {} if lacks_a_cut(rows, cuts.keys()) else read
-    look = CleanUpLook(now_ms, {table: each.seen for table, each in sure.items()})
-    return Gathered(facts, look, tables, notes)
+    look = CleanUpLook(now_ms, {table: each.seen for table, each in read.items()})
+    pending = unpublished(rows, cuts)
+    if pending is None:
+        return Gathered(facts, look, tables, notes)
+    return Gathered(facts, None, tables, (*notes, _WAITS.format(pending.checkpoint)))
 
 
 def _read_tables(

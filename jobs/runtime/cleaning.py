@@ -113,7 +113,8 @@ def _carry_out(
 ) -> Cleanup:
     decision = decide_cleanup(found.facts)
     with around(boundary, CLEANUP):
-        note_look(warehouse, found.facts.looks, found.look, found.facts.grace_ms)
+        if found.look is not None:
+            note_look(warehouse, found.facts.looks, found.look, found.facts.grace_ms)
         deleted = delete_unneeded(warehouse, decision.delete[:most])
         ReservationStore(warehouse).forget()
         if beside is None:

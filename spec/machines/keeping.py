@@ -5,7 +5,8 @@ the grace may need it. Otherwise it goes. In the same way, entries of the table'
 with an import: a process holds it, copies files of older generations, and appends the entry that names them last.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -14,7 +15,6 @@ from checkpointing.commit.cleanup import (
     CleanupFacts,
     CleanUpLook,
     ListedFile,
-    Shown,
     TableSeen,
     decide_cleanup,
     is_due,
@@ -28,6 +28,7 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, T
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord, VertexRecord
 from checkpointing.snapshots import SubtaskSnapshot
 from spec.machines.judging import expect, is_unwinding
+from spec.machines.table_history import Log
 from spec.named_files import named_files
 
 TABLE = TableName("gold/by_key")
@@ -51,31 +52,6 @@ LOOKS_PER_GRACE = 24
 _pick = st.integers(0, 20)
 _graces = st.sampled_from([HOUR_MS, 0, HOUR_MS])
 _waits = st.sampled_from([HOUR_MS, HOUR_MS // 3])
-
-
-@dataclass(slots=True)
-class Log:
-    """The table's log: the active files of each version, and when it was committed."""
-
-    active: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
-    at_ms: list[int] = field(default_factory=lambda: [0])
-
-    @property
-    def newest(self) -> int:
-        """The newest version."""
-        return len(self.active) - 1
-
-    def shown(self, path: str) -> tuple[Shown, ...]:
-        """Return the past periods of a file in the log."""
-        found: list[Shown] = []
-        first: int | None = None
-        for version, active in enumerate(self.active):
-            if path in active and first is None:
-                first = version
-            elif path not in active and first is not None:
-                found.append(Shown(first, version, self.at_ms[version]))
-                first = None
-        return tuple(found)
 
 
 class KeepingMachine(RuleBasedStateMachine):
@@ -131,7 +107,7 @@ class KeepingMachine(RuleBasedStateMachine):
         self.current = Generation(max(copied) + 1)
         state = tuple(self._stage("copied", each) for each in copied)
         self.now_ms += self.grace_ms + 1
-        deleted = decide_cleanup(self._facts(others_hold=True)).delete
+        deleted = decide_cleanup(replace(self._facts(self.cuts), others_hold=True)).delete
         expect(not deleted, NEEDED_STAYS, f"an import loses {deleted}")
         self._append(RowKind.CHECKPOINT, NO_CHECKPOINT, state, frozenset(), pinned=False)
 
@@ -148,12 +124,14 @@ class KeepingMachine(RuleBasedStateMachine):
         self.log.active.append(active)
         self.log.at_ms.append(self.now_ms)
 
-    @rule(pinned=st.booleans(), shares=st.booleans())
-    def commit(self, pinned: bool, shares: bool) -> None:  # noqa: FBT001
-        """Complete a checkpoint. Its table file replaces the last one, and its state may share files."""
+    @rule(pinned=st.booleans(), shares=st.booleans(), appends=st.booleans())
+    def commit(self, pinned: bool, shares: bool, appends: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Complete a checkpoint. Its table file replaces the last ones, or is added. Its state may share files."""
         before = self._state_of(self.newest) if shares and self.newest in self.entries else ()
         shown, state = self._stage("table", self.current), self._stage("state", self.current)
-        self._append(RowKind.CHECKPOINT, self.newest, (*before, state), frozenset({shown.path}), pinned=pinned)
+        own = frozenset({shown.path})
+        self._enter(RowKind.CHECKPOINT, self.newest, (*before, state), own, pinned=pinned)
+        self._publish(own | self.log.active[-1] if appends else own)
 
     @rule(ms=_waits, dies=st.booleans())
     def rename_columns(self, ms: int, dies: bool) -> None:  # noqa: FBT001
@@ -172,7 +150,7 @@ class KeepingMachine(RuleBasedStateMachine):
         self.current = Generation(self.current + 1)
         again = self._stage("again", self.entries[self.newest].generation)
         self._pass(ms)
-        deleted = {each.file.path for each in decide_cleanup(self._facts(others_hold=True)).delete}
+        deleted = {each.file.path for each in decide_cleanup(replace(self._facts(self.cuts), others_hold=True)).delete}
         expect(again.path not in deleted, NEEDED_STAYS, f"{again.path} is about to be shown")
         return again
 
@@ -304,12 +282,29 @@ class KeepingMachine(RuleBasedStateMachine):
             frozenset(version for each, version in self.cuts.items() if each not in self.bare),
             in_every_cut=self.bare.isdisjoint(self.cuts),
         )
-        deleted = {each.file.path for each in decide_cleanup(self._facts(others_hold=False)).delete}
+        deleted = {each.file.path for each in decide_cleanup(self._facts(self.cuts)).delete}
         self._note(seen)
         self.looked.setdefault(self.now_ms, min(self._readable()))
         self._judge_log()
         reading = (files for since, files in self.readers if self.now_ms - since < self.grace_ms)
         needed = self._needed().union(*reading)
+        expect(deleted.isdisjoint(needed), NEEDED_STAYS, sorted(deleted & needed))
+        for path in deleted:
+            del self.there[path]
+
+    @rule(merges=st.booleans(), others_hold=st.booleans())
+    def clean_up_without_the_newest_cut(self, merges: bool, others_hold: bool) -> None:  # noqa: FBT001
+        """Clean up before the newest cut is recorded, or while the list of cuts is stale. A neighbour may merge before.
+
+        Afterwards, the newest cut can be read.
+        """
+        if merges:
+            self.merge()
+        self.current = Generation(self.current + 1)
+        recorded = {each: version for each, version in self.cuts.items() if each != self.newest}
+        facts = replace(self._facts(recorded), others_hold=others_hold)
+        deleted = {each.file.path for each in decide_cleanup(facts).delete}
+        needed = self._needed()
         expect(deleted.isdisjoint(needed), NEEDED_STAYS, sorted(deleted & needed))
         for path in deleted:
             del self.there[path]
@@ -336,19 +331,19 @@ class KeepingMachine(RuleBasedStateMachine):
             self.clean_up()
             self._pass(apart)
 
-    def _facts(self, *, others_hold: bool) -> CleanupFacts:
+    def _facts(self, cuts: Mapping[CheckpointId, int]) -> CleanupFacts:
         return CleanupFacts(
             current=self.current,
-            others_hold=others_hold,
+            others_hold=False,
             now_ms=self.now_ms,
             grace_ms=self.grace_ms,
             rows=tuple(self.entries[each] for each in sorted(self.entries)),
-            recorded=frozenset(self.cuts),
+            recorded=frozenset(cuts),
             found=tuple(
                 ListedFile(path, TABLE, generation, 1, at_ms, self.log.shown(path))
                 for path, (generation, at_ms) in sorted(self.there.items())
             ),
-            active=frozenset().union(*(self.log.active[each] for each in {self.log.newest, *self.cuts.values()})),
+            active=frozenset().union(*(self.log.active[each] for each in {self.log.newest, *cuts.values()})),
             looks=self.looks,
         )
 

@@ -1,6 +1,6 @@
 """Plants bugs in the clean-up's choice of unneeded files (K4)."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import replace
 
 from checkpointing.commit import cleanup
@@ -16,7 +16,7 @@ from checkpointing.commit.cleanup import (
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
 from spec.machines.keeping import LOG_GOES, LOG_STAYS, LOOKS_ARE_FEW, NEEDED_STAYS, UNNEEDED_GOES
-from spec.mutants.judges import CLEAN_UPS, KEEPING
+from spec.mutants.judges import CLEAN_UPS, DRAWN, KEEPING
 from spec.mutants.planting import Patch, mutant
 
 
@@ -30,6 +30,36 @@ def _see_otherwise(patch: Patch, otherwise: Callable[[CleanupFacts], CleanupFact
 
 
 # ------------------------------------------------------------------ files that stay
+
+
+@mutant(NEEDED_STAYS, KEEPING)
+def a_clean_up_does_not_notice_that_the_newest_cut_is_missing(patch: Patch) -> None:
+    patch.put(cleanup, "unpublished", lambda rows, cuts: None)
+
+
+@mutant(NEEDED_STAYS, KEEPING)
+def the_cut_of_the_parent_stands_for_the_newest_one(patch: Patch) -> None:
+    real = cleanup.unpublished
+
+    def unpublished(rows: Iterable[Row], cuts: Container[CheckpointId]) -> CheckpointRecord | None:
+        pending = real(rows, cuts)
+        return None if pending is None or pending.parent in cuts else pending
+
+    patch.put(cleanup, "unpublished", unpublished)
+
+
+@mutant(NEEDED_STAYS, KEEPING)
+def a_clean_up_of_a_job_at_rest_expects_no_newer_cut(patch: Patch) -> None:
+    def all_recorded(facts: CleanupFacts) -> CleanupFacts:
+        ids = (row.checkpoint for row in facts.rows if isinstance(row, CheckpointRecord))
+        return facts if facts.others_hold else replace(facts, recorded=facts.recorded.union(ids))
+
+    _see_otherwise(patch, all_recorded)
+
+
+@mutant("discarded-is-unreferenced", DRAWN)
+def a_clean_up_takes_a_stale_list_of_cuts_for_whole(patch: Patch) -> None:
+    patch.put(cleanup, "unpublished", lambda rows, cuts: None)
 
 
 @mutant(NEEDED_STAYS, KEEPING)

@@ -90,7 +90,7 @@ def test_an_entry_that_found_the_table_empty_needs_no_older_one():
 
 
 def test_a_parent_whose_cut_was_corrected_to_an_empty_table_needs_no_older_entry():
-    """Entry 5 found the table at version 3. Since then its parent's cut was corrected: the table is at version 0 there."""
+    """Entry 5 found the table at version 3. Later its parent's cut was corrected: there, the table is at version 0."""
     rows = (row(5, parent_version=3),)
     assert [5] == again(seen(rows, {4: 0, 5: 6}, log(0, 0)))
     assert None is again(seen(rows, {4: 3, 5: 6}, log(0, 0)))

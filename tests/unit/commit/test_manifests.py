@@ -155,7 +155,7 @@ def test_the_newest_manifests_are_merged_if_they_are_the_smallest() -> None:
     assert before.manifests[0].digest == now.manifests[0].digest
 
 
-class _Counted(tuple[KeyedFile, ...]):
+class _Counted(tuple[KeyedFile, ...]):  # noqa: SLOT001 - it counts
     """The files of a subtask. It counts how often somebody takes files out of it."""
 
     times = 0
@@ -164,7 +164,7 @@ class _Counted(tuple[KeyedFile, ...]):
         self.times += 1
         return super().__iter__()
 
-    def __getitem__(self, at: Any) -> Any:  # noqa: ANN401 - a number or a slice
+    def __getitem__(self, at: Any) -> Any:
         self.times += 1
         return super().__getitem__(at)
 
