@@ -300,6 +300,28 @@ def test_what_is_committed_and_not_published_keeps_what_it_builds_on(tmp_path, t
     assert undisturbed == read_cut(tmp_path)
 
 
+def test_a_cut_that_is_recorded_late_can_be_read(tmp_path, tick, monkeypatch):
+    """A tick died after it had published, and before it recorded the cut. Others compacted before and after that.
+
+    Only the version that the tick published shows the file of the first compaction.
+    """
+    planned = build(ROWS, config=CONFIG.model_copy(update={"retained": 1}))
+    run(tmp_path, 2, plan=planned)
+    DeltaTable(tmp_path / BRONZE).optimize.compact()
+    (first,) = (tmp_path / BRONZE).glob("*.parquet")
+    with pytest.raises(Dead):
+        tick(plan=planned, boundary=Mortal("before:RecordCut"))
+    DeltaTable(tmp_path / BRONZE).optimize.compact()
+    monkeypatch.setattr(holders, "_process_alive", lambda _: False)
+    done = clean_up(at(tmp_path), 0)
+    late = max(records(tmp_path))
+    assert [f"checkpoint {late} is committed"] == [note.partition(",")[0] for note in done.notes]
+    savepoint_at_rest(at(tmp_path))
+    assert late in CutStore(at(tmp_path)).recorded()
+    assert first.exists()
+    whole(tmp_path)
+
+
 def test_beside_a_running_tick_a_clean_up_takes_nothing_from_it(root, tmp_path, expected):
     """Clean-ups run all the time while a tick works.
 
