@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import replace
 
-from checkpointing.commit import cleanup
+from checkpointing.commit import cleanup, recovery
 from checkpointing.commit.cleanup import (
     CleanupDecision,
     CleanupFacts,
@@ -39,7 +39,7 @@ def a_clean_up_does_not_notice_that_the_newest_cut_is_missing(patch: Patch) -> N
 
 @mutant(NEEDED_STAYS, KEEPING)
 def the_cut_of_the_parent_stands_for_the_newest_one(patch: Patch) -> None:
-    real = cleanup.unpublished
+    real = recovery.unpublished
 
     def unpublished(rows: Iterable[Row], cuts: Container[CheckpointId]) -> CheckpointRecord | None:
         pending = real(rows, cuts)
