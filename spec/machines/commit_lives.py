@@ -148,6 +148,7 @@ class Coordinators(RuleBasedStateMachine):
         effect: TickEffect = life.tick.step(fact, life.carrier.moment())[-1]
         if isinstance(effect, Work):
             restored = effect.plan.restore
+            self.world.judge_start(restored)
             life.begin(effect, self.world.cuts.get(restored.checkpoint, {}) if restored is not None else {})
         elif isinstance(effect, Finish):
             self.lives.remove(life)

@@ -123,6 +123,12 @@ class CommitWorld(World):
         said = published.get(COUNT, before)
         expect(said == now, "tables-follow", f"{row.checkpoint} publishes {said} as the count, not {now}")
 
+    def judge_start(self, restored: CheckpointRecord | None) -> None:
+        """Judge that the entry from which a holder's work goes on is published, or is not the newest one any more."""
+        newest = max(self.cuts, default=NO_CHECKPOINT)
+        late = restored is not None and restored.checkpoint > newest
+        expect(not late, "published-in-order", f"work goes on from {restored}, and the newest cut is {newest}")
+
     def judge(self) -> None:
         """Judge what readers see, and what the cuts say."""
         missed = [event for event in self.history.events if isinstance(event, FileMissed)]
