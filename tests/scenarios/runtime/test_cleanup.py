@@ -301,10 +301,7 @@ def test_what_is_committed_and_not_published_keeps_what_it_builds_on(tmp_path, t
 
 
 def test_a_cut_that_is_recorded_late_can_be_read(tmp_path, tick, monkeypatch):
-    """A tick died after it had published, and before it recorded the cut. Others compacted before and after that.
-
-    Only the version that the tick published shows the file of the first compaction.
-    """
+    """A tick published a checkpoint, and died before it recorded the cut. Others compacted before and after that."""
     planned = build(ROWS, config=CONFIG.model_copy(update={"retained": 1}))
     run(tmp_path, 2, plan=planned)
     DeltaTable(tmp_path / BRONZE).optimize.compact()
