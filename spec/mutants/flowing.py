@@ -31,7 +31,7 @@ from checkpointing.messages import RunMicroBatch, SavepointKind, SavepointReques
 from spec.explore_job import DrivenJob, SmallJob
 from spec.faults import NONE, Faults
 from spec.invariants import violations
-from spec.mutants.judges import PAUSES, QUOTAS, directed
+from spec.mutants.judges import PAUSES, QUOTAS, ROWS_THAT_WAIT, directed
 from spec.mutants.planting import Patch, mutant
 from spec.pipeline import HOOKS, MAX_PARALLELISM, SPLITS, graph
 
@@ -69,7 +69,7 @@ def a_vertex_runs_as_soon_as_one_subtask_has_credit(patch: Patch) -> None:
     patch.put(JobDoor, "_has_credit", has_credit)
 
 
-@mutant("credit")
+@mutant("credit", ROWS_THAT_WAIT)
 def only_the_first_segment_in_flight_is_charged(patch: Patch) -> None:
     real = Wiring.recover
 

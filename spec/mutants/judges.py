@@ -104,8 +104,8 @@ def _by_machine(machine: type[RuleBasedStateMachine]) -> Callable[[int], frozens
     return broken
 
 
-def _drawn(seed: int) -> frozenset[str]:
-    return frozenset(violation.invariant for violation in simulate(seed, moves=drawn(seed)).violations)
+def _drawn(seed: int, **forced: Any) -> frozenset[str]:  # noqa: ANN401 - fields of Moves
+    return frozenset(violation.invariant for violation in simulate(seed, moves=drawn(seed, **forced)).violations)
 
 
 SIMULATOR = Judge("simulator", _simulated, SEEDS_MAX)
@@ -230,6 +230,11 @@ ARRIVALS = Judge(
 )
 LEASES = Judge("simulator with leases", partial(_simulated, leases=True, rests=True, clocks_jump=True), SEEDS_MAX)
 DRAWN = Judge("simulator with the moves that a seed draws", _drawn, SEEDS_MAX)
+ROWS_THAT_WAIT = Judge(
+    "simulator with the moves that a seed draws, and rows that wait",
+    partial(_drawn, backs_up=True, long=True),
+    SEEDS_MAX,
+)
 LISTS = Judge("simulator with lists that lag", partial(_simulated, lists_lag=True, restarts=True), SEEDS_MAX)
 STORES = Judge(
     "simulator with stores that fail",

@@ -4,21 +4,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from checkpointing.channel_items import SourceSlice
 from checkpointing.commit import fencing
 from checkpointing.commit.fencing import HolderObserved, Lease, MayClaim, Refused
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.coordinator.coordinator import CheckpointCoordinator
-from checkpointing.identifiers import Generation, SubtaskId
+from checkpointing.identifiers import Generation
 from checkpointing.job.pause import Pause
-from checkpointing.job.readers import SourceReaders
 from checkpointing.metadata import codec, migrations
 from checkpointing.metadata.record import FORMAT, CheckpointRecord, Claim, Row, RowKind
 from checkpointing.tick.asking import Steps
 from checkpointing.tick.claiming import Claiming, Held
 from checkpointing.tick.messages import Examine
 from spec.at_the_door import LEASE_MS
-from spec.mutants.judges import ARRIVALS, CLOCKS, CODEC, LEASES, LISTS, with_long_runs
+from spec.mutants.judges import CLOCKS, CODEC, LEASES, LISTS
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ the codec
@@ -64,20 +62,6 @@ def _decoding(patch: Patch, read: Callable[[CheckpointRecord], CheckpointRecord]
 
 
 # ------------------------------------------------------------------ rows that come while a tick runs
-
-
-@mutant("caught-up-is-committed", with_long_runs(ARRIVALS))
-def a_split_that_was_idle_once_counts_as_idle(patch: Patch) -> None:
-    real = SourceReaders.offered
-
-    def offered(self: SourceReaders, slice_: SourceSlice) -> SubtaskId | None:
-        split = self._splits[slice_.source, slice_.split]
-        was_idle = split.idle
-        sender = real(self, slice_)
-        split.idle = was_idle
-        return sender
-
-    patch.put(SourceReaders, "offered", offered)
 
 
 # ------------------------------------------------------------------ clocks

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import SplitId, SubtaskId, VertexId
 from checkpointing.job import readers
 from checkpointing.job.readers import SourceReaders
@@ -80,3 +81,17 @@ def rows_of_the_epoch_before_count_again(patch: Patch) -> None:
 def a_split_that_fails_counts_as_busy(patch: Patch) -> None:
     idle = property(lambda self: all(split.idle or self._is_held(split) for split in self._splits.values()))
     patch.put(SourceReaders, "all_idle", idle)
+
+
+@mutant(KNOWN, SPLITS)
+def a_split_that_was_idle_once_counts_as_idle(patch: Patch) -> None:
+    real = SourceReaders.offered
+
+    def offered(self: SourceReaders, slice_: SourceSlice) -> SubtaskId | None:
+        split = self._splits[slice_.source, slice_.split]
+        was_idle = split.idle
+        sender = real(self, slice_)
+        split.idle = was_idle
+        return sender
+
+    patch.put(SourceReaders, "offered", offered)
