@@ -14,8 +14,9 @@ from checkpointing.tick import recovering
 from checkpointing.tick.asking import Steps
 from checkpointing.tick.claiming import Held
 from checkpointing.tick.errand import Terms
-from spec.mutants.judges import COMMIT, DRAWN, OUTSIDE, REPAIRS
+from spec.mutants.judges import COMMIT, OUTSIDE, REPAIRS, directed
 from spec.mutants.planting import Patch, mutant
+from spec.mutants.scenes import an_emptied_sink_gets_all_rows
 
 _Parent = CheckpointRecord | None
 
@@ -195,6 +196,6 @@ def a_rollback_takes_sinks_along_that_are_to_stay(patch: Patch) -> None:
     patch.function(outside, "sinks_after", sinks_after)
 
 
-@mutant("outside-follows", DRAWN)
+@mutant("outside-follows", directed(an_emptied_sink_gets_all_rows, "outside-follows"))
 def a_sink_is_thought_to_have_a_table_that_was_renamed_since_a_rollback_emptied_it(patch: Patch) -> None:
     patch.function(outside, "_shown_outside", outside._files_of)

@@ -3,7 +3,7 @@
 Each scene returns whether the invariant held.
 """
 
-from checkpointing.commit import behind, durability, fencing, leftovers
+from checkpointing.commit import behind, durability, fencing, leftovers, outside
 from checkpointing.commit.behind import Entry, LogSeen
 from checkpointing.commit.fencing import HolderObserved, Lease, MayClaim, Refused
 from checkpointing.coordinator import messages as told
@@ -15,6 +15,7 @@ from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName, VertexId
 from checkpointing.job.ending import Cause, Ending
 from checkpointing.job.setup import TickLimits
@@ -25,12 +26,23 @@ from checkpointing.messages import (
     TickOutcome,
 )
 from checkpointing.metadata.paths import StagedName
-from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKind, Statistics, TableRecord
+from checkpointing.metadata.record import (
+    CheckpointRecord,
+    Claim,
+    Holder,
+    RowKind,
+    Statistics,
+    TableKeys,
+    TableRecord,
+    VertexRecord,
+)
+from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from checkpointing.tick import recovering
 from checkpointing.tick.errand import Terms
 from checkpointing.tick.messages import CutRead
 from spec.flink import messages as flink
 from spec.flink.coordinator import FlinkCoordinator
+from spec.machines.plain_entry import plain_entry
 
 _FIRST = CheckpointId(1)
 _TASKS: tuple[Task, ...] = ("vertex/0", "vertex/1")
@@ -59,6 +71,23 @@ def files_of_a_rejected_cut_are_leftovers() -> bool:
     )
     name, by = StagedName(VertexId("joined"), 3, "0" * 32), leftovers.referenced([newest])
     return leftovers.is_unreferenced("joined", name, Generation(5), current=Generation(6), by=by)
+
+
+def an_emptied_sink_gets_all_rows() -> bool:
+    """A rollback has emptied an upsert table and its sink. In the cut, a table that is renamed now takes that name.
+
+    So its files were in the cut under this name, and the sink has none of their rows.
+    """
+    table, file = TableName("gold/keyed"), FileHandle("gold/keyed/1", 1, 1, 1)
+    keyed = KeyedFile(file, KeyedFileKind.BASE, 0, 7, Version(Generation(1), 1))
+    subtasks = (SubtaskSnapshot(ranges=(RangeFiles(table, (keyed,)),)),)
+    keys = (TableKeys(table=table, columns=("key",)),)
+    vertices = (VertexRecord(vertex=VertexId("keyed"), micro_batch=1, subtasks=subtasks, table_keys=keys),)
+    emptied = TableRecord(table=table, mode=TableMode.UPSERT, parent_version=1)
+    rollback = plain_entry(RowKind.ROLLBACK, tables=(emptied,), vertices=vertices, outside=(table,))
+    entry = plain_entry(checkpoint=CheckpointId(8), parent=CheckpointId(7), vertices=vertices, outside=(table,))
+    (publication,) = outside.outside_publications(entry, rollback)
+    return not publication.before
 
 
 def triggering_outlives_an_abort() -> bool:
