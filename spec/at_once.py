@@ -11,11 +11,12 @@ from spec.history import CutWritten, History
 from spec.rest_events import EntryAtRest, ImportBegun
 
 _KINDS: Final = (RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.RESET)
-"""The kinds of entries that are published at once. At rest, only approvals and imports make entries of a checkpoint."""
+"""The kinds of entries that are published at once. At rest, only approvals and imports append entries of checkpoints.
+Imports do not count."""
 
 
 def left_to_a_tick(history: History) -> Iterator[str]:
-    """Yield every entry whose process ended well, and that was not published by then: its cut was not recorded."""
+    """Yield each entry whose cut was not recorded when its process ended well."""
     recorded, importers = set(), set()
     for event in history.without_flow:
         match event:

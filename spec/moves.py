@@ -173,7 +173,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
 
 
 def _with_a_way_back(moves: Moves) -> Moves:
-    """Let users take savepoints at rest if the job is rolled back and has no other savepoints to go back to."""
+    """Let users take savepoints between ticks, if they roll the job back and its ticks take none."""
     goes_back = moves.rollbacks_max and not moves.savepoints_max
     return replace(moves, savepoints_at_rest_max=max(1, moves.savepoints_at_rest_max)) if goes_back else moves
 

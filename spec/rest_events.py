@@ -84,7 +84,7 @@ class FoundFinished:
 
 @dataclass(frozen=True, slots=True)
 class EntryAtRest:
-    """A process that worked on a job at rest has ended well, and had appended this entry."""
+    """A process worked on a job at rest, appended this entry, and then ended well."""
 
     record: CheckpointRecord
 

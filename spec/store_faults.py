@@ -20,7 +20,7 @@ LATE: Final = "the answer of a store comes late"
 STALE: Final = "a list of entries or cuts is stale"
 STALE_FOR_CLEAN_UPS: Final = "a clean-up reads a stale list"
 STALE_FOR_CLEAN_UPS_OFTEN: Final = 0.5
-"""Clean-ups seldom meet a tick at work, so often the lists of those that do are stale."""
+"""A clean-up seldom runs beside a tick. So if one does, its lists are often stale."""
 STALE_FOR_READERS: Final = "a reader opens a stale log"
 
 

@@ -201,8 +201,8 @@ def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
     another warehouse: it copies files that older generations staged there, and appends the entry that names them
     afterwards.
 
-    If the newest committed entry has no cut, the entry is not published completely, or the list of cuts is stale. Then
-    nobody knows which versions of the tables its cut will show. So every file stays that a table has shown.
+    The newest committed entry may have no cut. Either it is not published completely, or the list of cuts is stale. In
+    both cases, nobody knows which table versions its cut will show. So every file stays that a table has shown.
     """
     records = [row for row in facts.rows if isinstance(row, CheckpointRecord)]
     if facts.others_hold and not records:

@@ -128,14 +128,25 @@ def renamed_back(
     return tuple(dict.fromkeys(pairs))
 
 
+def gone_since(then: Columns, listed_now: TableColumns | None) -> Columns:
+    """Return the columns of `then` that the newest entry does not have, under any name. None: nobody knows."""
+    stay = {column.identity for column in listed_now.columns} if listed_now is not None else set()
+    return tuple(column for column in then if column.identity not in stay) if listed_now is not None else ()
+
+
 def unclear_back(
-    shown: Columns, then: Columns, renamed: Collection[tuple[str, str]], listed_now: TableColumns | None
+    shown: Columns,
+    then: Columns,
+    renamed: Collection[tuple[str, str]],
+    listed_now: TableColumns | None,
+    held: Collection[str] = (),
 ) -> str | None:
     """Return why a rollback to the columns `then` is refused, or None.
 
     It is refused if nobody knows which name a column has in files of others. The rollback renames columns in these
     files too: `renamed` has the new and old names (`renamed_back`). `listed_now` are the columns in the newest
-    entry, or None if that entry does not have the table.
+    entry, or None if that entry does not have the table. `held` are the names of all columns in files of others. They
+    count only if a column is `gone_since`: on a line that was left, it may have got another name, which no entry tells.
     """
     names = {column.name for column in shown}
     reused = next((pair for pair in renamed if names.issuperset(pair)), None)
@@ -144,14 +155,20 @@ def unclear_back(
     if listed_now is None:
         return None
     now, dropped = {column.name: column for column in listed_now.columns}, listed_now.dropped
-    stay = {column.identity for column in listed_now.columns}
+    gone = gone_since(then, listed_now)
+    known = {*(column.name for column in then), *(old for _, old in renamed)}
+    several = dropped if len(dropped) > 1 else ()
+    elsewhere = sorted(name for name in held if not is_one_of(name, known) or is_one_of(name, several))
     for column in then:
         same, (first, _) = now.get(column.name), column.identity
         if same is not None and same.identity[0] != first:
             return f"column {column.name} was another column then, which began as {first}"
-        is_gone = column.identity not in stay
-        if is_gone and dropped and (same is not None or not is_one_of(column.name, dropped)):
+        if column not in gone:
+            continue
+        if dropped and (same is not None or not is_one_of(column.name, dropped)):
             return f"column {column.name} may have had another name when it was dropped ({', '.join(dropped)})"
+        if elsewhere:
+            return f"column {column.name} may have another name there ({', '.join(elsewhere)})"
     return None
 
 

@@ -38,17 +38,17 @@ _UNFINISHED: Final = re.compile(r"\..+\.tmp")
 """The temporary file of a writer that died."""
 
 _WAITS: Final = (
-    "checkpoint {} is committed, and its cut is not recorded yet. So files that tables have shown stay until a later "
-    "clean-up: 'tidemark run', or the next tick in Dagster, publishes the checkpoint and records the cut"
+    "checkpoint {} is committed, and this clean-up found no cut of it. So all files that tables have shown stay. "
+    "If the cut is missing, 'tidemark run' or the next tick in Dagster records it. Clean up again after that"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The facts, what this look saw of the tables (for later clean-ups), and why files or tables were left alone.
+    """The facts, what this clean-up saw of the tables (later ones use it), and why it left files or tables alone.
 
-    `look` is None if the newest checkpoint has no cut. Then the look does not know all versions that are needed, and
-    later clean-ups must not rely on it.
+    `look` is None if it found no cut of the newest checkpoint. Then it does not know all versions that are needed, and
+    later clean-ups must not rely on what it saw.
     """
 
     facts: CleanupFacts

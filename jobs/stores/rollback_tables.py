@@ -13,7 +13,15 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from checkpointing.columns import TableColumns, in_another_order
-from checkpointing.commit.columns import Columns, columns_of, leaving_back, listed, renamed_back, unclear_back
+from checkpointing.commit.columns import (
+    Columns,
+    columns_of,
+    gone_since,
+    leaving_back,
+    listed,
+    renamed_back,
+    unclear_back,
+)
 from checkpointing.commit.net import keyed_tables
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
@@ -30,7 +38,7 @@ from jobs.stores.table_columns import columns_of_schema
 from jobs.stores.table_rules import purge
 from jobs.stores.warehouse import Warehouse
 from jobs.stores.whole_tables import Base, base_of, known_files, load
-from jobs.stores.wider_values import wider_values
+from jobs.stores.wider_values import names_in, wider_values
 
 
 class TableNotRolledBackError(Exception):
@@ -130,11 +138,12 @@ def _columns_back(
         return {**said, "in_order": in_another_order(shown, then or ())}
     renamed = renamed_back(shown, then, pending, name)
     foreign = sorted(_active(load(warehouse, name), name).keys() - _ours(load(warehouse, name), name).keys())
-    unclear = unclear_back(shown, then or (), renamed, now) if foreign else None
+    held = names_in(warehouse, foreign) if gone_since(then or (), now) else frozenset()
+    unclear = unclear_back(shown, then or (), renamed, now, held) if foreign else None
     if unclear is not None:
         raise TableNotRolledBackError(
-            f"table {name}: {unclear}. Rows of others (such as {foreign[0]}) may have its values under another name: "
-            "take the rows of others out of the table, and do the same again"
+            f"table {name} has rows of others (such as {foreign[0]}): {unclear}. Nobody knows under which name they "
+            "have its values: take the rows of others out of the table, and do the same again"
         )
     _must_have_no_wider_values(warehouse, name, shown, then or (), foreign)
     both = tuple(dict.fromkeys((*record.renamed, *renamed)))

@@ -32,3 +32,12 @@ def wider_values(warehouse: Warehouse, table: str, paths: Iterable[str], narrowe
                 "these rows out of the table"
             )
     return None
+
+
+def names_in(warehouse: Warehouse, paths: Iterable[str]) -> frozenset[str]:
+    """Return the names of all columns that these files have. Raises as `wider_values`."""
+    names: set[str] = set()
+    for path in paths:
+        with pq.ParquetFile(parquet_of(warehouse.place(path))) as file:
+            names.update(column.name for column in declared_columns(file.schema_arrow))
+    return frozenset(names)

@@ -126,7 +126,7 @@ class KeepingMachine(RuleBasedStateMachine):
 
     @rule(pinned=st.booleans(), shares=st.booleans(), appends=st.booleans())
     def commit(self, pinned: bool, shares: bool, appends: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Complete a checkpoint. Its table file replaces the last ones, or is added. Its state may share files."""
+        """Complete a checkpoint. Its table file replaces those before, or is added. Its state may keep their files."""
         before = self._state_of(self.newest) if shares and self.newest in self.entries else ()
         shown, state = self._stage("table", self.current), self._stage("state", self.current)
         own = frozenset({shown.path})
@@ -294,9 +294,9 @@ class KeepingMachine(RuleBasedStateMachine):
 
     @rule(merges=st.booleans(), others_hold=st.booleans())
     def clean_up_without_the_newest_cut(self, merges: bool, others_hold: bool) -> None:  # noqa: FBT001
-        """Clean up before the newest cut is recorded, or while the list of cuts is stale. A neighbour may merge before.
+        """Clean up before the newest cut is recorded, or while the list of cuts is stale.
 
-        Afterwards, the newest cut can be read.
+        A neighbour may merge the table's files just before. Afterwards, the newest cut can still be read.
         """
         if merges:
             self.merge()

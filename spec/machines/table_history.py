@@ -18,7 +18,7 @@ class Log:
         return len(self.active) - 1
 
     def shown(self, path: str) -> tuple[Shown, ...]:
-        """Return the past periods of a file in the log."""
+        """Return the past periods in which the table showed a file."""
         found: list[Shown] = []
         first: int | None = None
         for version, active in enumerate(self.active):

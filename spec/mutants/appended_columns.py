@@ -1,12 +1,13 @@
 """Plants bugs in the columns of append tables: renames that files do not follow, and drops that are forgotten."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from checkpointing import columns
 from checkpointing.columns import TableColumn, TableColumns
 from checkpointing.commit import appended_columns, recovery
 from checkpointing.commit import columns as of_tables
+from checkpointing.commit.columns import Columns
 from checkpointing.graph import Table
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import Publication
@@ -105,4 +106,30 @@ def a_dropped_column_is_remembered_for_one_checkpoint(patch: Patch) -> None:
 
 @mutant(COLUMNS_READABLE, APPENDED_COLUMNS)
 def a_rollback_takes_another_column_of_the_same_name_for_its_own(patch: Patch) -> None:
-    patch.function(of_tables, "unclear_back", lambda shown, then, renamed, listed_now: None)
+    patch.function(of_tables, "unclear_back", lambda *facts: None)
+
+
+def _held_otherwise(patch: Patch, otherwise: Callable[[Collection[str], Columns], Collection[str]]) -> None:
+    real = of_tables.unclear_back
+
+    def unclear_back(
+        shown: Columns,
+        then: Columns,
+        renamed: Collection[tuple[str, str]],
+        listed_now: TableColumns | None,
+        held: Collection[str],
+    ) -> str | None:
+        return real(shown, then, renamed, listed_now, otherwise(held, then))
+
+    patch.function(of_tables, "unclear_back", unclear_back)
+
+
+@mutant(COLUMNS_READABLE, APPENDED_COLUMNS)
+def a_rollback_does_not_look_at_the_columns_of_others(patch: Patch) -> None:
+    _held_otherwise(patch, lambda held, then: ())
+
+
+@mutant(COLUMNS_READABLE, APPENDED_COLUMNS)
+def a_column_of_others_has_the_name_that_it_had_then(patch: Patch) -> None:
+    """Two columns may have been renamed crosswise before they were dropped."""
+    _held_otherwise(patch, lambda held, then: [name for name in held if name not in {each.name for each in then}])

@@ -74,9 +74,9 @@ def files_of_a_rejected_cut_are_leftovers() -> bool:
 
 
 def an_emptied_sink_gets_all_rows() -> bool:
-    """A rollback has emptied an upsert table and its sink. In the cut, a table that is renamed now takes that name.
+    """A rollback has emptied an upsert table and its sink. Then another table is renamed, and takes that name.
 
-    So its files were in the cut under this name, and the sink has none of their rows.
+    The rollback's entry is read with the new names. So it lists files under this name, whose rows the sink never got.
     """
     table, file = TableName("gold/keyed"), FileHandle("gold/keyed/1", 1, 1, 1)
     keyed = KeyedFile(file, KeyedFileKind.BASE, 0, 7, Version(Generation(1), 1))

@@ -49,7 +49,7 @@ def leave_a_file_of_a_rejected_cut(events):
 
 
 def end_an_approval_before_it_has_published(events):
-    """Return the history with a person whose approval ends as soon as its entry is in."""
+    """Return the history with an approval that ends when its entry is in, before it is published."""
     place = _place(events, EntryAtRest)
     appended = _place(events, RowCommitted, lambda event: event.record.checkpoint == events[place].record.checkpoint)
     return [*events[: appended + 1], events[place], *events[appended + 1 : place], *events[place + 1 :]]

@@ -72,3 +72,18 @@ def test_files_that_come_back_keep_the_names_of_their_cut(tmp_path):
     assert ["n", "key", "value"] == columns(tmp_path)
     roll_back(at(tmp_path), savepoint)
     assert due == shown(tmp_path, "n", "amount", "value")
+
+
+def test_a_rollback_is_refused_if_rows_of_others_may_have_a_column_under_another_name(tmp_path):
+    """On a line that was left, `sum` became `amount`, and others wrote that. The present line knows neither of them."""
+    laid_out(tmp_path, HALF)
+    first = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 1, Version(("n", "key", "value", "sum")))
+    savepoint = savepoint_at_rest(at(tmp_path)).checkpoint
+    tick(tmp_path, HALF + 2, Version(("n", "key", "value", "amount"), {"amount": "sum"}))
+    row = {"n": [100], "key": [1], "value": [100], "amount": [7]}
+    write_deltalake(str(tmp_path / TABLE), pa.table(row), mode="append")
+    roll_back(at(tmp_path), first)
+    with pytest.raises(TableNotRolledBackError, match=r"sum may have another name there \(amount\)"):
+        roll_back(at(tmp_path), savepoint)
+    assert ["n", "key", "value"] == columns(tmp_path)

@@ -311,7 +311,7 @@ def test_files_of_a_rename_stay_until_its_cut_is_recorded():
 
 
 def test_files_that_a_table_has_shown_stay_while_the_newest_checkpoint_has_no_cut():
-    """It may be published in part, and other programs may have compacted since. A file that no table has shown goes."""
+    """It may be only partly published. Other programs may have compacted since. A file that no table has shown goes."""
     left = ListedFile("left", TABLE, Generation(1), 1, 0, (Shown(1, 2, 10),))
     staged = ListedFile("staged", TABLE, Generation(1), 1, 0)
     rows = (_row(1, frozenset()), _row(2, frozenset({"b"})))

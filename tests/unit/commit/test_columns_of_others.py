@@ -14,10 +14,10 @@ def column(name, after=0, first=""):
     return TableColumn(name, "long", CheckpointId(after), first)
 
 
-def refused(now, then, dropped=()):
-    """Return why a rollback between these columns is refused, or None."""
-    listed = TableColumns(TABLE, tuple(now), dropped)
-    return unclear_back(listed.columns, tuple(then), renamed_back(listed.columns, tuple(then), None, TABLE), listed)
+def refused(now, then, dropped=(), held=()):
+    """Return why a rollback between these columns is refused, or None. Files of others have the columns `held`."""
+    listed, back = TableColumns(TABLE, tuple(now), dropped), tuple(then)
+    return unclear_back(listed.columns, back, renamed_back(listed.columns, back, None, TABLE), listed, held)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,23 @@ def test_a_rollback_is_clear(now, then, dropped):
 def test_a_rollback_is_refused(now, then, dropped, why):
     """The name belongs to another column, or a dropped column may be the one that is wanted."""
     assert why in (refused(now, then, dropped) or "")
+
+
+@pytest.mark.parametrize(
+    ("then", "dropped", "held", "why"),
+    [
+        ([column("a"), column("b", 1)], (), ["a", "c"], "b may have another name there (c)"),
+        ([column("a"), column("b", 1)], (), ["a", "b"], None),
+        ([column("a")], (), ["a", "c"], None),
+        ([column("a"), column("b"), column("c")], ("b", "c"), ["a", "b", "c"], "another name there (b, c)"),
+        ([column("a"), column("b"), column("c")], ("b", "c"), ["a"], None),
+        ([column("a"), column("b")], ("b",), ["a", "b"], None),
+    ],
+)
+def test_a_column_that_is_gone_may_have_another_name_in_files_of_others(then, dropped, held, why):
+    """It was renamed on a line that was left, or one of several columns that were dropped."""
+    found = refused([column("a")], then, dropped, held)
+    assert found is None if why is None else why in (found or "")
 
 
 def test_a_table_that_the_newest_entry_lacks_is_judged_by_its_names_alone():

@@ -141,7 +141,7 @@ def test_small_manifests_are_merged_when_there_are_many() -> None:
 
 
 def test_the_newest_manifests_are_merged_if_they_are_the_smallest() -> None:
-    """Those that stay are not written anew."""
+    """The larger ones stay as they are, and are not written anew."""
     sizes = Sizes(inline=10, recent=30, manifest=100, few=1)
     files = list(range(60))
     before = stored(large_record([files], [[]]), None, sizes)
@@ -156,7 +156,7 @@ def test_the_newest_manifests_are_merged_if_they_are_the_smallest() -> None:
 
 
 class _Counted(tuple[KeyedFile, ...]):  # noqa: SLOT001 - it counts
-    """The files of a subtask. It counts how often somebody takes files out of it."""
+    """The files of a subtask, and how often somebody has taken files out of them."""
 
     times = 0
 
@@ -170,7 +170,7 @@ class _Counted(tuple[KeyedFile, ...]):  # noqa: SLOT001 - it counts
 
 
 def test_nobody_looks_at_the_files_of_a_subtask_that_did_not_change() -> None:
-    """The next entry has the same snapshot, and all its files are in a manifest."""
+    """The next entry has the same snapshot of the subtask. All its files are in a manifest."""
     record = large_record(numbered(3, 30), [[], [], []])
     (vertex,) = record.vertices
     files = _Counted(vertex.subtasks[0].state)
