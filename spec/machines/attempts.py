@@ -28,6 +28,7 @@ from checkpointing.messages import (
     RivalSeen,
     RowAppended,
     RowRefused,
+    RowUnknown,
     TickOutcome,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, Statistics
@@ -98,6 +99,8 @@ class AttemptsMachine(RuleBasedStateMachine):
         self.asked: TickEffect = Finish(None)
         self.rival: Generation | None = None
         """The generation of another process that holds the job and lives."""
+        self.unheard = False
+        """Whether the store does not answer claims."""
         self.begin(TickLimits(), NoRestart(), waits_ms=0)
 
     @initialize(limits=_limits, strategy=_strategies, waits_ms=_waits)
@@ -127,19 +130,8 @@ class AttemptsMachine(RuleBasedStateMachine):
         beaten = self._ended(end, completed, took_ms, unpublished=unpublished, renews=False)
         if beaten or self.stopping or reason in FOR_GOOD:
             self._over(end)
-            return
-        due, left_ms = self.told.delays_ms(self.now_ms), self.told.left_ms(self.now_ms)
-        restart = next((each for each in self.effects if isinstance(each, RestartDue)), None)
-        if restart is None:
-            fits = due is not None and (left_ms is None or left_ms > max(due))
-            expect(not fits, ATTEMPTS, f"no restart, due is one after {due} ms: {self.told}")
-            self._over(end)
-            return
-        self.told.restarts += 1
-        fits = due is not None and restart.delay_ms in due and (left_ms is None or left_ms > restart.delay_ms)
-        expect(fits, ATTEMPTS, f"{restart}, due is one after {due} ms, {left_ms} are left: {self.told}")
-        expect(restart.restart == self.told.restarts, ATTEMPTS, f"{restart}: {self.told}")
-        expect(self.asked == Wait(restart.delay_ms), ATTEMPTS, f"{self.asked} after {restart}")
+        else:
+            self._follows(end)
 
     @precondition(lambda self: isinstance(self.asked, Work))
     @rule(times=st.lists(_times, min_size=2, max_size=4))
@@ -173,6 +165,17 @@ class AttemptsMachine(RuleBasedStateMachine):
         if stops and isinstance(self.asked, Wait):
             self.stop()
         self.wait()
+
+    @precondition(lambda self: isinstance(self.asked, Work) and self.rival is None)
+    @rule(took_ms=_times)
+    def hear_nothing_of_the_claim(self, took_ms: int) -> None:
+        """Let the trace fill. The store does not answer the claim that follows, so that attempt fails."""
+        self.unheard = True
+        self.fill_the_trace(0, took_ms, unpublished=False)
+        self.unheard = False
+        end = self.asked.outcome if isinstance(self.asked, Finish) else None
+        if isinstance(end, EndTick) and end.outcome is TickOutcome.FAILED:
+            expect("the job could not be claimed (no answer)" in end.message, ATTEMPTS, f"it ends with {end}")
 
     @precondition(lambda self: isinstance(self.asked, Work))
     @rule(completed=st.integers(0, 2), took_ms=_times, outcome=_outcomes)
@@ -255,9 +258,26 @@ class AttemptsMachine(RuleBasedStateMachine):
         expect(cleaned is due, ATTEMPTS, f"cleaned up: {cleaned}, after {end}")
         return beaten
 
+    def _follows(self, end: EndTick) -> None:
+        """Expect a restart after a failed attempt if the strategy allows it, and else that the tick is over."""
+        due, left_ms = self.told.delays_ms(self.now_ms), self.told.left_ms(self.now_ms)
+        restart = next((each for each in self.effects if isinstance(each, RestartDue)), None)
+        if restart is None:
+            fits = due is not None and (left_ms is None or left_ms > max(due))
+            expect(not fits, ATTEMPTS, f"no restart, due is one after {due} ms: {self.told}")
+            self._over(end)
+            return
+        self.told.restarts += 1
+        fits = due is not None and restart.delay_ms in due and (left_ms is None or left_ms > restart.delay_ms)
+        expect(fits, ATTEMPTS, f"{restart}, due is one after {due} ms, {left_ms} are left: {self.told}")
+        expect(restart.restart == self.told.restarts, ATTEMPTS, f"{restart}: {self.told}")
+        expect(self.asked == Wait(restart.delay_ms), ATTEMPTS, f"{self.asked} after {restart}")
+
     def _goes_on(self) -> None:
-        """Expect another attempt, once no other process holds the job."""
-        if self.rival is None:
+        """Expect another attempt, once no other process holds the job. Without an answer to its claim, it fails."""
+        if self.unheard:
+            self._follows(EndTick(TickOutcome.FAILED, Reason.TASK_FAILURE))
+        elif self.rival is None:
             expect(isinstance(self.asked, Work), ATTEMPTS, f"{self.asked}, another attempt is due: {self.told}")
         elif self.now_ms < self.told.waits_until_ms and not self.stopping:
             expect(isinstance(self.asked, Wait), ATTEMPTS, f"{self.asked}, and it waits for the holder: {self.told}")
@@ -317,6 +337,8 @@ class AttemptsMachine(RuleBasedStateMachine):
         return self.door.step(fact, self._stamp())
 
     def _append(self, effect: AppendClaim | AppendEntry | AppendRelease) -> TickFact:
+        if self.unheard and isinstance(effect, AppendClaim):
+            return RowUnknown(effect.row.nonce, "no answer")
         if effect.at_version != len(self.rows):
             return RowRefused(effect.row.nonce, "another process")
         self.told.claims += isinstance(effect, AppendClaim)

@@ -18,7 +18,7 @@ from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, RowAppended, RowRefused, RowUnknown
 from checkpointing.metadata.record import CheckpointRecord
-from checkpointing.tick import asking
+from checkpointing.tick import asking, door
 from checkpointing.tick.asking import StepFailedError, Steps
 from checkpointing.tick.attempts import Attempts
 from checkpointing.tick.holding import Holding
@@ -95,6 +95,11 @@ def a_tick_that_has_done_its_work_goes_on_in_another_trace(patch: Patch) -> None
         return not at.stopping
 
     patch.put(Attempts, "renews", renews)
+
+
+@mutant("attempts", ATTEMPTS)
+def a_later_claim_without_an_answer_ends_the_tick(patch: Patch) -> None:
+    patch.put(door, "_as_failed", lambda refused: refused.outcome)
 
 
 @mutant("attempts", ATTEMPTS)
