@@ -99,7 +99,7 @@ class AttemptsMachine(RuleBasedStateMachine):
         self.asked: TickEffect = Finish(None)
         self.rival: Generation | None = None
         """The generation of another process that holds the job and lives."""
-        self.unheard = False
+        self.is_silent = False
         """Whether the store does not answer claims."""
         self.begin(TickLimits(), NoRestart(), waits_ms=0)
 
@@ -170,9 +170,9 @@ class AttemptsMachine(RuleBasedStateMachine):
     @rule(took_ms=_times)
     def hear_nothing_of_the_claim(self, took_ms: int) -> None:
         """Let the trace fill. The store does not answer the claim that follows, so that attempt fails."""
-        self.unheard = True
+        self.is_silent = True
         self.fill_the_trace(0, took_ms, unpublished=False)
-        self.unheard = False
+        self.is_silent = False
         end = self.asked.outcome if isinstance(self.asked, Finish) else None
         if isinstance(end, EndTick) and end.outcome is TickOutcome.FAILED:
             expect("the job could not be claimed (no answer)" in end.message, ATTEMPTS, f"it ends with {end}")
@@ -275,7 +275,7 @@ class AttemptsMachine(RuleBasedStateMachine):
 
     def _goes_on(self) -> None:
         """Expect another attempt, once no other process holds the job. Without an answer to its claim, it fails."""
-        if self.unheard:
+        if self.is_silent:
             self._follows(EndTick(TickOutcome.FAILED, Reason.TASK_FAILURE))
         elif self.rival is None:
             expect(isinstance(self.asked, Work), ATTEMPTS, f"{self.asked}, another attempt is due: {self.told}")
@@ -337,7 +337,7 @@ class AttemptsMachine(RuleBasedStateMachine):
         return self.door.step(fact, self._stamp())
 
     def _append(self, effect: AppendClaim | AppendEntry | AppendRelease) -> TickFact:
-        if self.unheard and isinstance(effect, AppendClaim):
+        if self.is_silent and isinstance(effect, AppendClaim):
             return RowUnknown(effect.row.nonce, "no answer")
         if effect.at_version != len(self.rows):
             return RowRefused(effect.row.nonce, "another process")

@@ -22,7 +22,7 @@ from checkpointing.tick import asking, door
 from checkpointing.tick.asking import StepFailedError, Steps
 from checkpointing.tick.attempts import Attempts
 from checkpointing.tick.holding import Holding
-from checkpointing.tick.messages import AppendClaim, AppendEntry, Recovered, RestartDue
+from checkpointing.tick.messages import AppendClaim, AppendEntry, Outcome, Recovered, RestartDue
 from spec.machines.asking import ASKED_AGAIN
 from spec.mutants.judges import ATTEMPTS, LOST_ANSWERS, RESTARTS
 from spec.mutants.planting import Patch, mutant
@@ -99,7 +99,10 @@ def a_tick_that_has_done_its_work_goes_on_in_another_trace(patch: Patch) -> None
 
 @mutant("attempts", ATTEMPTS)
 def a_later_claim_without_an_answer_ends_the_tick(patch: Patch) -> None:
-    patch.put(door, "_as_failed", lambda refused: refused.outcome)
+    def ended(refused: StepFailedError) -> Outcome:
+        return refused.outcome
+
+    patch.put(door, "_as_failed", ended)
 
 
 @mutant("attempts", ATTEMPTS)
