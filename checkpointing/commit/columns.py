@@ -167,8 +167,9 @@ def unclear_back(
             continue
         if dropped and (same is not None or not is_one_of(column.name, dropped)):
             return f"column {column.name} may have had another name when it was dropped ({', '.join(dropped)})"
-        if elsewhere:
-            return f"column {column.name} may have another name there ({', '.join(elsewhere)})"
+        others = [each for each in elsewhere if each not in names] if dropped else elsewhere
+        if others:
+            return f"column {column.name} may have another name there ({', '.join(others)})"
     return None
 
 

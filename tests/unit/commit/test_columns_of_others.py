@@ -49,6 +49,13 @@ def test_a_rollback_is_refused(now, then, dropped, why):
     assert why in (refused(now, then, dropped) or "")
 
 
+def test_a_column_that_came_since_is_not_taken_for_one_that_was_dropped():
+    """The newest entry tells under which name the column was dropped. It cannot tell that of a line that was left."""
+    now, then = [column("a"), column("d", 4)], [column("a"), column("b", 1)]
+    assert refused(now, then, ("b",), ["a", "d"]) is None
+    assert "b may have another name there (d)" in (refused(now, then, (), ["a", "d"]) or "")
+
+
 @pytest.mark.parametrize(
     ("then", "dropped", "held", "why"),
     [
