@@ -129,9 +129,14 @@ def renamed_back(
 
 
 def gone_since(then: Columns, listed_now: TableColumns | None) -> Columns:
-    """Return the columns of `then` that the newest entry does not have, under any name. None: nobody knows."""
-    stay = {column.identity for column in listed_now.columns} if listed_now is not None else set()
-    return tuple(column for column in then if column.identity not in stay) if listed_now is not None else ()
+    """Return the columns of `then` that the newest entry does not have, under any name.
+
+    There are none if that entry does not have the table, since nobody can tell then.
+    """
+    if listed_now is None:
+        return ()
+    stay = {column.identity for column in listed_now.columns}
+    return tuple(column for column in then if column.identity not in stay)
 
 
 def unclear_back(
@@ -167,6 +172,7 @@ def unclear_back(
             continue
         if dropped and (same is not None or not is_one_of(column.name, dropped)):
             return f"column {column.name} may have had another name when it was dropped ({', '.join(dropped)})"
+        # an entry tells under which name a column was dropped, so it is none of those that the table shows now
         others = [each for each in elsewhere if each not in names] if dropped else elsewhere
         if others:
             return f"column {column.name} may have another name there ({', '.join(others)})"
