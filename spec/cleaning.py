@@ -17,7 +17,6 @@ from checkpointing.commit.cleanup import (
     noted,
     readable_cuts,
 )
-from checkpointing.commit.recovery import unpublished
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import Row
 from checkpointing.tick.errand import CLEANUP
@@ -74,7 +73,7 @@ def cleaning_beside(world: World, current: Generation, grace_ms: int, *, others_
         reservations=world.readers.all(),
     )
     yield
-    if unpublished(rows, recorded) is None:
+    if facts.pending is None:
         world.looks = noted(world.looks, CleanUpLook(facts.now_ms, seen), grace_ms)
     for unneeded in decide_cleanup(facts).delete:
         world.discard([unneeded.file.path])

@@ -169,6 +169,15 @@ class CleanupFacts:
     looks: tuple[CleanUpLook, ...] = ()
     reservations: tuple[Reservation, ...] = ()
 
+    @property
+    def pending(self) -> CheckpointRecord | None:
+        """The newest committed entry if no cut of it was seen, else None.
+
+        Either it is not published completely, or the list of cuts is stale. In both cases, nobody knows which table
+        versions its cut will show.
+        """
+        return unpublished(self.rows, self.recorded)
+
 
 class Reason(Enum):
     """Why a file is unneeded."""
@@ -201,8 +210,7 @@ def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
     another warehouse: it copies files that older generations staged there, and appends the entry that names them
     afterwards.
 
-    The newest committed entry may have no cut. Either it is not published completely, or the list of cuts is stale. In
-    both cases, nobody knows which table versions its cut will show. So every file stays that a table has shown.
+    While an entry is `pending`, every file stays that a table has shown.
     """
     records = [row for row in facts.rows if isinstance(row, CheckpointRecord)]
     if facts.others_hold and not records:
@@ -210,7 +218,7 @@ def decide_cleanup(facts: CleanupFacts) -> CleanupDecision:
     reserved = reserved_files(facts.reservations, facts.now_ms)
     needed = facts.active.union(reserved, *(files_of(record) for record in records))
     renaming = _being_renamed(records, facts.recorded)
-    is_unsure = unpublished(facts.rows, facts.recorded) is not None
+    is_unsure = facts.pending is not None
     unneeded = sorted(
         (
             _judged(file, facts)

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 
 from checkpointing.commit.cleanup import CleanupFacts, CleanUpLook, ListedFile, TableSeen, readable_cuts, standing
-from checkpointing.commit.recovery import unpublished
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.metadata.paths import (
     STAGED,
@@ -102,10 +101,9 @@ def gather(logs: HeldLogs, current: Generation, grace_ms: int, *, others_hold: b
         reservations=reservations,
     )
     look = CleanUpLook(now_ms, {table: each.seen for table, each in read.items()})
-    pending = unpublished(rows, cuts)
-    if pending is None:
+    if facts.pending is None:
         return Gathered(facts, look, tables, notes)
-    return Gathered(facts, None, tables, (*notes, _WAITS.format(pending.checkpoint)))
+    return Gathered(facts, None, tables, (*notes, _WAITS.format(facts.pending.checkpoint)))
 
 
 def _read_tables(

@@ -1,8 +1,8 @@
-"""Finds files of others whose values the narrower type of a column cannot hold.
+"""Reads from files of others what a rollback must know: wide values, and the names of their columns.
 
-A rollback to a cut from before a widening gives a column its narrower type back. No reader narrows values, so such a
-file would make the table unreadable. Tidemark looks twice: when it plans the rollback, and when it publishes it.
-Another program may append a file in between.
+A rollback to a cut from before a widening gives a column its narrower type back. No reader narrows values, so a file
+with wider ones would make the table unreadable. Tidemark looks twice: when it plans the rollback, and when it publishes
+it. Another program may append a file in between.
 """
 
 from collections.abc import Iterable, Mapping

@@ -61,9 +61,6 @@ def _decoding(patch: Patch, read: Callable[[CheckpointRecord], CheckpointRecord]
     patch.function(codec, "decode", decode)
 
 
-# ------------------------------------------------------------------ rows that come while a tick runs
-
-
 # ------------------------------------------------------------------ clocks
 
 
