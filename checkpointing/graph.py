@@ -7,6 +7,7 @@ A vertex is a chain of operators between two exchanges. Its subtasks are source 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 
 from checkpointing.columns import TableColumn
 from checkpointing.identifiers import ChannelId, EdgeId, HookName, SplitId, SubtaskId, TableName, VertexId
@@ -109,7 +110,12 @@ class Vertex:
 
     def subtasks(self) -> tuple[SubtaskId, ...]:
         """Return the vertex's subtasks in order of index."""
-        return tuple(SubtaskId(self.id, index) for index in range(self.parallelism))
+        return _subtasks(self.id, self.parallelism)
+
+
+@lru_cache
+def _subtasks(vertex: VertexId, parallelism: int) -> tuple[SubtaskId, ...]:
+    return tuple(SubtaskId(vertex, index) for index in range(parallelism))
 
 
 @dataclass(frozen=True, slots=True)

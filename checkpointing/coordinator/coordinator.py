@@ -173,8 +173,8 @@ class CheckpointCoordinator:
         next_ms = self._books.scheduler.next_ms
         if not self._books.pending:
             return next_ms
-        timers = (*(pending.expires_ms for pending in self._timed()), next_ms)
-        return min([at for at in timers if at is not None], default=None)
+        expiries = [pending.expires_ms for pending in self._timed() if pending.expires_ms is not None]
+        return min(expiries if next_ms is None else [*expiries, next_ms], default=None)
 
     def _tell_wake(self) -> None:
         self._books.timers_touched = False

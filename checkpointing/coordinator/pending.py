@@ -44,7 +44,7 @@ PHASES: Final[Mapping[PendingPhase, tuple[PendingPhase, ...]]] = MappingProxyTyp
     }
 )
 """phase -> the phases that may follow. Every other move is a bug of the coordinator."""
-ABORTABLE: Final = frozenset(PendingPhase) - {PendingPhase.FINALISING}
+ABORTABLE: Final = tuple(phase for phase in PendingPhase if phase is not PendingPhase.FINALISING)
 """The phases in which a checkpoint may end without its commit."""
 
 

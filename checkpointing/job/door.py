@@ -311,8 +311,10 @@ class JobDoor:
 
         A cut waits here if its own checkpoint failed before the barrier was sent (A10).
         """
-        asked_for = self._setup.config.interval_ms is not None or self._job.coordinator.pending
-        return (self._job.vertex_waits or self._job.readers.cuts.barrier_due) and not asked_for
+        if self._setup.config.interval_ms is not None:
+            return False
+        waits = self._job.vertex_waits or self._job.readers.cuts.barrier_due
+        return waits and not self._job.coordinator.pending
 
     def _poll_sources(self) -> None:
         job = self._job
@@ -358,8 +360,8 @@ class JobDoor:
             in_doubt=job.commit.in_doubt,
             idle=quiet and job.readers.all_idle,
             spent=quiet and job.readers.quota_spent,
-            failing=job.readers.failing,
-            ended=job.readers.all_ended and job.data_ended,
+            failing=quiet and job.readers.failing,
+            ended=quiet and job.data_ended and job.readers.all_ended,
         )
         self._stop_reading()
         if isinstance(decision, EndTick):

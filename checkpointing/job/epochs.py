@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.coordinator.statistics import StatisticsTracker
@@ -19,6 +20,10 @@ from checkpointing.metadata.record import (
     VertexStatistics,
 )
 from checkpointing.snapshots import NO_WORK, TaskWork
+
+
+Known = dict[str, Any]
+"""The fields of a vertex's `VertexStatistics` that are known so far."""
 
 
 @dataclass(slots=True)
@@ -67,7 +72,7 @@ class _Epoch:
     rows: int
     rows_estimated: int = 0
     barriers: dict[VertexId, list[BarrierRecord]] = field(default_factory=dict)
-    passed: dict[VertexId, VertexStatistics] = field(default_factory=dict)
+    passed: dict[VertexId, Known] = field(default_factory=dict)
     work: dict[VertexId, _Work] = field(default_factory=dict)
     verdicts: list[str] = field(default_factory=list)
 
@@ -120,8 +125,7 @@ class EpochLog:
         if epoch is None:
             return
         epoch.work[vertex] = work
-        epoch.passed[vertex] = VertexStatistics(
-            vertex=vertex,
+        epoch.passed[vertex] = Known(
             aligned_ms=now_ms,
             alignment=trigger.barrier.alignment,
             alignment_ms=trigger.alignment_ms,
@@ -139,21 +143,19 @@ class EpochLog:
         """Note the last barrier of an unaligned checkpoint, which came after the snapshot."""
         epoch = self._epochs.get(effect.checkpoint)
         if epoch is not None and vertex in epoch.passed:
-            known = epoch.passed[vertex]
-            late = {"alignment_ms": effect.alignment_ms, "bytes_processed": effect.bytes_processed}
-            epoch.passed[vertex] = known.model_copy(update=late)
+            epoch.passed[vertex] |= Known(alignment_ms=effect.alignment_ms, bytes_processed=effect.bytes_processed)
 
     def acknowledged(self, subtask: SubtaskId, checkpoint: CheckpointId, now_ms: int) -> SnapshotMetrics:
         """Return the measurements of a subtask that acknowledges now. The vertex keeps the time of its last subtask."""
         epoch, vertex = self._epochs.get(checkpoint), subtask.vertex
         if epoch is None:
             return NO_METRICS
-        known = epoch.passed.get(vertex, VertexStatistics(vertex=vertex, aligned_ms=now_ms))
+        known = epoch.passed.setdefault(vertex, Known(aligned_ms=now_ms, rows_out=0, bytes_out=0))
         work = self._work_of(epoch, subtask)
-        if vertex not in epoch.work:
-            known = _sent(known, work)
-        known = known.model_copy(update={"acknowledged_ms": now_ms, "async_ms": now_ms - known.aligned_ms})
-        epoch.passed[vertex] = known
+        if vertex not in epoch.work:  # another split of a source
+            known["rows_out"] += work.rows_out
+            known["bytes_out"] += work.bytes_out
+        known |= Known(acknowledged_ms=now_ms, async_ms=now_ms - known["aligned_ms"])
         return SnapshotMetrics(
             checkpointed_bytes=work.state_bytes,
             sync_ms=work.tasks.sync_ms if work.tasks is not None else None,
@@ -189,7 +191,7 @@ class EpochLog:
             committed_ms=0,
             rows=epoch.rows,
             rows_estimated=epoch.rows_estimated,
-            vertices=tuple(self._complete(epoch, passed, metrics) for passed in epoch.passed.values()),
+            vertices=tuple(self._complete(epoch, vertex, metrics) for vertex in epoch.passed),
             verdicts=tuple(epoch.verdicts),
             counts=counts_of(tracker),
         )
@@ -199,12 +201,12 @@ class EpochLog:
         self._epochs.pop(checkpoint, None)
 
     def _complete(
-        self, epoch: _Epoch, known: VertexStatistics, metrics: Mapping[Task, SnapshotMetrics]
+        self, epoch: _Epoch, vertex: VertexId, metrics: Mapping[Task, SnapshotMetrics]
     ) -> VertexStatistics:
         """Add all barriers of the vertex, also those after its snapshot, and the numbers of its subtasks."""
-        own = [metrics.get(subtask, NO_METRICS) for subtask in self._graph.vertex(known.vertex).subtasks()]
-        barriers = tuple(epoch.barriers.get(known.vertex, ()))
-        return known.model_copy(update={"barriers": barriers, "subtasks": _columns(own)})
+        own = [metrics.get(subtask, NO_METRICS) for subtask in self._graph.vertex(vertex).subtasks()]
+        barriers = tuple(epoch.barriers.get(vertex, ()))
+        return VertexStatistics(vertex=vertex, **epoch.passed[vertex], barriers=barriers, subtasks=_columns(own))
 
 
 def counts_of(tracker: StatisticsTracker) -> CheckpointCounts:
@@ -219,17 +221,9 @@ def counts_of(tracker: StatisticsTracker) -> CheckpointCounts:
     )
 
 
-def _sent(known: VertexStatistics, work: _SubtaskWork) -> VertexStatistics:
-    """Add what another split of the source has sent."""
-    sums = {"rows_out": known.rows_out + work.rows_out, "bytes_out": known.bytes_out + work.bytes_out}
-    return known.model_copy(update=sums)
-
-
 def _columns(of_subtasks: Sequence[SnapshotMetrics]) -> SubtaskStatistics:
     """Return the numbers of a vertex's subtasks, column by column. A column that no subtask measured is empty."""
-    columns = {
-        name: tuple(getattr(metrics, name) for metrics in of_subtasks) for name in SubtaskStatistics.model_fields
-    }
+    columns = {name: tuple([getattr(each, name) for each in of_subtasks]) for name in SubtaskStatistics.model_fields}
     return SubtaskStatistics(**{name: column for name, column in columns.items() if set(column) - {None}})
 
 

@@ -155,9 +155,10 @@ class SourceReaders:
 
         It is due after so many rows of the epoch (A11), and when a source announces its barrier (A10).
         """
+        if self._asked:
+            return False
         every = self._pacing.every_rows
-        has_rows = every is not None and self._counted_rows() >= every
-        return not self._asked and (has_rows or self.cuts.barrier_due)
+        return (every is not None and self._counted_rows() >= every) or self.cuts.barrier_due
 
     # -------------------------------------------------------------- facts
 
@@ -226,7 +227,7 @@ class SourceReaders:
 
         A split for which a barrier waits needs no credit: a vertex that waits for that barrier would never give any.
         """
-        due = [split for split in self._splits.values() if _is_ready(split, now_ms)]
+        due = [split for split in self._splits.values() if not split.granted and now_ms >= split.idle_until_ms]
         ready = [
             split
             for split in due
@@ -252,7 +253,7 @@ class SourceReaders:
     def next_poll_ms(self, now_ms: int) -> int | None:
         """Return when to ask a waiting split again. One whose time has come waits for credit, not for time."""
         later = [split for split in self._splits.values() if split.idle_until_ms > now_ms and not split.granted]
-        return min((split.idle_until_ms for split in later if self._may_read(split)), default=None)
+        return min([split.idle_until_ms for split in later if self._may_read(split)], default=None)
 
     # -------------------------------------------------------------- leaves
 
@@ -313,10 +314,6 @@ _UNBOUNDED = 2**62
 
 def _key(split: Split) -> tuple[VertexId, SplitId]:
     return split.subtask.vertex, split.name
-
-
-def _is_ready(split: Split, now_ms: int) -> bool:
-    return not split.granted and now_ms >= split.idle_until_ms
 
 
 def pacing_of(setup: JobSetup) -> Pacing:

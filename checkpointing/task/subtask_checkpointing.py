@@ -165,16 +165,13 @@ class SubtaskCheckpointing:
         progress = self._in_progress.get(checkpoint)
         if progress is None:
             return []
-        progress = replace(
-            progress,
-            snapshot=progress.snapshot if snapshot is None else snapshot,
-            in_flight=progress.in_flight if in_flight is None else in_flight,
-        )
-        self._in_progress[checkpoint] = progress
-        if progress.snapshot is None or progress.in_flight is None:
+        snapshot = progress.snapshot if snapshot is None else snapshot
+        in_flight = progress.in_flight if in_flight is None else in_flight
+        if snapshot is None or in_flight is None:
+            self._in_progress[checkpoint] = replace(progress, snapshot=snapshot, in_flight=in_flight)
             return []
         del self._in_progress[checkpoint]
-        return [Acknowledge(checkpoint, self._assembled(progress.snapshot, progress.in_flight, progress))]
+        return [Acknowledge(checkpoint, self._assembled(snapshot, in_flight, progress))]
 
     def _assembled(
         self, snapshot: SubtaskSnapshot, in_flight: tuple[ChannelState, ...], progress: SnapshotInProgress
