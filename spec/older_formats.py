@@ -4,9 +4,10 @@ The judge of the codec reads the text with the product, and compares what it rea
 code: this module only knows in which format a field appeared, and what an entry without the field says.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
+
+from pydantic_core import from_json
 
 from checkpointing.metadata.codec import encode
 from checkpointing.metadata.record import Row
@@ -52,6 +53,8 @@ class Written(NamedTuple):
     envelope: Fields
     meant: Fields
     """What the entry says, in the present format."""
+    says_all: bool
+    """True if this format can say all that the entry says."""
 
 
 def formats_of(kind: str) -> range:
@@ -61,8 +64,9 @@ def formats_of(kind: str) -> range:
 
 def written(row: Row, number: int) -> Written:
     """Return the entry as a version with this format wrote it."""
-    envelope: Fields = json.loads(encode(row, writer="spec"))
-    meant, older = _said(row), envelope["row"]
+    text = encode(row, writer="spec")
+    envelope: Fields = from_json(text)
+    meant, older = from_json(text)["row"], envelope["row"]
     if envelope["kind"] not in ("claim", "release"):
         for since, place, says in _LATER:
             if number < since:
@@ -72,19 +76,14 @@ def written(row: Row, number: int) -> Written:
             del older["pinned"]
             meant["pinned"] = envelope["kind"] == "savepoint"
     envelope["format"] = older["format"] = number
-    return Written(envelope, meant)
+    return Written(envelope, meant, says_all=number == PRESENT or meant == from_json(text)["row"])
 
 
 def read_otherwise(meant: Fields, read: Row) -> str:
     """Return the first field that is read otherwise than it was meant, or nothing."""
-    said = _said(read)
-    names = sorted({*meant, *said})
+    said: Fields = from_json(read.model_dump_json())
+    names = sorted({*meant, *said}) if meant != said else ()
     return next((name for name in names if meant.get(name, names) != said.get(name, names)), "")
-
-
-def _said(row: Row) -> Fields:
-    said: Fields = json.loads(row.model_dump_json())
-    return said
 
 
 def _leave_out(document: Fields, place: str) -> None:

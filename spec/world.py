@@ -135,9 +135,9 @@ class World:
     def discard(self, paths: Iterable[str]) -> None:
         """Delete files. Deleting them twice changes nothing."""
         fresh = tuple(path for path in paths if path not in self.gone)
-        needed, reserved = self._in_use(), self.readers.counted_on(self.now_ms)
-        self.gone.update(fresh)
         if fresh:
+            needed, reserved = self._in_use(), self.readers.counted_on(self.now_ms)
+            self.gone.update(fresh)
             self.history.events.extend(ReservedGone(path) for path in fresh if path in reserved)
             self.history.add(FilesDiscarded(fresh, tuple(path for path in fresh if path in needed)))
 

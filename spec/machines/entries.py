@@ -146,7 +146,7 @@ def _change(case: OfPattern, number: int) -> None:
 
 def _read_older(case: Older) -> None:
     row = decode(json.dumps(_ENTRIES[case.kind]()))
-    envelope, meant = written(row, case.format)
+    envelope, meant, _ = written(row, case.format)
     try:
         differs = read_otherwise(meant, decode(json.dumps(envelope)))
     except ValueError as error:
