@@ -20,8 +20,10 @@ from spec.pipeline import HOOKS, MAX_PARALLELISM, ORDERS, PAYMENTS
 
 LONGEST_MS = 600_000
 SOMETIMES, OFTEN, EVENLY = 0.3, 0.4, 0.5
-LONG_RUNS = 0.1
+LONG_RUNS = 0.07
 """The share of long runs. A short run takes a third of the time and finds most bugs. Some bugs need many rows."""
+MANY = 12
+"""How many checkpoints in a row may fail in a run whose tick should outlive failures. A hundred would show no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +148,7 @@ def draw(random: Random, *, long: bool = False) -> Scenario:
             **_triggers(random),
             "max_concurrent": 1 if overtaking else random.choice([1, 2]),
             "timeout_ms": random.choice([LONGEST_MS, LONGEST_MS, 400]),
-            "tolerable_failures": random.choice([0, 2, 100]),
+            "tolerable_failures": random.choice([0, 2, MANY]),
             "tolerable_poll_failures": 0,
             "retained": random.choice([1, 2, 3]),
             "compact_files_min": None,
@@ -162,7 +164,7 @@ def draw(random: Random, *, long: bool = False) -> Scenario:
         slow_split=random.choice([None, None, SplitId("a"), SplitId("c")]),
         latency_ms={"poll": 20, "run": random.choice([20, 200]), "store": random.choice([5, 50])},
         linger_ms=random.choice([0, 30, 1_000 if is_long else 300]),
-        idle_poll_ms=random.choice([100 if is_long else 2_000, 1_000]),
+        idle_poll_ms=random.choice([400 if is_long else 2_000, 1_000]),
         credit_bytes=random.choice([30, 200, 1_000_000]),
         ids_per_claim=random.choice([None, None, 2]),
     )
@@ -287,7 +289,7 @@ def of_cuts(scenario: Scenario, seed: int) -> Scenario:
     """
     random = Random(f"slow cuts of {seed}")  # noqa: S311 - a run must be repeatable
     if random.random() < EVENLY:
-        slowly = {"slice_rows_max": 1, "timeout_ms": 400, "tolerable_failures": 100}
+        slowly = {"slice_rows_max": 1, "timeout_ms": 400, "tolerable_failures": MANY}
         slow = random.choice([SplitId("a"), SplitId("c")])
         scenario = replace(scenario, config=scenario.config | slowly, slow_split=slow)
     return replace(scenario, rows_per_epoch={})
@@ -295,7 +297,7 @@ def of_cuts(scenario: Scenario, seed: int) -> Scenario:
 
 def limited(scenario: Scenario, random: Random) -> Scenario:
     """Return the scenario with other expiries and limits, which are rare otherwise."""
-    drawn = {"timeout_ms": random.choice([LONGEST_MS, 80, 400]), "tolerable_failures": random.choice([0, 1, 2, 100])}
+    drawn = {"timeout_ms": random.choice([LONGEST_MS, 80, 400]), "tolerable_failures": random.choice([0, 1, 2, MANY])}
     return replace(scenario, config={**scenario.config, **drawn})
 
 

@@ -137,7 +137,7 @@ class Visits:
         if not others:
             return Visit("savepoint to go back to", saving(self._world, visitor), visitor)
         abandoned = [row.checkpoint for row in self._world.checkpoints() if row.abandoned and row.checkpoint in others]
-        to = self._random.choice([*others, *8 * abandoned])
+        to = self._random.choice([*others, *12 * abandoned])
         visitor.ignores_lost = self._made % 2 == 0
         return Visit(
             f"rollback to {to}",

@@ -152,9 +152,8 @@ class EpochLog:
             return NO_METRICS
         known = epoch.passed.setdefault(vertex, Known(aligned_ms=now_ms, rows_out=0, bytes_out=0))
         work = self._work_of(epoch, subtask)
-        if vertex not in epoch.work:  # another split of a source
-            known["rows_out"] += work.rows_out
-            known["bytes_out"] += work.bytes_out
+        if vertex not in epoch.work:
+            _sent(known, work)
         known |= Known(acknowledged_ms=now_ms, async_ms=now_ms - known["aligned_ms"])
         return SnapshotMetrics(
             checkpointed_bytes=work.state_bytes,
@@ -219,6 +218,12 @@ def counts_of(tracker: StatisticsTracker) -> CheckpointCounts:
         failed=counters.failed,
         restored=counters.restored,
     )
+
+
+def _sent(known: Known, work: _SubtaskWork) -> None:
+    """Add what another split of the source has sent."""
+    known["rows_out"] += work.rows_out
+    known["bytes_out"] += work.bytes_out
 
 
 def _columns(of_subtasks: Sequence[SnapshotMetrics]) -> SubtaskStatistics:

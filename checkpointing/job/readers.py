@@ -227,7 +227,7 @@ class SourceReaders:
 
         A split for which a barrier waits needs no credit: a vertex that waits for that barrier would never give any.
         """
-        due = [split for split in self._splits.values() if not split.granted and now_ms >= split.idle_until_ms]
+        due = [split for split in self._splits.values() if _is_ready(split, now_ms)]
         ready = [
             split
             for split in due
@@ -314,6 +314,10 @@ _UNBOUNDED = 2**62
 
 def _key(split: Split) -> tuple[VertexId, SplitId]:
     return split.subtask.vertex, split.name
+
+
+def _is_ready(split: Split, now_ms: int) -> bool:
+    return not split.granted and now_ms >= split.idle_until_ms
 
 
 def pacing_of(setup: JobSetup) -> Pacing:

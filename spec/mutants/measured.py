@@ -164,7 +164,7 @@ def bytes_held_fall_below_zero(patch: Patch) -> None:
 
 @mutant("measured")
 def a_source_sent_what_its_first_split_sent(patch: Patch) -> None:
-    patch.put(epochs, "_sent", lambda known, work: known if known.rows_out else _real_sent(known, work))
+    patch.put(epochs, "_sent", lambda known, work: None if known["rows_out"] else _real_sent(known, work))
 
 
 @mutant("measured")
