@@ -113,7 +113,7 @@ class Vertex:
         return _subtasks(self.id, self.parallelism)
 
 
-@lru_cache
+@lru_cache(maxsize=1_024)
 def _subtasks(vertex: VertexId, parallelism: int) -> tuple[SubtaskId, ...]:
     return tuple(SubtaskId(vertex, index) for index in range(parallelism))
 

@@ -136,7 +136,7 @@ class Scenario:
 
 
 def draw(random: Random, *, long: bool = False) -> Scenario:
-    """Draw the scenario of a run. With `long`, the run is long. Otherwise one run of ten is long."""
+    """Draw the scenario of a run. With `long`, the run is long. Otherwise so many are (`LONG_RUNS`)."""
     is_long = random.random() < LONG_RUNS or long
     policy = random.choice(list(GatePolicy))
     overtaking = policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)

@@ -258,9 +258,8 @@ class Tick:
                 self._ask_too_late(door, asking)
                 return
             wake_ms = None if self._wake_ms is None else self._wake_ms - self.plan.eyes.skew_ms
-            timers = [wake_ms, stop_ms, jump_ms, self.under_way.due_ms]
-            timers.append(asking[0][0] if asking else None)
-            due = min((at for at in timers if at is not None), default=None)
+            timers = (wake_ms, stop_ms, jump_ms, self.under_way.due_ms, asking[0][0] if asking else None)
+            due = min([at for at in timers if at is not None], default=None)
             if due is None:
                 self._stuck("it waits for nothing")
                 return
@@ -268,9 +267,10 @@ class Tick:
             if jump_ms is not None and self.plan.clock_jump is not None and jump_ms <= self.world.now_ms:
                 jump_ms = None
                 self._say(clock.jump(self.plan.clock_jump))
-            if self._wake_ms is not None and self._wake_ms <= clock.now_ms():
+            clock_ms = clock.now_ms()
+            if self._wake_ms is not None and self._wake_ms <= clock_ms:
                 self._wake_ms = None
-            self._tell(door, TimeAdvanced(clock.now_ms()))
+            self._tell(door, TimeAdvanced(clock_ms))
             if stop_ms is not None and stop_ms <= self.world.now_ms and self.plan.stop is not None:
                 stop_ms = None
                 self._tell(door, self.plan.stop)
@@ -322,21 +322,27 @@ class Tick:
     def _tell(self, door: JobDoor, fact: Fact) -> None:
         if self.end is not None:
             return
-        if self.narrate is not None and not isinstance(fact, TimeAdvanced):
+        if not isinstance(fact, TimeAdvanced):
+            self._hear(fact)
+        self._take(door, fact, door.step(fact))
+
+    def _hear(self, fact: Fact) -> None:
+        """Note what the door is about to be told."""
+        if self.narrate is not None:
             self._say(f"<- {fact}")
         if isinstance(fact, SavepointRequested):
             self._open.add(fact.request)
         if isinstance(fact, RowAppended):
             self._at_version = fact.version
-        elif not isinstance(fact, TimeAdvanced):
+        else:
             self.world.history.events.extend(events_of_fact(self.generation, fact))
-        self._take(door, fact, door.step(fact))
 
     def _take(self, door: JobDoor, told: Begun | Fact, effects: tuple[Effect, ...]) -> None:
-        self.world.history.stepped(self.generation, told, effects, door.next_id)
-        for checkpoint in range(self._next_id, door.next_id):
+        next_id = door.next_id
+        self.world.history.stepped(self.generation, told, effects, next_id)
+        for checkpoint in range(self._next_id, next_id):
             self.world.history.add(CheckpointTriggered(self.generation, CheckpointId(checkpoint)))
-        self._next_id = door.next_id
+        self._next_id = next_id
         for effect in effects:
             if self.narrate is not None:  # most runs are told to nobody, and telling takes time
                 self._say(f"-> {effect}")

@@ -270,7 +270,8 @@ class JobDoor:
 
         Return whether that changed something, and the tick goes on.
         """
-        if not self._job.bystanders.restoring:
+        restoring = self._job.bystanders.restoring
+        if not restoring:
             holds_one = self._setup.limits.hold and self._job.ending.requested  # with it the tick ends
             if self._job.readers.barrier_due and not holds_one:
                 self._job.readers.barrier_asked()
@@ -280,7 +281,7 @@ class JobDoor:
         if not (waking.moved or self._job.effects or waking.is_due(self._job.now_ms)):
             return False
         waking.moved, phase, asked = False, self._job.ending.phase, len(self._job.effects)
-        if not self._job.bystanders.restoring:
+        if not restoring:
             end_inputs(self._job)
             self._run_vertices()
         decision = self._decide_end()

@@ -21,7 +21,6 @@ from checkpointing.metadata.record import (
 )
 from checkpointing.snapshots import NO_WORK, TaskWork
 
-
 Known = dict[str, Any]
 """The fields of a vertex's `VertexStatistics` that are known so far."""
 
@@ -199,9 +198,7 @@ class EpochLog:
         """Forget an epoch that has ended."""
         self._epochs.pop(checkpoint, None)
 
-    def _complete(
-        self, epoch: _Epoch, vertex: VertexId, metrics: Mapping[Task, SnapshotMetrics]
-    ) -> VertexStatistics:
+    def _complete(self, epoch: _Epoch, vertex: VertexId, metrics: Mapping[Task, SnapshotMetrics]) -> VertexStatistics:
         """Add all barriers of the vertex, also those after its snapshot, and the numbers of its subtasks."""
         own = [metrics.get(subtask, NO_METRICS) for subtask in self._graph.vertex(vertex).subtasks()]
         barriers = tuple(epoch.barriers.get(vertex, ()))
