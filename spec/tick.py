@@ -322,27 +322,21 @@ class Tick:
     def _tell(self, door: JobDoor, fact: Fact) -> None:
         if self.end is not None:
             return
-        if not isinstance(fact, TimeAdvanced):
-            self._hear(fact)
-        self._take(door, fact, door.step(fact))
-
-    def _hear(self, fact: Fact) -> None:
-        """Note what the door is about to be told."""
-        if self.narrate is not None:
+        if self.narrate is not None and not isinstance(fact, TimeAdvanced):
             self._say(f"<- {fact}")
         if isinstance(fact, SavepointRequested):
             self._open.add(fact.request)
         if isinstance(fact, RowAppended):
             self._at_version = fact.version
-        else:
+        elif not isinstance(fact, TimeAdvanced):
             self.world.history.events.extend(events_of_fact(self.generation, fact))
+        self._take(door, fact, door.step(fact))
 
     def _take(self, door: JobDoor, told: Begun | Fact, effects: tuple[Effect, ...]) -> None:
-        next_id = door.next_id
-        self.world.history.stepped(self.generation, told, effects, next_id)
-        for checkpoint in range(self._next_id, next_id):
+        self.world.history.stepped(self.generation, told, effects, door.next_id)
+        for checkpoint in range(self._next_id, door.next_id):
             self.world.history.add(CheckpointTriggered(self.generation, CheckpointId(checkpoint)))
-        self._next_id = next_id
+        self._next_id = door.next_id
         for effect in effects:
             if self.narrate is not None:  # most runs are told to nobody, and telling takes time
                 self._say(f"-> {effect}")

@@ -16,7 +16,7 @@ from checkpointing.commit.cleanup import (
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
 from spec.machines.keeping import LOG_GOES, LOG_STAYS, LOOKS_ARE_FEW, NEEDED_STAYS, UNNEEDED_GOES
-from spec.mutants.judges import CLEAN_UPS, DRAWN, KEEPING
+from spec.mutants.judges import CLEAN_UPS, KEEPING
 from spec.mutants.planting import Patch, mutant
 
 
@@ -55,11 +55,6 @@ def a_clean_up_of_a_job_at_rest_expects_no_newer_cut(patch: Patch) -> None:
         return facts if facts.others_hold else replace(facts, recorded=facts.recorded.union(ids))
 
     _see_otherwise(patch, all_recorded)
-
-
-@mutant("discarded-is-unreferenced", DRAWN)
-def a_clean_up_takes_a_stale_list_of_cuts_for_whole(patch: Patch) -> None:
-    patch.put(cleanup, "unpublished", lambda rows, cuts: None)
 
 
 @mutant(NEEDED_STAYS, KEEPING)

@@ -391,4 +391,4 @@ def test_each_invariant_of_rollbacks_can_fail_alone(name):
 @pytest.mark.parametrize(("name", "change"), FALSIFIED_SAVEPOINTS)
 def test_each_invariant_of_savepoints_can_fail_alone(name, change):
     """This history has savepoints and stops."""
-    assert {name} == falsified(change, 353, savepoints_max=4)
+    assert {name} == falsified(change, 513, savepoints_max=4)
