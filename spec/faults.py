@@ -23,7 +23,7 @@ SOMETIMES, OFTEN, EVENLY = 0.3, 0.4, 0.5
 LONG_RUNS = 0.07
 """The share of long runs. A short run takes a third of the time and finds most bugs. Some bugs need many rows."""
 MANY = 12
-"""How many checkpoints in a row may fail in a run whose tick should outlive failures. A hundred would show no more."""
+"""How many checkpoints in a row may fail in a job that should survive many failures. 100 showed nothing more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class Scenario:
 
 
 def draw(random: Random, *, long: bool = False) -> Scenario:
-    """Draw the scenario of a run. With `long`, the run is long. Otherwise so many are (`LONG_RUNS`)."""
+    """Draw the scenario of a run. It is long if `long` is set, and otherwise with the probability `LONG_RUNS`."""
     is_long = random.random() < LONG_RUNS or long
     policy = random.choice(list(GatePolicy))
     overtaking = policy in (GatePolicy.UNALIGNED, GatePolicy.ALTERNATING)

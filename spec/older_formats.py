@@ -54,7 +54,7 @@ class Written(NamedTuple):
     meant: Fields
     """What the entry says, in the present format."""
     says_all: bool
-    """True if this format can say all that the entry says."""
+    """True if this format can hold everything in the entry, so that nothing was left out."""
 
 
 def formats_of(kind: str) -> range:

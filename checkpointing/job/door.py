@@ -352,7 +352,7 @@ class JobDoor:
     # -------------------------------------------------------------- the end
 
     def _decide_end(self) -> Next | EndTick:
-        """Ask the `Ending` what to do. Whether splits are idle, fail or have ended matters only when nothing moves."""
+        """Ask the `Ending` what to do. How the splits stand matters only when nothing moves."""
         job = self._job
         quiet = self._is_quiet()
         decision = job.ending.next(

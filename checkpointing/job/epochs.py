@@ -218,7 +218,7 @@ def counts_of(tracker: StatisticsTracker) -> CheckpointCounts:
 
 
 def _sent(known: Known, work: _SubtaskWork) -> None:
-    """Add what another split of the source has sent."""
+    """Add to `known` what another split of the source has sent."""
     known["rows_out"] += work.rows_out
     known["bytes_out"] += work.bytes_out
 
