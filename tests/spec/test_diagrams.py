@@ -72,7 +72,7 @@ def test_doors_at_work_move_as_the_table_says_and_every_move_is_met(moves):
 
     They make every move of the table and no other.
     """
-    for seed in (66, 282, *range(60)):  # the first two make the rarest moves
+    for seed in (66, 235, 282, *range(60)):  # the first three make the rarest moves
         simulate(seed, moves=Moves(savepoints_max=2))
         if DRAWN - STAYS <= moves:
             break
@@ -117,7 +117,7 @@ def test_the_tick_door_moves_as_the_table_says(monkeypatch):
     monkeypatch.setattr(TickDoor, "step", step)
     for seed in range(20):
         simulate(seed, moves=Moves(rollbacks_max=1, resets_max=1, mishaps=Mishaps(1, 1)))
-    simulate(32, moves=Moves(savepoints_max=1, restarts=True))
+    simulate(38, moves=Moves(savepoints_max=1, restarts=True))
     drawn = {(effect, fact, asked) for (effect, fact), follow in MOVES.items() for asked in follow}
     assert set() == seen - drawn
     met = {(PublishAgain, TablePublished, LookAtLogs), (AppendEntry, RowAppended, ReadCut), (Wait, Waited, Observe)}
