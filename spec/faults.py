@@ -23,7 +23,7 @@ SOMETIMES, OFTEN, EVENLY = 0.3, 0.4, 0.5
 LONG_RUNS = 0.07
 """The share of long runs. A short run takes a third of the time and finds most bugs. Some bugs need many rows."""
 MANY = 12
-"""How many checkpoints in a row may fail in a job that should survive many failures. 100 showed nothing more."""
+"""How many checkpoints in a row may fail in a job that should survive many failures. 100 only repeat one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
