@@ -1,6 +1,6 @@
 """The steps up to the claim: observe, decide, ask the questions, append the claim.
 
-If another process was first, repeat.
+If another process was first, or if the list of entries lags behind, look again.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,14 @@ class Held:
 class Claiming:
     """The claims that an attempt has met. With `take_over` it takes the job over once, but not from a newer claim."""
 
-    def __init__(self, errand: Errand, terms: Terms, own: Generation | None, now: Callable[[], Stamp]) -> None:
-        """Begin an attempt. `own` is the generation of this tick's attempt before."""
+    def __init__(self, errand: Errand, terms: Terms, own: Held | None, now: Callable[[], Stamp]) -> None:
+        """Begin an attempt. `own` is the claim of this tick's attempt before."""
         self._errand = errand
         self._terms = terms
         self._take_over = terms.take_over or own is not None
-        self._met = own
+        self._met = own.claim.generation if own is not None else None
+        self._known = own.at_version if own is not None else 0
+        """The newest version of `checkpoints` that this process knows of."""
         self._now = now
 
     def claimed(self) -> Steps[Held]:
@@ -48,18 +50,18 @@ class Claiming:
         seen: Observed | None = None
         for _ in range(TRIES):
             if seen is None:
-                seen = yield from asked(Observe(), Observed)
+                seen = yield from self._looked()
             plan = yield from self._decided(seen)
             held = held_cut(seen.rows) if self._errand.moves_on else None
             if held is not None:
                 waits = StepFailedError(EndTick(TickOutcome.HELD, message=waits_for_approval(held)))
-                seen = yield from seen_again(seen, waits)
+                seen = yield from self._seen_again(seen, waits)
                 continue
             if self._may_be_over(seen, plan) and (yield from examined((Question.WHOLE,), seen, plan)) is None:
                 raise StepFailedError(EndTick(TickOutcome.FINISHED))
             objection = yield from examined(self._errand.questions, seen, plan)
             if objection is not None:
-                seen = yield from seen_again(seen, objection)
+                seen = yield from self._seen_again(seen, objection)
                 continue
             at = self._now()
             claim = plan.claim.claim(self._terms.holder, at.now_ms, at.nonce, self._terms.ids)
@@ -68,8 +70,33 @@ class Claiming:
                 return Held(claim, answer.version, seen, plan)
             if isinstance(answer, RowUnknown):
                 raise StepFailedError(Unsettled(answer.error), is_refusal=True)
-            seen = None
+            self._known, seen = seen.version + 1, None
         raise StepFailedError(Unsettled(f"others wrote first {TRIES} times"), is_refusal=True)
+
+    def _looked(self) -> Steps[Observed]:
+        """Look at the entries. If the list ends before an entry that this process knows of, look again.
+
+        Such a list may lack this process's newest claim, and show an older one of its own. That one would look like
+        another process's. Raise StepFailedError if every list lags behind.
+        """
+        for _ in range(TRIES):
+            seen = yield from asked(Observe(), Observed)
+            if seen.version >= self._known:
+                self._known = seen.version
+                return seen
+        lags = f"the store lists its entries up to version {seen.version}, and version {self._known} is known to exist"
+        raise StepFailedError(Unsettled(lags), is_refusal=True)
+
+    def _seen_again(self, seen: Observed, objection: StepFailedError) -> Steps[Observed]:
+        """Look again. If nobody has appended an entry meanwhile, raise the objection.
+
+        Files and tables are read after the entries. If others wrote entries in between, the two belong to different
+        moments. A table may show what only a newer entry says, and a file may be gone that only an older one names.
+        """
+        now = yield from self._looked()
+        if now.version == seen.version:
+            raise objection
+        return now
 
     def _decided(self, seen: Observed) -> Steps[RecoveryPlan]:
         newest = newest_generation(seen)
@@ -108,18 +135,6 @@ def examined(questions: tuple[Question, ...], seen: Observed, plan: RecoveryPlan
         except StepFailedError as objection:
             return objection
     return None
-
-
-def seen_again(seen: Observed, objection: StepFailedError) -> Steps[Observed]:
-    """Observe again. If nobody has appended an entry meanwhile, raise the objection.
-
-    Files and tables are read after the entries. If others wrote entries in between, the two belong to different
-    moments. A table may show what only a newer entry says, and a file may be gone that only an older one names.
-    """
-    now = yield from asked(Observe(), Observed)
-    if now.version == seen.version:
-        raise objection
-    return now
 
 
 def newest_generation(seen: Observed) -> Generation:

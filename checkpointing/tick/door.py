@@ -29,7 +29,7 @@ from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.metadata.record import Claim
 from checkpointing.tick.asking import StepFailedError, Steps, asked
 from checkpointing.tick.attempts import Attempts
-from checkpointing.tick.claiming import Claiming
+from checkpointing.tick.claiming import Claiming, Held
 from checkpointing.tick.errand import Errand, Terms
 from checkpointing.tick.holding import Holding
 from checkpointing.tick.messages import TOLD, Done, Finish, Outcome, TickEffect, TickFact, Unsettled, Wait, Waited
@@ -53,7 +53,7 @@ class TickDoor:
         self._terms = terms
         self._attempts = Attempts(terms.strategy, terms.limits)
         self._now = Stamp(0, "")
-        self._own: Claim | None = None
+        self._own: Held | None = None
         """The newest claim of this process that is in."""
         self._steps = self._all_attempts()
         self.awaits: TickEffect | None = None
@@ -84,7 +84,7 @@ class TickDoor:
         """Make attempts until the restart strategy stops."""
         outcome = yield from self._attempt()
         while isinstance(outcome, EndTick) and self._own is not None:
-            follows = self._attempts.follows(outcome, self._now, seed_of(self._own))
+            follows = self._attempts.follows(outcome, self._now, seed_of(self._own.claim))
             if isinstance(follows, EndTick):
                 outcome = follows
                 break
@@ -103,7 +103,7 @@ class TickDoor:
         """
         wait_until_ms = 0
         while True:
-            own = self._own.generation if self._own is not None else None
+            own = self._own
             try:
                 held = yield from Claiming(self._errand, self._terms, own, self._at).claimed()
             except StepFailedError as refused:
@@ -112,7 +112,7 @@ class TickDoor:
                     return refused.outcome if own is None else _as_failed(refused)
                 yield from asked(Wait(HELD_POLL_MS), Waited)
                 continue
-            self._own = held.claim
+            self._own = held
             holding = Holding(self._errand, self._terms, held, self._at, self._attempts)
             outcome = yield from holding.ended()
             if not holding.renews or not self._attempts.renews(self._now):

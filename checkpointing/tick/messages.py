@@ -236,7 +236,7 @@ class LetGo:
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """It is not known whether an entry is in. The next start finds out."""
+    """It is not known which entries are in. The next start finds out."""
 
     error: str
 

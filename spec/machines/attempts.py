@@ -61,6 +61,8 @@ ATTEMPTS = "attempts"
 ERRAND = Errand(questions=(), repairs=False, runs=True)
 FOR_GOOD = (Reason.QUALITY, Reason.TABLE_CHANGED, Reason.FENCED)
 JITTER = 0.25
+TRIES = 5
+"""After as many lists in a row that lag behind, the attempt fails."""
 
 _limits = st.builds(
     TickLimits, checkpoints=st.sampled_from([None, 1, 3]), duration_ms=st.sampled_from([None, 1_000, 10_000])
@@ -101,6 +103,8 @@ class AttemptsMachine(RuleBasedStateMachine):
         """The generation of another process that holds the job and lives."""
         self.is_silent = False
         """Whether the store does not answer claims."""
+        self.lagging = self.lacks = 0
+        """How many lists lag behind from now on, and how many entries each of them lacks."""
         self.begin(TickLimits(), NoRestart(), waits_ms=0)
 
     @initialize(limits=_limits, strategy=_strategies, waits_ms=_waits)
@@ -115,6 +119,7 @@ class AttemptsMachine(RuleBasedStateMachine):
         """Begin a tick."""
         self.stopping = False
         self.told = Told(limits, strategy, self.now_ms)
+        self.lagging = 0
         self.waits_ms = waits_ms
         terms = Terms(holder=holder(1), take_over=True, limits=limits, strategy=strategy, waits_ms=waits_ms)
         self.door = TickDoor(ERRAND, terms)
@@ -176,6 +181,17 @@ class AttemptsMachine(RuleBasedStateMachine):
         end = self.asked.outcome if isinstance(self.asked, Finish) else None
         if isinstance(end, EndTick) and end.outcome is TickOutcome.FAILED:
             expect("the job could not be claimed (no answer)" in end.message, ATTEMPTS, f"it ends with {end}")
+
+    @precondition(lambda self: isinstance(self.asked, Work) and self.rival is None)
+    @rule(lagging=st.sampled_from([1, 4, 5, 6]), lacks=st.integers(1, 3), took_ms=_times, renews=st.booleans())
+    def look_at_lists_that_lag(self, lagging: int, lacks: int, took_ms: int, renews: bool) -> None:  # noqa: FBT001
+        """Let the attempt end. The next one is shown lists that lack the newest entries, perhaps its own claim."""
+        self.lagging, self.lacks = lagging, lacks
+        if renews:
+            self.fill_the_trace(0, took_ms, unpublished=False)
+        else:
+            self.fail(0, took_ms, Reason.TASK_FAILURE, unpublished=False)
+        self.wait()
 
     @precondition(lambda self: isinstance(self.asked, Work))
     @rule(completed=st.integers(0, 2), took_ms=_times, outcome=_outcomes)
@@ -275,7 +291,8 @@ class AttemptsMachine(RuleBasedStateMachine):
 
     def _goes_on(self) -> None:
         """Expect another attempt, once no other process holds the job. Without an answer to its claim, it fails."""
-        if self.is_silent:
+        if self.is_silent or self.told.behind == TRIES:
+            self.told.behind = 0
             self._follows(EndTick(TickOutcome.FAILED, Reason.TASK_FAILURE))
         elif self.rival is None:
             expect(isinstance(self.asked, Work), ATTEMPTS, f"{self.asked}, another attempt is due: {self.told}")
@@ -314,9 +331,7 @@ class AttemptsMachine(RuleBasedStateMachine):
     def _answer(self, effect: TickEffect) -> TickFact | None:
         match effect:
             case Observe():
-                lease = Lease(self.rival, self.now_ms + 30_000) if self.rival is not None else None
-                holder = HolderObserved(alive=lease is not None, lease=lease)
-                return Observed(len(self.rows), tuple(self.rows), frozenset(self.cuts), holder, self.now_ms)
+                return self._shown()
             case AppendClaim() | AppendEntry() | AppendRelease():
                 return self._append(effect)
             case ReadCut():
@@ -333,15 +348,31 @@ class AttemptsMachine(RuleBasedStateMachine):
             case _:
                 return None
 
+    def _shown(self) -> Observed:
+        """Return the list that the tick is shown. `told.behind` counts those in a row that lack what it knows of.
+
+        The holder seems to live, without a lease, if the list lacks its release.
+        """
+        lacks = self.lacks if self.lagging and self.rival is None else 0
+        self.lagging -= lacks > 0
+        rows = self.rows[: max(0, len(self.rows) - lacks)]
+        lease = Lease(self.rival, self.now_ms + 30_000) if self.rival is not None else None
+        holder = HolderObserved(alive=lease is not None or lacks > 0, lease=lease)
+        self.told.behind = self.told.behind + 1 if len(rows) < self.told.known else 0
+        self.told.known = max(self.told.known, len(rows))
+        return Observed(len(rows), tuple(rows), frozenset(self.cuts), holder, self.now_ms)
+
     def _told(self, fact: TickFact) -> tuple[TickEffect, ...]:
         return self.door.step(fact, self._stamp())
 
     def _append(self, effect: AppendClaim | AppendEntry | AppendRelease) -> TickFact:
         if self.is_silent and isinstance(effect, AppendClaim):
             return RowUnknown(effect.row.nonce, "no answer")
+        is_claim = isinstance(effect, AppendClaim)
+        self.told.known = effect.at_version + 1 if is_claim else self.told.known
         if effect.at_version != len(self.rows):
             return RowRefused(effect.row.nonce, "another process")
-        self.told.claims += isinstance(effect, AppendClaim)
+        self.told.claims += is_claim
         self.rows.append(effect.row)
         return RowAppended(effect.row.nonce, len(self.rows))
 

@@ -54,7 +54,8 @@ from spec.machines.plain_entry import plain_entry
 RACES: Final = "races-are-fair"
 """A process claims the job as its last look showed it, after a yes to each of its questions. With `take_over`, it takes
 the job from the holder that it met first, and from no newer one. A no counts only if nothing has changed since the
-question. After five lost races the process gives up. While a cut waits for approval, nobody moves the job on."""
+question. If the list ends before an entry that the process knows of, it looks again. After five lost races the process
+gives up, and so it does after five such lists in a row. While a cut waits for approval, nobody moves the job on."""
 
 _BARE: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE), repairs=False, rolls_forward=False)
 
@@ -87,6 +88,11 @@ class _Process:
     """Whether it sees who is alive."""
     asked: TickEffect = field(default_factory=Observe)
     seen: list[Observed] = field(default_factory=list)
+    """Its looks at lists that did not lag behind what it knew."""
+    known: int = 0
+    """The newest version that it knows of."""
+    behind: int = 0
+    """How many lists in a row have ended before that version."""
     yes: list[Question] = field(default_factory=list)
     """The questions to which the answer was yes since the last look."""
     said_no: Exception | None = None
@@ -115,6 +121,8 @@ class RacesMachine(RuleBasedStateMachine):
         self.alive: dict[Generation, bool] = {}
         self.processes: list[_Process] = []
         self.numbers = count(1)
+        self.lacks = 0
+        """How many entries the lists lack that the processes look at."""
 
     # -------------------------------------------------------------- processes
 
@@ -141,13 +149,19 @@ class RacesMachine(RuleBasedStateMachine):
         self._follow(process, process.door.start(self._stamp(process)))
 
     @precondition(lambda self: self.processes)
-    @rule(turns=st.lists(_pick, min_size=1, max_size=10), says_no=st.sampled_from([False, False, False, True]))
-    def go_on(self, turns: list[int], says_no: bool) -> None:  # noqa: FBT001 - drawn
-        """Processes take their next steps, in any order, up to their work."""
+    @rule(
+        turns=st.lists(_pick, min_size=1, max_size=10),
+        says_no=st.sampled_from([False, False, False, True]),
+        lacks=st.sampled_from([0, 0, 0, 1, 2]),
+    )
+    def go_on(self, turns: list[int], says_no: bool, lacks: int) -> None:  # noqa: FBT001 - drawn
+        """Processes take their next steps, in any order, up to their work. A list may lack the newest entries."""
+        self.lacks = lacks
         for pick in turns:
             waiting = [each for each in self.processes if not isinstance(each.asked, Work)]
             if waiting:
                 self._step(waiting[pick % len(waiting)], says_no=says_no)
+        self.lacks = 0
 
     @precondition(lambda self: self.processes)
     @rule(pick=_pick, dies=st.booleans())
@@ -185,19 +199,13 @@ class RacesMachine(RuleBasedStateMachine):
     def _step(self, process: _Process, *, says_no: bool) -> None:
         fact = self._answer(process, process.asked, says_no=says_no)
         self._follow(process, process.door.step(fact, self._stamp(process)))
+        again = not process.behind or isinstance(process.asked, (Observe, Finish))
+        expect(again, RACES, f"{process.asked} after a list that ends before {process.known}")
 
     def _answer(self, process: _Process, effect: TickEffect, *, says_no: bool) -> TickFact:
         match effect:
             case Observe():
-                newest = self._newest()
-                alive = None if newest is None or not process.sees else self.alive[newest.generation]
-                seen = Observed(len(self.rows), tuple(self.rows), frozenset(), HolderObserved(alive, None), _NOW_MS)
-                process.seen.append(seen)
-                process.yes = []
-                generation = self._generation()
-                process.met = generation if process.met is None else process.met
-                process.may_take = process.may_take and generation == process.met
-                return seen
+                return self._shown(process)
             case Examine():
                 expect(effect.seen is process.seen[-1], RACES, "a question is asked of an older look")
                 if says_no:
@@ -212,6 +220,23 @@ class RacesMachine(RuleBasedStateMachine):
                 return RowAppended(effect.row.nonce, len(self.rows))
             case _:
                 return Done()
+
+    def _shown(self, process: _Process) -> Observed:
+        """Return the list that a process is shown. It counts as a look if it shows all that the process knows of."""
+        rows = self.rows[: max(0, len(self.rows) - self.lacks)]
+        newest = _newest(rows)
+        alive = None if newest is None or not process.sees else self.alive[newest.generation]
+        seen = Observed(len(rows), tuple(rows), frozenset(), HolderObserved(alive, None), _NOW_MS)
+        if seen.version < process.known:
+            process.behind += 1
+            return seen
+        process.behind, process.known = 0, seen.version
+        process.seen.append(seen)
+        process.yes = []
+        generation = newest.generation if newest is not None else Generation(0)
+        process.met = generation if process.met is None else process.met
+        process.may_take = process.may_take and generation == process.met
+        return seen
 
     def _claimed(self, process: _Process, effect: AppendClaim) -> TickFact:
         """Judge a claim by what the process saw. Append it if nobody was first."""
@@ -231,6 +256,7 @@ class RacesMachine(RuleBasedStateMachine):
         expect((claim.generation, claim.first_id, claim.last_id) == due, RACES, f"{claim}, due are {due}")
         if effect.at_version != len(self.rows):
             process.lost += 1
+            process.known = effect.at_version + 1
             return RowRefused(claim.nonce, "others were first")
         self.rows.append(claim)
         self.alive[claim.generation] = True
@@ -259,7 +285,8 @@ class RacesMachine(RuleBasedStateMachine):
                 expect(refused.generation == newest.generation, RACES, f"{refused} of {newest}")
                 expect(process.gave is not process.sees, RACES, f"{refused}, and it gave a lease: {process.gave}")
             case Unsettled():
-                expect(process.lost == _TRIES, RACES, f"it gives up after {process.lost} lost races")
+                vain = process.lost, process.behind
+                expect(_TRIES in vain, RACES, f"it gives up after {vain} lost races and lists that lag behind")
             case EndTick() as held:
                 waits = process.errand in _MOVE_ON and self._holds_a_cut(seen)
                 expect(waits and self._looked_twice(process), RACES, f"{held}, and no cut waits")
@@ -270,7 +297,7 @@ class RacesMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------- the job
 
     def _newest(self) -> Claim | None:
-        return next((row for row in reversed(self.rows) if isinstance(row, Claim)), None)
+        return _newest(self.rows)
 
     def _generation(self) -> Generation:
         newest = self._newest()
@@ -310,6 +337,10 @@ class RacesMachine(RuleBasedStateMachine):
 
 
 _NOW_MS: Final = 1_000
+
+
+def _newest(rows: list[Row]) -> Claim | None:
+    return next((row for row in reversed(rows) if isinstance(row, Claim)), None)
 
 
 def _claim(generation: Generation, first: int, last: int, nonce: str) -> Claim:

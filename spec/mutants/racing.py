@@ -6,13 +6,13 @@ from typing import Any
 
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.tick import claiming
-from checkpointing.tick.asking import StepFailedError, Steps, asked
-from checkpointing.tick.claiming import Claiming
+from checkpointing.tick.asking import TRIES, StepFailedError, Steps, asked
+from checkpointing.tick.claiming import Claiming, Held
 from checkpointing.tick.holding import Holding
-from checkpointing.tick.messages import AppendRelease, Observe, Question
+from checkpointing.tick.messages import AppendRelease, Observe, Question, Unsettled
 from spec.machines.asking import RELEASED
 from spec.machines.racing import RACES
-from spec.mutants.judges import LOST_ANSWERS, RACING
+from spec.mutants.judges import ATTEMPTS, LOST_ANSWERS, RACING
 from spec.mutants.planting import Patch, mutant
 
 
@@ -28,12 +28,12 @@ def only_the_first_question_is_asked(patch: Patch) -> None:
 
 @mutant(RACES, RACING)
 def a_no_counts_although_others_have_written_since(patch: Patch) -> None:
-    def seen_again(seen: Observed, objection: StepFailedError) -> Iterator[Any]:
-        del seen
+    def seen_again(self: Claiming, seen: Observed, objection: StepFailedError) -> Iterator[Any]:
+        del self, seen
         yield from asked(Observe(), Observed)
         raise objection
 
-    patch.function(claiming, "seen_again", seen_again)
+    patch.put(Claiming, "_seen_again", seen_again)
 
 
 @mutant(RACES, RACING)
@@ -82,3 +82,59 @@ def a_release_follows_the_claim_although_an_entry_is_in_between(patch: Patch) ->
         return replace(real(self, at_version), at_version=self._held.at_version)
 
     patch.put(Holding, "_release", release)
+
+
+# ------------------------------------------------------------------ a list lags behind
+
+
+@mutant(RACES, RACING)
+def a_list_that_lags_behind_counts_as_a_look(patch: Patch) -> None:
+    patch.put(Claiming, "_looked", lambda self: asked(Observe(), Observed))
+
+
+@mutant("attempts", ATTEMPTS)
+def an_attempt_forgets_that_the_claim_of_the_one_before_is_in(patch: Patch) -> None:
+    real = Claiming.claimed
+
+    def claimed(self: Claiming) -> Steps[Held]:
+        self._known = 0
+        return (yield from real(self))
+
+    patch.put(Claiming, "claimed", claimed)
+
+
+@mutant(RACES, RACING)
+def a_second_look_may_show_less_than_the_first(patch: Patch) -> None:
+    real = Claiming._looked
+
+    def looked(self: Claiming) -> Steps[Observed]:
+        seen = yield from real(self)
+        self._known = 0
+        return seen
+
+    patch.put(Claiming, "_looked", looked)
+
+
+@mutant(RACES, RACING)
+def a_list_that_lacks_one_entry_counts_as_a_look(patch: Patch) -> None:
+    def looked(self: Claiming) -> Steps[Observed]:
+        for _ in range(TRIES):
+            seen = yield from asked(Observe(), Observed)
+            if seen.version >= self._known - 1:
+                break
+        self._known = max(self._known, seen.version)
+        return seen
+
+    patch.put(Claiming, "_looked", looked)
+
+
+@mutant("attempts", ATTEMPTS)
+def one_list_that_lags_behind_ends_the_attempt(patch: Patch) -> None:
+    def looked(self: Claiming) -> Steps[Observed]:
+        seen = yield from asked(Observe(), Observed)
+        if seen.version < self._known:
+            raise StepFailedError(Unsettled("the list lags behind"), is_refusal=True)
+        self._known = seen.version
+        return seen
+
+    patch.put(Claiming, "_looked", looked)

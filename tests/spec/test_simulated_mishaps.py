@@ -46,3 +46,8 @@ def test_bugs_that_the_simulator_found_stay_repaired(seed):
     mishaps = Mishaps(1, seed % 3)
     asked = {"savepoints_max": 3 * (seed % 2), "rollbacks_max": (seed // 2) % 3}
     assert () == run(seed, moves=Moves(mishaps=mishaps, **asked)).violations
+
+
+def test_a_restart_does_not_take_its_own_claim_for_anothers():
+    """Its release is lost, and the list lacks the newest claim. So the newest one that it sees is an older one."""
+    assert () == run(3085, moves=drawn(3085, stores_fail=True, clean_ups_max=3)).violations
