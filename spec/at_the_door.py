@@ -224,13 +224,13 @@ class Carrier:
     def _observed(self) -> Observed:
         world = self._world
         lags, cuts_lag = self._lags(), self._is_stale()
+        cuts = world.cuts_before if cuts_lag else frozenset(world.cuts)
         if lags or cuts_lag:
-            world.history.add(ListsWereStale())
+            world.history.add(ListsWereStale(tuple(sorted(world.cuts.keys() - cuts))))
         version, rows = world.before if lags else (world.version, world.rows())
         alive, self._lease = self._alive(newest_claim(rows)), world.lease
         holder = HolderObserved(alive, None) if self._eyes.sees_holders else HolderObserved(None, world.lease)
         rows = tuple(map(world.as_read, rows))
-        cuts = world.cuts_before if cuts_lag else frozenset(world.cuts)
         return Observed(version, rows, cuts, holder, self._eyes.at(world.now_ms))
 
 

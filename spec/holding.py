@@ -13,6 +13,7 @@ from spec.history import (
     LeftoversGone,
     RowCommitted,
 )
+from spec.mishap_events import ListsWereStale
 from spec.rollback import at_rest, goes_back
 
 
@@ -51,7 +52,7 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
 
     If nobody was seen to delete leftovers, as in a trace, the second part is not judged. If a rollback leaves an entry
     behind that it could not publish, it deletes none. The same holds if it has recorded that entry's cut and has not
-    heard of it. A zombie knows only entries of older generations.
+    heard of it, and if a stale list lacked that cut. A zombie knows only entries of older generations.
     """
     watched = bool(history.of(LeftoversGone))
     recorded = {NO_CHECKPOINT, *history.baseline}
@@ -60,6 +61,7 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
     started = set[Generation]()
     claimed = set[Generation]()
     found_unsettled = set[Generation]()
+    not_shown = set[CheckpointId]()
     for event in history.without_flow:
         match event:
             case RowCommitted(record):
@@ -72,8 +74,11 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
                 started.add(generation)
             case JobClaimed(claim):
                 claimed.add(claim.generation)
-                if committed and committed[-1][1] not in recorded:
+                if committed and committed[-1][1] not in recorded - not_shown:
                     found_unsettled.add(claim.generation)
+                not_shown.clear()
+            case ListsWereStale(lacks):
+                not_shown.update(lacks)
             case CutWritten(checkpoint):
                 recorded.add(checkpoint)
             case LeftoversGone(generation):

@@ -22,7 +22,12 @@ class TableRestored:
 
 @dataclass(frozen=True, slots=True)
 class ListsWereStale:
-    """A tick that looked at the job may not have been shown its newest entries or cuts."""
+    """A process that looked at the job may not have been shown its newest entries or cuts.
+
+    `lacks` are the recorded cuts that it was not shown.
+    """
+
+    lacks: tuple[CheckpointId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from spec.history import CutWritten, DoorStarted, JobClaimed, RowCommitted, Tick
 from spec.holding import recovered_out_of_order
 from spec.invariants import INVARIANTS
 from spec.life import left_uncommitted
+from spec.mishap_events import ListsWereStale
 from spec.moves import NO_MOVES
 from spec.rollback import not_gone_back, off_the_line
 from spec.simulator import simulate
@@ -57,9 +58,9 @@ def test_a_rollback_is_in_order():
     assert [] == [*off_the_line(history), *not_gone_back(history)]
 
 
-@pytest.mark.parametrize("hears", [True, False])
-def test_a_rollback_deletes_leftovers_unless_it_leaves_an_entry_behind(hears):
-    """It cannot know of a cut that it has recorded if the store's reply was lost.
+@pytest.mark.parametrize(("hears", "is_shown"), [(True, True), (True, False), (False, True)])
+def test_a_rollback_deletes_leftovers_unless_it_leaves_an_entry_behind(hears, is_shown):
+    """It cannot know of a cut that it has recorded if the store's reply was lost, or if a stale list lacks the cut.
 
     If it found every cut recorded when it claimed the job, it must delete the leftovers before its entry.
     """
@@ -68,9 +69,10 @@ def test_a_rollback_deletes_leftovers_unless_it_leaves_an_entry_behind(hears):
     claimed = JobClaimed(claim.model_copy(update={"generation": row.generation}))
     *before, entry, cut = history.events
     place = max(at for at, event in enumerate(before) if isinstance(event, CutWritten))
-    told = [*before[: place + hears], claimed, *before[place + hears :]]
+    looked = [] if is_shown else [ListsWereStale((before[place].checkpoint,))]
+    told = [*before[: place + hears], *looked, claimed, *before[place + hears :]]
     history = replace(history, events=[*told, entry, cut])
-    assert hears == any("99 had deleted leftovers" in what for what in recovered_out_of_order(history))
+    assert (hears and is_shown) == any("99 had deleted leftovers" in what for what in recovered_out_of_order(history))
 
 
 def test_a_tick_from_the_old_line_is_found():
