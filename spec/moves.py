@@ -163,7 +163,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         cuts=_chance("cuts", seed) < SELDOM,
         outside=outside.random() < SELDOM,
         votes=outside.random() < EVENLY,
-        imports=imports.choice([True, False, False, False, False]),
+        imports=imports.choice([True, *[False] * 6]),
         holds=_chance("held cuts", seed) < SELDOM,
         compacts=compactions.choice([0, 2, 2, 3]),
         broadcasts=_chance("broadcasts", seed) < SELDOM,

@@ -19,7 +19,7 @@ NO_ANSWER: Final = "the store does not answer"
 LATE: Final = "the answer of a store comes late"
 STALE: Final = "a list of entries or cuts is stale"
 STALE_FOR_CLEAN_UPS: Final = "a clean-up reads a stale list"
-STALE_FOR_CLEAN_UPS_OFTEN: Final = 0.5
+STALE_FOR_CLEAN_UPS_OFTEN: Final = 0.6
 """A clean-up seldom runs beside a tick. So if one does, its lists are often stale."""
 STALE_FOR_READERS: Final = "a reader opens a stale log"
 

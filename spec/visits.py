@@ -33,6 +33,8 @@ SETTLES = 0.6
 APPROVES = 0.6
 DIES = 0.2
 """For each step of a visit with few steps."""
+KEEPS = 0.5
+"""How often a visitor who would roll the job back takes a savepoint instead, if the newest entry is none."""
 
 
 @dataclass(slots=True)
@@ -132,9 +134,12 @@ class Visits:
         return Visit(f"{name} reads cut {checkpoint}", turns, Visitor(name), DIES_READING)
 
     def _rollback(self, visitor: Visitor) -> Visit:
-        """Go back. If there is no other entry yet, take a savepoint, to which a later visitor may go back."""
+        """Go back. If there is no other entry, take a savepoint, to which a later visitor may go back.
+
+        Some visitors also take one before somebody goes back, so that a later visitor may return to the line they left.
+        """
         others = others_than_the_newest(self._world)
-        if not others:
+        if not others or (not self._world.checkpoints()[-1].is_savepoint and self._random.random() < KEEPS):
             return Visit("savepoint to go back to", saving(self._world, visitor), visitor)
         abandoned = [row.checkpoint for row in self._world.checkpoints() if row.abandoned and row.checkpoint in others]
         to = self._random.choice([*others, *12 * abandoned])

@@ -20,11 +20,13 @@ from checkpointing.messages import (
     JudgementFailed,
     MicroBatchFailed,
     NotifyAborted,
+    NotifyComplete,
     SuitesJudged,
     TableCheckFailed,
     TablesChecked,
     TickOutcome,
 )
+from spec.failures_in_a_row import FailuresInARow
 from spec.hook_events import coordinator_of
 from spec.steps import Begun
 from spec.watching import DoorJudge, Watched, begins_commit
@@ -57,6 +59,7 @@ class Whys(DoorJudge):
         self._was_troubled = False
         self._may_have_failed = False
         """True if a checkpoint has failed, and the tick may end because of that. What fails later is not the reason."""
+        self._in_a_row = FailuresInARow()
         self._committing: set[CheckpointId] = set()
         """The checkpoints whose commit has begun. Later checkpoints wait until such a commit ends."""
 
@@ -96,12 +99,8 @@ class Whys(DoorJudge):
         commits = begins_commit(effect)
         if commits is not None:
             self._committing.add(commits)
-        if isinstance(effect, NotifyAborted):
-            tolerates_none = self.door.setup.config.tolerable_failures == 0
-            counts = effect.reason is not Reason.CHECKPOINT_SUBSUMED
-            self._may_have_failed |= (
-                tolerates_none and counts
-            ) or effect.reason is Reason.CHECKPOINT_COORDINATOR_SUSPEND
+        if isinstance(effect, (NotifyAborted, NotifyComplete)):
+            self._ended(effect.checkpoint, effect.reason if isinstance(effect, NotifyAborted) else None)
         match effect:
             case NotifyAborted(checkpoint, _) if self._said is not None and checkpoint == self._said[0]:
                 self._judge(f"checkpoint {checkpoint}", effect.message, self._said[1])
@@ -114,6 +113,14 @@ class Whys(DoorJudge):
                 self._judge("the tick", effect.message, (self._first,))
             case _:
                 pass
+
+    def _ended(self, checkpoint: CheckpointId, reason: Reason | None) -> None:
+        """Note whether the tick may end because of this checkpoint. Without a reason, the checkpoint was completed."""
+        tolerable = self.door.setup.config.tolerable_failures
+        self._in_a_row.ended(checkpoint, reason, tolerable)
+        counts = reason not in (None, Reason.CHECKPOINT_SUBSUMED)
+        suspended = reason is Reason.CHECKPOINT_COORDINATOR_SUSPEND
+        self._may_have_failed |= self._in_a_row.is_over or (tolerable == 0 and counts) or suspended
 
     def _waits_for_vertices(self, checkpoint: CheckpointId) -> bool:
         """Return True if the checkpoint waited for vertices only: not for a hook, ids, or an earlier commit."""

@@ -6,7 +6,7 @@ import pytest
 
 from checkpointing.messages import CompactFiles, MicroBatchFailed, NotifyAborted, SuitesJudged, WakeAt
 from spec.at_doors import badly_driven
-from spec.moves import Moves
+from spec.moves import Moves, drawn
 from spec.pipeline import HOOKS
 from spec.simulator import simulate
 
@@ -94,3 +94,8 @@ def test_the_histories_have_failures(histories):
     """Otherwise nobody would hear why."""
     steps = [step for history in histories for taken in history.steps.values() for step in taken]
     assert sum(isinstance(each, NotifyAborted) for step in steps for each in step.effects) > len(SEEDS)
+
+
+def test_what_fails_after_one_failure_too_many_is_not_the_reason():
+    """In this run a task dies after the second failed checkpoint in a row, while the tick waits to end because of it."""
+    assert () == simulate(205199, moves=drawn(205199)).violations
