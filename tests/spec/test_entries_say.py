@@ -15,7 +15,7 @@ from spec.simulator import simulate
 def test_files_and_publications_are_those_of_the_product():
     """The entries include savepoints, rollbacks and renames."""
     moves = Moves(savepoints_max=3, rollbacks_max=2, releases=True)
-    rows = [each.record for seed in range(8) for each in _committed(simulate(seed, moves=moves).history)]
+    rows = [each.record for seed in range(12) for each in _committed(simulate(seed, moves=moves).history)]
     for row in rows:
         assert files_of(row) == named_files(row)
         assert all(publishes(row, each) for each in publications(row))

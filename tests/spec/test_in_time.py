@@ -97,5 +97,5 @@ def test_the_histories_have_failures(histories):
 
 
 def test_what_fails_after_one_failure_too_many_is_not_the_reason():
-    """In this run a task dies after the second failed checkpoint in a row, while the tick waits to end because of it."""
+    """In this run a task dies after the second failed checkpoint in a row. The tick is about to end because of that."""
     assert () == simulate(205199, moves=drawn(205199)).violations

@@ -28,7 +28,7 @@ def test_every_seed_keeps_every_invariant_when_the_columns_change(share):
 def test_the_seeds_meet_columns_that_come_go_and_return():
     """Otherwise the invariants would judge nothing. Columns come and go in turn, and rollbacks go back to fewer."""
     met = set()
-    for seed in range(30, 50):
+    for seed in (*range(30, 50), 88):
         shown = {}
         for event in run(seed, moves=Moves(rollbacks_max=2, releases=True)).history.events:
             if isinstance(event, RowCommitted):
