@@ -15,7 +15,7 @@ from checkpointing.commit.reset import Move
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId, EdgeId, Generation, JobName, SplitId
+from checkpointing.identifiers import CheckpointId, EdgeId, Generation, JobName, SplitId, VertexId
 from checkpointing.job.door import JobDoor
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import (
@@ -139,6 +139,8 @@ class SmallJob:
     """How many rows each split has."""
     limits: TickLimits = field(default_factory=TickLimits)
     credit_bytes: int = NEVER_MS
+    cut_groups: Mapping[VertexId, str] = field(default_factory=dict)
+    """The upstream job of each source that reads cuts."""
 
 
 class NamedWorld(World):
@@ -205,9 +207,10 @@ class DrivenJob:
             idle_poll_ms=NEVER_MS,
             linger_ms=0,
             credit_bytes=self.job.credit_bytes,
+            cut_groups=self.job.cut_groups,
         )
         self.door = ExploredDoor(setup)
-        world.history.add(DoorStarted(self.generation, self.job.graph, restored))
+        world.history.add(DoorStarted(self.generation, self.job.graph, restored, setup.cut_groups))
         self._take(Begun(setup, world.now_ms), self.door.start(world.now_ms))
 
     def overtake(self) -> None:

@@ -22,7 +22,10 @@ from checkpointing.tick.messages import (
 )
 
 TRIES: Final = 5
-"""How often an append is tried while its outcome is unknown, and how often a claim is tried against others."""
+"""How often an append is tried while its outcome is unknown, and a claim while others are faster.
+
+Also how often a process looks at lists of entries that lag behind.
+"""
 
 _T = TypeVar("_T")
 _Fact = TypeVar("_Fact", bound=TickFact)

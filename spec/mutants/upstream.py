@@ -1,17 +1,23 @@
 """Plants bugs in sources that read cuts of another job: where their barriers are, and who asks for them (A10)."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.identifiers import SubtaskId
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import SplitId, SubtaskId
 from checkpointing.job import cut_groups
 from checkpointing.job.cut_groups import CutGroup, CutGroups, SplitKey
 from checkpointing.job.door import JobDoor
 from checkpointing.job.readers import SourceReaders
 from checkpointing.messages import PollSource, SliceOffered
+from spec.explore_job import DrivenJob, SmallJob, join_graph
+from spec.faults import NONE
 from spec.machines.cuts import CUTS_ANNOUNCED, EVEN_AT_BARRIERS, ONE_CUT_AT_A_TIME
-from spec.mutants.judges import CUT_GROUPS, UPSTREAM
+from spec.mutants.judges import CUT_GROUPS, UPSTREAM, directed
 from spec.mutants.planting import Patch, mutant
+from spec.pipeline import MAX_PARALLELISM, ORDERS, PAYMENTS
+from spec.upstream import BANK, SHOP
 
 
 @mutant("at-one-cut", UPSTREAM)
@@ -55,7 +61,26 @@ def a_split_is_not_told_of_the_cut_that_another_found(patch: Patch) -> None:
     patch.put(CutGroups, "cut_for", lambda self, split: None)
 
 
-@mutant("no-deadlock", UPSTREAM)
+def _two_jobs_come_to_their_cuts() -> bool:
+    """Return whether a tick ends whose barrier waits until the tables of both upstream jobs are at a cut."""
+    config = CheckpointConfig(interval_ms=None, max_parallelism=MAX_PARALLELISM, slice_rows_max=1)
+    rows = {SplitId("a"): 1, SplitId("c"): 2}
+    groups = {ORDERS: SHOP, PAYMENTS: BANK}
+    driven = DrivenJob(SmallJob(graph=join_graph(), config=config, rows=rows, cut_groups=groups))
+    driven.start()
+    for source, at_cut in ((PAYMENTS, False), (ORDERS, True), (PAYMENTS, True)):
+        poll = next(each for each in driven.outstanding if isinstance(each, PollSource) and each.source == source)
+        driven.outstanding.remove(poll)
+        offered = driven.hands.carry_out(poll, driven.generation, NONE)
+        if not isinstance(offered, SliceOffered) or not isinstance(offered.slice, SourceSlice):
+            return False
+        driven.tell(SliceOffered(replace(offered.slice, cut=f"a cut of {source}", at_cut=at_cut)))
+    while driven.outstanding and driven.end is None:
+        driven.answer(0)
+    return driven.end is not None
+
+
+@mutant("no-deadlock", directed(_two_jobs_come_to_their_cuts, "no-deadlock"))
 def a_barrier_that_waits_is_never_sent(patch: Patch) -> None:
     real = JobDoor._offered
 
