@@ -134,13 +134,14 @@ def met_by(seed: int, moves: Moves | None = None) -> Counter[str]:
 def judged_and_met(seed: int, moves: Moves | None = None) -> tuple[Outcome, Counter[str]]:
     """Run one seed. Return the judged outcome, and how often each rare event occurred.
 
-    The world and its history refer to each other, so Python's garbage collector would have to find them. That took a
-    twentieth of the time. Nobody needs the world's history any more, so the world drops it, and both are freed at once.
+    The world, its history and the codec of its entries refer to each other, so Python's garbage collector would have to
+    find them. That took a twentieth of the time. Nobody needs the two any more, so the world drops them, and all are
+    freed at once.
     """
     run = Simulation(seed, moves=drawn(seed) if moves is None else moves)
     met = _run(run)
     outcome = judged(seed, run)
-    del run.world.history
+    del run.world.history, run.world.as_stored, run.world.as_read
     return outcome, met
 
 
