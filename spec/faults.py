@@ -23,7 +23,8 @@ SOMETIMES, OFTEN, EVENLY = 0.3, 0.4, 0.5
 LONG_RUNS = 0.05
 """The share of long runs. A short run takes a third of the time and finds most bugs. Some bugs need many rows."""
 LAST_INTERVAL_MS = 1_000
-"""The interval of a last tick whose job has one. No fault strikes there, so a few checkpoints show as much as many."""
+"""The interval of a last tick whose job has an interval, and one checkpoint at a time. A few checkpoints are enough
+there, because no fault strikes."""
 MANY = 12
 """How many checkpoints in a row may fail in a job that should survive many failures. 100 only repeat one."""
 
@@ -128,9 +129,10 @@ class Scenario:
         return CheckpointingMode.AT_LEAST_ONCE if at_least_once else CheckpointingMode.EXACTLY_ONCE
 
     def checkpoint_config(self, *, patient: bool) -> CheckpointConfig:
-        """Return the configuration. A `patient` one is that of a last tick.
+        """Return the configuration of a tick, or with `patient` that of a last tick.
 
-        It never expires a checkpoint, holds back without a limit, and triggers seldom.
+        In a last tick, no checkpoint expires, and an alignment may hold any number of bytes. If the job has an interval
+        and one checkpoint at a time, the interval is longer.
         """
         settings = {**_of_policy(self.policy), **self.config, "mode": self.mode}
         if patient:

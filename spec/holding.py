@@ -51,8 +51,9 @@ def recovered_out_of_order(history: History) -> Iterator[str]:
     Also yield leftovers that a process deleted although its claim is not in.
 
     If nobody was seen to delete leftovers, as in a trace, the second part is not judged. If a rollback leaves an entry
-    behind that it could not publish, it deletes none. The same holds if it has recorded that entry's cut and has not
-    heard of it, and if a stale list lacked that cut. A zombie knows only entries of older generations.
+    behind that it could not publish, it deletes none. In two cases it wrongly believes so, and deletes none either: it
+    has recorded that entry's cut and the reply was lost, or a stale list lacked that cut. A zombie knows only entries
+    of older generations.
     """
     watched = bool(history.of(LeftoversGone))
     recorded = {NO_CHECKPOINT, *history.baseline}

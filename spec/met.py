@@ -98,7 +98,7 @@ RARE: Final = (
     "a savepoint of a stop is taken",
     "a savepoint is refused",
 )
-"""Events that occur in at least one of a hundred of the first 400 seeds.
+"""Events that occur in at least one of a hundred seeds. A test counts them in 400 seeds.
 
 `python -m spec.simulate` shows them by these names.
 """
@@ -135,8 +135,8 @@ def judged_and_met(seed: int, moves: Moves | None = None) -> tuple[Outcome, Coun
     """Run one seed. Return the judged outcome, and how often each rare event occurred.
 
     The world, its history and the codec of its entries refer to each other, so Python's garbage collector would have to
-    find them. That took a twentieth of the time. Nobody needs the two any more, so the world drops them, and all are
-    freed at once.
+    find them. That took a twentieth of the time. Nobody needs the history and the codec any more. So they are removed
+    from the world, and all three are freed at once.
     """
     run = Simulation(seed, moves=drawn(seed) if moves is None else moves)
     met = _run(run)

@@ -22,10 +22,7 @@ class TableRestored:
 
 @dataclass(frozen=True, slots=True)
 class ListsWereStale:
-    """A process that looked at the job may not have been shown its newest entries or cuts.
-
-    `lacks` are the recorded cuts that it was not shown.
-    """
+    """A process saw stale lists of the job's entries or cuts. `lacks` are the recorded cuts that it did not see."""
 
     lacks: tuple[CheckpointId, ...] = ()
 

@@ -72,7 +72,7 @@ class StoreFaults:
         return stale
 
     def is_stale_for_clean_ups(self) -> bool:
-        """Return whether the next list of a clean-up, or the log that it opens, lacks the newest change."""
+        """Return whether the next list of a clean-up lacks the newest change."""
         stale = not self.is_sound and self._lists.random() < STALE_FOR_CLEAN_UPS_OFTEN
         self._met[STALE_FOR_CLEAN_UPS] += stale
         return stale

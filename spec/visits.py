@@ -34,7 +34,7 @@ APPROVES = 0.6
 DIES = 0.2
 """For each step of a visit with few steps."""
 KEEPS = 0.5
-"""How often a visitor who would roll the job back takes a savepoint instead, if the newest entry is none."""
+"""How often a visitor takes a savepoint instead of a rollback, if the newest entry is no savepoint."""
 
 
 @dataclass(slots=True)
@@ -136,7 +136,8 @@ class Visits:
     def _rollback(self, visitor: Visitor) -> Visit:
         """Go back. If there is no other entry, take a savepoint, to which a later visitor may go back.
 
-        Some visitors also take one before somebody goes back, so that a later visitor may return to the line they left.
+        Some visitors take a savepoint instead, if the newest entry is none. When a later rollback leaves this line, the
+        savepoint stays, and somebody may go back to it.
         """
         others = others_than_the_newest(self._world)
         if not others or (not self._world.checkpoints()[-1].is_savepoint and self._random.random() < KEEPS):

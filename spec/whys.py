@@ -115,7 +115,7 @@ class Whys(DoorJudge):
                 pass
 
     def _ended(self, checkpoint: CheckpointId, reason: Reason | None) -> None:
-        """Note whether the tick may end because of this checkpoint. Without a reason, the checkpoint was completed."""
+        """Note whether the tick may end because of this checkpoint. `reason` is None if it was completed."""
         tolerable = self.door.setup.config.tolerable_failures
         self._in_a_row.ended(checkpoint, reason, tolerable)
         counts = reason not in (None, Reason.CHECKPOINT_SUBSUMED)

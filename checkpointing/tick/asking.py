@@ -22,9 +22,9 @@ from checkpointing.tick.messages import (
 )
 
 TRIES: Final = 5
-"""How often an append is tried while its outcome is unknown, and a claim while others are faster.
+"""How often a process tries an append whose outcome is unknown, and how often a claim while others are faster.
 
-Also how often a process looks at lists of entries that lag behind.
+It also reads so many lists of entries that lag behind.
 """
 
 _T = TypeVar("_T")

@@ -1,6 +1,6 @@
 """The steps up to the claim: observe, decide, ask the questions, append the claim.
 
-If another process was first, or if the list of entries lags behind, look again.
+If another process was first, or if the list of entries lags behind, the process looks again.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Claiming:
     """The claims that an attempt has met. With `take_over` it takes the job over once, but not from a newer claim."""
 
     def __init__(self, errand: Errand, terms: Terms, own: Held | None, now: Callable[[], Stamp]) -> None:
-        """Begin an attempt. `own` is the claim of this tick's attempt before."""
+        """Begin an attempt. `own` is what this tick's attempt before has held, or None."""
         self._errand = errand
         self._terms = terms
         self._take_over = terms.take_over or own is not None
@@ -44,8 +44,8 @@ class Claiming:
     def claimed(self) -> Steps[Held]:
         """Claim the job.
 
-        Raise StepFailedError: another process holds it, a question was answered no, the outcome is open, the job has
-        finished, or a cut waits for approval.
+        Raise StepFailedError: another process holds it, a question was answered no, the outcome is open, lists of the
+        entries lag behind, the job has finished, or a cut waits for approval.
         """
         seen: Observed | None = None
         for _ in range(TRIES):
@@ -76,22 +76,23 @@ class Claiming:
     def _looked(self) -> Steps[Observed]:
         """Look at the entries. If the list ends before an entry that this process knows of, look again.
 
-        Such a list may lack this process's newest claim, and show an older one of its own. That one would look like
-        another process's. Raise StepFailedError if every list lags behind.
+        Such a list may lack this process's newest claim. It then ends with an older claim of this process, which would
+        look like another process's. Raise StepFailedError if so many lists in a row lag behind.
         """
         for _ in range(TRIES):
             seen = yield from asked(Observe(), Observed)
             if seen.version >= self._known:
                 self._known = seen.version
                 return seen
-        lags = f"the store lists its entries up to version {seen.version}, and version {self._known} is known to exist"
+        lags = f"the list of its entries ends at version {seen.version}, and this process knows version {self._known}"
         raise StepFailedError(Unsettled(lags), is_refusal=True)
 
     def _seen_again(self, seen: Observed, objection: StepFailedError) -> Steps[Observed]:
         """Look again. If nobody has appended an entry meanwhile, raise the objection.
 
-        Files and tables are read after the entries. If others wrote entries in between, the two belong to different
-        moments. A table may show what only a newer entry says, and a file may be gone that only an older one names.
+        Files and tables are read after the entries. If others wrote entries in between, the entries that were seen are
+        older than the files and tables. A table may show what a newer entry says. A file that an older entry names may
+        be gone.
         """
         now = yield from self._looked()
         if now.version == seen.version:

@@ -54,7 +54,7 @@ class TickDoor:
         self._attempts = Attempts(terms.strategy, terms.limits)
         self._now = Stamp(0, "")
         self._own: Held | None = None
-        """The newest claim of this process that is in."""
+        """What this process held last: its newest claim that is in."""
         self._steps = self._all_attempts()
         self.awaits: TickEffect | None = None
         """The effect that must be answered next."""

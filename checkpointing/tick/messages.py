@@ -236,7 +236,7 @@ class LetGo:
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """It is not known which entries are in. The next start finds out."""
+    """The process cannot tell which entries `checkpoints` has. The next tick or command finds out."""
 
     error: str
 

@@ -25,7 +25,7 @@ class JobHeldError(TickRefusedError):
 
 
 class ClaimUnsettledError(TickRefusedError):
-    """It is not known which entries the job has. The next tick finds out."""
+    """Tidemark cannot tell which entries the job has. The next tick or command finds out."""
 
     def __init__(self, job: JobName, error: str) -> None:
         super().__init__(explained(f"job {job} could not be claimed ({' '.join(error.split())}): start again"))

@@ -314,7 +314,7 @@ class Carrier(ABC):
 
 
 def refusal(warehouse: Warehouse, outcome: Refused | Unsettled) -> JobHeldError | ClaimUnsettledError:
-    """Return the error for a user: who holds the job, or that it is not known which entries the job has."""
+    """Return the error for a user: who holds the job, or that nobody can tell which entries it has."""
     job = warehouse.paths.job
     if isinstance(outcome, Unsettled):
         return ClaimUnsettledError(job, outcome.error)

@@ -61,7 +61,8 @@ def plan_cleanup(warehouse: Warehouse, grace_ms: int) -> Cleanup:
 def clean_up(warehouse: Warehouse, grace_ms: int, *, boundary: Boundary = cross_freely) -> Cleanup:
     """Delete unneeded files. An interrupted clean-up can simply be run again.
 
-    Raises NeverRunError, CutsNotRecordedError, and ClaimUnsettledError if other processes claim the job all the time.
+    Raises NeverRunError, CutsNotRecordedError, and ClaimUnsettledError if other processes claim the job all the time,
+    or if the store's answers and lists do not tell which entries the job has.
     """
     must_have_run(warehouse)
     stores = JobStores(warehouse, boundary)

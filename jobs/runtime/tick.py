@@ -50,7 +50,8 @@ def run_tick(
     | UnfitProgramError                      | Spark cannot start on this machine                                |
     | JarsError                              | jars that a source or S3 needs cannot be fetched                  |
     | UnusableWarehouseError                 | the warehouse cannot be written                                   |
-    | JobHeldError, ClaimUnsettledError      | another process holds the job, or may hold it                     |
+    | JobHeldError                           | another process holds the job, or may hold it                     |
+    | ClaimUnsettledError                    | it cannot be told which entries the job has                       |
     | TablesAheadError                       | a table shows a newer checkpoint than the newest entry            |
     | DamagedCheckpointError                 | files of the checkpoint to restore are missing or damaged         |
     | CutDoesNotFitError                     | the newest checkpoint cannot be restored into this pipeline       |

@@ -62,7 +62,7 @@ ERRAND = Errand(questions=(), repairs=False, runs=True)
 FOR_GOOD = (Reason.QUALITY, Reason.TABLE_CHANGED, Reason.FENCED)
 JITTER = 0.25
 TRIES = 5
-"""After as many lists in a row that lag behind, the attempt fails."""
+"""After so many lists in a row that lag behind, the attempt fails."""
 
 _limits = st.builds(
     TickLimits, checkpoints=st.sampled_from([None, 1, 3]), duration_ms=st.sampled_from([None, 1_000, 10_000])
@@ -185,7 +185,7 @@ class AttemptsMachine(RuleBasedStateMachine):
     @precondition(lambda self: isinstance(self.asked, Work) and self.rival is None)
     @rule(lagging=st.sampled_from([1, 4, 5, 6]), lacks=st.integers(1, 3), took_ms=_times, renews=st.booleans())
     def look_at_lists_that_lag(self, lagging: int, lacks: int, took_ms: int, renews: bool) -> None:  # noqa: FBT001
-        """Let the attempt end. The next one is shown lists that lack the newest entries, perhaps its own claim."""
+        """Let the attempt end. The next one sees lists without the newest entries, perhaps without the tick's claim."""
         self.lagging, self.lacks = lagging, lacks
         if renews:
             self.fill_the_trace(0, took_ms, unpublished=False)
@@ -349,9 +349,9 @@ class AttemptsMachine(RuleBasedStateMachine):
                 return None
 
     def _shown(self) -> Observed:
-        """Return the list that the tick is shown. `told.behind` counts those in a row that lack what it knows of.
+        """Return the list that the tick sees. `told.behind` counts lists in a row that lack an entry that it knows.
 
-        The holder seems to live, without a lease, if the list lacks its release.
+        If a list lacks entries, the holder seems to live and to have no lease.
         """
         lacks = self.lacks if self.lagging and self.rival is None else 0
         self.lagging -= lacks > 0

@@ -21,9 +21,9 @@ class Told:
     in_a_row: int = 0
     """The restarts since the last quiet time."""
     known: int = 0
-    """The newest version of `checkpoints` that this tick knows of before its next claim."""
+    """The newest version of `checkpoints` that this tick knows of."""
     behind: int = 0
-    """How many lists in a row ended before that version."""
+    """How many lists in a row did not reach that version."""
     waits_until_ms: int = 0
     """Until when a tick whose trace is full waits for another process."""
 

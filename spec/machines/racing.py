@@ -54,8 +54,8 @@ from spec.machines.plain_entry import plain_entry
 RACES: Final = "races-are-fair"
 """A process claims the job as its last look showed it, after a yes to each of its questions. With `take_over`, it takes
 the job from the holder that it met first, and from no newer one. A no counts only if nothing has changed since the
-question. If the list ends before an entry that the process knows of, it looks again. After five lost races the process
-gives up, and so it does after five such lists in a row. While a cut waits for approval, nobody moves the job on."""
+question. If the list ends before an entry that the process knows of, it looks again. The process gives up after five
+lost races, or after five lists in a row that end too early. While a cut waits for approval, nobody moves the job on."""
 
 _BARE: Final = Errand(questions=(Question.POSSIBLE, Question.REPAIRABLE), repairs=False, rolls_forward=False)
 
@@ -88,11 +88,11 @@ class _Process:
     """Whether it sees who is alive."""
     asked: TickEffect = field(default_factory=Observe)
     seen: list[Observed] = field(default_factory=list)
-    """Its looks at lists that did not lag behind what it knew."""
+    """The lists that it read and that had all entries that it knew of."""
     known: int = 0
     """The newest version that it knows of."""
     behind: int = 0
-    """How many lists in a row have ended before that version."""
+    """How many lists in a row did not reach that version."""
     yes: list[Question] = field(default_factory=list)
     """The questions to which the answer was yes since the last look."""
     said_no: Exception | None = None
@@ -122,7 +122,7 @@ class RacesMachine(RuleBasedStateMachine):
         self.processes: list[_Process] = []
         self.numbers = count(1)
         self.lacks = 0
-        """How many entries the lists lack that the processes look at."""
+        """How many of the newest entries are missing in the lists that processes see."""
 
     # -------------------------------------------------------------- processes
 
@@ -222,7 +222,7 @@ class RacesMachine(RuleBasedStateMachine):
                 return Done()
 
     def _shown(self, process: _Process) -> Observed:
-        """Return the list that a process is shown. It counts as a look if it shows all that the process knows of."""
+        """Return the list that a process sees. Note it in `seen` if it has all entries that the process knows of."""
         rows = self.rows[: max(0, len(self.rows) - self.lacks)]
         newest = _newest(rows)
         alive = None if newest is None or not process.sees else self.alive[newest.generation]
@@ -285,8 +285,8 @@ class RacesMachine(RuleBasedStateMachine):
                 expect(refused.generation == newest.generation, RACES, f"{refused} of {newest}")
                 expect(process.gave is not process.sees, RACES, f"{refused}, and it gave a lease: {process.gave}")
             case Unsettled():
-                vain = process.lost, process.behind
-                expect(_TRIES in vain, RACES, f"it gives up after {vain} lost races and lists that lag behind")
+                in_vain = f"{process.lost} lost races, and {process.behind} lists that lag behind"
+                expect(_TRIES in (process.lost, process.behind), RACES, f"it gives up after {in_vain}")
             case EndTick() as held:
                 waits = process.errand in _MOVE_ON and self._holds_a_cut(seen)
                 expect(waits and self._looked_twice(process), RACES, f"{held}, and no cut waits")

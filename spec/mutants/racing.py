@@ -93,7 +93,7 @@ def a_list_that_lags_behind_counts_as_a_look(patch: Patch) -> None:
 
 
 @mutant("attempts", ATTEMPTS)
-def an_attempt_forgets_that_the_claim_of_the_one_before_is_in(patch: Patch) -> None:
+def an_attempt_forgets_the_claim_of_the_attempt_before(patch: Patch) -> None:
     real = Claiming.claimed
 
     def claimed(self: Claiming) -> Steps[Held]:

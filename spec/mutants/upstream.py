@@ -62,7 +62,7 @@ def a_split_is_not_told_of_the_cut_that_another_found(patch: Patch) -> None:
 
 
 def _two_jobs_come_to_their_cuts() -> bool:
-    """Return whether a tick ends whose barrier waits until the tables of both upstream jobs are at a cut."""
+    """Run a tick whose barrier waits until both upstream jobs are at a cut. Return whether the tick ends."""
     config = CheckpointConfig(interval_ms=None, max_parallelism=MAX_PARALLELISM, slice_rows_max=1)
     rows = {SplitId("a"): 1, SplitId("c"): 2}
     groups = {ORDERS: SHOP, PAYMENTS: BANK}

@@ -60,7 +60,7 @@ def test_a_rollback_is_in_order():
 
 @pytest.mark.parametrize(("hears", "is_shown"), [(True, True), (True, False), (False, True)])
 def test_a_rollback_deletes_leftovers_unless_it_leaves_an_entry_behind(hears, is_shown):
-    """It cannot know of a cut that it has recorded if the store's reply was lost, or if a stale list lacks the cut.
+    """It does not know that a cut is recorded if the store's reply was lost, or if a stale list lacks the cut.
 
     If it found every cut recorded when it claimed the job, it must delete the leftovers before its entry.
     """

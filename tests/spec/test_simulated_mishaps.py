@@ -48,6 +48,6 @@ def test_bugs_that_the_simulator_found_stay_repaired(seed):
     assert () == run(seed, moves=Moves(mishaps=mishaps, **asked)).violations
 
 
-def test_a_restart_does_not_take_its_own_claim_for_anothers():
-    """Its release is lost, and the list lacks the newest claim. So the newest one that it sees is an older one."""
+def test_a_restart_recognises_an_older_claim_of_its_own():
+    """The tick's release is lost, and the list lacks its newest claim. So it ends with an older one of the tick."""
     assert () == run(3085, moves=drawn(3085, stores_fail=True, clean_ups_max=3)).violations
