@@ -96,7 +96,7 @@ def test_some_runs_are_long_and_all_of_them_if_somebody_asks():
         scenarios = (Simulation(seed, moves=drawn(seed, **forced)).scenario for seed in seeds)
         return sum(max(scenario.rows.values()) > 6 for scenario in scenarios)
 
-    assert SEEDS / 30 < long_ones(range(SEEDS)) < SEEDS / 12
+    assert SEEDS / 20 < long_ones(range(SEEDS)) < SEEDS / 12
     assert 75 < long_ones(range(100), long=True)
 
 
