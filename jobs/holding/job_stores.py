@@ -312,6 +312,7 @@ class JobStores:
     def rearrange(self, table: TableName, actions: Sequence[Action], *, version: int) -> None:
         """Commit actions that change no row as the version after this one. If another commit came first, do nothing.
 
+        The commit is durable then, with all commits before it: the entry that the caller appends next relies on it.
         Raises what delta-rs raises if the table cannot be read, and OSError.
         """
         with self._lock(table):
@@ -320,6 +321,7 @@ class JobStores:
             if known.version() == version:
                 with suppress(EntryTakenError):
                     log.commit(known, actions, says={"job": self.warehouse.paths.job, "rearranges": True})
+                    self._durability.sync_entries(entries_to_sync({table: version + 1}, {}))
                 log.reopen()
 
     def shown(self, table: TableName) -> CheckpointId:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.at_rest.rollback import roll_back
 from jobs.holding.boundaries import PUBLISH_AGAIN
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
@@ -17,6 +18,7 @@ from tests.scenarios.runtime.rollback_job import KEEPS_ALL, at_cut, laid_out, ti
 from tests.scenarios.runtime.savepoint_job import at, records
 from tests.scenarios.runtime.sequence_job import LocalEngine, read_cut
 from tests.scenarios.runtime.test_cancelling import contents
+from tests.scenarios.runtime.test_rollback_of_merges import merged
 
 
 class Disk:
@@ -105,3 +107,18 @@ def test_what_is_published_again_is_durable_at_once(tmp_path, monkeypatch):
     left.mkdir()
     disk.after_a_power_cut(log, left)
     assert newest.name in {each.name for each in left.iterdir()}
+
+
+def test_the_undoing_of_a_merge_is_durable_before_the_rollback_relies_on_it(tmp_path, monkeypatch):
+    """The rollback dies behind its entry. Without the undoing, its publication would find other files than it names."""
+    first, *_ = laid_out(tmp_path, 2)
+    log = tmp_path / "bronze/numbers/_delta_log"
+    merges = merged(tmp_path).version()
+    disk = Disk(monkeypatch)
+    with pytest.raises(Dead):
+        roll_back(at(tmp_path), first, boundary=Mortal("after:AppendRow"))
+    left = tmp_path / "left"
+    left.mkdir()
+    disk.after_a_power_cut(log, left)
+    undoing = {f"{version:020}.json" for version in (merges, merges + 1)}
+    assert undoing <= {each.name for each in left.iterdir()}
