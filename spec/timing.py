@@ -49,15 +49,14 @@ class TooEarly(DoorJudge):
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:
         """Judge a trigger that can only be periodic."""
-        door, config = self.door, self.door.setup.config
-        asks_itself = bool(door.held_back or door.setup.cut_groups) or config.every_rows is not None
-        self._is_sure &= door.is_busy and not door.requests and not asks_itself
+        door = self.door
+        self._is_sure &= not door.wants_checkpoint
         for checkpoint in given:
             self._given_ms[checkpoint] = door.now_ms
             if self._is_sure:
                 self._triggered(checkpoint)
         if given:
-            self._is_sure = door.is_busy and not door.requests and not asks_itself
+            self._is_sure = not door.wants_checkpoint
 
     def _triggered(self, checkpoint: CheckpointId) -> None:
         door, config = self.door, self.door.setup.config

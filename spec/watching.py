@@ -96,6 +96,8 @@ class Watched:
     """When a checkpoint or savepoint was last told as complete."""
     reserving: dict[str, CheckpointId] = field(default_factory=dict)
     """The ends of further blocks, by the nonces of claims that are not in yet."""
+    reserves_for_timer: bool = False
+    """True if the last block of ids was asked for by a trigger of the timer. Nobody else had a reason for one."""
     requests: dict[str, SavepointKind] = field(default_factory=dict)
     """Users' requests that are not answered yet."""
     stops_failed: int = 0
@@ -120,6 +122,12 @@ class Watched:
     def is_busy(self) -> bool:
         """True if it certainly waits for work or for rows. Then the tick wants no checkpoint for its own end."""
         return bool(self.running) or any(split not in self.idle_since for split in self.polls)
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """True if a user has asked for a checkpoint, or if the tick itself may do so."""
+        asks_itself = self.held_back or self.setup.cut_groups or self.setup.config.every_rows is not None
+        return bool(self.requests or asks_itself) or not self.is_busy
 
     def is_idle(self, split: Split) -> bool:
         """Return whether a split was found idle, could not be read, has ended or is held, and must not be asked now."""
@@ -225,6 +233,7 @@ class Watched:
                 self.is_troubled |= stops and not no_barrier
             case AppendRow(Claim() as claim):
                 self.reserving[claim.nonce] = claim.last_id
+                self.reserves_for_timer = not self.wants_checkpoint
             case EndTick():
                 self.is_over = True
             case _:
@@ -249,14 +258,26 @@ class Watched:
                     self.asked_hooks.add((event.hook, event.checkpoint))
 
     def given(self, step: Step) -> tuple[CheckpointId, ...]:
-        """Return the ids that were used in a step, and note them."""
+        """Return the ids of the checkpoints that began in a step, and note them."""
         if step.next_id == self.next_id:
             return ()
-        used = tuple(CheckpointId(each) for each in range(self.next_id, step.next_id))
+        lapsed = isinstance(step.told, RowAppended) and self._has_lapsed(self.next_id)
+        used = tuple(CheckpointId(each) for each in range(self.next_id + lapsed, step.next_id))
         ended = {e.checkpoint for e in step.effects if isinstance(e, NotifyAborted | NotifyComplete)}
         self.pending.update(each for each in used if each not in ended)
         self.next_id = step.next_id
         return used
+
+    def _has_lapsed(self, first: CheckpointId) -> bool:
+        """Return whether the first id of a new block is left unused (A6).
+
+        A stop with a savepoint ends the timer. A trigger of the timer that waits for ids then begins no checkpoint.
+        """
+        if not any(kind is not SavepointKind.PLAIN for kind in self.requests.values()):
+            return False
+        if self.setup.graph.hooks or any(vertex.coordinated for vertex in self.setup.graph.vertices):
+            return all(checkpoint != first for _, checkpoint in self.asked_hooks)
+        return self.reserves_for_timer
 
     def _failed(self, split: Split) -> None:
         self.polls.pop(split, None)

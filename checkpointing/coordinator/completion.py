@@ -232,7 +232,7 @@ class Completion:
     ) -> None:
         books = self._books
         books.queue_stirred = books.timers_touched = True
-        books.statistics.failed(pending.id, reason, books.now_ms, message)
+        books.statistics.failed(pending.id, reason, books.now_ms)
         if reason is CheckpointFailureReason.CHECKPOINT_EXPIRED:
             books.recent_expired.append(pending.id)
         if pending.request is not None:
@@ -241,13 +241,13 @@ class Completion:
         fail_job = books.failures.failed(pending.properties, reason, pending.id, by_task=by_task, message=message)
         if fail_job is not None:
             books.emit(fail_job)
-        self._notify_aborted(pending)
+        self._notify_aborted(pending, reason, message or reason.message)
 
-    def _notify_aborted(self, pending: PendingCheckpoint) -> None:
+    def _notify_aborted(self, pending: PendingCheckpoint, reason: CheckpointFailureReason, message: str) -> None:
         latest_id = self._books.store.latest_id
         latest = None if latest_id == NO_CHECKPOINT else latest_id
         for task in pending.plan.to_commit:
-            self._books.emit(NotifyCheckpointAborted(task, pending.id, latest))
+            self._books.emit(NotifyCheckpointAborted(task, pending.id, reason, message, latest))
         for coordinator in self._books.settings.operator_coordinators:
             self._books.emit(NotifyOperatorCoordinatorAborted(coordinator, pending.id))
 

@@ -266,10 +266,12 @@ class NotifyCheckpointComplete:
 
 @dataclass(frozen=True, slots=True)
 class NotifyCheckpointAborted:
-    """Tell a task that checkpoint n failed. `latest_completed` makes up for a notification that was missed."""
+    """Tell a task that checkpoint n failed, and why. `latest_completed` makes up for a notification that was missed."""
 
     task: Task
     checkpoint: CheckpointId
+    reason: CheckpointFailureReason
+    message: str
     latest_completed: CheckpointId | None = None
 
 

@@ -29,8 +29,6 @@ class CheckpointStatistics:
     """How many subtasks have acknowledged. Finished tasks count from the start (B4)."""
     ended_ms: int | None = None
     failure: CheckpointFailureReason | None = None
-    failure_message: str = ""
-    """Why it failed, in words for a person."""
     tasks: dict[Task, SnapshotMetrics] = field(default_factory=dict)
 
 
@@ -115,15 +113,12 @@ class StatisticsTracker:
             self.latest.completed = _newer(self.latest.completed, checkpoint)
         self._end(checkpoint, CheckpointStatus.COMPLETED, now_ms, None)
 
-    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int, message: str = "") -> None:
-        """Note that a pending checkpoint failed, and why. Without `message`, the words of the reason are kept."""
+    def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
+        """Note that a pending checkpoint failed, and why."""
         self.counters.in_progress = max(0, self.counters.in_progress - 1)
         self.counters.failed += 1
         self.latest.failed = _newer(self.latest.failed, checkpoint)
         self._end(checkpoint, CheckpointStatus.FAILED, now_ms, reason)
-        known = self.of(checkpoint)
-        if known is not None:
-            known.failure_message = message or reason.message
 
     def failed_before_pending(self) -> None:
         """Note that a trigger failed before a checkpoint was pending."""

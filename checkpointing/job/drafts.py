@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from checkpointing.commit.draft import Draft
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.properties import CheckpointProperties, SnapshotKind
-from checkpointing.coordinator.statistics import StatisticsTracker
-from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, SubtaskId, VertexId
 from checkpointing.messages import NotifyAborted
@@ -46,14 +44,12 @@ class Drafts:
         """Return why a vertex fails the checkpoint, in words for a person, or '' if that is not known."""
         return self._said.get(checkpoint, "")
 
-    def aborted(self, checkpoint: CheckpointId, statistics: StatisticsTracker) -> tuple[NotifyAborted, ...]:
-        """Return the notification of an abort with its reason. Every subtask hears of the abort; this is sent once."""
-        if checkpoint == self._last_aborted:
+    def aborted(self, effect: told.NotifyCheckpointAborted) -> tuple[NotifyAborted, ...]:
+        """Return what listeners hear of an abort. Every subtask hears of it; listeners hear of it once."""
+        if effect.checkpoint == self._last_aborted:
             return ()
-        self._last_aborted = checkpoint
-        known = statistics.of(checkpoint)
-        reason = (known and known.failure) or CheckpointFailureReason.CHECKPOINT_DECLINED
-        return (NotifyAborted(checkpoint, reason, (known and known.failure_message) or reason.message),)
+        self._last_aborted = effect.checkpoint
+        return (NotifyAborted(effect.checkpoint, effect.reason, effect.message),)
 
     def leaves_rows(self, record: CheckpointRecord, rows_sent: int) -> bool:
         """Return whether the cut lacks rows that were sent: after its barrier, or in flight at the barrier."""

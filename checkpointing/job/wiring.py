@@ -223,7 +223,7 @@ class Wiring:
 
     def _aborted(self, effect: told.NotifyCheckpointAborted) -> None:
         self._held = [held for held in self._held if held.checkpoint != effect.checkpoint]
-        for aborted in self.drafts.aborted(effect.checkpoint, self.coordinator.statistics):
+        for aborted in self.drafts.aborted(effect):
             self.effects.extend((aborted, *self.rivals.failed(aborted)))
         self._forget(effect.checkpoint)
         latest = effect.latest_completed or NO_CHECKPOINT

@@ -216,7 +216,7 @@ class CoordinatorDriver(RuleBasedStateMachine):
         """A task declines, fails, or can't be told; it reports what it measured; or somebody gives up."""
         checkpoint = self._some_checkpoint(pick)
         facts: tuple[flink.FlinkFact, ...] = (
-            told.TaskDeclined(JOB, task, checkpoint, reason),
+            told.TaskDeclined(JOB, task, checkpoint, reason, f"{task} has no snapshot"),
             told.TaskDeclined("other", task, checkpoint, reason),
             flink.TaskFailed(task),
             flink.TriggerFailed(task, checkpoint),

@@ -5,7 +5,7 @@ missing, and none may name a wrong checkpoint, task, time or request.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from checkpointing.coordinator import messages as told
@@ -152,10 +152,9 @@ class CoordinatorTelling:
                 ]
                 names = self._settings.operator_coordinators
                 return [*everybody, *(told.NotifyOperatorCoordinatorComplete(name, checkpoint) for name in names)]
-            case told.NotifyCheckpointAborted(task, checkpoint, latest) if task == self._first(checkpoint):
-                ran = self._ran(checkpoint)
+            case told.NotifyCheckpointAborted(task, checkpoint) if task == self._first(checkpoint):
                 names = self._settings.operator_coordinators
-                told_aborted = [told.NotifyCheckpointAborted(each, checkpoint, latest) for each in ran]
+                told_aborted = [replace(effect, task=each) for each in self._ran(checkpoint)]
                 return [*told_aborted, *(told.NotifyOperatorCoordinatorAborted(name, checkpoint) for name in names)]
             case _:
                 return []
@@ -175,6 +174,10 @@ class CoordinatorTelling:
             case told.NotifyCheckpointComplete():
                 commits = isinstance(fact, told.CommitSucceeded) and fact.checkpoint == effect.checkpoint
                 expect(commits, TELLS, f"{effect} for {fact}")
+            case told.NotifyCheckpointAborted(_, checkpoint):
+                due = self._reason(checkpoint), _said(fact)
+                truly = effect.reason is due[0] and due[1] in effect.message != ""
+                expect(truly, TELLS, f"{effect} for {fact}: {due} is due")
             case told.AnswerAcknowledge():
                 self._answers(fact, effect)
             case told.RequestSucceeded(request, checkpoint) | told.RequestFailed(request, _, _, int(checkpoint)):
@@ -264,6 +267,12 @@ class CoordinatorTelling:
             expect(
                 is_known == known_still, "statistics-add-up", f"{checkpoint} is known: {is_known}, due {known_still}"
             )
+
+
+def _said(fact: flink.FlinkFact) -> str:
+    """Return why somebody fails a checkpoint, in the words of the fact, or '' if it has none."""
+    says = told.TaskDeclined | told.CommitFailed | told.HookFailed | told.OperatorCoordinatorFailed
+    return fact.message if isinstance(fact, says) else ""
 
 
 def _given(answers: dict[str, str | None]) -> dict[str, str]:

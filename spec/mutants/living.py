@@ -12,6 +12,7 @@ from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import (
     FailJob,
+    NotifyCheckpointAborted,
     RequestFailed,
     RequestSucceeded,
     TaskAcknowledged,
@@ -19,7 +20,6 @@ from checkpointing.coordinator.messages import (
 )
 from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
 from checkpointing.coordinator.request_decider import DeciderView
-from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.triggering import Triggering
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
@@ -51,9 +51,9 @@ def pending_checkpoints_are_forgotten_at_the_end(patch: Patch) -> None:
 def every_subtask_reports_an_abort(patch: Patch) -> None:
     real = Drafts.aborted
 
-    def aborted(self: Drafts, checkpoint: CheckpointId, statistics: StatisticsTracker) -> tuple[NotifyAborted, ...]:
+    def aborted(self: Drafts, effect: NotifyCheckpointAborted) -> tuple[NotifyAborted, ...]:
         self._last_aborted = NO_CHECKPOINT
-        return real(self, checkpoint, statistics)
+        return real(self, effect)
 
     patch.put(Drafts, "aborted", aborted)
 
@@ -62,10 +62,10 @@ def every_subtask_reports_an_abort(patch: Patch) -> None:
 def only_the_newest_of_two_aborts_is_reported(patch: Patch) -> None:
     real = Drafts.aborted
 
-    def aborted(self: Drafts, checkpoint: CheckpointId, statistics: StatisticsTracker) -> tuple[NotifyAborted, ...]:
-        newest = max(self._last_aborted, checkpoint)
-        self._last_aborted = min(self._last_aborted, checkpoint)
-        told = real(self, checkpoint, statistics)
+    def aborted(self: Drafts, effect: NotifyCheckpointAborted) -> tuple[NotifyAborted, ...]:
+        newest = max(self._last_aborted, effect.checkpoint)
+        self._last_aborted = min(self._last_aborted, effect.checkpoint)
+        told = real(self, effect)
         self._last_aborted = newest
         return told
 
@@ -128,8 +128,10 @@ def an_abort_leaves_its_trigger_procedure_under_way(patch: Patch) -> None:
 def tasks_hear_of_a_checkpoint_that_was_aborted(patch: Patch) -> None:
     real = Completion._notify_aborted
 
-    def notify_aborted(self: Completion, pending: PendingCheckpoint) -> None:
-        real(self, pending)
+    def notify_aborted(
+        self: Completion, pending: PendingCheckpoint, reason: CheckpointFailureReason, message: str
+    ) -> None:
+        real(self, pending, reason, message)
         if pending.phase is PendingPhase.TRIGGERING:
             for task in pending.plan.to_trigger:
                 type_ = pending.properties.checkpoint_type(force_full=False)

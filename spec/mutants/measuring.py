@@ -87,10 +87,8 @@ def a_savepoint_is_not_counted_as_complete(patch: Patch) -> None:
 def a_failed_checkpoint_stays_in_progress(patch: Patch) -> None:
     real = StatisticsTracker.failed
 
-    def failed(
-        self: StatisticsTracker, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int, message: str
-    ) -> None:
-        real(self, checkpoint, reason, now_ms, message)
+    def failed(self: StatisticsTracker, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
+        real(self, checkpoint, reason, now_ms)
         self.counters.in_progress += 1
 
     patch.put(StatisticsTracker, "failed", failed)
@@ -108,10 +106,8 @@ def a_request_that_began_nothing_is_in_no_total(patch: Patch) -> None:
 def a_failed_checkpoint_counts_twice(patch: Patch) -> None:
     real = StatisticsTracker.failed
 
-    def failed(
-        self: StatisticsTracker, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int, message: str
-    ) -> None:
-        real(self, checkpoint, reason, now_ms, message)
+    def failed(self: StatisticsTracker, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
+        real(self, checkpoint, reason, now_ms)
         self.counters.failed += 1
         self.counters.total += 1
 
@@ -123,10 +119,8 @@ def a_failed_checkpoint_is_taken_off_twice(patch: Patch) -> None:
     """Without the lower bound the count of checkpoints in progress becomes negative."""
     real = StatisticsTracker.failed
 
-    def failed(
-        self: StatisticsTracker, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int, message: str
-    ) -> None:
-        real(self, checkpoint, reason, now_ms, message)
+    def failed(self: StatisticsTracker, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
+        real(self, checkpoint, reason, now_ms)
         self.counters.in_progress -= 1
         self.counters.failed += 1
 
@@ -213,10 +207,8 @@ def the_rows_of_a_failed_epoch_are_not_counted(patch: Patch) -> None:
 def a_checkpoint_that_fails_never_was(patch: Patch) -> None:
     real = StatisticsTracker.failed
 
-    def failed(
-        self: StatisticsTracker, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int, message: str
-    ) -> None:
-        real(self, checkpoint, reason, now_ms, message)
+    def failed(self: StatisticsTracker, checkpoint: CheckpointId, reason: CheckpointFailureReason, now_ms: int) -> None:
+        real(self, checkpoint, reason, now_ms)
         self.counters.failed -= 1
         self.counters.total -= 1
 

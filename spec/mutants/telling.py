@@ -198,10 +198,41 @@ def a_hook_is_told_a_wrong_time(patch: Patch) -> None:
 
 @mutant("coordinator-tells", COORDINATOR)
 def only_the_first_task_hears_of_an_abort(patch: Patch) -> None:
-    def aborted(self: Completion, pending: PendingCheckpoint) -> None:
+    def aborted(self: Completion, pending: PendingCheckpoint, reason: Reason, message: str) -> None:
         latest = self._books.store.latest_id or None
         for task in pending.plan.to_commit[:1]:
-            self._books.emit(NotifyCheckpointAborted(task, pending.id, latest))
+            self._books.emit(NotifyCheckpointAborted(task, pending.id, reason, message, latest))
+
+    patch.put(Completion, "_notify_aborted", aborted)
+
+
+@mutant("statistics-never-steer", COORDINATOR)
+def the_reason_of_an_abort_is_read_in_the_history(patch: Patch) -> None:
+    real = Completion._notify_aborted
+
+    def aborted(self: Completion, pending: PendingCheckpoint, _: Reason, message: str) -> None:
+        known = self._books.statistics.of(pending.id)
+        real(self, pending, (known and known.failure) or Reason.CHECKPOINT_DECLINED, message)
+
+    patch.put(Completion, "_notify_aborted", aborted)
+
+
+@mutant("coordinator-tells", COORDINATOR)
+def an_abort_is_told_without_what_the_task_said(patch: Patch) -> None:
+    real = Completion._notify_aborted
+
+    def aborted(self: Completion, pending: PendingCheckpoint, reason: Reason, _: str) -> None:
+        real(self, pending, reason, reason.message)
+
+    patch.put(Completion, "_notify_aborted", aborted)
+
+
+@mutant("coordinator-tells", COORDINATOR)
+def every_abort_is_told_as_a_decline(patch: Patch) -> None:
+    real = Completion._notify_aborted
+
+    def aborted(self: Completion, pending: PendingCheckpoint, _: Reason, message: str) -> None:
+        real(self, pending, Reason.CHECKPOINT_DECLINED, message)
 
     patch.put(Completion, "_notify_aborted", aborted)
 
