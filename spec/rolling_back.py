@@ -53,14 +53,15 @@ def rolling_back(world: World, graph: JobGraph, checkpoint: CheckpointId, visito
             return Worked()
         newest, then = newest_checkpoint(world.rows()), columns_of(target)
         pending = unpublished(world.rows(), world.cuts)
-        tables = (
+        tables = tuple(
             _back(world, vertex, table, target).model_copy(update={"leaving": lost})
             for vertex, table in _tables(world, graph, target)
             for lost in (leaving_back(_shown(world, newest, table), then.get(table.name), pending, table.name),)
         )
+        world.make_durable({table.table: world.table(table.table).version for table in tables})
         leaves = checkpoint % LEAVES_OUTSIDE_EVERY == 0
         sinks = sinks_after(world.checkpoints(), target, leave_outside=leaves)
-        return RowChosen(Rollback(target, tuple(tables), sinks))
+        return RowChosen(Rollback(target, tables, sinks))
 
     yield from at_rest(world, ROLLBACK, chosen, visitor, leaves_behind=checkpoint)
 

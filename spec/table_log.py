@@ -72,12 +72,11 @@ class TableLog:
         return (self.active | adds | into) - leaving - of
 
     def undo_merges(self, leaving: Iterable[str], at_ms: int) -> None:
-        """Add a version as before a neighbour merged any of these files. It is durable, with all versions before it."""
+        """Add a version as before a neighbour merged any of these files."""
         paths = set(leaving)
         for path, files in self.merged.items():
             if path in self.active and files & paths:
                 self.commit(self.active - {path} | (files - self.merged.keys()), self.shown[-1], at_ms)
-                self.durable.update(range(self.version + 1))
 
     def columns_after(self, publication: Publication) -> frozenset[str]:
         """Return the names of the columns that the table has once this is published."""

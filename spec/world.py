@@ -290,15 +290,16 @@ class World:
         """Return the checkpoints whose cuts stay when this one is recorded."""
         return needed_cuts(self.rows(), {*self.cuts, recorded})
 
+    def make_durable(self, versions: Mapping[TableName, int]) -> None:
+        """Make all log entries of these tables durable, up to these versions."""
+        for each in entries_to_sync(versions, self.cuts):
+            self.table(each.table).durable.update(range(each.first, each.last + 1))
+
     def record_cut(
         self, checkpoint: CheckpointId, versions: tuple[tuple[TableName, int], ...], retained: Collection[CheckpointId]
     ) -> None:
-        """Record the cut of a checkpoint and drop cuts that are not retained. If a newer cut exists, nothing happens.
-
-        The first record stays. The log entries up to its versions are durable then.
-        """
-        for each in entries_to_sync(dict(versions), self.cuts):
-            self.table(each.table).durable.update(range(each.first, each.last + 1))
+        """Record a durable cut and drop cuts that are not retained. If it or a newer one is recorded, drop nothing."""
+        self.make_durable(dict(versions))
         if any(known > checkpoint for known in self.cuts):
             return  # another tick has recorded this cut before its own, so it may be gone again
         if checkpoint not in self.cuts:

@@ -93,6 +93,7 @@ def roll_back(
             raise RollbackRefusedError(
                 f"another writer goes on merging files of table {min(plan.undo)}: stop it, then type the same again"
             )
+        _make_durable(stores, plan)
         plans.append(plan)
         return RowChosen(plan.rollback)
 
@@ -107,6 +108,20 @@ def _undone(stores: JobStores, plan: RollbackPlan) -> Iterator[str]:
         stores.rearrange(name, undo.actions, version=_version(plan, name))
         target = f"{plan.target.kind.value} {plan.target.checkpoint}"
         yield f"{name}: undid {undo}, which had merged rows from before and after {target}"
+
+
+def _make_durable(stores: JobStores, plan: RollbackPlan) -> None:
+    """Make durable what the tables show now. The entry names the files that change, and no others.
+
+    A power cut could otherwise take a commit of another writer, or the undoing of a merge, and leave the entry.
+    """
+    try:
+        stores.make_durable({table.record.table: table.version for table in plan.tables})
+    except OSError as error:
+        raise RollbackRefusedError(
+            f"what the tables show could not be made durable ({error}): the job has not gone back; correct this, then "
+            "type the same again"
+        ) from error
 
 
 def _version(plan: RollbackPlan, name: TableName) -> int:

@@ -312,8 +312,7 @@ class JobStores:
     def rearrange(self, table: TableName, actions: Sequence[Action], *, version: int) -> None:
         """Commit actions that change no row as the version after this one. If another commit came first, do nothing.
 
-        The commit is durable then, with all commits before it: the entry that the caller appends next relies on it.
-        Raises what delta-rs raises if the table cannot be read, and OSError.
+        Raises what delta-rs raises if the table cannot be read.
         """
         with self._lock(table):
             log = self._logs.log(table)
@@ -321,8 +320,12 @@ class JobStores:
             if known.version() == version:
                 with suppress(EntryTakenError):
                     log.commit(known, actions, says={"job": self.warehouse.paths.job, "rearranges": True})
-                    self._durability.sync_entries(entries_to_sync({table: version + 1}, {}))
                 log.reopen()
+
+    def make_durable(self, versions: Mapping[TableName, int]) -> None:
+        """Make all log entries of these tables durable, up to these versions; raises OSError."""
+        with self._recorded:
+            self._durability.sync_entries(entries_to_sync(versions, self._cuts.known()))
 
     def shown(self, table: TableName) -> CheckpointId:
         """Return the newest of the job's checkpoints that a table shows; 0 if it shows none or does not exist."""

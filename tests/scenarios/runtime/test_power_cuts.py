@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from jobs.at_rest.rollback import roll_back
-from jobs.holding.boundaries import PUBLISH_AGAIN
+from jobs.holding.boundaries import PUBLISH_AGAIN, cross_freely
+from jobs.holding.job_stores import JobStores
+from jobs.recovery.rollback_plan import RollbackRefusedError, plan_rollback
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
 from jobs.stores.cuts import CutStore
+from jobs.stores.durable import Durability
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, at_cut, laid_out, tick
 from tests.scenarios.runtime.savepoint_job import at, records
@@ -109,12 +112,20 @@ def test_what_is_published_again_is_durable_at_once(tmp_path, monkeypatch):
     assert newest.name in {each.name for each in left.iterdir()}
 
 
-def test_the_undoing_of_a_merge_is_durable_before_the_rollback_relies_on_it(tmp_path, monkeypatch):
-    """The rollback dies behind its entry. Without the undoing, its publication would find other files than it names."""
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_the_undoing_of_a_merge_is_durable_before_the_rollback_relies_on_it(tmp_path, monkeypatch, is_undone):
+    """The rollback dies behind its entry. Without the undoing, its publication would find other files than it names.
+
+    It may also be undone already, by a rollback that was killed before it made anything durable.
+    """
     first, *_ = laid_out(tmp_path, 2)
     log = tmp_path / "bronze/numbers/_delta_log"
     merges = merged(tmp_path).version()
     disk = Disk(monkeypatch)
+    if is_undone:
+        stores = JobStores(at(tmp_path), cross_freely)
+        (back,) = (each for each in plan_rollback(stores, stores.observe(), first, checksums=False).tables if each.undo)
+        stores.rearrange(back.record.table, back.undo.actions, version=back.version)
     with pytest.raises(Dead):
         roll_back(at(tmp_path), first, boundary=Mortal("after:AppendRow"))
     left = tmp_path / "left"
@@ -122,3 +133,18 @@ def test_the_undoing_of_a_merge_is_durable_before_the_rollback_relies_on_it(tmp_
     disk.after_a_power_cut(log, left)
     undoing = {f"{version:020}.json" for version in (merges, merges + 1)}
     assert undoing <= {each.name for each in left.iterdir()}
+
+
+def test_a_rollback_refuses_what_cannot_be_made_durable(tmp_path, monkeypatch):
+    """Without this, the entry would rely on log entries that the next power cut may take."""
+    first, *_ = laid_out(tmp_path, 2)
+    merged(tmp_path)
+    before = records(tmp_path)
+
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Durability, "sync_entries", fails)
+    with pytest.raises(RollbackRefusedError, match=r"could not be made durable .*No space left.*type the same again"):
+        roll_back(at(tmp_path), first)
+    assert before == records(tmp_path)
