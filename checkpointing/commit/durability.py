@@ -2,7 +2,7 @@
 
 The order is the invariant: first the files that an entry names, then the entry (the commit point), then all log entries
 up to the versions of its cut, then the cut. What retained entries and recorded cuts name is durable already, and is not
-synced again.
+synced again. A rollback's entry names only the files that change. So all log entries of its tables come before it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
