@@ -20,11 +20,11 @@ from spec.pipeline import HOOKS, MAX_PARALLELISM, ORDERS, PAYMENTS
 
 LONGEST_MS = 600_000
 SOMETIMES, OFTEN, EVENLY = 0.3, 0.4, 0.5
-LONG_RUNS = 0.05
+LONG_RUNS = 0.04
 """The share of long runs. A short run takes a third of the time and finds most bugs. Some bugs need many rows."""
-LAST_INTERVAL_MS = 1_000
-"""The interval of a last tick whose job has an interval, and one checkpoint at a time. A few checkpoints are enough
-there, because no fault strikes."""
+LAST_INTERVALS_MS = {1: 1_000, 2: 200}
+"""The shortest interval of a last tick, by the number of checkpoints that its job takes at a time. A few checkpoints are
+enough there, because no fault strikes. With two at a time, the newer one must be able to complete first."""
 MANY = 12
 """How many checkpoints in a row may fail in a job that should survive many failures. 100 only repeat one."""
 
@@ -131,14 +131,14 @@ class Scenario:
     def checkpoint_config(self, *, patient: bool) -> CheckpointConfig:
         """Return the configuration of a tick, or with `patient` that of a last tick.
 
-        In a last tick, no checkpoint expires, and an alignment may hold any number of bytes. If the job has an interval
-        and one checkpoint at a time, the interval is longer.
+        In a last tick, no checkpoint expires, and an alignment may hold any number of bytes. Its interval may be longer.
         """
         settings = {**_of_policy(self.policy), **self.config, "mode": self.mode}
         if patient:
             settings |= {"timeout_ms": LONGEST_MS}
-            if settings.get("interval_ms") is not None and settings["max_concurrent"] == 1:
-                settings |= {"interval_ms": LAST_INTERVAL_MS}
+            if settings.get("interval_ms") is not None:
+                shortest_ms = LAST_INTERVALS_MS[settings["max_concurrent"]]
+                settings |= {"interval_ms": max(shortest_ms, settings["interval_ms"])}
             if settings.get("max_alignment_bytes") is not None:
                 settings |= {"max_alignment_bytes": UNLIMITED}
         return CheckpointConfig(max_parallelism=MAX_PARALLELISM, **settings)
@@ -166,14 +166,14 @@ def draw(random: Random, *, long: bool = False) -> Scenario:
         },
         rows_per_epoch={PAYMENTS: random.choice([2, 5])} if random.random() < SOMETIMES else {},
         rows={
-            split: random.choice([0, 5, 12, 25] if is_long else [0, 1, 3, 6])
+            split: random.choice([0, 5, 12, 20] if is_long else [0, 1, 3, 5])
             for split in (SplitId("a"), SplitId("b"), SplitId("c"))
         },
         ticks=random.choice([1, 2, 3, 4] if is_long else [1, 1, 2]),
         slow_split=random.choice([None, None, SplitId("a"), SplitId("c")]),
         latency_ms={"poll": 20, "run": random.choice([20, 200]), "store": random.choice([5, 50])},
         linger_ms=random.choice([0, 30, 1_000 if is_long else 300]),
-        idle_poll_ms=random.choice([800 if is_long else 4_000, 2_000]),
+        idle_poll_ms=random.choice([1_600 if is_long else 8_000, 4_000]),
         credit_bytes=random.choice([30, 200, 1_000_000]),
         ids_per_claim=random.choice([None, None, 2]),
     )
@@ -236,6 +236,7 @@ def strict(scenario: Scenario, *, rejects: bool, held_bytes_max: int | None) -> 
             "micro_batch_rows_max": 3,
         },
         slow_split=SplitId("a"),
+        linger_ms=0,
         credit_bytes=1_000_000,
         latency_ms={**scenario.latency_ms, "run": 200},
     )

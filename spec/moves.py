@@ -14,6 +14,7 @@ SOMETIMES: Final = 0.35
 """The probability that a seed has a move."""
 SELDOM: Final = 0.15
 EVENLY: Final = 0.5
+MOSTLY: Final = 0.65
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         clean_ups_max=random.choice([0, 0, 1, 2]),
         readers_max=later.choice([0, 5, 8]),
         arrivals_max=arrivals.choice([0, 0, 3]),
-        releases=random.random() < EVENLY,
+        releases=random.random() < MOSTLY,
         splits=random.random() < SOMETIMES,
         vertices=random.random() < SOMETIMES,
         leases=random.random() < SOMETIMES,

@@ -217,13 +217,13 @@ class Simulation:
         )
 
     def _share_at_last(self) -> float:
-        """Return which share of all rows is readable at last: a third of what had not come, or all if a source ends.
+        """Return which share of all rows is readable at last: a quarter of what had not come, or all if a source ends.
 
         The last tick takes a third of a seed's time. Without faults it finds less than the others.
         """
         if self.moves.dries_up:
             return 0.0
-        return 1.0 if self.moves.sources_end or self.moves.parts else (1.0 + 2 * self._share) / 3
+        return 1.0 if self.moves.sources_end or self.moves.parts else (1.0 + 3 * self._share) / 4
 
     def _more_rows(self, share: float) -> None:
         self._share = max(self._share, share)

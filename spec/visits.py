@@ -33,7 +33,7 @@ SETTLES = 0.6
 APPROVES = 0.6
 DIES = 0.2
 """For each step of a visit with few steps."""
-KEEPS = 0.5
+KEEPS = 0.6
 """How often a visitor takes a savepoint instead of a rollback, if the newest entry is no savepoint."""
 
 
