@@ -9,13 +9,14 @@ import os
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from typing import Any, Final
 
+from spec.crowds import crowd
 from spec.invariants import Violation
 from spec.met import RARE, judged_and_met
 from spec.moves import NO_MOVES, Moves, drawn
@@ -38,19 +39,24 @@ Result = tuple[int, tuple[Violation, ...], frozenset[str]]
 RunAll = Callable[[Callable[[int], Result], Iterable[int]], Iterable[Result]]
 
 
-def run_seed(seed: int, **forced: Any) -> Result:  # noqa: ANN401 - fields of Moves
+def run_seed(seed: int, *, crowded: bool = False, **forced: Any) -> Result:  # noqa: ANN401 - fields of Moves
     """Run one seed. Return what it broke and what it met."""
-    outcome, met = judged_and_met(seed, drawn(seed, **forced))
+    outcome, met = judged_and_met(seed, _moves(seed, forced, crowded=crowded))
     return seed, outcome.violations, frozenset(met)
 
 
-def transcript(seed: int, **forced: Any) -> Iterator[str]:  # noqa: ANN401 - fields of Moves
+def transcript(seed: int, *, crowded: bool = False, **forced: Any) -> Iterator[str]:  # noqa: ANN401 - as above
     """Yield the transcript of a seed: its scenario, every fact and effect in virtual time, and what it broke."""
     lines: list[str] = []
-    outcome = simulate(seed, lines.append, drawn(seed, **forced))
+    outcome = simulate(seed, lines.append, _moves(seed, forced, crowded=crowded))
     yield f"seed {seed}: {outcome.scenario} {outcome.moves}"
     yield from (line if len(line) <= WIDTH_MAX else f"{line[:WIDTH_MAX]}..." for line in lines)
     yield from _verdict(outcome)
+
+
+def _moves(seed: int, forced: Mapping[str, Any], *, crowded: bool) -> Moves:
+    """Return the moves of a seed. What the caller names comes before what a crowd forces."""
+    return drawn(seed, **{**(crowd(seed) if crowded else {}), **forced})
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -63,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     gc.set_threshold(GARBAGE_MAX)  # processes that are forked later have both
     gc.freeze()
     with _pool(options.processes or _processes(last - first)) as run_all:
-        run = partial(run_seed, **forced)
+        run = partial(run_seed, crowded=options.crowd, **forced)
         for done, (seed, broken, moves) in enumerate(run_all(run, range(first, last)), start=1):
             met.update(moves)
             if broken:
@@ -71,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
                 _say(f"\nseed {seed} failed: {'; '.join(map(str, broken))}")
             _progress(done, last - first, len(failed))
     for seed in range(first, last) if options.transcript else failed[:TRANSCRIPTS_MAX]:
-        lines = list(transcript(seed, **forced))
+        lines = list(transcript(seed, crowded=options.crowd, **forced))
         shown = lines if options.transcript else [lines[0], *lines[1:][-LINES_MAX:]]
         _say("\n" + "\n".join(shown))
     _say("\nseeds that met each rare move:")
@@ -87,6 +93,7 @@ def _options(arguments: list[str] | None) -> Namespace:
     parser.add_argument("--processes", type=int, help="how many seeds run at a time; by default as the cores allow")
     parser.add_argument("--transcript", action="store_true", help="print the whole story of every seed")
     moves = parser.add_argument_group("moves", "what every seed has, instead of what it draws")
+    moves.add_argument("--crowd", action="store_true", help="force two to twelve moves on each seed")
     for name, kind in MOVES.items():
         flag = f"--{name.removesuffix('_max')}"
         if kind is bool:
