@@ -1,7 +1,7 @@
 """Draws moves that a seed must have, so that many occur together: `python -m spec.simulate --crowd`.
 
-A seed has each move with a small probability, so few seeds have two rare ones. A crowd forces two to twelve moves on
-each seed. All other moves stay what the seed draws. It is meant for nights, and with seeds that nobody has run yet.
+Most seeds lack most moves, so few seeds have two rare ones. A crowd forces two to twelve moves on each seed. The seed
+draws all other moves as usual. Run the command for a night, with seeds that nobody has run yet.
 """
 
 from collections.abc import Mapping
@@ -57,9 +57,10 @@ FORCED: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 """The moves that a crowd may force, each with its values."""
 _OFTEN: Final = frozenset({"stores_fail", "lists_lag", "leases", "restarts", "mishaps", "clocks_jump"})
-"""These take processes and stores apart. Most real bugs needed one of them."""
+"""A crowd chooses these moves more often. With them, a process often sees something else than what the stores hold.
+Most real bugs needed one of them."""
 _WEIGHTS: Final = {name: 3.0 if name in _OFTEN else 0.15 if name == "long" else 1.0 for name in FORCED}
-"""Long runs take many times as long as others."""
+"""How likely a crowd is to choose a move, compared with the others. Long runs are chosen seldom, as they take long."""
 
 
 def crowd(seed: int) -> dict[str, Any]:

@@ -23,8 +23,8 @@ SOMETIMES, OFTEN, EVENLY = 0.3, 0.4, 0.5
 LONG_RUNS = 0.04
 """The share of long runs. A short run takes a third of the time and finds most bugs. Some bugs need many rows."""
 LAST_INTERVALS_MS = {1: 1_000, 2: 200}
-"""The shortest interval of a last tick, by the number of checkpoints that its job takes at a time. No fault strikes
-there, so a few checkpoints are enough. With two at a time, the newer one must be able to complete first."""
+"""The shortest interval of a last tick, by the number of checkpoints that its job takes at a time. No fault strikes in
+a last tick, so a few checkpoints are enough. Of two at a time, the newer one must have a chance to complete first."""
 MANY = 12
 """How many checkpoints in a row may fail in a job that should survive many failures. 100 only repeat one."""
 
@@ -131,7 +131,7 @@ class Scenario:
     def checkpoint_config(self, *, patient: bool) -> CheckpointConfig:
         """Return the configuration of a tick, or with `patient` that of a last tick.
 
-        In a last tick, no checkpoint expires and an alignment may hold any number of bytes. The interval may be longer.
+        In a last tick, no checkpoint expires and an alignment may hold any number of bytes. A short interval is longer.
         """
         settings = {**_of_policy(self.policy), **self.config, "mode": self.mode}
         if patient:

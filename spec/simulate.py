@@ -55,7 +55,7 @@ def transcript(seed: int, *, crowded: bool = False, **forced: Any) -> Iterator[s
 
 
 def _moves(seed: int, forced: Mapping[str, Any], *, crowded: bool) -> Moves:
-    """Return the moves of a seed. What the caller names comes before what a crowd forces."""
+    """Return the moves of a seed. A move that the caller names overrides what the crowd forces."""
     return drawn(seed, **{**(crowd(seed) if crowded else {}), **forced})
 
 

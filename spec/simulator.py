@@ -217,7 +217,9 @@ class Simulation:
         )
 
     def _share_at_last(self) -> float:
-        """Return which share of all rows is readable at last: a quarter of what had not come, or all if a source ends.
+        """Return the share of all rows that the last tick can read.
+
+        A quarter of the missing rows become readable, or all if a source or a part ends, or none if the sources dry up.
 
         The last tick takes a third of a seed's time. Without faults it finds less than the others.
         """

@@ -72,7 +72,7 @@ class TableLog:
         return (self.active | adds | into) - leaving - of
 
     def undo_merges(self, leaving: Iterable[str], at_ms: int) -> None:
-        """Add a version as before a neighbour merged any of these files."""
+        """Undo each merge of a neighbour that took in one of these files: add a version with the files from before."""
         paths = set(leaving)
         for path, files in self.merged.items():
             if path in self.active and files & paths:

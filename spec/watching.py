@@ -97,7 +97,7 @@ class Watched:
     reserving: dict[str, CheckpointId] = field(default_factory=dict)
     """The ends of further blocks, by the nonces of claims that are not in yet."""
     reserves_for_timer: bool = False
-    """True if the last block of ids was asked for by a trigger of the timer. Nobody else had a reason for one."""
+    """True if only the timer can have triggered the checkpoint that waits for a block of ids."""
     requests: dict[str, SavepointKind] = field(default_factory=dict)
     """Users' requests that are not answered yet."""
     stops_failed: int = 0
@@ -125,7 +125,7 @@ class Watched:
 
     @property
     def wants_checkpoint(self) -> bool:
-        """True if a user has asked for a checkpoint, or if the tick itself may do so."""
+        """True if a user has asked for a checkpoint, or if the tick may want one itself."""
         asks_itself = self.held_back or self.setup.cut_groups or self.setup.config.every_rows is not None
         return bool(self.requests or asks_itself) or not self.is_busy
 
@@ -269,9 +269,11 @@ class Watched:
         return used
 
     def _has_lapsed(self, first: CheckpointId) -> bool:
-        """Return whether the first id of a new block is left unused (A6).
+        """Return True if no checkpoint gets the first id of a new block (A6).
 
-        A stop with a savepoint ends the timer. A trigger of the timer that waits for ids then begins no checkpoint.
+        A trigger of the timer may wait for this block when a user asks for a stop with a savepoint. The stop switches
+        the timer off, so that trigger begins no checkpoint. If the job has hooks or source coordinators, a checkpoint
+        that begins asks them at once.
         """
         if not any(kind is not SavepointKind.PLAIN for kind in self.requests.values()):
             return False

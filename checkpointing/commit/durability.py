@@ -2,7 +2,10 @@
 
 The order is the invariant: first the files that an entry names, then the entry (the commit point), then all log entries
 up to the versions of its cut, then the cut. What retained entries and recorded cuts name is durable already, and is not
-synced again. A rollback's entry names only the files that change. So all log entries of its tables come before it.
+synced again.
+
+A rollback is an exception. Its entry names only the files that change, and relies on the tables' logs for the others.
+So all log entries of its tables are synced before its entry.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

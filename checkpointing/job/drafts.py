@@ -45,7 +45,7 @@ class Drafts:
         return self._said.get(checkpoint, "")
 
     def aborted(self, effect: told.NotifyCheckpointAborted) -> tuple[NotifyAborted, ...]:
-        """Return what listeners hear of an abort. Every subtask hears of it; listeners hear of it once."""
+        """Return what listeners hear of an abort: nothing if they heard it before. `effect` comes once a subtask."""
         if effect.checkpoint == self._last_aborted:
             return ()
         self._last_aborted = effect.checkpoint

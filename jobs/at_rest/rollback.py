@@ -111,16 +111,17 @@ def _undone(stores: JobStores, plan: RollbackPlan) -> Iterator[str]:
 
 
 def _make_durable(stores: JobStores, plan: RollbackPlan) -> None:
-    """Make durable what the tables show now. The entry names the files that change, and no others.
+    """Make the log entries of all tables durable, up to the versions that they show now.
 
-    A power cut could otherwise take a commit of another writer, or the undoing of a merge, and leave the entry.
+    The rollback's own entry names only the files that change, so it relies on these log entries for the others. Without
+    this, a power cut could take another writer's commit, or the undoing of a merge, and not the rollback's entry.
     """
     try:
         stores.make_durable({table.record.table: table.version for table in plan.tables})
     except OSError as error:
         raise RollbackRefusedError(
-            f"what the tables show could not be made durable ({error}): the job has not gone back; correct this, then "
-            "type the same again"
+            f"the log entries of the job's tables could not be made durable ({error}): the job was not rolled back; "
+            "remove the cause of this error, then type the same again"
         ) from error
 
 

@@ -312,7 +312,7 @@ class JobStores:
     def rearrange(self, table: TableName, actions: Sequence[Action], *, version: int) -> None:
         """Commit actions that change no row as the version after this one. If another commit came first, do nothing.
 
-        Raises what delta-rs raises if the table cannot be read.
+        The commit is not durable yet, see `make_durable`. Raises what delta-rs raises if the table cannot be read.
         """
         with self._lock(table):
             log = self._logs.log(table)

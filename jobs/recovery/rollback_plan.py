@@ -37,7 +37,7 @@ from jobs.suggestions import NotThereError
 
 
 class RollbackRefusedError(Exception):
-    """A rollback or reset is refused. The message says why, and what to type instead. Nothing was changed."""
+    """A rollback or reset is refused. The message says why, and what to do. No entry was appended."""
 
 
 class NoSuchRowError(RollbackRefusedError, NotThereError):

@@ -270,7 +270,7 @@ class CoordinatorTelling:
 
 
 def _said(fact: flink.FlinkFact) -> str:
-    """Return why somebody fails a checkpoint, in the words of the fact, or '' if it has none."""
+    """Return the message of a fact that fails a checkpoint, or '' if the fact has none."""
     says = told.TaskDeclined | told.CommitFailed | told.HookFailed | told.OperatorCoordinatorFailed
     return fact.message if isinstance(fact, says) else ""
 

@@ -207,7 +207,7 @@ def only_the_first_task_hears_of_an_abort(patch: Patch) -> None:
 
 
 @mutant("statistics-never-steer", COORDINATOR)
-def the_reason_of_an_abort_is_read_in_the_history(patch: Patch) -> None:
+def the_reason_of_an_abort_is_read_from_the_history(patch: Patch) -> None:
     real = Completion._notify_aborted
 
     def aborted(self: Completion, pending: PendingCheckpoint, _: Reason, message: str) -> None:

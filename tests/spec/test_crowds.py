@@ -1,4 +1,4 @@
-"""A crowd forces several moves on a seed, repeatably; the core stands them together."""
+"""Tests that a crowd forces the same moves on a seed each time, and that the core breaks no rule with them."""
 
 from dataclasses import fields
 
@@ -12,7 +12,7 @@ SEEDS = range(300)
 
 
 def test_a_crowd_may_force_every_move():
-    """A move that is added later must be here too."""
+    """`FORCED` must have a move that is added later, too."""
     assert FORCED.keys() == {each.name for each in fields(Moves)}
     assert FORCED.keys() == {name for seed in SEEDS for name in crowd(seed)}
 
@@ -24,13 +24,13 @@ def test_a_crowd_forces_two_to_twelve_moves():
 
 
 @pytest.mark.parametrize("seed", range(3_100_000, 3_100_020))
-def test_the_core_stands_a_crowd(seed):
-    """No rule is broken."""
+def test_the_core_breaks_no_rule_in_a_crowd(seed):
+    """All moves of a crowd strike together."""
     assert () == run_seed(seed, crowded=True)[1]
 
 
 def test_the_command_runs_a_crowd(capsys):
-    """The transcript names the moves; what the command line names comes before what the crowd forces."""
+    """The transcript names the moves. `--no-restarts` on the command line overrides the crowd."""
     seed = next(seed for seed in SEEDS if {"restarts", "votes"} <= crowd(seed).keys())
     assert 0 == main(["--seeds", f"{seed}", "--crowd", "--no-restarts", "--transcript"])
     told = capsys.readouterr().out

@@ -116,7 +116,7 @@ def test_what_is_published_again_is_durable_at_once(tmp_path, monkeypatch):
 def test_the_undoing_of_a_merge_is_durable_before_the_rollback_relies_on_it(tmp_path, monkeypatch, is_undone):
     """The rollback dies behind its entry. Without the undoing, its publication would find other files than it names.
 
-    It may also be undone already, by a rollback that was killed before it made anything durable.
+    With `is_undone`, an earlier rollback has undone the merge, and was killed before it made the undoing durable.
     """
     first, *_ = laid_out(tmp_path, 2)
     log = tmp_path / "bronze/numbers/_delta_log"
@@ -135,8 +135,8 @@ def test_the_undoing_of_a_merge_is_durable_before_the_rollback_relies_on_it(tmp_
     assert undoing <= {each.name for each in left.iterdir()}
 
 
-def test_a_rollback_refuses_what_cannot_be_made_durable(tmp_path, monkeypatch):
-    """Without this, the entry would rely on log entries that the next power cut may take."""
+def test_a_rollback_is_refused_if_log_entries_cannot_be_made_durable(tmp_path, monkeypatch):
+    """Otherwise the rollback's entry would rely on log entries that the next power cut may take."""
     first, *_ = laid_out(tmp_path, 2)
     merged(tmp_path)
     before = records(tmp_path)
