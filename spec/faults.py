@@ -173,7 +173,7 @@ def draw(random: Random, *, long: bool = False) -> Scenario:
         slow_split=random.choice([None, None, SplitId("a"), SplitId("c")]),
         latency_ms={"poll": 20, "run": random.choice([20, 200]), "store": random.choice([5, 50])},
         linger_ms=random.choice([0, 30, 1_000 if is_long else 300]),
-        idle_poll_ms=random.choice([1_600 if is_long else 8_000, 4_000]),
+        idle_poll_ms=random.choice([1_600 if is_long else 8_000, 2_000]),
         credit_bytes=random.choice([30, 200, 1_000_000]),
         ids_per_claim=random.choice([None, None, 2]),
     )

@@ -13,8 +13,9 @@ from spec.mishaps import NO_MISHAPS, Mishaps
 SOMETIMES: Final = 0.35
 """The probability that a seed has a move."""
 SELDOM: Final = 0.15
+MISHAPS: Final = 0.17
 EVENLY: Final = 0.5
-MOSTLY: Final = 0.65
+MOSTLY: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +158,7 @@ def drawn(seed: int, **forced: Any) -> Moves:  # noqa: ANN401 - fields of Moves
         sources_end=ends.choice([1, 2]) if ends.random() < SELDOM else 0,
         reopens=_chance("reopened", seed) < EVENLY,
         parts=_chance("parts", seed) < SELDOM,
-        mishaps=Mishaps(1, random.choice([2, 3])) if random.random() < SELDOM else NO_MISHAPS,
+        mishaps=Mishaps(1, random.choice([2, 3])) if random.random() < MISHAPS else NO_MISHAPS,
         pause_ms=random.choice([0, 0, 40, 150]),
         transaction_rows=transactions.choice([1, 1, 1, 1, 3, 5]),
         orders_max=random.choice([None, None, None, 6]),

@@ -298,7 +298,7 @@ class World:
     def record_cut(
         self, checkpoint: CheckpointId, versions: tuple[tuple[TableName, int], ...], retained: Collection[CheckpointId]
     ) -> None:
-        """Record a cut durably and drop cuts that are not retained. Change no cut if this or a newer one is recorded."""
+        """Record a cut durably and drop cuts that are not retained. Change none if this or a newer one is recorded."""
         self.make_durable(dict(versions))
         if any(known > checkpoint for known in self.cuts):
             return  # another tick has recorded this cut before its own, so it may be gone again
