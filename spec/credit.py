@@ -34,12 +34,23 @@ class Credit(DoorJudge):
                 pass
 
     def rested(self, given: tuple[CheckpointId, ...]) -> None:  # noqa: ARG002 - the form of a judge
-        """Judge every split that waits although it has credit."""
+        """Judge every split that is not being read: it waits for credit, or for its time to be asked again."""
         door = self.door
+        if not door.reads:
+            return
         for split, subtask in self._free.items():
-            waits = split not in door.polls and not door.is_idle(split) and door.reads
-            if waits and door.channels.full(split[0], subtask) is None:
+            if split in door.polls or split in door.ended or door.is_held(split):
+                continue
+            if door.is_idle(split):
+                self._sleeps(split)
+            elif door.channels.full(split[0], subtask) is None:
                 self.wrong(f"split {split[1]} of {split[0]} has credit, and is not read")
+
+    def _sleeps(self, split: Split) -> None:
+        """Judge whether the door wakes in time to ask an idle split again."""
+        due_ms = self.door.idle_since[split] + self.door.setup.idle_poll_ms
+        if self.door.wake_ms is None or self.door.wake_ms > due_ms:
+            self.wrong(f"split {split[1]} of {split[0]} is idle until {due_ms}, the door wakes at {self.door.wake_ms}")
 
 
 def _without_quota(door: Watched) -> dict[Split, int]:
