@@ -72,7 +72,7 @@ def test_doors_at_work_move_as_the_table_says_and_every_move_is_met(moves):
 
     They make every move of the table and no other.
     """
-    for seed in (66, 235, 282, *range(60)):  # the first three make the rarest moves
+    for seed in (8, 201, 282, *range(60)):  # the first three make the rarest moves
         simulate(seed, moves=Moves(savepoints_max=2))
         if DRAWN - STAYS <= moves:
             break

@@ -52,6 +52,9 @@ def healthy():
         if not commits or commits[-1].record.checkpoint not in cuts:
             continue
         last = commits[-1]
+        claims = [event.claim for event in history.events if isinstance(event, JobClaimed)]
+        if claims[-1].generation > last.record.generation:
+            continue
         read = positions(last.record)
         if read.get(A, 0) > 1 and read.get(C) and not last.record.is_savepoint and last.record.tables:
             return history, last, cuts[last.record.checkpoint]

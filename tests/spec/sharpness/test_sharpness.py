@@ -142,7 +142,7 @@ def test_a_slip_in_the_head_of_a_statement_is_not_in_its_body(drawn):
 
 def test_a_run_continues_after_one_that_stopped(tmp_path, capsys, monkeypatch):
     """Results are written one by one. A slip with a result is not judged again, and the report counts all."""
-    monkeypatch.setattr(command, "trials", lambda: trials(range(3))[:3])
+    monkeypatch.setattr(command, "trials", lambda: trials(range(10, 14))[:4])
     monkeypatch.setattr(command, "unit_tests", tuple)
     results = tmp_path / "results.ndjson"
     asked = ["--sample", "2", "--only", "gate.aligner:Aligner._block", "--processes", "1", "--results", str(results)]
@@ -266,7 +266,7 @@ def test_only_expressions_that_change_nothing_are_evaluated_twice(expression, ha
 
 def test_slips_that_escaped_the_spec_can_be_judged_again(tmp_path, capsys, monkeypatch):
     """After a new rule, `--again` judges only those that the spec proper ran and missed."""
-    monkeypatch.setattr(command, "trials", lambda: trials(range(3))[:3])
+    monkeypatch.setattr(command, "trials", lambda: trials(range(10, 14))[:4])
     monkeypatch.setattr(command, "unit_tests", tuple)
     results = tmp_path / "results.ndjson"
     asked = ["--sample", "2", "--only", "gate.aligner:Aligner._block", "--processes", "1", "--results", str(results)]
