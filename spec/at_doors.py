@@ -16,10 +16,11 @@ from spec.in_time import AtRest, HooksInTime, Wakes
 from spec.inputs_end import InputsEnd
 from spec.measured import Measured
 from spec.pacing import Pacing
+from spec.panel import watch
 from spec.pauses import Pauses
 from spec.timing import TooEarly, TooLate
 from spec.waited_for import WaitsForSavepoints
-from spec.watching import DoorJudge, watch
+from spec.watching import DoorJudge
 from spec.whole_slices import WholeSlices
 from spec.whys import Whys
 
