@@ -92,7 +92,7 @@ from spec.tick_setup import setup_of
 from spec.under_way import UnderWay, latency_ms
 from spec.world import FileGoneError, World
 
-STEPS_MAX = 6_000
+STEPS_MAX = 3_000
 """The most steps of an attempt. A turn that brings nothing, such as an idle poll, counts as a tenth of a step."""
 NOTHING = (SourceIdle, PollFailed)
 

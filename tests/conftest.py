@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,8 @@ import pytest
 from hypothesis import settings
 
 from spec import profiles
-from tests.long_tests import NotesLong, days_between, long_tests
+from tests.long_tests import NotesLong, long_tests
+from tests.shares import Rotating, share
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ("kill", "matrix", "long")
 """With `--share rotating`, a test with one of these marks runs on one of six days. A very long one runs less
 often."""
+ON_SPARK = ("spark", "kill")
+"""`make test` runs the tests with one of these marks after the others, so their shares are chosen apart."""
 SECONDS_PER_DAY = 86_400
 
 # Sessions of tests are short: the JVM's first compiler is enough, and leaves the processor to the work itself.
@@ -70,15 +73,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("long")
     if config.getoption("--share") == "all":
         return
-    rotating: dict[int, list[pytest.Item]] = {}
-    for item in sorted(items, key=lambda item: item.nodeid):
-        if any(item.get_closest_marker(mark) for mark in SHARED):
-            rotating.setdefault(days_between(seconds.get(item.nodeid, 1)), []).append(item)
     day = config.getoption("--share-day")
-    left_out = {item for days, shared in rotating.items() for item in set(shared) - set(shared[day % days :: days])}
+    left_out = _not_today([item for item in items if _has_one_of(item, ON_SPARK)], seconds, day)
+    left_out |= _not_today([item for item in items if not _has_one_of(item, ON_SPARK)], seconds, day)
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+def _not_today(items: list[pytest.Item], seconds: Mapping[str, int], day: int) -> set[pytest.Item]:
+    """Return the kills, matrices and long tests that do not run on this day."""
+    rotating = {item.nodeid: item for item in items if _has_one_of(item, SHARED)}
+    todays = share((Rotating(name, seconds.get(name, 1)) for name in rotating), day)
+    return {item for name, item in rotating.items() if name not in todays}
+
+
+def _has_one_of(item: pytest.Item, marks: tuple[str, ...]) -> bool:
+    return any(item.get_closest_marker(mark) for mark in marks)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,7 @@
 """Lists the tests that take long. They get the mark `long`. `make test` runs a share of them, which changes daily.
 
-A long test runs on one of PERIOD days. A very long one runs less often, as LONGER says. `pytest --note-long` measures
-the tests of its run. It adds each test that took LONG_S seconds or more to `long_tests.txt`, and removes each that took
-less. It changes nothing for tests that did not run.
+`pytest --note-long` measures the tests of its run. It adds each test that took LONG_S seconds or more to
+`long_tests.txt`, and removes each that took less. It changes nothing for tests that did not run.
 """
 
 from collections.abc import Mapping
@@ -11,9 +10,6 @@ from pathlib import Path
 import pytest
 
 LONG_S = 0.5
-PERIOD = 6
-LONGER = {5: 12, 15: 24}
-"""From this many seconds on (key), a test runs on one of this many days (value)."""
 ALWAYS = (
     "tests/style/",
     "tests/spec/test_simulator.py::test_every_seed_keeps_every_invariant",
@@ -31,11 +27,6 @@ def long_tests() -> dict[str, int]:
     """Return the tests that took long when they were last measured, by node id, each with its whole seconds."""
     lines = NAMES.read_text().splitlines() if NAMES.exists() else ()
     return {name: int(seconds) for seconds, name in (line.split(" ", 1) for line in lines)}
-
-
-def days_between(seconds: int) -> int:
-    """Return n for a long test that runs on one of n days."""
-    return max((days for least, days in LONGER.items() if seconds >= least), default=PERIOD)
 
 
 class NotesLong:
