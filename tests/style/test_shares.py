@@ -1,4 +1,4 @@
-"""Every kill, matrix case and long test runs once in its period, and no day of `make test` is much longer than another."""
+"""Every kill, matrix case and long test runs once in its period. No day of `make test` is much longer than another."""
 
 import pytest
 
