@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ("kill", "matrix", "long")
-"""With `--share rotating`, a test with one of these marks runs on one of six days. A very long one runs less
-often."""
+"""With `--share rotating`, a test with one of these marks runs once in six days, or less often if it takes long (see
+`shares.LONGER`)."""
 ON_SPARK = ("spark", "kill")
-"""`make test` runs the tests with one of these marks after the others, so their shares are chosen apart."""
+"""`make test` runs the tests with one of these marks in a second step. Each step has a share of its own, so that each
+takes about equally long every day."""
 SECONDS_PER_DAY = 86_400
 
 # Sessions of tests are short: the JVM's first compiler is enough, and leaves the processor to the work itself.
@@ -82,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _not_today(items: list[pytest.Item], seconds: Mapping[str, int], day: int) -> set[pytest.Item]:
-    """Return the kills, matrices and long tests that do not run on this day."""
+    """Return the rotating tests that do not run on this day. One that is not listed as long counts as one second."""
     rotating = {item.nodeid: item for item in items if _has_one_of(item, SHARED)}
     todays = share((Rotating(name, seconds.get(name, 1)) for name in rotating), day)
     return {item for name, item in rotating.items() if name not in todays}

@@ -1,7 +1,7 @@
-"""Decides on which days each of the kills, matrices and long tests runs.
+"""Chooses the days on which each kill test, matrix test and long test runs.
 
-A test runs on one of PERIOD days. A very long one runs less often, as LONGER says. No day is much longer than another:
-the longest tests choose first, and each takes the days that have least to do so far.
+A test runs once in PERIOD days. A very long one runs less often, as LONGER says. The days are balanced: the longest
+tests are placed first, and each on the days that have the fewest seconds so far.
 """
 
 from collections.abc import Iterable
@@ -10,26 +10,26 @@ from math import lcm
 
 PERIOD = 6
 LONGER = {5: 12, 15: 24}
-"""From this many seconds on (key), a test runs on one of this many days (value)."""
+"""Maps a number of seconds to the period, in days, of a test that takes as long or longer."""
 DAYS = lcm(PERIOD, *LONGER.values())
-"""After this many days, all tests run in the same order again."""
+"""The daily selection repeats after this many days."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rotating:
-    """A test that does not run every day, with its whole seconds."""
+    """A test that does not run every day. `seconds` is how long it takes, in whole seconds, at least 1."""
 
     name: str
     seconds: int
 
 
 def days_between(seconds: int) -> int:
-    """Return n for a test that runs on one of n days."""
+    """Return the period, in days, of a test that takes this many seconds."""
     return max((days for least, days in LONGER.items() if seconds >= least), default=PERIOD)
 
 
 def share(tests: Iterable[Rotating], day: int) -> set[str]:
-    """Return the names of the tests that run on this day. Nothing else decides, so a run can be repeated."""
+    """Return the names of the tests that run on this day. Only these tests and the day decide."""
     busy_s = [0] * DAYS
     todays = set()
     for test in sorted(tests, key=lambda test: (-test.seconds, test.name)):

@@ -239,11 +239,22 @@ def _due(seen: Standing, at: Reference, table: TableName) -> list[Again] | None:
     tail = [row for row in missing if row.checkpoint > seen.logs[table].shows]
     if mode_of(seen, table) is not TableMode.APPEND:
         return _due_whole(seen, at, table, naming, tail)
-    if len(missing) > len(tail):
-        return None  # a newer publication lies behind the gap, so nothing can be published there any more
+    if holes(seen, table):
+        return None
     if not tail:
         return [] if naming or _is_right(seen, at, table) else None
     return [_again(row, _named(row, table)) for row in tail] if _has_no_gap(seen, tail, table) else None
+
+
+def holes(seen: Standing, table: TableName) -> frozenset[CheckpointId]:
+    """Return the checkpoints of the line whose rows an append table lacks although it shows a newer one.
+
+    Nothing can be published into a hole any more. All publications in the table's log must have been read.
+    """
+    at = reference(seen)
+    if at is None or mode_of(seen, table) is not TableMode.APPEND:
+        return frozenset()
+    return frozenset(row.checkpoint for row in _missing(seen, at, table) if row.checkpoint <= seen.logs[table].shows)
 
 
 def _lacks(seen: Standing, at: Reference | None, table: TableName, due: list[Again] | None) -> CheckpointId | None:

@@ -7,9 +7,9 @@ nothing is guessed.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from checkpointing.commit.behind import Cuts, Standing, Versions, wanted
+from checkpointing.commit.behind import Cuts, Standing, Versions, holes, wanted
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind
@@ -77,14 +77,17 @@ def _published(seen: Standing, table: TableName) -> dict[CheckpointId, int]:
 def _parents_cut(
     seen: Standing, row: CheckpointRecord, parent: CheckpointRecord, cut: Versions
 ) -> dict[TableName, int] | None:
-    """Return the cut of an entry's parent, or None if a table's log contradicts it or the entry is a rollback."""
+    """Return the cut of an entry's parent, or None if a table's log contradicts it or the entry is a rollback.
+
+    If a log has lost the parent's publication and has a newer one, the cut counts nevertheless. It then proves that the
+    table lacks rows.
+    """
     if row.kind is RowKind.ROLLBACK:
         return None
     before = {each.table: each.parent_version for each in row.tables}
     found = {table: before.get(table, version) for table, version in cut.items()}
-    agree = all(
-        seen.logs[table].is_as_published(version, wanted(seen, parent.checkpoint, table))
-        for table, version in found.items()
-        if table in seen.logs
-    )
-    return found if agree else None
+    asked = {table: wanted(seen, parent.checkpoint, table) for table in found if table in seen.logs}
+    contradict = [table for table, each in asked.items() if not seen.logs[table].is_as_published(found[table], each)]
+    told = replace(seen, cuts={**seen.cuts, row.checkpoint: cut, parent.checkpoint: found})
+    lacks_rows = any(asked[table].named in holes(told, table) for table in contradict)
+    return found if lacks_rows or not contradict else None

@@ -129,9 +129,18 @@ class RepairMachine(Coordinators):
         self.run_a_tick(more)
         self.lose_log_entries(table, sum(each > 0 for each in more) or 1)
 
-    @rule(pick=_pick)
-    def lose_a_log_entry_between(self, pick: int) -> None:
-        """A log is put together from two backups. It lacks one entry, and has newer ones, which cannot go before it."""
+    @rule(rows=st.integers(1, 3), steps=st.integers(1, 5), table=_tables)
+    def lose_log_entries_before_a_pending_entry(self, rows: int, steps: int, table: TableName) -> None:
+        """A tick dies in the commit of a checkpoint that changes nothing. The log loses what the one before changed."""
+        self.run_a_tick_that_dies([rows], 0, steps)
+        self.lose_log_entries(table, 1)
+
+    @rule(pick=_pick, and_its_cut=st.booleans())
+    def lose_a_log_entry_between(self, pick: int, and_its_cut: bool) -> None:  # noqa: FBT001
+        """A log is put together from two backups. It lacks one entry, and has newer ones, which cannot go before it.
+
+        The cut that names this entry may be lost too.
+        """
         log = self.world.table(NUMBERS)
         retained = {record.checkpoint for record in self._since_the_rollback()}
         published = [at for at in range(log.oldest + 1, log.version + 1) if log.shown[at] != log.shown[at - 1]]
@@ -144,8 +153,12 @@ class RepairMachine(Coordinators):
         log.backup = log.backup or log.copy()
         log.versions[at:] = [files - added for files in log.versions[at:]]
         log.shown[at:] = [before if shown == lost else shown for shown in log.shown[at:]]
+        self.world.struck = True
         self.struck.add(NUMBERS)
         self.was_struck = True
+        checkpoint = CheckpointId(lost)
+        if and_its_cut and checkpoint in self.world.cuts:
+            self.lost_cuts[checkpoint] = dict(self.world.cuts.pop(checkpoint))
 
     @rule(rows=st.integers(1, 3), more=st.integers(1, 3))
     def lose_the_newest_log_entry_and_the_old_ones(self, rows: int, more: int) -> None:

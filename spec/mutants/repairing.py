@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from checkpointing.commit import behind, cut_correcting, cut_rebuilding
-from checkpointing.commit.behind import Again, LogSeen, Reference, Repairs, Standing, Wanted
+from checkpointing.commit.behind import Again, LogSeen, Reference, Repairs, Standing, Versions, Wanted
 from checkpointing.commit.cut_correcting import Correction
 from checkpointing.commit.cut_rebuilding import Rebuilt
 from checkpointing.identifiers import CheckpointId, TableName
@@ -49,6 +49,31 @@ def every_corrected_cut_names_the_newest_version(patch: Patch) -> None:
         "_version_now",
         lambda seen, at, checkpoint, table, published: max(published.values(), default=None),
     )
+
+
+@mutant("repaired", REPAIRS)
+def a_pending_entry_brings_nothing_back_that_it_does_not_change(patch: Patch) -> None:
+    real = behind._due_whole
+
+    def due_whole(
+        seen: Standing, at: Reference, table: TableName, naming: list[CheckpointRecord], tail: list[CheckpointRecord]
+    ) -> list[Again] | None:
+        return real(seen, at, table, naming, tail) if at.line else []
+
+    patch.function(behind, "_due_whole", due_whole)
+
+
+@mutant("repaired", REPAIRS)
+def a_hole_in_a_log_hides_behind_a_lost_cut(patch: Patch) -> None:
+    real = cut_rebuilding._parents_cut
+
+    def parents_cut(
+        seen: Standing, row: CheckpointRecord, parent: CheckpointRecord, cut: Versions
+    ) -> dict[TableName, int] | None:
+        has_holes = any(behind.holes(seen, table) for table in cut)
+        return None if has_holes else real(seen, row, parent, cut)
+
+    patch.function(cut_rebuilding, "_parents_cut", parents_cut)
 
 
 # ------------------------------------------------------------------ what is not damaged

@@ -207,6 +207,28 @@ def test_a_hole_is_refused_and_the_rollback_that_is_offered_goes_through(tmp_pat
     assert [] == of_job(tmp_path)
 
 
+def test_a_hole_is_found_although_its_cut_is_lost_too(tmp_path, undisturbed, capsys, monkeypatch):
+    """The entry of the next checkpoint tells the version that was lost.
+
+    The retained entries have the lost files. So the job can go back to the checkpoint that the log lacks.
+    """
+    _, second, _ = laid_out(tmp_path, 3)
+    expected = at_cut(tmp_path, second)
+    empty_the_middle(tmp_path)
+    sorted((tmp_path / f"_tidemark/{JOB}/cuts/_rows").glob("*.parquet"))[1].unlink()
+    assert second not in CutStore(at(tmp_path)).recorded()
+    with pytest.raises(TablesBehindError, match=f"lacks what checkpoint {second} brought") as refused:
+        tick(tmp_path)
+    (command,) = re.findall("'tidemark (rollback [^']*)'", str(refused.value))
+    assert f"rollback numbers {second} --warehouse {tmp_path}" == command
+    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
+    assert 0 == execute(command.split()), capsys.readouterr()
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
+    assert [] == of_job(tmp_path)
+
+
 def test_a_rollback_is_published_only_onto_what_it_was_planned_on(tmp_path, undisturbed, capsys, monkeypatch):
     """The first rollback took rows out, and its log entry is lost. The second one found nothing to take out."""
     first, *_ = laid_out(tmp_path, 3)

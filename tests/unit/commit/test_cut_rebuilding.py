@@ -1,8 +1,9 @@
 """Rebuilds a lost cut if entries and logs prove it. A cut is never guessed."""
 
 from checkpointing.columns import TableColumns
-from checkpointing.commit.behind import Entry, LogSeen, Standing
+from checkpointing.commit.behind import Entry, LogSeen, Standing, decide_repairs
 from checkpointing.commit.cut_rebuilding import known_tables, lacks_cuts, rebuilt
+from checkpointing.graph import TableMode
 from checkpointing.metadata.record import RowKind
 from tests.unit.commit.test_behind import T, row
 
@@ -60,6 +61,26 @@ def test_a_log_that_contradicts_an_entry_proves_nothing():
     """Version 4 was published for another checkpoint, so the entry's word no longer counts."""
     log = LogSeen(6, 5, {1: Entry(1), 2: Entry(2), 3: Entry(3), 5: Entry(4, again=True), 6: Entry(5, again=True)})
     facts = Standing("j", ROWS, {5: {T: 6}}, {T: log})
+    assert {} == rebuilt(facts, (T,)).cuts
+
+
+def test_a_log_with_a_hole_does_not_hide_what_it_lacks():
+    """A newer publication lies behind the hole. With the rebuilt cut, the table is in doubt, and found to be lost."""
+    for log, cuts in (
+        (LogSeen(5, 5, {3: Entry(3), 5: Entry(5)}), {4: {T: 4}, 3: {T: 3}}),
+        (LogSeen(5, 5, {3: Entry(3), 4: Entry(4), 5: Entry(5)}), {4: {T: 4}, 3: {T: 3}}),
+        (LogSeen(3, 3, {3: Entry(3)}), {}),
+    ):
+        facts = Standing("j", ROWS, {5: {T: 5}}, {T: log})
+        assert cuts == rebuilt(facts, (T,)).cuts
+    holed = Standing("j", ROWS, {3: {T: 3}, 4: {T: 4}, 5: {T: 5}}, {T: LogSeen(5, 5, {3: Entry(3), 5: Entry(5)})})
+    assert [(T, 4)] == [(each.table, each.lacks) for each in decide_repairs(holed).lost]
+
+
+def test_a_table_that_comes_back_whole_has_no_hole():
+    """The newest entry of an upsert table names all its files, so its log need not have the older ones."""
+    rows = [row(each, mode=TableMode.UPSERT) for each in (3, 4, 5)]
+    facts = Standing("j", tuple(rows), {5: {T: 5}}, {T: LogSeen(5, 5, {3: Entry(3), 5: Entry(5)})})
     assert {} == rebuilt(facts, (T,)).cuts
 
 
