@@ -46,6 +46,8 @@ class RepairMachine(Coordinators):
         """The tables whose logs have lost entries since the last repair."""
         self.was_struck = False
         """True if a log has ever lost entries. Entries then name versions that the tables may no longer have."""
+        self.hole: int | None = None
+        """The version at which the log of NUMBERS lacks an entry, until the next start."""
         self.lost_cuts: dict[CheckpointId, dict[TableName, int]] = {}
         self.still_lost: set[CheckpointId] = set()
         """The cuts that no start has rebuilt yet. A later one may, once the logs are repaired."""
@@ -154,6 +156,7 @@ class RepairMachine(Coordinators):
         log.versions[at:] = [files - added for files in log.versions[at:]]
         log.shown[at:] = [before if shown == lost else shown for shown in log.shown[at:]]
         self.world.struck = True
+        self.hole = at if self.hole is None else min(at, self.hole)
         self.struck.add(NUMBERS)
         self.was_struck = True
         checkpoint = CheckpointId(lost)
@@ -177,9 +180,13 @@ class RepairMachine(Coordinators):
 
     @rule(table=_tables, pick=_pick)
     def drop_old_log_entries(self, table: TableName, pick: int) -> None:
-        """A table's log drops its oldest entries in order, as Delta does."""
+        """A table's log drops its oldest entries in order, as Delta does.
+
+        It drops no entry in whose place there is a hole. Without it, the log would look whole.
+        """
         log = self.world.table(table)
-        log.oldest = max(log.oldest, pick % (log.version + 1))
+        most = log.version if self.hole is None or table != NUMBERS else self.hole
+        log.oldest = max(log.oldest, min(pick % (log.version + 1), most))
 
     # -------------------------------------------------------------- the start of a tick
 
@@ -192,6 +199,7 @@ class RepairMachine(Coordinators):
         expect(life in self.lives, "recovers", "a tick without trouble did not start")
         self._judge_contents()
         self.struck.clear()
+        self.hole = None
         self.still_lost = {each for each in self.still_lost.union(self.lost_cuts) if each not in self.world.cuts}
         self.lost_cuts.clear()
         return life
