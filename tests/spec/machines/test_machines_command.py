@@ -61,6 +61,17 @@ def test_the_command_counts_steps(capsys):
     assert "1 passed, 0 failed" == said[-1]
 
 
+def test_a_seed_has_its_own_examples(capsys):
+    """The examples of a seed are the same in every run, whatever the number of processes, and differ from another's."""
+    steps = []
+    for number, processes in (("7", "1"), ("7", "2"), ("8", "1")):
+        options = ["--profile", "dev", "--only", "PauseMachine", "--seed", number, "--processes", processes]
+        assert 0 == command.main(options)
+        steps.append(capsys.readouterr().out.split()[4])
+    assert steps[0] == steps[1]
+    assert steps[0] != steps[2]
+
+
 @pytest.mark.dear
 def test_the_command_shows_the_broken_rule(capsys, monkeypatch):
     """It prints the rule and the shortest story that breaks it. The exit code is 1."""
