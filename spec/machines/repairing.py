@@ -78,6 +78,16 @@ class RepairMachine(Coordinators):
                 self._carry_out(life, 0, Luck.WELL)
         self.lives.remove(life)
 
+    @rule(steps=st.integers(1, 12))
+    def die_at_the_start(self, steps: int) -> None:
+        """A tick dies while it repairs: before or between its publications, or before it has corrected the cuts."""
+        life = self._begun()
+        for _ in range(steps):
+            if life in self.lives and life.work is None:
+                self._advance(life, Luck.WELL)
+        self.lives.clear()
+        self.lost_cuts = {at: cut for at, cut in self.lost_cuts.items() if at not in self.world.cuts}
+
     def _worked(self, rows: list[int]) -> Life:
         life = self._repaired()
         for count in rows:
@@ -190,10 +200,13 @@ class RepairMachine(Coordinators):
 
     # -------------------------------------------------------------- the start of a tick
 
-    def _repaired(self) -> Life:
+    def _begun(self) -> Life:
         self._judge_rebuilt()
         self._judge_doubt()
-        life = self._start(known_dead=True)
+        return self._start(known_dead=True)
+
+    def _repaired(self) -> Life:
+        life = self._begun()
         while life in self.lives and life.work is None:
             self._advance(life, Luck.WELL)
         expect(life in self.lives, "recovers", "a tick without trouble did not start")
