@@ -141,6 +141,16 @@ class RepairMachine(Coordinators):
         self.run_a_tick(more)
         self.lose_log_entries(table, sum(each > 0 for each in more) or 1)
 
+    @rule(pick=_pick, table=_tables, entries=st.integers(1, 4), steps=st.integers(1, 12))
+    def lose_a_rollback_and_die(self, pick: int, table: TableName, entries: int, steps: int) -> None:
+        """A log loses a rollback and what came before. The tick that publishes the rollback again dies at its start.
+
+        The table may then show the rollback at an older version than its cut names.
+        """
+        self.roll_back(pick, long_ago=False)
+        self.lose_log_entries(table, entries)
+        self.die_at_the_start(steps)
+
     @rule(rows=st.integers(1, 3), steps=st.integers(1, 5), table=_tables)
     def lose_log_entries_before_a_pending_entry(self, rows: int, steps: int, table: TableName) -> None:
         """A tick dies in the commit of a checkpoint that changes nothing. The log loses what the one before changed."""
