@@ -295,7 +295,7 @@ def _naming(at: Reference, table: TableName) -> list[CheckpointRecord]:
 def _missing(seen: Standing, at: Reference, table: TableName) -> list[CheckpointRecord]:
     """Return the retained entries that change the table and are missing in its log, oldest first."""
     log = seen.logs[table]
-    there = {entry.checkpoint for entry in log.published.values()}
+    there = {log.shows, *(entry.checkpoint for entry in log.published.values())}
     return [row for row in _naming(at, table) if row.checkpoint not in there and not _is_older(seen, row, log, table)]
 
 

@@ -70,6 +70,7 @@ class LostAnswersMachine(AttemptsMachine):
         """Take a savepoint while no tick runs, and lose so many answers to the append of its entry."""
         self.told = Told(TickLimits(), NoRestart(), self.now_ms)
         self.stopping = False
+        self.lagging = 0
         self.door = TickDoor(AT_REST, Terms(holder=holder(1), take_over=True))
         self._carry_out(self.door.start(self._stamp()))
         newest = newest_checkpoint(tuple(self.rows))

@@ -157,11 +157,11 @@ class RepairMachine(Coordinators):
         self.run_a_tick_that_dies([rows], 0, steps)
         self.lose_log_entries(table, 1)
 
-    @rule(pick=_pick, and_its_cut=st.booleans())
-    def lose_a_log_entry_between(self, pick: int, and_its_cut: bool) -> None:  # noqa: FBT001
+    @rule(pick=_pick, and_its_cut=st.booleans(), others=st.sampled_from([0, 0, 1, 2, 3]))
+    def lose_a_log_entry_between(self, pick: int, and_its_cut: bool, others: int) -> None:  # noqa: FBT001
         """A log is put together from two backups. It lacks one entry, and has newer ones, which cannot go before it.
 
-        The cut that names this entry may be lost too.
+        The cut that names this entry may be lost too, and the other table's log may lose its newest entries.
         """
         log = self.world.table(NUMBERS)
         retained = {record.checkpoint for record in self._since_the_rollback()}
@@ -182,6 +182,8 @@ class RepairMachine(Coordinators):
         checkpoint = CheckpointId(lost)
         if and_its_cut and checkpoint in self.world.cuts:
             self.lost_cuts[checkpoint] = dict(self.world.cuts.pop(checkpoint))
+        if others:
+            self.lose_log_entries(COUNT, others)
 
     @rule(rows=st.integers(1, 3), more=st.integers(1, 3))
     def lose_the_newest_log_entry_and_the_old_ones(self, rows: int, more: int) -> None:

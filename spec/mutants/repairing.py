@@ -76,6 +76,19 @@ def a_hole_in_a_log_hides_behind_a_lost_cut(patch: Patch) -> None:
     patch.function(cut_rebuilding, "_parents_cut", parents_cut)
 
 
+@mutant("repaired", REPAIRS)
+def a_hole_in_a_log_hides_behind_the_damage_of_another(patch: Patch) -> None:
+    real = cut_rebuilding._parents_cut
+
+    def parents_cut(
+        seen: Standing, row: CheckpointRecord, parent: CheckpointRecord, cut: Versions
+    ) -> dict[TableName, int] | None:
+        is_short = any(log.version is not None and log.version < cut.get(table, 0) for table, log in seen.logs.items())
+        return None if is_short else real(seen, row, parent, cut)
+
+    patch.function(cut_rebuilding, "_parents_cut", parents_cut)
+
+
 # ------------------------------------------------------------------ what is not damaged
 
 
@@ -126,6 +139,17 @@ def a_whole_table_that_no_retained_entry_changes_is_lost(patch: Patch) -> None:
         return found if naming or not found else None
 
     patch.function(behind, "_due_whole", due_whole)
+
+
+@mutant("not-lost", REPAIRS)
+def a_table_is_lost_if_it_shows_its_newest_entry_at_another_version(patch: Patch) -> None:
+    real = behind._due
+
+    def due(seen: Standing, at: Reference, table: TableName) -> list[Again] | None:
+        found = real(seen, at, table)
+        return found if found or behind._is_right(seen, at, table) else None
+
+    patch.function(behind, "_due", due)
 
 
 @mutant("not-lost", REPAIRS)

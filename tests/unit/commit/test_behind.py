@@ -109,6 +109,19 @@ def test_a_hole_before_a_newer_publication_is_lost():
     assert [(T, 5, 5, 4)] == [(each.table, each.shows, each.cut, each.lacks) for each in lost]
 
 
+def test_a_table_does_not_lack_the_entry_that_it_shows():
+    """Its log has dropped the old entries in order, and the cut that told the version is lost. The table tells."""
+    dropped = LogSeen(version=5, shows=4, published={}, oldest=5)
+    assert [5] == again(seen((row(4), row(5, parent_version=5)), {5: 6}, dropped))
+
+
+def test_a_repair_that_died_is_gone_on_with():
+    """It has published the newest entry again, at another version than the cut names. Only the cut must follow."""
+    facts = seen(ROWS, {3: 3, 4: 4, 5: 6}, shortened(5))
+    assert {T} == in_doubt(facts)
+    assert [] == again(facts)
+
+
 def test_an_upsert_table_needs_only_the_newest_entries():
     """Each entry names all its files, so a gap before them does not matter."""
     rows = [row(each, mode=TableMode.UPSERT) for each in (3, 4, 5)]

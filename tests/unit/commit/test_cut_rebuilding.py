@@ -77,6 +77,14 @@ def test_a_log_with_a_hole_does_not_hide_what_it_lacks():
     assert [(T, 4)] == [(each.table, each.lacks) for each in decide_repairs(holed).lost]
 
 
+def test_a_log_with_a_hole_counts_whatever_else_is_damaged():
+    """The quiet table's log has lost its newest entry too. That one may come back, but what lies in the hole cannot."""
+    holed = LogSeen(5, 5, {3: Entry(3), 5: Entry(5)})
+    for quiet in (SHOWN, LogSeen(1, 1, {1: Entry(1)})):
+        facts = Standing("j", ROWS, {5: {T: 5, QUIET: 2}}, {T: holed, QUIET: quiet})
+        assert {T: 4, QUIET: 2} == rebuilt(facts, (T, QUIET)).cuts[4]
+
+
 def test_a_table_that_comes_back_whole_has_no_hole():
     """The newest entry of an upsert table names all its files, so its log need not have the older ones."""
     rows = [row(each, mode=TableMode.UPSERT) for each in (3, 4, 5)]
