@@ -6,6 +6,7 @@ from checkpointing.messages import (
     AppendRow,
     PollFailed,
     PollSource,
+    RunMicroBatch,
     SavepointKind,
     SavepointRequested,
     SliceOffered,
@@ -85,6 +86,26 @@ def test_the_barrier_of_a_savepoint_outlives_a_checkpoint_that_expires(job):
     saved = story.take(AppendRow)
     assert (2, RowKind.SAVEPOINT) == (saved.row.checkpoint, saved.row.kind)
     assert ["4", "6"] == positions(saved.row)
+
+
+def test_a_drain_that_expires_before_the_cut_does_not_end_the_inputs(job):
+    """Its barrier waits for a cut, and is never sent. The next checkpoint is taken at the cut, and the job goes on."""
+    story = job.story(
+        job.two_sources(), {"timeout_ms": 1_000, "tolerable_failures": 1}, linger_ms=0, cut_groups=TWO_JOBS
+    )
+    reads(story, "right", 3, at_cut=False)
+    reads(story, "left", 4)
+    story.tell(SavepointRequested("mine", SavepointKind.DRAIN))
+    assert (2,) == story.door.pending
+    story.passes(1_000)
+    assert (3,) == story.door.pending
+    reads(story, "right", 6)
+    story.finishes()
+    story.finishes()
+    entry = story.commits()
+    assert (3, ["4", "6"]) == (entry.checkpoint, positions(entry))
+    assert (True, True) == (is_polled(story, "left"), is_polled(story, "right"))
+    assert not any(run.end_of_input for run in story.all_told(RunMicroBatch))
 
 
 def test_a_table_that_cannot_be_read_up_to_the_cut_fails_the_tick_at_once(job):
