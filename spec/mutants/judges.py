@@ -235,6 +235,11 @@ ROWS_THAT_WAIT = Judge(
     partial(_drawn, backs_up=True, long=True),
     SEEDS_MAX,
 )
+STOPS_AT_CUTS = Judge(
+    "simulator with the moves that a seed draws, stops and cuts of another job",
+    partial(_drawn, savepoints_max=4, cuts=True),
+    SEEDS_MAX,
+)
 LISTS = Judge("simulator with lists that lag", partial(_simulated, lists_lag=True, restarts=True), SEEDS_MAX)
 STORES = Judge(
     "simulator with stores that fail",

@@ -331,6 +331,7 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "a split that failed too often is never given up": 9,
     "a barrier waits for the cut of one upstream job only": 19,
     "a barrier is sent beside a split that is at no cut yet": 24,
+    "the barrier of an aborted checkpoint is sent at the cut": 410,
     "a split is not told of the cut that another found": 53,
     "a barrier that waits for a cut waits for credit": 19,
     "a cut without rows is sent as a segment": 6,

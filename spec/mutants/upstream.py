@@ -5,16 +5,18 @@ from dataclasses import replace
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.config import CheckpointConfig
+from checkpointing.coordinator.messages import NotifyCheckpointAborted
 from checkpointing.identifiers import SplitId, SubtaskId
 from checkpointing.job import cut_groups
 from checkpointing.job.cut_groups import CutGroup, CutGroups, SplitKey
 from checkpointing.job.door import JobDoor
 from checkpointing.job.readers import SourceReaders
+from checkpointing.job.wiring import Wiring
 from checkpointing.messages import PollSource, SliceOffered
 from spec.explore_job import DrivenJob, SmallJob, join_graph
 from spec.faults import NONE
 from spec.machines.cuts import CUTS_ANNOUNCED, EVEN_AT_BARRIERS, ONE_CUT_AT_A_TIME
-from spec.mutants.judges import CUT_GROUPS, UPSTREAM, directed
+from spec.mutants.judges import CUT_GROUPS, STOPS_AT_CUTS, UPSTREAM, directed
 from spec.mutants.planting import Patch, mutant
 from spec.pipeline import MAX_PARALLELISM, ORDERS, PAYMENTS
 from spec.upstream import BANK, SHOP
@@ -54,6 +56,18 @@ def a_slice_ends_the_way_to_a_cut(patch: Patch) -> None:
 @mutant("cut-announced", UPSTREAM)
 def a_cut_asks_for_no_checkpoint(patch: Patch) -> None:
     patch.put(CutGroups, "barrier_due", property(lambda _: False))
+
+
+@mutant("no-deadlock", STOPS_AT_CUTS)
+def the_barrier_of_an_aborted_checkpoint_is_sent_at_the_cut(patch: Patch) -> None:
+    real = Wiring._aborted
+
+    def aborted(self: Wiring, effect: NotifyCheckpointAborted) -> None:
+        held = [*self._held]
+        real(self, effect)
+        self._held = held
+
+    patch.put(Wiring, "_aborted", aborted)
 
 
 @mutant("no-deadlock", UPSTREAM)

