@@ -19,7 +19,7 @@ from spec.machines.judging import expect
 ASKED: Final = "splits-are-asked"
 """A split is asked if it has credit, its pause is over, and its epoch has room for rows. Splits with one limit share
 the room. Each is asked for its share, but for no more rows than a slice may have. All together never exceed the room.
-"""
+A source whose own cap is spent leaves its share to the others."""
 KNOWN: Final = "splits-are-known"
 """The readers keep what each split reported last: its position, its rows, its failures, and whether it is idle or has
 ended."""
@@ -141,6 +141,20 @@ class SplitsMachine(RuleBasedStateMachine):
         self._ask()
         self._judge()
 
+    @rule(first=st.sampled_from([*_NAMES]), rows=st.integers(1, 3))
+    def read_beyond_a_barrier(self, first: VertexId, rows: int) -> None:
+        """One source sends rows before and after a barrier, while the other one still reads. Then that one sends."""
+        for source in (first, None, first, *(other for other in _NAMES if other != first)):
+            self._ask()
+            if source is None:
+                self._send_barrier(last=False)
+            for split in self.splits:
+                if split.source == source and split.asked:
+                    self._sends(split, min(rows, split.asked))
+            self._judge()
+        self._ask()
+        self._judge()
+
     def _happens(self, kind: str, pick: int, number: int) -> None:
         asked = [split for split in self.splits if split.asked]
         split = asked[pick % len(asked)] if asked else None
@@ -219,9 +233,9 @@ class SplitsMachine(RuleBasedStateMachine):
 
     def _is_asked(self, split: _Split, poll: PollSource) -> None:
         room = self._room_of(split.source)
-        sharers = sum(
-            self._shares(split, other) for other in self.splits if self._may_be_asked(other) or other is split
-        )
+        able = [other for other in self.splits if self._may_be_asked(other) and self._room_of(other.source) > 0]
+        sharers = sum(self._shares(split, other) for other in able)
+        expect(sharers > 0, ASKED, f"{poll}, and there is no room")
         due = min(self.slice_max, -(-room // sharers))
         expect(0 < poll.max_rows == due, ASKED, f"{poll}, there is room for {room}, which {sharers} share")
         expect(poll.position == split.position, KNOWN, f"{poll} begins elsewhere than {split.position}")

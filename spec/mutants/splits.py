@@ -1,11 +1,12 @@
 """Plants bugs in which splits are asked, and for how many rows, and in what the readers know of them."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import SplitId, SubtaskId, VertexId
 from checkpointing.job import readers
-from checkpointing.job.readers import SourceReaders
+from checkpointing.job.readers import SourceReaders, Split
 from checkpointing.messages import PollSource
 from spec.machines.splits import ASKED, KNOWN
 from spec.mutants.judges import SPLITS
@@ -30,6 +31,19 @@ def a_split_without_credit_is_asked_once_more(patch: Patch) -> None:
 @mutant(ASKED, SPLITS)
 def the_first_split_gets_the_room_of_all(patch: Patch) -> None:
     patch.put(SourceReaders, "_shares", lambda self, one, other: one is other)
+
+
+@mutant(ASKED, SPLITS)
+def a_source_whose_cap_is_spent_takes_a_share(patch: Patch) -> None:
+    real = SourceReaders._shares
+
+    def shares(self: SourceReaders, one: Split, other: Split) -> bool:
+        with_caps, self._pacing = self._pacing, replace(self._pacing, caps={})
+        found = real(self, one, other)
+        self._pacing = with_caps
+        return found
+
+    patch.put(SourceReaders, "_shares", shares)
 
 
 @mutant(ASKED, SPLITS)

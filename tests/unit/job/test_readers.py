@@ -77,6 +77,18 @@ def test_splits_share_the_quota():
     assert [4, 3, 3] == [poll.max_rows for poll in own.polls(0, ALL) if poll.source == "flights"]
 
 
+def test_a_source_whose_cap_is_spent_leaves_its_share():
+    """The other source has all that is left of the quota, also if its turn comes first."""
+    own = readers(every_rows=10, caps={"flights": 1})
+    first, weather = own.polls(0, ALL)
+    answer(own, first, 1)
+    own.barrier_sent()
+    (second,) = own.polls(0, ALL)
+    answer(own, second, 1)
+    answer(own, weather, 1)
+    assert [("w", 8)] == [(poll.split, poll.max_rows) for poll in own.polls(0, ALL)]
+
+
 def test_splits_take_turns():
     """If only one row may be read, each split gets it in turn."""
     own = readers(every_rows=1, counted=frozenset({"flights"}))
