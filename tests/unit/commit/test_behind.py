@@ -2,11 +2,28 @@
 
 import pytest
 
-from checkpointing.commit.behind import Entry, LogSeen, Standing, Wanted, decide_repairs, in_doubt
+from checkpointing.commit.behind import (
+    Entry,
+    LogSeen,
+    Reference,
+    Standing,
+    Wanted,
+    decide_repairs,
+    in_doubt,
+    reference,
+)
 from checkpointing.commit.cut_correcting import corrected
 from checkpointing.graph import TableMode
-from checkpointing.handles import FileHandle
-from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.metadata.record import (
+    CheckpointRecord,
+    RowKind,
+    Statistics,
+    TableKeys,
+    TableRecord,
+    VertexRecord,
+)
+from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 T = "o/t"
 
@@ -164,6 +181,24 @@ def test_a_rollback_is_published_again_only_onto_the_cut_that_it_left():
 def test_a_pending_entry_is_left_to_the_roll_forward():
     """Its cut is not recorded, so no table need show it."""
     assert frozenset() == in_doubt(seen(ROWS, {3: 3, 4: 4}, shortened(4)))
+
+
+def test_a_pending_entry_refers_to_its_parents_cut():
+    """The parent may be subsumed. Without its cut, nothing tells what the tables must show."""
+    pending = row(5)
+    assert Reference(4, (), pending) == reference(seen([pending], {4: 4}, shortened(4)))
+    assert None is reference(seen([pending], {3: 3}, shortened(4)))
+
+
+def test_a_pending_entry_brings_back_an_upsert_table_that_it_does_not_change():
+    """It names all files of the table, so they are published at its parent's cut. No other entry is retained."""
+    file = KeyedFile(FileHandle(f"{T}/2", 1, 1, 0), KeyedFileKind.BASE, 0, 127, Version(1, 2))
+    keys = TableKeys(table=T, columns=("key",), mode=TableMode.UPSERT)
+    snapshot = SubtaskSnapshot(ranges=(RangeFiles(T, (file,)),))
+    vertex = VertexRecord(vertex="v", micro_batch=0, subtasks=(snapshot,), table_keys=(keys,))
+    pending = row(5, names=False).model_copy(update={"vertices": (vertex,)})
+    (found,) = decide_repairs(seen([pending], {4: 2}, shortened(1))).again
+    assert (4, (f"{T}/2",)) == (found.checkpoint, tuple(each.path for each in found.publication.files))
 
 
 def test_cuts_get_the_versions_at_which_the_tables_show_them_now():

@@ -5,6 +5,7 @@ import pytest
 from checkpointing.config import CheckpointConfig
 from checkpointing.coordinator.completed import DISCARD_ALWAYS, DISCARD_UNLESS_STOPPED
 from checkpointing.coordinator.failure_policy import COUNTED, NEVER_TOLERATED, FailurePolicy
+from checkpointing.coordinator.messages import FailJob
 from checkpointing.coordinator.plan import (
     EdgePattern,
     PlannedEdge,
@@ -124,7 +125,11 @@ def test_savepoints_count_only_when_a_task_declined_them(properties, by_task, fa
 
 def test_a_declined_stopping_savepoint_fails_the_job_whatever_is_tolerated():
     """Half of the job has stopped (FLINK-12858). Even unlimited tolerance does not help."""
-    assert FailurePolicy(None).failed(STOP, CheckpointFailureReason.TASK_FAILURE, 1, by_task=True) is not None
+    failed = FailurePolicy(None).failed(
+        STOP, CheckpointFailureReason.TASK_FAILURE, 1, by_task=True, message="full disk"
+    )
+    said = "the savepoint of the stop failed: full disk"
+    assert FailJob(CheckpointFailureReason.TASK_FAILURE, said) == failed
 
 
 @pytest.mark.parametrize(
