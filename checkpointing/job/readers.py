@@ -281,7 +281,7 @@ class SourceReaders:
         return min(own, self._pacing.every_rows - self._counted_rows() - granted)
 
     def _shares(self, one: Split, other: Split) -> bool:
-        """Return whether two splits share one budget. A source whose cap is spent leaves its share to the others."""
+        """Return whether two splits share one budget. A source that has reached its own cap takes no share."""
         mine, theirs = one.subtask.vertex, other.subtask.vertex
         both_counted = self._pacing.every_rows is not None and self._is_counted(mine) and self._is_counted(theirs)
         return mine == theirs or (both_counted and self._room(other) > 0)

@@ -118,7 +118,7 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
 
 @dataclass(slots=True)
 class Tally:
-    """How many steps a machine took, how long they took, and what it broke, with the shortest story of it."""
+    """How many steps a machine took, in how many seconds, and the rule that it broke, with the shortest story."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -136,7 +136,7 @@ def counted(machine: type[RuleBasedStateMachine], tally: Tally) -> type[RuleBase
 
 
 def run(name: str, profile: str, seeded: int | None) -> Tally:
-    """Run one machine. With a seed, its examples are those of the seed instead of those of the profile."""
+    """Run one machine. With a seed, it tries the examples of this seed instead of those that every run tries."""
     profiles.register()
     machine = next(each for each in MACHINES if each.__name__ == name)
     tally, began = Tally(), perf_counter()

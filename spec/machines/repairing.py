@@ -80,7 +80,7 @@ class RepairMachine(Coordinators):
 
     @rule(steps=st.integers(1, 12))
     def die_at_the_start(self, steps: int) -> None:
-        """A tick dies while it repairs: before or between its publications, or before it has corrected the cuts."""
+        """A tick dies during a repair. It has published some tables or none, or it has not corrected the cuts yet."""
         life = self._begun()
         for _ in range(steps):
             if life in self.lives and life.work is None:
@@ -143,9 +143,9 @@ class RepairMachine(Coordinators):
 
     @rule(pick=_pick, table=_tables, entries=st.integers(1, 4), steps=st.integers(1, 12))
     def lose_a_rollback_and_die(self, pick: int, table: TableName, entries: int, steps: int) -> None:
-        """A log loses a rollback and what came before. The tick that publishes the rollback again dies at its start.
+        """A log loses its newest entries, and the last one was a rollback. The tick that repairs the table dies.
 
-        The table may then show the rollback at an older version than its cut names.
+        The table may then show the rollback at an older version than the cut of the rollback names.
         """
         self.roll_back(pick, long_ago=False)
         self.lose_log_entries(table, entries)

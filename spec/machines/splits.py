@@ -19,7 +19,7 @@ from spec.machines.judging import expect
 ASKED: Final = "splits-are-asked"
 """A split is asked if it has credit, its pause is over, and its epoch has room for rows. Splits with one limit share
 the room. Each is asked for its share, but for no more rows than a slice may have. All together never exceed the room.
-A source whose own cap is spent leaves its share to the others."""
+A source that has reached its own cap takes no share."""
 KNOWN: Final = "splits-are-known"
 """The readers keep what each split reported last: its position, its rows, its failures, and whether it is idle or has
 ended."""
@@ -143,7 +143,7 @@ class SplitsMachine(RuleBasedStateMachine):
 
     @rule(first=st.sampled_from([*_NAMES]), rows=st.integers(1, 3))
     def read_beyond_a_barrier(self, first: VertexId, rows: int) -> None:
-        """One source sends rows before and after a barrier, while the other one still reads. Then that one sends."""
+        """One source sends rows before and after a barrier, while the other one reads. Then the other one sends its rows."""
         for source in (first, None, first, *(other for other in _NAMES if other != first)):
             self._ask()
             if source is None:

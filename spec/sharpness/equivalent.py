@@ -148,7 +148,7 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         "checkpointing.commit.behind:holes comparison flipped: row.checkpoint <= seen.logs[table].shows"
         " -> row.checkpoint < seen.logs[table].shows": "A table does not lack the entry that it shows.",
         "checkpointing.job.door:JobDoor._pass dropped call: self._run_vertices() -> pass [231]": (
-            "The next pass does it. Only the order changes: a split may be asked before the barrier's work begins."
+            "The next pass runs them. Only the order changes: a split may be asked before the barrier's work begins."
         ),
     }
 )

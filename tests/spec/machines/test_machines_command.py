@@ -62,7 +62,7 @@ def test_the_command_counts_steps(capsys):
 
 
 def test_a_seed_has_its_own_examples(capsys):
-    """The examples of a seed are the same in every run, whatever the number of processes, and differ from another's."""
+    """A seed has the same examples in every run, with any number of processes. Another seed has others."""
     steps = []
     for number, processes in (("7", "1"), ("7", "2"), ("8", "1")):
         options = ["--profile", "dev", "--only", "PauseMachine", "--seed", number, "--processes", processes]

@@ -127,13 +127,13 @@ def test_a_hole_before_a_newer_publication_is_lost():
 
 
 def test_a_table_does_not_lack_the_entry_that_it_shows():
-    """Its log has dropped the old entries in order, and the cut that told the version is lost. The table tells."""
+    """Its log has dropped the entry in order, and the cut with its version is lost. What the table shows is enough."""
     dropped = LogSeen(version=5, shows=4, published={}, oldest=5)
     assert [5] == again(seen((row(4), row(5, parent_version=5)), {5: 6}, dropped))
 
 
 def test_a_repair_that_died_is_gone_on_with():
-    """It has published the newest entry again, at another version than the cut names. Only the cut must follow."""
+    """It has published the newest entry again, at another version than the cut names. Only the cut must be corrected."""
     facts = seen(ROWS, {3: 3, 4: 4, 5: 6}, shortened(5))
     assert {T} == in_doubt(facts)
     assert [] == again(facts)

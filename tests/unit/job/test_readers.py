@@ -78,7 +78,7 @@ def test_splits_share_the_quota():
 
 
 def test_a_source_whose_cap_is_spent_leaves_its_share():
-    """The other source has all that is left of the quota, also if its turn comes first."""
+    """The other source gets all that is left of the quota, also if it is asked first."""
     own = readers(every_rows=10, caps={"flights": 1})
     first, weather = own.polls(0, ALL)
     answer(own, first, 1)
