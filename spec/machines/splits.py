@@ -143,7 +143,7 @@ class SplitsMachine(RuleBasedStateMachine):
 
     @rule(first=st.sampled_from([*_NAMES]), rows=st.integers(1, 3))
     def read_beyond_a_barrier(self, first: VertexId, rows: int) -> None:
-        """One source sends rows before and after a barrier, while the other one reads. Then the other one sends its rows."""
+        """One source sends rows before and after a barrier, while the other one reads. Then that other one sends."""
         for source in (first, None, first, *(other for other in _NAMES if other != first)):
             self._ask()
             if source is None:

@@ -133,7 +133,7 @@ def test_a_table_does_not_lack_the_entry_that_it_shows():
 
 
 def test_a_repair_that_died_is_gone_on_with():
-    """It has published the newest entry again, at another version than the cut names. Only the cut must be corrected."""
+    """It has published the newest entry again, at another version than the cut names. Only the cut is corrected."""
     facts = seen(ROWS, {3: 3, 4: 4, 5: 6}, shortened(5))
     assert {T} == in_doubt(facts)
     assert [] == again(facts)

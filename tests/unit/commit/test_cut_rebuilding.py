@@ -78,7 +78,7 @@ def test_a_log_with_a_hole_does_not_hide_what_it_lacks():
 
 
 def test_a_log_with_a_hole_counts_whatever_else_is_damaged():
-    """The quiet table's log has lost its newest entry too. This entry may come back. The one that lay in the hole cannot."""
+    """The quiet table's log has lost its newest entry too. This entry may come back. The one in the hole cannot."""
     holed = LogSeen(5, 5, {3: Entry(3), 5: Entry(5)})
     for quiet in (SHOWN, LogSeen(1, 1, {1: Entry(1)})):
         facts = Standing("j", ROWS, {5: {T: 5, QUIET: 2}}, {T: holed, QUIET: quiet})
