@@ -182,10 +182,13 @@ class AttemptsMachine(RuleBasedStateMachine):
         if isinstance(end, EndTick) and end.outcome is TickOutcome.FAILED:
             expect("the job could not be claimed (no answer)" in end.message, ATTEMPTS, f"it ends with {end}")
 
-    @precondition(lambda self: isinstance(self.asked, Work) and self.rival is None)
+    @precondition(lambda self: isinstance(self.asked, Work) and isinstance(self.rows[-1], Claim) and self.rival is None)
     @rule(lagging=st.sampled_from([1, 4, 5, 6]), lacks=st.integers(1, 3), took_ms=_times, renews=st.booleans())
     def look_at_lists_that_lag(self, lagging: int, lacks: int, took_ms: int, renews: bool) -> None:  # noqa: FBT001
-        """Let the attempt end. The next one sees lists without the newest entries, perhaps without the tick's claim."""
+        """Let the attempt end. The next one sees lists without the newest entries, perhaps without the tick's claim.
+
+        The newest entry is no release of another process. A list without it would show that the process holds the job.
+        """
         self.lagging, self.lacks = lagging, lacks
         if renews:
             self.fill_the_trace(0, took_ms, unpublished=False)
