@@ -1,6 +1,7 @@
 """Simulates other programs that write to the job's tables: they merge files, as OPTIMIZE does."""
 
 from collections.abc import Collection
+from itertools import count
 
 from checkpointing.identifiers import Generation, TableName, VertexId
 from spec.table_log import Written
@@ -19,7 +20,8 @@ def optimize(world: World, name: TableName) -> None:
     if len(log.active) < 2 or world.files[min(log.active)].state:  # noqa: PLR2004 - nothing to compact
         return
     rows = tuple(row for path in sorted(log.active) for row in world.files[path].rows)
-    path = f"{name}/part-{log.version}-{len(world.files)}"
+    names = (f"{name}/part-{log.version}-{number}" for number in count(len(world.files)))
+    path = next(each for each in names if each not in world.files)  # an imported file may have the first name
     world.files[path] = Written(Generation(0), VertexId("foreign"), 0, rows)
     world.durable.add(path)  # its own writer handles that
     log.merged[path] = log.active.union(*(log.merged.get(each, ()) for each in log.active))
