@@ -185,7 +185,7 @@ class AttemptsMachine(RuleBasedStateMachine):
     @precondition(lambda self: isinstance(self.asked, Work) and isinstance(self.rows[-1], Claim) and self.rival is None)
     @rule(lagging=st.sampled_from([1, 4, 5, 6]), lacks=st.integers(1, 3), took_ms=_times, renews=st.booleans())
     def look_at_lists_that_lag(self, lagging: int, lacks: int, took_ms: int, renews: bool) -> None:  # noqa: FBT001
-        """Let the attempt end. The next one sees lists without the newest entries, but not without another's release."""
+        """Let the attempt end. The next one sees lists that lack the newest entries, but not another's release."""
         self.lagging, self.lacks = lagging, lacks
         if renews:
             self.fill_the_trace(0, took_ms, unpublished=False)
