@@ -18,6 +18,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
 
 from jobs.sources.port import SourceError
+from jobs.sources.schema_json import SchemaJsonError, schema_of_json
 from jobs.storage.address import StoreUrl
 from jobs.storage.failures import StoreError, known_failure
 from jobs.storage.place import StoragePlace
@@ -109,7 +110,7 @@ class DeltaHistory:
         entry = self._entry(version)
         if entry is None:
             raise SourceError(f"{self.folder}: version {version} is gone from its log while it was read: try again")
-        self._newest = NewestVersion(version, _columns_of(table), entry)
+        self._newest = NewestVersion(version, self._columns(table), entry)
         return self._newest
 
     def must_exist(self) -> None:
@@ -138,7 +139,7 @@ class DeltaHistory:
 
     def columns_at(self, version: int) -> DeltaColumns:
         """Return the table's columns at a version. Raise SourceError if the log no longer has them."""
-        return _columns_of(self.opened(version))
+        return self._columns(self.opened(version))
 
     def columns_when_committed(self, version: int, table: str) -> DeltaColumns | None:
         """Return the columns that the table had at a version, or None if the log no longer has them.
@@ -188,6 +189,11 @@ class DeltaHistory:
                 f"{self.folder} cannot be read{what} by delta-rs ({str(error).splitlines()[0]})"
             ) from error
 
+    def _columns(self, table: DeltaTable) -> DeltaColumns:
+        metadata = table.metadata()
+        by, configuration = tuple(metadata.partition_columns), dict(metadata.configuration)
+        return _columns(self.folder, str(metadata.id), table.schema().to_json(), by, configuration)
+
     def _is_newest(self, known: NewestVersion) -> bool:
         entry, later = both(
             self.folder.storage, lambda: self._entry(known.version), lambda: self.has_entry(known.version + 1)
@@ -212,17 +218,15 @@ def _must_be_readable(folder: StoragePlace, table: DeltaTable) -> None:
         )
 
 
-def _columns_of(table: DeltaTable) -> DeltaColumns:
-    metadata = table.metadata()
-    return _columns(
-        str(metadata.id), table.schema().to_json(), tuple(metadata.partition_columns), dict(metadata.configuration)
-    )
-
-
 def _columns(
-    table: str, schema: str, partitioned_by: tuple[str, ...], configuration: Mapping[str, str]
+    folder: StoragePlace, table: str, schema: str, partitioned_by: tuple[str, ...], configuration: Mapping[str, str]
 ) -> DeltaColumns:
-    return DeltaColumns(table, StructType.fromJson(json.loads(schema)), partitioned_by, configuration)
+    try:
+        return DeltaColumns(table, schema_of_json(schema), partitioned_by, configuration)
+    except SchemaJsonError as error:
+        raise SourceError(
+            f"{folder}: the schema in its log cannot be read: {error}. Copy the table into one without it"
+        ) from error
 
 
 @lru_cache(maxsize=64)
@@ -247,13 +251,13 @@ def _commit(folder: StoragePlace, version: int, entry: Content) -> CommittedVers
         adds=_files(actions, "add"),
         removes=_files(actions, "remove"),
         changes=_files(actions, "cdc"),
-        columns=None if said is None else _said(said),
+        columns=None if said is None else _said(folder, said),
     )
 
 
-def _said(said: dict[str, Any]) -> DeltaColumns:
+def _said(folder: StoragePlace, said: dict[str, Any]) -> DeltaColumns:
     by = tuple(said.get("partitionColumns", ()))
-    return _columns(said["id"], said["schemaString"], by, said.get("configuration") or {})
+    return _columns(folder, said["id"], said["schemaString"], by, said.get("configuration") or {})
 
 
 def _files(actions: list[dict[str, Any]], kind: str) -> tuple[DataFile, ...]:

@@ -7,11 +7,12 @@ files are gone. So a table never loses a column because of its input.
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue
 from pyspark.sql.types import DataType, NullType, StructField, StructType
 
 from jobs.sources.file_footer import Column
 from jobs.sources.port import SourceError
+from jobs.sources.schema_json import SchemaJsonError, schema_of_json
 from jobs.storage.documents import document
 from jobs.storage.place import StoragePlace
 
@@ -32,15 +33,15 @@ def found_columns(root: StoragePlace) -> StructType:
     path = root / FOUND
     try:
         said = FoundColumns.model_validate_json(path.read())
-        schema: StructType = StructType.fromJson(said.columns)
+        return schema_of_json(said.columns)
     except FileNotFoundError:
         return StructType()
-    except (OSError, ValidationError, KeyError, TypeError, ValueError) as error:
+    except (OSError, ValueError) as error:
+        why = str(error) if isinstance(error, SchemaJsonError) else type(error).__name__
         raise SourceError(
-            f"{path}, which names the columns that were found in files, cannot be read ({type(error).__name__}): put "
+            f"{path}, which names the columns that were found in files, cannot be read ({why}): put "
             "it back as it was, or add its columns to the source's schema and delete it"
         ) from error
-    return schema
 
 
 def remember(root: StoragePlace, file: StoragePlace, columns: Iterable[Column]) -> None:
