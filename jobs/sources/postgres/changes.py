@@ -26,8 +26,15 @@ from jobs.sources.change_rows import HEAD, TABLE
 from jobs.sources.file_columns import Fit
 from jobs.sources.file_position import SliceDetail
 from jobs.sources.file_reader import parquet_reader
-from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, Lag, SourceDescription, SourceError
-from jobs.sources.postgres.columns import SourceTable
+from jobs.sources.port import (
+    POSITION_COLUMN,
+    SPLIT_COLUMN,
+    Lag,
+    SourceAwayError,
+    SourceDescription,
+    SourceError,
+)
+from jobs.sources.postgres.columns import SourceTable, declared_tables, must_be_declared
 from jobs.sources.postgres.connection import Server
 from jobs.sources.postgres.offering import committed_at, must_hold, next_ranges, position_after
 from jobs.sources.postgres.position import ChangesPosition
@@ -56,6 +63,7 @@ class PostgresChanges:
         tables: Sequence[str] | None = None,
         *,
         staged: Path | str,
+        schema: Mapping[str, StructType | str] | None = None,
         snapshot: SnapshotMode = "whole",
         new_columns: NewColumns = "fail",
         unfit: Literal["fail", "null"] = "fail",
@@ -65,18 +73,27 @@ class PostgresChanges:
 
         `url` is a URL, libpq's `key=value` pairs such as `service=bank`, or `env:NAME` of an environment variable. The
         slot is made if it is missing, and must serve only this source. `staged` is a folder for the files of changes,
-        which all processes of the job reach. `snapshot` says whether the first rows of the tables come in one cut, in
+        which all processes of the job reach. `schema` gives the columns of each table, as in `{"public.giro": "id int,
+        balance decimal(12,2)"}`. Then the pipeline is built without the server, and the first poll compares them with
+        the tables. `snapshot` says whether the first rows of the tables come in one cut, in
         parts, or not at all. `new_columns` says what happens to a column that a table gets later: with `evolve` the
         next tick reads it, as a column of the source such as `public_giro__note`. `unfit` says what happens to a value
         that Spark's type cannot hold. `keep` says how long the source keeps files that were read.
         None means for ever. A rollback to an older checkpoint needs its files. Raises SourceError for a bad name.
         """
         self._log = StagedLog(Path(staged).absolute())
+        self._declared = None if schema is None else declared_tables(schema)
+        if schema is not None and tables is not None and sorted(schema) != sorted(tables):
+            raise SourceError(
+                f"schema= gives columns of {', '.join(schema)}, and tables= names {', '.join(tables)}: name the same "
+                "tables in both, or leave tables= out"
+            )
+        read = tables if schema is None else tables or tuple(schema)
         self._reading = Reading(
             server=Server(url),
             slot=slot_name(slot),
             publication=publication,
-            tables=None if tables is None else tuple(tables),
+            tables=None if read is None else tuple(read),
             snapshot=snapshot,
             new_columns=new_columns,
             nulls_for_unfit=unfit == "null",
@@ -100,7 +117,8 @@ class PostgresChanges:
     def schema(self) -> StructType:
         """Return the columns of a change, then one column for each table, with the table's columns in it.
 
-        They are those of the staged files. The source asks the server only if there are no staged files yet.
+        They are those of the staged files. If there are no staged files yet, they are those that the user declared. The
+        source asks the server only if there are neither.
         """
         tables = self.tables()
         fields = [StructField(table.column, table.fields()) for table in tables]
@@ -109,7 +127,10 @@ class PostgresChanges:
     def tables(self) -> tuple[SourceTable, ...]:
         """Return the tables that the source reads. Raise SourceError if they are unknown or cannot be read."""
         with self._lock:
-            return self._known_tables()
+            if self._declared is None or self._tables or self._log.look().last is not None:
+                return self._known_tables()
+            _must_be_distinct(self._declared)
+            return self._in_order(self._declared)
 
     def of(self, table: str) -> tuple[Callable[[DataFrame], DataFrame], StructType]:
         """Return the step that keeps one table's changes, as in `changes.transform(*bank.of("public.accounts"))`.
@@ -261,8 +282,15 @@ class PostgresChanges:
             self._must_be_of(last.note.origin)
             found = last.note.origin.tables
         _must_be_distinct(found)
+        if self._declared is not None:
+            must_be_declared(found, self._declared)
         self._tables = found
         return found
+
+    def _in_order(self, tables: Sequence[SourceTable]) -> tuple[SourceTable, ...]:
+        """Return the tables in the order in which the source reads them."""
+        names = self._reading.tables or ()
+        return tuple(sorted(tables, key=lambda table: names.index(table.full_name)))
 
     def _must_be_of(self, origin: Origin) -> None:
         """Raise SourceError if the staged files belong to another slot, to another publication or to other tables."""
@@ -270,10 +298,10 @@ class PostgresChanges:
         now = origin.model_copy(update={"slot": reading.slot, "publication": reading.publication})
         origin.must_be(now, folder)
         known = [table.full_name for table in origin.tables]
-        if reading.tables is not None and known != list(reading.tables):
+        if reading.tables is not None and sorted(known) != sorted(reading.tables):
             raise SourceError(
                 f"{folder} has changes of {', '.join(known)}, and the pipeline reads {', '.join(reading.tables)}: name "
-                f"the same tables in the same order, or {ANEW}"
+                f"the same tables, or {ANEW}"
             )
 
     def _discovered(self) -> tuple[SourceTable, ...]:
@@ -281,6 +309,12 @@ class PostgresChanges:
         try:
             with server.connect() as connection:
                 return tuple(each.table for each in self._reading.published(connection))
+        except SourceAwayError as error:
+            if self._declared is not None:
+                raise
+            raise SourceAwayError(
+                f"{error}. Only the server knows the columns yet. With schema= the pipeline is built without it"
+            ) from None
         except psycopg.Error as error:
             raise SourceError(f"the tables of {server.place} cannot be read ({server.told(error)})") from None
 

@@ -14,6 +14,7 @@
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -36,6 +37,9 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
+
+from jobs.sources.port import SourceError
+from jobs.sources.python_data.ddl import schema_of_text
 
 _BY_OID: Final[dict[int, str]] = {
     16: "boolean",
@@ -135,6 +139,45 @@ class SourceTable(BaseModel):
         """Return the later columns with their Arrow types."""
         later = self.columns[len(self.first) :]
         return [pa.field(f"{self.column}__{each.name}", arrow_type(each.type)) for each in later]
+
+
+def declared_tables(schema: Mapping[str, StructType | str]) -> tuple[SourceTable, ...]:
+    """Return the tables that a user declares, by their names with schema. Only the server knows their numbers.
+
+    Raises SourceError for a name without a schema, and for a type that no column of PostgreSQL gets.
+    """
+    return tuple(_declared(name, columns) for name, columns in schema.items())
+
+
+def _declared(full_name: str, declared: StructType | str) -> SourceTable:
+    schema, dot, name = full_name.partition(".")
+    if not (schema and dot and name):
+        raise SourceError(f"schema= names the table {full_name!r}: write its schema too, as in 'public.{full_name}'")
+    columns = []
+    for field in schema_of_text(declared) if isinstance(declared, str) else declared:
+        text = field.dataType.simpleString()
+        base = element_of(text) or text
+        if base not in _SPARK and not _DECIMAL.fullmatch(base):
+            raise SourceError(
+                f"schema= gives column {field.name} of table {full_name} the type {text}, which no column of "
+                f"PostgreSQL gets: leave schema= out once, and the source says the types itself"
+            )
+        columns.append(SourceColumn(name=field.name, oid=0, typmod=-1, type=text))
+    return SourceTable(oid=0, schema_=schema, name=name, columns=tuple(columns))
+
+
+def must_be_declared(tables: Sequence[SourceTable], declared: Sequence[SourceTable]) -> None:
+    """Raise SourceError if the tables have other columns than the user declares. Later columns need not be declared."""
+    known = {table.full_name: table for table in declared}
+    for table in tables:
+        said = [(each.name, each.type) for each in known[table.full_name].columns]
+        real = [(each.name, each.type) for each in table.columns]
+        if len(said) < len(table.first) or said != real[: len(said)]:
+            text = ", ".join(f"{name} {kind}" for name, kind in real)
+            raise SourceError(
+                f"schema= gives table {table.full_name} other columns than it has: write {{{table.full_name!r}: "
+                f"{text!r}}}, or correct the table"
+            )
 
 
 def spark_type(base: int, typmod: int, element: int) -> str:

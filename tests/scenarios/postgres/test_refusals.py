@@ -40,6 +40,35 @@ def test_an_unfit_publication_is_refused(bank):
     assert bank.source().schema()
 
 
+DECLARED = {"public.savings": "id int, balance int", "public.giro": "id int, balance int, note string"}
+
+
+def test_a_declared_source_is_built_without_its_server_and_reads_what_is_declared(bank):
+    """Its tables have the declared order from the beginning. Without a declaration, building says what is missing."""
+    nobody = f"postgresql://postgres@127.0.0.1:1/{bank.name}"
+    refused("With schema= the pipeline is built without it", bank.source(url=nobody).schema)
+    away, here = bank.source(url=nobody, schema=DECLARED), bank.source(schema=DECLARED)
+    assert ["public_savings", "public_giro"] == away.schema().names[-2:]
+    step, columns = away.of("public.giro")
+    assert callable(step)
+    assert {"id": "int", "balance": "int", "note": "string"} == {
+        field.name: field.dataType.simpleString() for field in columns.fields[-3:]
+    }
+    assert 20 == polled(here).rows
+    assert away.schema() == here.schema() == bank.source(url=nobody).schema()
+
+
+def test_another_table_than_the_declared_one_is_refused_with_the_text_to_write(bank):
+    """The first poll compares, and so does the building once there are staged files."""
+    for wrong in ("id int, balance bigint, note string", "id int, note string, balance int", "id int, balance int"):
+        source = bank.source(schema=DECLARED | {"public.giro": wrong})
+        refused("write {'public.giro': 'id int, balance int, note string'}", polled, source)
+    polled(bank.source(schema=DECLARED))
+    refused("gives table public.giro other columns", bank.source(schema=DECLARED | {"public.giro": "id int"}).schema)
+    for unfit in ({"giro": "id int"}, {"public.giro": "id tinyint"}, {"public.giro": "id int, at struct<a: int>"}):
+        refused("schema=", lambda unfit=unfit: bank.source(schema=unfit))
+
+
 def test_an_unfit_slot_is_refused(bank):
     """It has another plugin, belongs to another database, or has a name that PostgreSQL does not allow."""
     bank.sql("SELECT pg_create_physical_replication_slot('physical_one')")
