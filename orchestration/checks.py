@@ -36,12 +36,18 @@ def names_of(suite: Suite) -> dict[Expectation, str]:
 
 
 def kept_results(plan: JobPlan, naming: Naming, stands: Standing) -> Iterator[dg.AssetCheckResult]:
-    """Yield every suite's verdict from the newest checkpoint. A suite without rows passes."""
+    """Yield every suite's verdict from the newest checkpoint. A suite to which it brought no rows passes.
+
+    Before the first checkpoint nothing was judged, and that is a warning.
+    """
     record = None if stands.epoch is None else stands.epoch.record
     kept = {verdict.table: verdict for verdict in verdicts_of(record)} if record is not None else {}
     for table, suite in plan.suites.items():
-        told = {} if record is None else {"checkpoint": record.checkpoint}
-        yield from _results(suite, naming, kept.get(table), told)
+        if record is None:
+            yield from _never_judged(suite, naming)
+            continue
+        quiet = f"checkpoint {record.checkpoint} brought no rows to the table, so there were none to judge"
+        yield from _results(suite, naming, kept.get(table), {"checkpoint": record.checkpoint}, quiet)
 
 
 def rejected_results(plan: JobPlan, naming: Naming, trace: Path) -> Iterator[dg.AssetCheckResult]:
@@ -57,7 +63,7 @@ def rejected_results(plan: JobPlan, naming: Naming, trace: Path) -> Iterator[dg.
             suite = plan.suites.get(table.name)
             is_told = table.name in verdicts or not verdicts or isinstance(answer, JudgementFailed)
             if suite is not None and is_told:
-                yield from _results(suite, naming, verdicts.get(table.name), told, not_judged=why)
+                yield from _results(suite, naming, verdicts.get(table.name), told, why, passed=False)
 
 
 def _suite_specs(plan: JobPlan, naming: Naming) -> Iterator[dg.AssetCheckSpec]:
@@ -66,29 +72,43 @@ def _suite_specs(plan: JobPlan, naming: Naming) -> Iterator[dg.AssetCheckSpec]:
             yield dg.AssetCheckSpec(
                 name,
                 asset=naming.table_key(TableName(suite.table)),
-                description=f"Suite {suite.name}, judged at every barrier: {expectation}",
+                description=(
+                    f"Suite {suite.name}: {expectation}. It is judged before each commit. If it is not met, the "
+                    "checkpoint is declined: no table shows its rows, and the tick fails."
+                ),
+                blocking=True,
             )
 
 
 def _results(
-    suite: Suite, naming: Naming, verdict: Verdict | None, told: Mapping[str, int], not_judged: str = ""
+    suite: Suite, naming: Naming, verdict: Verdict | None, told: Mapping[str, int], why: str, *, passed: bool = True
 ) -> Iterator[dg.AssetCheckResult]:
-    """Yield a result for each expectation; `not_judged` says why there is no verdict, '' if there were no rows."""
+    """Yield a result for each expectation. `why` says why one has no verdict, and `passed` what that means."""
     found = {} if verdict is None else {_identity(each.type, each.kwargs): each for each in verdict.expectations}
     for expectation, name in names_of(suite).items():
         one = found.get(_identity(expectation.type, expectation.kwargs))
-        said = "it has judged no rows yet" if one is None else str(one)
         yield dg.AssetCheckResult(
-            passed=not not_judged if one is None else one.success,
+            passed=passed if one is None else one.success,
             asset_key=naming.table_key(TableName(suite.table)),
             check_name=name,
-            description=not_judged if one is None and not_judged else said,
+            description=why if one is None else str(one),
             metadata={
                 "suite": suite.name,
                 "rows": 0 if verdict is None else verdict.rows,
                 **told,
                 **({} if one is None else _found(one)),
             },
+        )
+
+
+def _never_judged(suite: Suite, naming: Naming) -> Iterator[dg.AssetCheckResult]:
+    for name in names_of(suite).values():
+        yield dg.AssetCheckResult(
+            passed=False,
+            asset_key=naming.table_key(TableName(suite.table)),
+            check_name=name,
+            severity=dg.AssetCheckSeverity.WARN,
+            description="it has judged no rows yet: no checkpoint has completed",
         )
 
 

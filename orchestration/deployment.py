@@ -4,15 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from checkpointing.metadata.paths import ProtocolPaths
 from jobs.launch import Launch, launch
-from jobs.pipelines.registry import PipelineReference
+from jobs.pipelines.registry import PipelineReference, project_of
 from jobs.planner import JobPlan
 from jobs.runtime.driver import Inbox
 from jobs.runtime.listener import TickListener
 from jobs.runtime.report import TickReport
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
-from jobs.settings import InvalidSettingsError, Layer, Problem, duration_ms
+from jobs.settings import InvalidSettingsError, Layer, Problem, TickSettings, duration_ms, resolve
+from jobs.storage.address import absolute
+from jobs.stores.warehouse import Warehouse
 from orchestration.naming import Naming
 
 FRESH_WITHIN: Final = "fresh_within"
@@ -82,3 +85,12 @@ class Deployment:
     def launch(self, launchpad: Layer | None = None) -> Launch:
         """Return the pipeline and its settings as they are now; raises what `jobs.launch.launch` raises."""
         return launch(self.reference, self.given, *(() if launchpad is None else (launchpad,)))
+
+    def resolved(self, launchpad: Layer | None = None) -> TickSettings:
+        """Return the settings as they are now, without building the pipeline. Raises InvalidSettingsError."""
+        given = () if launchpad is None else (launchpad,)
+        return resolve({}, self.given, *given, project=project_of(self.reference))
+
+    def warehouse(self, settings: TickSettings) -> Warehouse:
+        """Return the job in the warehouse that these settings name."""
+        return Warehouse(absolute(settings.warehouse), ProtocolPaths(self.plan.job))

@@ -1,20 +1,23 @@
 """Runs all checks of `health` in one Dagster op, after each tick or alone."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
 
 from jobs.launch import Launch
+from jobs.planner import JobPlan
 from jobs.runtime.discovery import discover
 from jobs.settings import InvalidSettingsError
 from jobs.sources.port import SourceError
+from jobs.stores.warehouse import Warehouse
 from orchestration.deployment import FRESH_WITHIN, WAITING_WITHIN, Deployment, limits_of
 from orchestration.health import Look, health_results, health_specs
 from orchestration.launchpad import FOLDERS, given_settings, setting_fields
+from orchestration.naming import Naming
 from orchestration.observation import standing
-from orchestration.reporting import observe_sources
+from orchestration.reporting import source_observations
 
 
 def health_checks(deployment: Deployment) -> dg.AssetChecksDefinition:
@@ -46,29 +49,46 @@ def _judged(deployment: Deployment, context: dg.AssetCheckExecutionContext) -> I
     except InvalidSettingsError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
     try:
-        look = _looked(deployment, started)
+        look = _looked(deployment.naming, started.warehouse, started.plan)
     except SourceError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
-    observe_sources(look.plan, look.naming, look.stands, context.op_execution_context, look.discovered)
+    for observation in source_observations(look.plan, look.naming, look.stands, look.discovered):
+        context.op_execution_context.log_event(observation)
     for result in health_results(look, limits):
         if _wanted(context, result):
             yield result
 
 
+Seen = dg.AssetObservation | dg.AssetCheckEvaluation
+
+
 def log_look(deployment: Deployment, started: Launch, context: dg.OpExecutionContext) -> None:
     """Look at the warehouse after a tick; log observations of the sources and the results of all checks.
 
-    The tick does this itself, because Dagster would skip a separate step unless all tables were materialized. Nothing
-    is logged if the sources cannot be read, since the tick reports that.
+    The tick does this itself, because Dagster would skip a separate step unless all tables were materialized.
+    """
+    for event in look_events(deployment, started.warehouse, started.plan):
+        context.log_event(event)  # type: ignore[arg-type] # a check is taken, and written down; only the annotation lags
+
+
+def look_events(deployment: Deployment, warehouse: Warehouse, plan: JobPlan) -> Iterator[Seen]:
+    """Look at the warehouse. Yield observations of the sources and the results of all health checks.
+
+    Nothing is yielded if the sources cannot be read, since a tick reports that.
     """
     try:
-        look = _looked(deployment, started)
+        look = _looked(deployment.naming, warehouse, plan)
     except SourceError:
         return
-    observe_sources(look.plan, look.naming, look.stands, context, look.discovered)
-    for result in health_results(look, deployment.limits):
+    yield from source_observations(look.plan, look.naming, look.stands, look.discovered)
+    yield from evaluations(health_results(look, deployment.limits))
+
+
+def evaluations(results: Iterable[dg.AssetCheckResult]) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield these results as the events that Dagster keeps outside the step of a check."""
+    for result in results:
         if result.asset_key is not None and result.check_name is not None:
-            evaluation = dg.AssetCheckEvaluation(
+            yield dg.AssetCheckEvaluation(
                 asset_key=result.asset_key,
                 check_name=result.check_name,
                 passed=result.passed,
@@ -76,17 +96,16 @@ def log_look(deployment: Deployment, started: Launch, context: dg.OpExecutionCon
                 severity=result.severity,
                 description=result.description,
             )
-            context.log_event(evaluation)  # type: ignore[arg-type] # taken, and written down; only the annotation lags
 
 
-def _looked(deployment: Deployment, started: Launch) -> Look:
-    stands = standing(started.warehouse, started.plan)
+def _looked(naming: Naming, warehouse: Warehouse, plan: JobPlan) -> Look:
+    stands = standing(warehouse, plan)
     return Look(
-        plan=started.plan,
-        naming=deployment.naming,
-        root=started.warehouse.root,
+        plan=plan,
+        naming=naming,
+        root=warehouse.root,
         stands=stands,
-        discovered=discover(started.plan.sources, None if stands.epoch is None else stands.epoch.record),
+        discovered=discover(plan.sources, None if stands.epoch is None else stands.epoch.record),
         now_ms=time.time_ns() // 1_000_000,
     )
 

@@ -66,8 +66,12 @@ class Naming:
 
     @property
     def name(self) -> str:
-        """The prefix of the names of jobs, ops, schedules and sensors."""
-        return "_".join((*self.prefix, self.job))
+        """The prefix of the names of jobs, ops, schedules and sensors. It has the pipeline's name once.
+
+        So it is `sales` if the key prefix is `sales` too, and not `sales_sales`.
+        """
+        before = "_".join(self.prefix)
+        return before if f"_{before}".endswith(f"_{self.job}") else "_".join((*self.prefix, self.job))
 
     @property
     def cut_key(self) -> str:

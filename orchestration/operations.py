@@ -14,20 +14,18 @@ from rich.console import RenderableType
 
 from checkpointing.identifiers import TableName
 from checkpointing.messages import SavepointKind
-from checkpointing.metadata.paths import ProtocolPaths
 from jobs.at_rest.asking import Taken, Waiting, stop, take_savepoint
 from jobs.at_rest.rollback import preview_rollback, roll_back
 from jobs.holding.failures import RollForwardError, SavepointRefusedError, TickRefusedError
-from jobs.pipelines.registry import project_of
 from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.runtime.cleaning import clean_up, plan_cleanup
-from jobs.settings import InvalidSettingsError, TickSettings, resolve
+from jobs.settings import InvalidSettingsError, TickSettings
 from jobs.showing.cleanup import render_cleanup
 from jobs.showing.quantities import plural, size
 from jobs.showing.rollback import render_rollback
 from jobs.sinks.port import TableSink
 from jobs.sources.position_words import PositionWords
-from jobs.storage.address import absolute, parsed
+from jobs.storage.address import parsed
 from jobs.stores.cuts import CutsNotRecordedError
 from jobs.stores.file_copies import FileNotCopiedError
 from jobs.stores.rollback_tables import TableNotRolledBackError
@@ -150,7 +148,7 @@ def _dry_run() -> dg.Field:
 def _operation_job(
     deployment: Deployment, verb: str, operation: Operation, fields: Mapping[str, dg.Field], description: str
 ) -> dg.JobDefinition:
-    name, job = deployment.naming.name, deployment.plan.job
+    name = deployment.naming.name
 
     @dg.op(
         name=f"{verb}_{name}",
@@ -162,8 +160,8 @@ def _operation_job(
         config = context.op_config
         with _refusals():
             given = given_settings({name: config[name] for name in _SETTINGS if name in config})
-            settings = resolve({}, deployment.given, given, project=project_of(deployment.reference))
-            warehouse = Warehouse(absolute(settings.warehouse), ProtocolPaths(job))
+            settings = deployment.resolved(given)
+            warehouse = deployment.warehouse(settings)
             words = PositionWords(deployment.plan.sources)
             context.add_output_metadata(operation(context, Asked(warehouse, settings, words, deployment.plan.sinks)))
 

@@ -1,30 +1,46 @@
 """Builds a pipeline's Dagster definitions: assets, checks, jobs, schedules and sensors."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import dagster as dg
+import structlog
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from checkpointing.identifiers import JobName
 from jobs.launch import launch
-from jobs.pipelines.registry import PipelineReference
+from jobs.pipeline import Pipeline
+from jobs.pipelines.registry import BrokenPipelineError, PipelineReference
 from jobs.runtime.tick import run_tick
+from jobs.settings import Layer
+from jobs.sources.port import SourceError
 from jobs.storage.address import Root, absolute
 from orchestration.checks import check_specs
 from orchestration.cut_resource import CutIOManager, CutResource
 from orchestration.deployment import Deployment, Limits, TickRunner, arguments
 from orchestration.health_checks import health_checks
-from orchestration.launchpad import launchpad_schema
+from orchestration.launchpad import given_settings, launchpad_schema
 from orchestration.lineage import checked_owners, materialized_specs, source_specs
-from orchestration.naming import GROUPS, Naming, prefix_parts
+from orchestration.naming import CUTS, GROUPS, Naming, prefix_parts
 from orchestration.operations import operation_jobs
 from orchestration.tags import JOB_TAG
 from orchestration.tick import Events, tick_events
-from orchestration.triggers import HOURLY, health_schedule, new_data_sensor, recovery_sensor, tick_schedule
+from orchestration.triggers import (
+    HOURLY,
+    health_schedule,
+    new_data_sensor,
+    outside_ticks_sensor,
+    recovery_sensor,
+    tick_schedule,
+)
 
 DAY: Final = Limits()
+_COMMON: Final = frozenset({"pipeline", "pipelines", "definitions", "defs", "jobs"})
+"""Names of modules that say nothing about the pipeline."""
+_log = structlog.get_logger(__name__)
 
 
 def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and all but the pipeline have a default
@@ -57,14 +73,23 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     - `runner` runs the ticks.
 
     The definitions name no executor and no common resource, so they merge with any other definitions. No Spark is
-    started and no table touched. The schedule of ticks and the sensors must be turned on. Raises
+    started and no table touched. The schedule of ticks and the sensors must be turned on. If a source cannot be asked
+    for its columns now, the definitions are one asset that says why, and the rest of the code location loads. Raises
     UnknownPipelineError, InvalidSettingsError, InvalidOwnerError, InvalidNamingError, and what the planner refuses.
     """
     given = arguments({**(settings or {}), "warehouse": warehouse, "data": data})
-    launched = launch(pipeline, given)
-    plan = launched.plan
     others = {job: prefix_parts(prefix) for job, prefix in upstream_prefixes.items()}
-    naming = Naming(plan.job, prefix_parts(key_prefix), group_name, show_state, others)
+
+    def named(job: JobName) -> Naming:
+        return Naming(job, prefix_parts(key_prefix), group_name, show_state, others)
+
+    try:
+        launched = launch(pipeline, given)
+    except (SourceError, BrokenPipelineError) as error:
+        if isinstance(error, BrokenPipelineError) and not isinstance(error.__cause__, SourceError):
+            raise
+        return unavailable(pipeline, given, named(called(pipeline)), error.__cause__ or error)
+    plan, naming = launched.plan, named(launched.plan.job)
     deployment = Deployment(reference=pipeline, given=given, naming=naming, plan=plan, limits=limits, runner=runner)
     owned = checked_owners(owners)
     tables = _tables_asset(deployment, owned)
@@ -75,9 +100,49 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
         asset_checks=[checks],
         jobs=[job, health, *operation_jobs(deployment)],
         schedules=[tick_schedule(deployment, job, cron), health_schedule(deployment, health)],
-        sensors=[new_data_sensor(deployment, job), recovery_sensor(deployment, job)],
+        sensors=[
+            new_data_sensor(deployment, job),
+            recovery_sensor(deployment, job),
+            outside_ticks_sensor(deployment),
+        ],
         resources=_readers(naming, launched.settings.warehouse),
     )
+
+
+def called(pipeline: PipelineReference) -> JobName:
+    """Return the name of a pipeline that cannot be built now: its own, or that of its module's folder."""
+    if isinstance(pipeline, Pipeline):
+        return pipeline.name
+    text = pipeline if isinstance(pipeline, str) else getattr(pipeline, "__module__", "")
+    parts = [part for part in text.partition(":")[0].split(".") if part not in _COMMON]
+    return JobName(re.sub(r"[^a-z0-9_]", "_", parts[-1].lower()) if parts else "pipeline")
+
+
+def unavailable(pipeline: PipelineReference, given: Layer, naming: Naming, why: BaseException) -> dg.Definitions:
+    """Return definitions that say why a pipeline could not be built: the table of cuts, and the job of a tick.
+
+    A run of the job builds the pipeline again. It fails with the reason, or tells the user to reload the code location.
+    """
+    said = f"{naming.job} was not built when this code location was loaded: {why}"
+    _log.warning("pipeline is not available", pipeline=naming.job, why=str(why))
+
+    @dg.asset(
+        key=naming.cuts_key(),
+        group_name=naming.group(CUTS),
+        op_tags={},
+        description=f"{said}. Its tables are shown again once you reload the code location after that is mended.",
+        tags={JOB_TAG: naming.name},
+        config_schema=launchpad_schema(),
+    )
+    def tables(context: dg.AssetExecutionContext) -> None:
+        try:
+            launch(pipeline, given, given_settings(context.op_execution_context.op_config))
+        except (SourceError, BrokenPipelineError) as error:
+            raise dg.Failure(f"{naming.job} cannot be built: {error}", allow_retries=False) from error
+        raise dg.Failure(f"{said}. Now it can be built: reload the code location", allow_retries=False)
+
+    job = dg.define_asset_job(f"{naming.name}_tick", dg.AssetSelection.assets(tables), description=said)
+    return dg.Definitions(assets=[tables], jobs=[job])
 
 
 def _readers(naming: Naming, warehouse: Root) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Reports a running tick to Dagster: materializations, and a few lines of log."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import dagster as dg
@@ -30,14 +30,10 @@ from orchestration.pictures import CHECKPOINTS_SHOWN, FailedCheckpoint, failures
 from orchestration.told import Asset, Told
 
 
-def observe_sources(
-    plan: JobPlan,
-    naming: Naming,
-    stands: Standing,
-    context: dg.OpExecutionContext,
-    discovered: Mapping[VertexId, Discovered],
-) -> None:
-    """Log an observation of every source with its position at the newest checkpoint, if there is one."""
+def source_observations(
+    plan: JobPlan, naming: Naming, stands: Standing, discovered: Mapping[VertexId, Discovered]
+) -> Iterator[dg.AssetObservation]:
+    """Yield an observation of every source with its position at the newest checkpoint, if there is one."""
     if stands.epoch is None:
         return
     looks = {look.source: look for look in look_at_input(plan.sources, stands.epoch.record)}
@@ -45,7 +41,7 @@ def observe_sources(
     for source in plan.graph.sources():
         told = source_metadata(source.id, stands.epoch, discovered[source.id], words)
         told |= passed_over(looks.get(source.id))
-        context.log_event(dg.AssetObservation(naming.source_key(source.id), metadata=told))
+        yield dg.AssetObservation(naming.source_key(source.id), metadata=told)
 
 
 @dataclass(frozen=True, slots=True)

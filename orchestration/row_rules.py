@@ -1,21 +1,25 @@
-"""Asset checks of the row rules: how many of the last tick's rows went to quarantine, for each rule."""
+"""Asset checks of the row rules: how many rows are in quarantine at the newest cut, for each rule."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import dagster as dg
 import polars as pl
 
 from checkpointing.identifiers import TableName
-from checkpointing.metadata.record import CheckpointRecord
+from jobs.holding.failures import NeverRunError
 from jobs.operators.spec import FAILED, RowRule, StatelessSpec
 from jobs.planner import JobPlan
+from jobs.reading import Cuts
+from jobs.reading.cut import Cut
+from jobs.reading.failures import ReadingError
 from jobs.showing.quantities import count
 from jobs.stores.warehouse import Warehouse
 from orchestration.naming import Naming, check_names
 
 _COLUMN: Final = re.compile(r"column(?:_A|_B)?='([^']*)'")
+_ROWS: Final = "_rows"
 _EXPECT: Final = re.compile(r"^expect_(column_values_to_|column_value_|column_pair_values_)?")
 
 
@@ -30,49 +34,66 @@ def rule_specs(plan: JobPlan, naming: Naming) -> Iterator[dg.AssetCheckSpec]:
             )
 
 
-def rule_results(
-    plan: JobPlan, naming: Naming, warehouse: Warehouse, records: Iterable[CheckpointRecord]
-) -> Iterator[dg.AssetCheckResult]:
-    """Yield a result for each row rule over the rows of these checkpoints, which are still retained or just completed.
+def rule_results(plan: JobPlan, naming: Naming, warehouse: Warehouse) -> Iterator[dg.AssetCheckResult]:
+    """Yield a result for each row rule over the rows in quarantine at the newest published cut.
 
-    Rows in quarantine are not an error, so a check that does not pass is only a warning.
+    So the answer is the same after any tick: one that read nothing, one that failed, and one outside Dagster. Rows in
+    quarantine are not an error, so a check that does not pass is only a warning.
     """
-    newest = max(records, key=lambda record: record.checkpoint, default=None) if (records := tuple(records)) else None
-    for spec, quarantine in _checked(plan):
-        failed = _failed_rows(warehouse, quarantine, records)
+    checked = tuple(_checked(plan))
+    cut = _newest_cut(warehouse, plan) if checked else None
+    for spec, quarantine in checked:
+        failed = cut if isinstance(cut, str) or cut is None else _failed_rows(cut, quarantine)
         for rule, name in _names(spec.rules).items():
-            rows = int(failed.str.contains(rule.name, literal=True).sum())
-            said = f"{count(rows)} rows went to quarantine" if rows else "every row met it"
+            rows = None if isinstance(failed, str) or failed is None else _rows_of(failed, rule)
+            checkpoint = cut.checkpoint if isinstance(cut, Cut) else None
             yield dg.AssetCheckResult(
                 passed=rows == 0,
                 asset_key=naming.table_key(quarantine),
                 check_name=name,
                 severity=dg.AssetCheckSeverity.WARN,
-                description=said if newest is not None else "it has judged no rows yet",
+                description=failed if isinstance(failed, str) else _said(rows, checkpoint),
                 metadata={
-                    "rows_quarantined": dg.MetadataValue.int(rows),
-                    **({} if newest is None else {"checkpoint": dg.MetadataValue.int(newest.checkpoint)}),
+                    **({} if rows is None else {"rows_quarantined": dg.MetadataValue.int(rows)}),
+                    **({} if checkpoint is None else {"checkpoint": dg.MetadataValue.int(checkpoint)}),
                 },
             )
+
+
+def _newest_cut(warehouse: Warehouse, plan: JobPlan) -> Cut | str:
+    """Return the newest published cut, or why there is none."""
+    try:
+        return Cuts(warehouse.root, plan.job).latest()
+    except (ReadingError, NeverRunError) as error:
+        return f"it has judged no rows yet: {error}"
+
+
+def _failed_rows(cut: Cut, quarantine: TableName) -> pl.DataFrame | str:
+    """Return the different lists of failed rules with their number of rows, or why the table cannot be read.
+
+    A table that the cut does not have yet is empty.
+    """
+    if quarantine not in cut.versions:
+        return pl.DataFrame(schema={FAILED: pl.String, _ROWS: pl.UInt32})
+    try:
+        return cut.polars(quarantine).group_by(FAILED).agg(pl.len().alias(_ROWS)).collect()
+    except (ReadingError, OSError, pl.exceptions.PolarsError) as error:
+        return f"the rows in quarantine could not be counted: {error}"
+
+
+def _rows_of(failed: pl.DataFrame, rule: RowRule) -> int:
+    return int(failed.filter(pl.col(FAILED).str.contains(rule.name, literal=True))[_ROWS].sum())
+
+
+def _said(rows: int | None, checkpoint: int | None) -> str:
+    found = f"{count(rows)} rows are" if rows else "no row is"
+    return f"{found} in quarantine at checkpoint {checkpoint}"
 
 
 def _checked(plan: JobPlan) -> Iterator[tuple[StatelessSpec, TableName]]:
     for planned in plan.vertices.values():
         if isinstance(planned.spec, StatelessSpec) and planned.spec.quarantine is not None:
             yield planned.spec, planned.spec.quarantine.name
-
-
-def _failed_rows(warehouse: Warehouse, quarantine: TableName, records: Iterable[CheckpointRecord]) -> pl.Series:
-    """Return the failed rules of each row that these checkpoints put into the quarantine table."""
-    paths = [
-        warehouse.place(file.path)
-        for record in records
-        for table in record.tables
-        if table.table == quarantine
-        for file in table.adds
-    ]
-    there = [pl.read_parquet(path.read(), columns=[FAILED])[FAILED] for path in paths if path.exists()]
-    return pl.concat(there) if there else pl.Series(FAILED, [], dtype=pl.String)
 
 
 def _names(rules: tuple[RowRule, ...]) -> dict[RowRule, str]:

@@ -123,7 +123,7 @@ def _failed(
         _marked(context, report.reason.name.lower())
     if report.reason in _SUITES_OBJECTED:
         yield from rejected_results(started.plan, deployment.naming, report.trace)
-    yield from rule_results(started.plan, deployment.naming, started.warehouse, report.completed)
+    yield from rule_results(started.plan, deployment.naming, started.warehouse)
     reason = "" if report.reason is None else f"{report.reason.message}: "
     raise dg.Failure(
         f"{reason}{report.message}",
@@ -150,8 +150,7 @@ def _succeeded(
         context.log.info("%s: the tables have not changed since the last report; nothing is materialized", outcome)
     yield from materialized
     yield from kept_results(plan, deployment.naming, stands)
-    newest = () if stands.epoch is None else (stands.epoch.record,)
-    yield from rule_results(plan, deployment.naming, started.warehouse, report.completed or newest)
+    yield from rule_results(plan, deployment.naming, started.warehouse)
     log_look(deployment, started, context.op_execution_context)
 
 

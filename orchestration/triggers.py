@@ -1,8 +1,11 @@
-"""Starts ticks automatically: a schedule, a sensor for new data, one for failed runs. All are off at first.
+"""Starts ticks automatically, and reports ticks outside Dagster.
 
-None of them starts a tick while one holds the job. If two ticks start all the same, the fence admits one.
+A schedule, a sensor for new data and one for failed runs start ticks. All three are off at first. None of them starts a
+tick while one holds the job. If two ticks start all the same, the fence admits one. The sensor that reports is on from
+the start.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import dagster as dg
@@ -12,17 +15,23 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from checkpointing.commit.approval import waits_for_approval
 from checkpointing.commit.recovery import has_finished
 from checkpointing.identifiers import VertexId
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.holding.job_state import newest_restorable, waiting_cut
 from jobs.launch import Launch
 from jobs.runtime.discovery import Discovered, discover
 from jobs.showing.quantities import count
+from orchestration.checks import kept_results
 from orchestration.deployment import Deployment
-from orchestration.observation import activity, held_by
+from orchestration.epochs import CODE_VERSION_TAG, DATA_VERSION_TAG, Epoch, row_count
+from orchestration.health_checks import evaluations, look_events
+from orchestration.observation import Standing, activity, held_by, standing
+from orchestration.row_rules import rule_results
 from orchestration.tags import FAILURE_TAG, JOB_TAG, RECOVERS_TAG
+from orchestration.told import DataVersions, Told
 
 HOURLY: Final = "0 * * * *"
 LOOK_EVERY_S: Final = 30
+Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 _UNFINISHED: Final = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -138,6 +147,82 @@ def recovery_of(failed: dg.DagsterRun) -> dg.RunRequest | SkipReason:
     )
 
 
+def outside_ticks_sensor(deployment: Deployment) -> dg.SensorDefinition:
+    """Return a sensor that reports cuts to Dagster that no run of a tick has reported.
+
+    `tidemark run` takes such cuts, and so do a rollback and an approval. The sensor is on from the start, since it
+    starts no run and changes nothing. It takes the pipeline as the code location loaded it, and asks no server for it.
+    """
+    name = deployment.naming.name
+
+    @dg.sensor(
+        name=f"{name}_outside_ticks",
+        minimum_interval_seconds=LOOK_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            f"Reports tables of {name} that something else than a tick in Dagster has changed, such as `tidemark run`."
+        ),
+    )
+    def outside_ticks(context: dg.SensorEvaluationContext) -> dg.SensorResult | SkipReason:
+        return reported_outside(deployment, context.instance, context.cursor)
+
+    return outside_ticks
+
+
+def reported_outside(
+    deployment: Deployment, instance: dg.DagsterInstance, cursor: str | None
+) -> dg.SensorResult | SkipReason:
+    """Return the newest cut as events, if a table shows something that Dagster does not know.
+
+    The cursor holds the newest checkpoint that was compared. A table that was reported before is known by its data
+    version, so nothing is reported twice, even if the cursor is lost.
+    """
+    warehouse, plan = deployment.warehouse(deployment.resolved()), deployment.plan
+    newest = newest_restorable(warehouse)
+    compared = "" if newest is None else f"checkpoint={newest.checkpoint} nonce={newest.nonce}"
+    if newest is None or compared == cursor:
+        return SkipReason("there is no newer checkpoint")
+    running = _unfinished_run(deployment, instance)
+    if running is not None:
+        return SkipReason(f"{running}, and reports its checkpoints itself")
+    stands = standing(warehouse, plan)
+    epoch = stands.epoch
+    if epoch is None or not epoch.versions:
+        return SkipReason(f"checkpoint {newest.checkpoint} is not published yet")
+    told = Told(instance, plan, deployment.naming, DataVersions(warehouse))
+    events: list[Event] = list(_outside_news(told, stands, epoch))
+    if not events:
+        return dg.SensorResult(skip_reason=f"checkpoint {newest.checkpoint} is reported already", cursor=compared)
+    events += evaluations(kept_results(plan, deployment.naming, stands))
+    events += evaluations(rule_results(plan, deployment.naming, warehouse))
+    events += look_events(deployment, warehouse, plan)
+    return dg.SensorResult(asset_events=events, cursor=compared)
+
+
+def _outside_news(told: Told, stands: Standing, epoch: Epoch) -> Iterator[dg.AssetMaterialization]:
+    """Yield each asset whose data version at the cut is new to Dagster, in topological order."""
+    claims = (row for row in stands.rows if isinstance(row, Claim) and row.generation == epoch.record.generation)
+    holder = next((f"by {claim.holder}" for claim in claims), "outside Dagster")
+    for asset in told.assets:
+        version = told.news(asset, epoch)
+        if version is None:
+            continue
+        seen = None if asset.table is None else stands.tables.get(asset.table)
+        yield dg.AssetMaterialization(
+            asset.key,
+            description=f"checkpoint {epoch.record.checkpoint}, {holder}",
+            metadata=told.metadata(asset, epoch) | row_count(None if seen is None else seen.rows),
+            tags={DATA_VERSION_TAG: version, CODE_VERSION_TAG: asset.code_version},
+        )
+
+
+def _unfinished_run(deployment: Deployment, instance: dg.DagsterInstance) -> str | None:
+    """Return which run of a tick Dagster has not ended yet."""
+    tagged = dg.RunsFilter(tags={JOB_TAG: deployment.naming.name}, statuses=list(_UNFINISHED))
+    unfinished = instance.get_runs(tagged, limit=1)
+    return f"run {unfinished[0].run_id} is {unfinished[0].status.value.lower()}" if unfinished else None
+
+
 def _busy(deployment: Deployment, launched: Launch, instance: dg.DagsterInstance) -> str | None:
     """Return which tick runs or waits to run, or that none is needed any more; None if one may begin."""
     holder = held_by(launched.warehouse)
@@ -149,10 +234,7 @@ def _busy(deployment: Deployment, launched: Launch, instance: dg.DagsterInstance
     newest = newest_restorable(launched.warehouse)
     if newest is not None and has_finished(newest, launched.plan.graph.sources()):
         return f"{launched.plan.job} is finished: checkpoint {newest.checkpoint} holds all rows of its sources"
-    unfinished = instance.get_runs(
-        dg.RunsFilter(tags={JOB_TAG: deployment.naming.name}, statuses=list(_UNFINISHED)), limit=1
-    )
-    return f"run {unfinished[0].run_id} is {unfinished[0].status.value.lower()}" if unfinished else None
+    return _unfinished_run(deployment, instance)
 
 
 def _decided(

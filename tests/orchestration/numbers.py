@@ -3,15 +3,25 @@
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
+
+from checkpointing.identifiers import Generation, JobName, TableName
+from checkpointing.messages import MicroBatchFinished, RunMicroBatch
+from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import FAILED, StatelessSpec, VertexPlan
 from jobs.pipeline import Pipeline, count, sum_of
 from jobs.quality.expectation import Expectation
 from jobs.sinks.port import UpsertSink
+from jobs.sinks.staged_files import StagedFiles
 from jobs.sources.sequence import SequenceSource, SequenceSplit
+from jobs.storage.address import Root
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, LocalEngine
 from tests.scenarios.runtime.sqlite_mirror import SqliteMirror
 
+QUARANTINE = TableName("quarantine/numbers")
 LARGEST_ALLOWED = 120
 """The judged pipeline's suite rejects what is larger: first met in the third epoch of a hundred rows."""
 
@@ -52,15 +62,46 @@ def nearly_judged(_data: Path) -> Pipeline:
     return _pipeline((Expectation("expect_column_values_to_not_be_null", {"column": "value"}),))
 
 
+def ruled(_data: Path) -> Pipeline:
+    """Return the judged pipeline with a row rule too: `RulingEngine` sends the multiples of ten to quarantine."""
+    bounds = {"column": "value", "min_value": 0, "max_value": LARGEST_ALLOWED}
+    return _pipeline(
+        (Expectation("expect_column_values_to_be_between", bounds),),
+        rule=Expectation("expect_column_values_to_not_be_null", {"column": "key"}),
+    )
+
+
 def _pipeline(
-    expectations: tuple[Expectation, ...], source: SequenceSource | None = None, sink: UpsertSink | None = None
+    expectations: tuple[Expectation, ...],
+    source: SequenceSource | None = None,
+    sink: UpsertSink | None = None,
+    rule: Expectation | None = None,
 ) -> Pipeline:
     pipeline = Pipeline(JOB, config=CONFIG, parallelism=2)
     numbers = pipeline.source("numbers", source or SequenceSource(ROWS, keys=KEYS)).table(BRONZE, id="bronze")
     if expectations:
         numbers = numbers.expect(*expectations, suite="small_numbers")
+    if rule is not None:
+        numbers = numbers.check_rows(rule, quarantine=QUARANTINE)
     numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value")).upsert(GOLD, sink=sink)
     return pipeline
+
+
+class RulingEngine(LocalEngine):
+    """An engine that also writes the quarantine table of `ruled`, as Spark does: every tenth number fails its rule."""
+
+    def run(self, planned: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
+        """Run one micro-batch."""
+        done = super().run(planned, effect, warehouse, job)
+        if not isinstance(planned.spec, StatelessSpec) or planned.spec.quarantine is None:
+            return done
+        writer = StagedFiles(str(warehouse), job, Generation(effect.generation), effect.vertex, effect.micro_batch)
+        (output,) = done.outputs
+        read = pl.concat([pl.read_parquet(Path(str(warehouse)) / file.path) for _, file in output.staged])
+        failed = read.filter(pl.col("n") % 10 == 0).with_columns(pl.lit(planned.spec.rules[0].name).alias(FAILED))
+        wanted = arrow_schema(planned.spec.quarantine.schema)
+        file = writer.write(QUARANTINE, failed.select(wanted.names).to_arrow().cast(wanted))
+        return replace(done, outputs=(replace(output, staged=(*output.staged, (QUARANTINE, file))),))
 
 
 class InterruptedEngine(LocalEngine):

@@ -10,16 +10,20 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from checkpointing.graph import TableMode, VertexKind
+from checkpointing.identifiers import JobName, TableName
 from jobs.launch import launch
 from jobs.pipeline import Pipeline, count
 from jobs.pipeline.broadcasting import broadcast
 from jobs.settings import Layer, TickSettings
+from jobs.sources.postgres.changes import PostgresChanges
 from jobs.sources.sequence import SequenceSource
 from orchestration.definitions import PIPELINES, defs
 from orchestration.launchpad import REPORT_EVERY, launchpad_schema
 from orchestration.lineage import InvalidOwnerError
 from orchestration.naming import Naming
 from orchestration.pipelines import build_definitions
+from tests.orchestration.conftest import NUMBERS
+from tests.scenarios.runtime.sequence_job import JOB
 
 CUTS = dg.AssetKey(["_tidemark", "flights", "cuts"])
 ROOT = Path(__file__).resolve().parents[2]
@@ -218,3 +222,41 @@ def test_the_health_of_a_pipeline_is_looked_at_from_the_start():
     for name in PIPELINES:
         schedule = defs.resolve_schedule_def(f"{name}_health_schedule")
         assert (f"{name}_health", dg.DefaultScheduleStatus.RUNNING) == (schedule.job_name, schedule.default_status)
+
+
+def test_a_pipeline_whose_server_is_down_says_so_and_the_others_load(tmp_path, instance):
+    """Its table of cuts and the job of its tick name the server and what to do. The code location is valid."""
+
+    def build(_data: Path) -> Pipeline:
+        bank = PostgresChanges("postgresql://nobody@127.0.0.1:1/bank", "bank", "bank", staged=tmp_path)
+        pipeline = Pipeline("bank")
+        pipeline.source("bank", bank).table("bronze/bank", id="bronze")
+        return pipeline
+
+    defs = dg.Definitions.merge(build_definitions(build, key_prefix="eu"), build_definitions(NUMBERS))
+    dg.Definitions.validate_loadable(defs)
+    assert defs.resolve_job_def(f"{JOB}_tick")
+    key = dg.AssetKey(["eu", "_tidemark", "test_definitions", "cuts"])
+    said = defs.resolve_asset_graph().get(key).description
+    assert "PostgreSQL at 127.0.0.1:1/bank cannot be reached" in said
+    assert "With schema= the pipeline is built without it" in said
+    run = defs.resolve_job_def("eu_test_definitions_tick").execute_in_process(instance=instance, raise_on_error=False)
+    (event,) = [event for event in run.all_events if event.is_step_failure]
+    assert "PostgreSQL at 127.0.0.1:1/bank cannot be reached" in event.step_failure_data.user_failure_data.description
+
+
+@pytest.mark.parametrize(
+    ("prefix", "name"),
+    [
+        ((), "sales"),
+        (("eu",), "eu_sales"),
+        (("sales",), "sales"),
+        (("eu", "sales"), "eu_sales"),
+        (("presales",), "presales_sales"),
+    ],
+)
+def test_a_prefix_that_ends_with_the_pipelines_name_does_not_repeat_it(prefix, name):
+    """Jobs are `sales_tick`, never `sales_sales_tick`; asset keys have the prefix as it is given."""
+    naming = Naming(JobName("sales"), prefix)
+    assert name == naming.name
+    assert [*prefix, "bronze", "sales"] == naming.table_key(TableName("bronze/sales")).path

@@ -1,7 +1,10 @@
 """A pipeline in a Dagster project that has definitions of its own, other pipelines, or the same pipeline twice."""
 
 import re
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -31,6 +34,41 @@ def test_a_project_keeps_its_own_executor():
     assert own.executor is merged.executor
     assert "in_process" == merged.resolve_job_def(f"{JOB}_tick").executor_def.name
     assert {f"{JOB}_tick", f"{JOB}_health"} <= {job.name for job in merged.resolve_all_job_defs()}
+
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "DAGSTER.md"
+PROJECT = {
+    "assets.py": "import dagster as dg\n\n\n@dg.asset\ndef mine(): ...\n\n\nyours = dg.Definitions(assets=[mine])\n",
+    "pipeline.py": """
+from tidemark import Pipeline, SequenceSource
+
+
+def build(data):
+    pipeline = Pipeline("shop")
+    pipeline.source("numbers", SequenceSource({"all": 7}, keys=7)).table("bronze/numbers", id="bronze")
+    return pipeline
+""",
+}
+
+
+def test_a_project_with_definitions_of_its_own_merges_as_the_guide_says(tmp_path):
+    """Dagster's own command takes the guide's module, and refuses one in which both Definitions are module members."""
+    package = tmp_path / "my_project"
+    package.mkdir()
+    imports, merged = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[:2]
+    imports = "\n".join(line for line in imports.splitlines() if "import" in line)
+    for name, text in PROJECT.items():
+        (package / name).write_text(text)
+    (package / "guide.py").write_text(f"{imports}\n{merged}")
+    (package / "twice.py").write_text(
+        f"{imports}\n{merged.partition('@dg.definitions')[0]}\ndefs = build_definitions(build)"
+    )
+    command = [Path(sys.executable).parent / "dagster", "definitions", "validate", "-d", tmp_path, "-m"]
+    for module, said in (("guide", "Validation successful"), ("twice", "more than one Definitions object")):
+        program = subprocess.run(
+            [*command, f"my_project.{module}"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert said in program.stdout + program.stderr, program.stderr
 
 
 def test_one_pipeline_in_two_warehouses_of_one_project(tmp_path, instance):

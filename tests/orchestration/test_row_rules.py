@@ -1,77 +1,50 @@
-"""Row rules are checks: each says how many of the rows that a tick read failed it."""
+"""Row rules are checks: each says how many rows of the quarantine table, at the newest cut, failed it."""
 
-import polars as pl
+import dagster as dg
 import pytest
 
-from checkpointing.graph import TableMode
-from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord
 from jobs.launch import launch
 from jobs.settings import Layer
 from jobs.stores.warehouse import Warehouse
 from orchestration.naming import Naming
-from orchestration.row_rules import rule_results, rule_specs
+from orchestration.row_rules import rule_results
+from tests.orchestration.numbers import QUARANTINE, RulingEngine
 
-QUARANTINE = TableName("quarantine/flights")
+RULED = "tests.orchestration.numbers:ruled"
+RULE = "key_not_null"
 
 
 @pytest.fixture
-def plan():
-    """Return the flights as planned."""
-    return launch("flights", Layer("", {})).plan
+def rule_of(run_job, instance):
+    """Run a tick whose every tenth number fails the rule; return the run's result and the rule's newest evaluation."""
+
+    def tick(**settings: object):
+        result = run_job(RULED, RulingEngine(), **settings)
+        key = dg.AssetCheckKey(dg.AssetKey(QUARANTINE.split("/")), RULE)
+        (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+        return result, record.event.dagster_event.asset_check_evaluation_data
+
+    return tick
 
 
-def record(root, number, failed):
-    """Write a quarantine file whose rows failed these rules, and return the checkpoint that staged it."""
-    path = f"{QUARANTINE}/_data/1/{number}.parquet"
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    pl.DataFrame({"_failed": failed}, schema={"_failed": pl.String}).write_parquet(root / path)
-    file = FileHandle(path, len(failed), 1, 1)
-    return CheckpointRecord(
-        job="flights",
-        checkpoint=CheckpointId(number),
-        parent=CheckpointId(number - 1),
-        generation=Generation(1),
-        nonce=str(number),
-        max_parallelism=8,
-        vertices=(),
-        tables=(TableRecord(table=QUARANTINE, mode=TableMode.APPEND, adds=(file,), parent_version=0),),
-        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
-    )
+def test_a_rule_counts_the_rows_in_quarantine_at_the_newest_cut(rule_of):
+    """The first tick takes one checkpoint. The second takes another, and its third is declined: the count stays."""
+    result, check = rule_of(checkpoints=1)
+    assert (result.success, check.passed, check.severity) == (True, False, dg.AssetCheckSeverity.WARN)
+    first = check.metadata["rows_quarantined"].value
+    assert f"{first} rows are in quarantine at checkpoint 1" == check.description
+    result, check = rule_of()
+    assert (result.success, check.passed) == (False, False)
+    assert first < check.metadata["rows_quarantined"].value == 20
+    _, declined = rule_of()  # the first checkpoint of this tick is declined
+    assert declined.metadata == check.metadata
+    assert declined.description == check.description
 
 
-def test_each_rule_counts_its_rows_over_all_checkpoints_of_the_tick(plan, tmp_path):
-    """A row that fails two rules counts for both; a rule that no row failed passes."""
-    naming = Naming(plan.job)
-    specs = {spec.name: spec for spec in rule_specs(plan, naming)}
-    rules = {
-        spec.name: next(
-            r.name for v in plan.vertices.values() for r in getattr(v.spec, "rules", ()) if r.name in spec.description
-        )
-        for spec in specs.values()
-    }
-    first, *others = rules
-    records = [
-        record(tmp_path, 1, [rules[first], rules[first]]),
-        record(tmp_path, 2, [", ".join(rules.values())]),
-    ]
-    results = {
-        each.check_name: each
-        for each in rule_results(plan, naming, Warehouse(tmp_path, ProtocolPaths(plan.job)), records)
-    }
-    assert set(specs) == set(results)
-    counted = {name: each.metadata["rows_quarantined"].value for name, each in results.items()}
-    assert {first: 3} | dict.fromkeys(others, 1) == counted
-    assert not results[first].passed
-    assert "3 rows went to quarantine" == results[first].description
-    quiet = rule_results(plan, naming, Warehouse(tmp_path, ProtocolPaths(plan.job)), [record(tmp_path, 3, [])])
-    assert {True} == {each.passed for each in quiet}
-
-
-def test_without_a_checkpoint_no_rule_has_judged_anything(plan, tmp_path):
-    """Before the first checkpoint the checks say that there was nothing to judge."""
-    results = list(rule_results(plan, Naming(plan.job), Warehouse(tmp_path, ProtocolPaths(plan.job)), ()))
-    assert results
-    assert {"it has judged no rows yet"} == {each.description for each in results}
+def test_without_a_checkpoint_nothing_was_judged_and_that_is_a_warning(tmp_path):
+    """A check that did not happen does not look like one that passed."""
+    plan = launch(RULED, Layer("", {})).plan
+    (result,) = rule_results(plan, Naming(plan.job), Warehouse(tmp_path, ProtocolPaths(plan.job)))
+    assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "it has judged no rows yet: numbers has never run" in result.description

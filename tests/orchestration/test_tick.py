@@ -226,6 +226,7 @@ def test_a_failing_suite_is_a_failed_check(run_job, instance, tmp_path):
     assert not result.success
     checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
     between = checks["value_between"]
+    assert between.blocking
     assert not between.passed
     assert "121" in between.metadata["unexpected_values"].value
     assert checks["value_not_null"].passed

@@ -1,13 +1,16 @@
 """What starts ticks: when there is new data, when one has failed, and never while one runs."""
 
+import os
 from functools import partial
 
 import dagster as dg
 import pytest
 
+from checkpointing.job.setup import TickLimits
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.launch import launch
 from jobs.recovery.carrier import LEASE_MS
+from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
 from jobs.stores.holders import this_process
@@ -19,7 +22,7 @@ from orchestration.pipelines import build_definitions
 from orchestration.tags import FAILURE_TAG, JOB_TAG, RECOVERS_TAG
 from orchestration.triggers import due, recovery_of
 from tests.orchestration.conftest import NUMBERS
-from tests.orchestration.test_tick import hold
+from tests.orchestration.test_tick import BRONZE_KEY, CUTS_KEY, GOLD_KEY, checks_of, hold, materializations
 from tests.scenarios.runtime.sequence_job import JOB, LocalEngine
 
 TICK = f"{JOB}_tick"
@@ -106,3 +109,57 @@ def test_a_failure_that_would_come_again_is_left_to_a_person(run_job, instance):
     (failed,) = instance.get_runs()
     assert "settings" == failed.tags[FAILURE_TAG]
     assert "would fail again (settings)" in recovery_of(failed).skip_message
+
+
+def tick_outside(deployment, root):
+    """Run a tick as the command line does: Dagster knows nothing of it."""
+    settings = RuntimeSettings(warehouse=root / "warehouse", limits=TickLimits())
+    run_tick(deployment.plan, settings, engine=LocalEngine())
+
+
+def reported(definitions, instance, cursor=None):
+    """Let the sensor look at ticks outside Dagster, as the daemon does; return what it says."""
+    sensor = definitions.resolve_sensor_def(f"{JOB}_outside_ticks")
+    assert dg.DefaultSensorStatus.RUNNING is sensor.default_status
+    repository = definitions.get_repository_def()
+    said = sensor.evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository))
+    for event in said.asset_events:
+        instance.report_runless_asset_event(event)
+    return said
+
+
+def test_a_tick_of_the_command_line_is_reported_once(definitions, deployment, instance, tmp_path):
+    """Tables, checks and sources show its cut. Neither a lost cursor nor a tick in Dagster reports it again."""
+    assert not reported(definitions, instance).asset_events
+    assert not (tmp_path / "warehouse").exists()
+    run_tick(
+        deployment.plan, RuntimeSettings(warehouse=tmp_path / "warehouse", limits=TickLimits()), engine=LocalEngine()
+    )
+    said = reported(definitions, instance)
+    (shown,) = materializations(instance, GOLD_KEY)
+    assert (3, 7) == (shown["checkpoint"], shown["dagster/row_count"])
+    assert 1 == len(materializations(instance, CUTS_KEY))
+    (description,) = {each.description for each in said.asset_events if isinstance(each, dg.AssetMaterialization)}
+    assert f"checkpoint 3, by process {os.getpid()}" in description
+    assert {True} == {check.passed for check in checks_of(instance, BRONZE_KEY, "one_cut", "fresh")}
+    source = dg.AssetKey(["sources", JOB, "numbers"])
+    (seen,) = instance.fetch_observations(source, limit=5).records
+    assert {"a": "150", "b": "150"} == seen.asset_observation.metadata["positions"].value
+    for cursor in (said.cursor, None, "checkpoint=3 nonce=of another warehouse"):
+        assert not reported(definitions, instance, cursor).asset_events, cursor
+    assert definitions.resolve_job_def(TICK).execute_in_process(instance=instance).success
+    assert 1 == len(materializations(instance, GOLD_KEY))
+
+
+def test_a_running_tick_in_dagster_reports_its_checkpoints_itself(definitions, deployment, instance, tmp_path):
+    """The sensor leaves them alone, and looks again once the run has ended."""
+    run_tick(
+        deployment.plan, RuntimeSettings(warehouse=tmp_path / "warehouse", limits=TickLimits()), engine=LocalEngine()
+    )
+    run = dg.DagsterRun(job_name=TICK, status=dg.DagsterRunStatus.STARTED, tags={JOB_TAG: JOB})
+    instance.add_run(run)
+    said = reported(definitions, instance)
+    assert (said.cursor, said.asset_events) == (None, [])
+    assert f"run {run.run_id} is started" in said.skip_message
+    instance.report_run_failed(run)
+    assert reported(definitions, instance).asset_events
