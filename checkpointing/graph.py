@@ -53,6 +53,8 @@ class Table:
     keys: tuple[str, ...] = ()
     judged: bool = False
     """True if a suite judges this table's staged rows at each barrier (J3)."""
+    judged_empty: bool = False
+    """True if the suite also judges an epoch whose rows left none for this table. It counts rows, for example."""
     columns: tuple[TableColumn, ...] = ()
     """The columns that the pipeline declares. Without them, nobody follows how they change."""
     renamed_from: TableName | None = None

@@ -392,7 +392,10 @@ class RunMicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class JudgeSuites:
-    """Judge all rows that were staged for the vertex's judged tables since the last completed checkpoint (J3)."""
+    """Judge all rows that were staged for the vertex's judged tables since the last completed checkpoint (J3).
+
+    A table without files got none of the rows that came, and its suite says something of that.
+    """
 
     vertex: VertexId
     checkpoint: CheckpointId

@@ -5,11 +5,13 @@ cancelled, and a verdict that still comes changes nothing. It may end by a timeo
 end of the tick.
 """
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import JobGraph
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId, TableName, VertexId
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName, VertexId
 from checkpointing.job.operator_run import OperatorRun
 from checkpointing.messages import CancelJudgement, JudgementFailed, JudgeSuites, SuitesJudged
 from checkpointing.metadata.record import CheckpointRecord
@@ -22,13 +24,55 @@ Files = tuple[tuple[TableName, tuple[FileHandle, ...]], ...]
 """What is judged: the files of each table."""
 
 
-def to_judge(run: OperatorRun, subtasks: Subtasks, checkpoint: CheckpointId, parent: CheckpointRecord | None) -> Files:
+def to_judge(
+    vertex: VertexId,
+    runs: Mapping[VertexId, OperatorRun],
+    graph: JobGraph,
+    subtasks: Subtasks,
+    checkpoint: CheckpointId,
+    parent: CheckpointRecord | None,
+) -> Files:
     """Return the files of a vertex's judged tables that the checkpoint would bring. None if it has ended already.
 
-    `parent` is the last completed checkpoint.
+    A table without files is judged too if its suite says something of no rows, and if rows came and none of them went
+    into it. `parent` is the last completed checkpoint.
     """
+    run = runs[vertex]
     files = run.to_judge(subtasks.staged_for(checkpoint, run.vertex), parent)
-    return (*files, *run.overwritten_to_judge(parent)) if subtasks.takes(checkpoint, run.vertex) else files
+    since = parent.checkpoint if parent else NO_CHECKPOINT
+    run.worked = {after: went for after, went in run.worked.items() if after >= since}
+    if not subtasks.takes(checkpoint, run.vertex):
+        return files
+    files = (*files, *run.overwritten_to_judge(parent))
+    filled = {table for table, _ in files} | (run.went(since, checkpoint) or set())
+    empty = [table.name for table in run.vertex.tables if table.judged_empty and table.name not in filled]
+    if not empty or not _rows_came(vertex, runs, graph, since, checkpoint):
+        return files
+    return (*files, *((name, ()) for name in empty))
+
+
+def _rows_came(
+    vertex: VertexId,
+    runs: Mapping[VertexId, OperatorRun],
+    graph: JobGraph,
+    since: CheckpointId,
+    until: CheckpointId,
+) -> bool:
+    """Return whether the vertex worked on rows between two barriers, or if all that came was dropped before it.
+
+    Rows that a barrier overtook have not come yet. A vertex that sent them does not count as one that dropped all.
+    """
+    if vertex not in runs:
+        return False
+    went = runs[vertex].went(since, until)
+    if went is not None:
+        return True
+    before = (edge.upstream for edge in graph.upstream(vertex))
+    return any(
+        None not in (runs[each].went(since, until) or set()) and _rows_came(each, runs, graph, since, until)
+        for each in before
+        if each in runs
+    )
 
 
 class Judgements:

@@ -129,6 +129,8 @@ class OperatorRun:
     """The channels on which no more rows come (drain). After a restore there are none."""
     unsnapshotted: set[str] = field(default_factory=set)
     """Files that no snapshot has named. Once such a file is no longer live, nothing refers to it."""
+    worked: dict[CheckpointId, set[TableName | None]] = field(default_factory=dict)
+    """Where rows went that it worked on, by the barrier before them: into tables, or on to other vertices (None)."""
 
     @property
     def has_input(self) -> bool:
@@ -216,6 +218,10 @@ class OperatorRun:
     def finish(self, fact: MicroBatchFinished) -> tuple[str, ...]:
         """Take a finished micro-batch. Return the paths to which nothing refers any more."""
         self.busy = False
+        if self.running:
+            went = self.worked.setdefault(self.passed, set())
+            went.update(table for output in fact.outputs for table, _ in output.staged)
+            went.update(None for output in fact.outputs if output.emitted)
         self.running = ()
         dead = []
         for own, output in zip(self.live, handed_to_all(self.vertex.tables, fact.outputs), strict=True):
@@ -271,6 +277,11 @@ class OperatorRun:
             now = (keyed.file for own in self.live for keyed in own.of(table.name))
             found.append((table.name, tuple(file for file in now if file.path not in before)))
         return tuple((name, files) for name, files in found if files)
+
+    def went(self, since: CheckpointId, until: CheckpointId) -> set[TableName | None] | None:
+        """Return where the rows between two barriers went. None if it worked on no rows there."""
+        epochs = [went for after, went in self.worked.items() if since <= after < until]
+        return set[TableName | None]().union(*epochs) if epochs else None
 
     def take_snapshot(self, checkpoint: CheckpointId) -> tuple[SubtaskSnapshot, ...]:
         """Pass barrier n. Return every subtask's live files, which are on disk already."""

@@ -327,7 +327,7 @@ class Wiring:
         for subtask in run.vertex.subtasks():
             self.to_subtask(subtask, task.SnapshotRequested(trigger.barrier, unaligned=trigger.unaligned))
         self._store_in_flight(run)
-        files = to_judge(run, self.subtasks, checkpoint, self.commit.parent)
+        files = to_judge(vertex, self.runs, self.setup.graph, self.subtasks, checkpoint, self.commit.parent)
         verdict_due = self.judging.begin(vertex, checkpoint, files, snapshots)
         self.effects.extend(verdict_due)
         if not verdict_due:

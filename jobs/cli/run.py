@@ -7,9 +7,10 @@ from typing import assert_never
 import structlog
 from rich.console import Console
 
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.messages import TickOutcome
 from jobs.cli.display import display_for
-from jobs.cli.errors import ExitCode, naming_pipeline, with_story
+from jobs.cli.errors import CommandError, ExitCode, naming_pipeline, with_story
 from jobs.cli.explain import prepared
 from jobs.cli.restore import Restoring, restore
 from jobs.holding.job_state import newest_restorable
@@ -20,7 +21,14 @@ from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
 from jobs.showing.progress import Tally
 from jobs.showing.reports import reported
-from jobs.showing.summary import render_caught_up, render_done, render_finished, render_lines, render_places
+from jobs.showing.summary import (
+    render_caught_up,
+    render_done,
+    render_finished,
+    render_lines,
+    render_places,
+    suite_lines,
+)
 from jobs.sources.closing import closing
 from jobs.stores.cuts import CutStore
 
@@ -66,6 +74,8 @@ def _summary(started: Launch, reference: str, report: TickReport, tally: Tally, 
         failures = report.counts.failed
         done = render_done(job, _said(report.outcome), tally.lines, took_ms, failed=failed, failed_checkpoints=failures)
         out.print(done)
+    for line in suite_lines(report.completed, tuple(started.plan.suites.values())):
+        out.print(line, soft_wrap=True)
     if not failed:
         out.print(render_places(job, started.settings.warehouse, started.plan.graph), soft_wrap=True)
 
@@ -91,7 +101,8 @@ def _ended(started: Launch, report: TickReport) -> ExitCode:
         return ExitCode.DONE
     reason = report.reason.message if report.reason else "the tick failed"
     said = report.message or f"see the trace {report.trace}"
-    raise with_story(f"{started.plan.job}: {reason}: {said}")
+    told = f"{started.plan.job}: {reason}: {said}"
+    raise CommandError(told) if report.reason is CheckpointFailureReason.QUALITY else with_story(told)
 
 
 def _quiet_logs() -> None:

@@ -171,6 +171,7 @@ def _graph_vertex(
             table.mode,
             table.keys,
             judged=table.name in suites,
+            judged_empty=table.name in suites and suites[table.name].judges_no_rows,
             columns=delta_columns(arrow_schema(table.schema)),
             renamed_from=called.get(table.name),
             outside=table.name in sinks,

@@ -7,7 +7,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from math import isfinite
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 Scalar = str | bool | int | float | Decimal | date | datetime
 """The types of an argument, besides None. They mean the same in pandas, in SQL and in a report."""
@@ -16,6 +16,22 @@ Argument = Scalar | tuple[Scalar, ...] | None
 
 _EXACT: Final = 2**53
 _TYPE: Final = re.compile(r"expect_[a-z0-9_]+")
+
+SAYS_SOMETHING_OF_NO_ROWS: Final = frozenset(
+    {
+        "expect_table_row_count_to_be_between",
+        "expect_table_row_count_to_equal",
+        "expect_column_unique_value_count_to_be_between",
+        "expect_column_sum_to_be_between",
+        "expect_column_distinct_values_to_contain_set",
+        "expect_column_distinct_values_to_equal_set",
+    }
+)
+"""Expectations on a number or a set that no rows have too. Great Expectations judges them on an empty batch.
+
+The others find nothing there: no value, no column, no least value. Great Expectations lets expectations on values pass
+then, and fails those on a statistic that does not exist.
+"""
 
 
 class InvalidExpectationError(ValueError):
@@ -48,6 +64,15 @@ class Expectation:
         """Return the expectation as it would be written: `type(name=value, ...)`."""
         return f"{self.type}({', '.join(f'{name}={value!r}' for name, value in self.kwargs.items())})"
 
+    def of_all_rows(self) -> "Expectation":
+        """Return the expectation without a condition that selects rows."""
+        kept = {name: value for name, value in self.kwargs.items() if name not in ("row_condition", "condition_parser")}
+        return Expectation(self.type, kept)
+
+    def plain_kwargs(self) -> dict[str, Any]:
+        """Return the arguments as JSON has them."""
+        return {name: _json(value) for name, value in self.kwargs.items()}
+
     def _plain(self, name: str, value: object) -> Argument:
         if isinstance(value, list | tuple | set | frozenset):
             ordered = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
@@ -65,6 +90,12 @@ class Expectation:
         return value
 
 
+def _json(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_json(each) for each in value]
+    return str(value) if isinstance(value, date | Decimal) else value
+
+
 @dataclass(frozen=True, slots=True)
 class Suite:
     """Expectations that judge, at the barrier, all rows staged for one table since the last checkpoint."""
@@ -72,6 +103,11 @@ class Suite:
     name: str
     table: str
     expectations: tuple[Expectation, ...]
+
+    @property
+    def judges_no_rows(self) -> bool:
+        """Whether an expectation says something of no rows. It is then judged if rows came and none got here."""
+        return any(each.type in SAYS_SOMETHING_OF_NO_ROWS for each in self.expectations)
 
     def __post_init__(self) -> None:
         """Refuse an empty suite, and a suite that holds an expectation twice."""

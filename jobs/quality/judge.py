@@ -10,14 +10,12 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
-from decimal import Decimal
 from typing import Any, Final
 
 from checkpointing.handles import FileHandle
-from jobs.quality.expectation import Expectation, Suite
-from jobs.quality.staged_rows import StagedRows, read_staged
-from jobs.quality.verdict import ExpectationVerdict, Verdict
+from jobs.quality.expectation import SAYS_SOMETHING_OF_NO_ROWS, Expectation, Suite
+from jobs.quality.staged_rows import StagedRows, no_rows, read_staged
+from jobs.quality.verdict import NO_ROWS, ExpectationVerdict, Verdict, not_looked
 from jobs.storage.address import Root
 
 _OFFLINE: Final = {"GX_ANALYTICS_ENABLED": "False", "GX_CLOUD_MODE": "False"}
@@ -55,13 +53,15 @@ class Judge:
         """Return the suite's verdict on all rows of these files.
 
         An expectation that cannot be judged (an unknown column, a wrong argument) counts as failed, with the reason.
-        Without rows the suite passes. Raises what pyarrow raises for an unreadable file, and JudgementCancelledError at
-        the next step after `is_cancelled` has become true.
+        Without rows only those expectations are judged that say something of no rows. Raises what pyarrow raises for an
+        unreadable file, and JudgementCancelledError at the next step after `is_cancelled` has become true.
         """
-        if not sum(file.rows for file in files):
-            return Verdict(suite=suite.name, table=suite.table, passed=True, rows=0, expectations=())
+        empty = not sum(file.rows for file in files)
+        if empty and not suite.judges_no_rows:
+            return not_looked(suite, NO_ROWS)
         _go_on_unless(is_cancelled)
-        staged = read_staged(self._root, [file.path for file in files], suite.expectations)
+        paths = [file.path for file in files]
+        staged = no_rows(suite.expectations) if empty else read_staged(self._root, paths, suite.expectations)
         while not self._lock.acquire(timeout=_LOOK_S):
             _go_on_unless(is_cancelled)
         try:
@@ -87,12 +87,17 @@ class Judge:
         self, suite: Suite, staged: StagedRows, is_cancelled: Callable[[], bool]
     ) -> tuple[ExpectationVerdict, ...]:
         batch = self._definition().get_batch({"dataframe": staged.to_pandas()})
-        results = _validate(batch, suite.name, dict(enumerate(suite.expectations)), "SUMMARY")
+        judged = dict(enumerate(suite.expectations))
+        if not staged.rows.num_rows:
+            judged = {at: one.of_all_rows() for at, one in judged.items() if one.type in SAYS_SOMETHING_OF_NO_ROWS}
+        results = _validate(batch, suite.name, judged, "SUMMARY")
         failed = {place: suite.expectations[place] for place, found in results.items() if _has_rows(found)}
         _go_on_unless(is_cancelled)
         where = _validate(batch, suite.name, failed, "COMPLETE") if failed else {}
         return tuple(
             _verdict(expectation, results.get(place), where.get(place), staged)
+            if place in judged
+            else ExpectationVerdict.unlooked(expectation, NO_ROWS)
             for place, expectation in enumerate(suite.expectations)
         )
 
@@ -165,7 +170,7 @@ def _has_rows(found: Mapping[str, Any]) -> bool:
 def _verdict(
     expectation: Expectation, found: Mapping[str, Any] | None, where: Mapping[str, Any] | None, staged: StagedRows
 ) -> ExpectationVerdict:
-    kwargs = {name: _json(value) for name, value in expectation.kwargs.items()}
+    kwargs = expectation.plain_kwargs()
     if found is None:
         error = "Great Expectations returned no result for it"
         return ExpectationVerdict(type=expectation.type, kwargs=kwargs, success=False, error=error, files=staged.paths)
@@ -181,7 +186,16 @@ def _verdict(
         sample=_sample(found.get("partial_unexpected_list") or (), whole=staged.only_integers(expectation)),
         files=() if found["success"] else staged.files_of(indices) or staged.paths,
         error=found["error"],
+        unjudged=_unlooked(found) if found["success"] else None,
     )
+
+
+def _unlooked(found: Mapping[str, Any]) -> str | None:
+    """Return why a met expectation looked at no value, or None. Great Expectations leaves null out of most."""
+    rows, missing = found.get("element_count"), found.get("missing_count")
+    if rows == 0:
+        return "no row meets its condition"
+    return f"all {rows} values are null" if rows is not None and rows == missing else None
 
 
 def _sample(values: Sequence[object], *, whole: bool) -> tuple[str, ...]:
@@ -198,9 +212,3 @@ def _shown(value: Any, *, whole: bool = False) -> str:  # noqa: ANN401 - a value
         return "null"
     plain = value.item() if type(value).__module__ == "numpy" else value
     return str(int(plain) if whole and isinstance(plain, float) else plain)
-
-
-def _json(value: Any) -> Any:  # noqa: ANN401 - an argument of any type
-    if isinstance(value, tuple):
-        return [_json(each) for each in value]
-    return str(value) if isinstance(value, date | Decimal) else value

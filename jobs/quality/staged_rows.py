@@ -70,6 +70,12 @@ def read_staged(root: Root, paths: Sequence[str], expectations: Iterable[Expecta
     return StagedRows(rows, tuple(paths), tuple(accumulate(table.num_rows for table in tables)))
 
 
+def no_rows(expectations: Iterable[Expectation]) -> StagedRows:
+    """Return a table without rows, with the column that each of these expectations judges."""
+    names = sorted({str(each.kwargs["column"]) for each in expectations if "column" in each.kwargs})
+    return StagedRows(pa.table({name: pa.nulls(0) for name in names}), (), ())
+
+
 def columns_named(expectations: Iterable[Expectation]) -> frozenset[str] | None:
     """Return the columns that these expectations need, or None if one of them looks at the whole schema."""
     names: set[str] = set()

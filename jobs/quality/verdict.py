@@ -5,6 +5,8 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from jobs.quality.expectation import Expectation, Suite
+
 
 class _Kept(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -24,6 +26,13 @@ class ExpectationVerdict(_Kept):
     files: tuple[str, ...] = ()
     error: str | None = None
     """Why it could not be judged. Such an expectation is not met, and rejects nothing."""
+    unjudged: str | None = None
+    """Why it looked at no value, although nothing went wrong. Such an expectation lets the rows in."""
+
+    @classmethod
+    def unlooked(cls, expectation: Expectation, why: str) -> "ExpectationVerdict":
+        """Return the verdict of an expectation that looked at nothing."""
+        return cls(type=expectation.type, kwargs=expectation.plain_kwargs(), success=True, unjudged=why)
 
     def __str__(self) -> str:
         """Return the verdict as a line of the report."""
@@ -31,15 +40,19 @@ class ExpectationVerdict(_Kept):
         return f"{self.type}({arguments}): {self._found()}"
 
     def _found(self) -> str:
+        if self.unjudged is not None:
+            return f"not judged: {self.unjudged}"
+        if self.success and self.unexpected_count:
+            return f"met, as mostly={self.kwargs.get('mostly')} allows: {self._unexpected()}"
         if self.success:
             return "met"
         if self.error is not None:
             return f"could not be judged: {self.error}"
-        if self.sample:
-            values = ", ".join(self.sample)
-            share = f"{self.unexpected_count} rows ({self.unexpected_percent:.3g} %)"
-            return f"{share} are not as expected, among them {values}"
-        return f"observed {self.observed}"
+        return self._unexpected() if self.unexpected_count else f"observed {self.observed}"
+
+    def _unexpected(self) -> str:
+        among = f", among them {', '.join(self.sample)}" if self.sample else ""
+        return f"{_rows(self.unexpected_count)} ({self.unexpected_percent:.3g} %) are not as expected{among}"
 
 
 class Verdict(_Kept):
@@ -57,6 +70,12 @@ class Verdict(_Kept):
         """Whether an expectation was judged and not met. One that could not be judged rejects nothing."""
         return any(not each.success and each.error is None for each in self.expectations)
 
+    @property
+    def unjudged(self) -> str | None:
+        """Why none of its expectations was judged; None if one was. Older entries keep no expectations then."""
+        whys = [each.unjudged for each in self.expectations]
+        return NO_ROWS if not whys else whys[0] if None not in whys else None
+
     def failure(self) -> str:
         """Return which expectation could not be judged, and why."""
         first = next(each for each in self.expectations if each.error is not None)
@@ -65,10 +84,11 @@ class Verdict(_Kept):
     def report(self) -> str:
         """Return the verdict as a user reads it: what failed, on which values and files, and what can be done."""
         if self.passed:
-            return f"suite {self.suite} of table {self.table}: met by {self.rows} rows"
+            return self._met()
         failed = [each for each in self.expectations if not each.success]
-        count = f"{len(failed)} of {len(self.expectations)} expectations are not met"
-        lines = [f"suite {self.suite} rejects {self.rows} rows staged for table {self.table}: {count}"]
+        count = f"{len(failed)} of {len(self.expectations)} expectations are not met:"
+        what = f"{_rows(self.rows)} staged for" if self.rows else "the checkpoint, because no rows came to"
+        lines = [f"suite {self.suite} rejects {what} table {self.table}: {count}"]
         for each in failed:
             lines.append(f"  {each}")
             lines.extend(f"    in {path}" for path in each.files[:_FILES_SHOWN])
@@ -76,6 +96,23 @@ class Verdict(_Kept):
                 lines.append(f"    and {len(each.files) - _FILES_SHOWN} more files")
         lines.append(_WAYS_OUT)
         return "\n".join(lines)
+
+    def _met(self) -> str:
+        name = f"suite {self.suite} of table {self.table}"
+        if self.unjudged is not None:
+            return f"{name}: not judged: {self.unjudged}"
+        told = [each for each in self.expectations if each.unjudged is not None or each.unexpected_count]
+        return "\n".join([f"{name}: met by {_rows(self.rows)}", *(f"  {each}" for each in told)])
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} row{'' if number == 1 else 's'}"
+
+
+def not_looked(suite: Suite, why: str) -> Verdict:
+    """Return the verdict of a suite that let a checkpoint in without a look at its rows; `why` says why."""
+    said = tuple(ExpectationVerdict.unlooked(each, why) for each in suite.expectations)
+    return Verdict(suite=suite.name, table=suite.table, passed=True, rows=0, expectations=said)
 
 
 def not_judged(suite: str, table: str, cause: str) -> str:
@@ -86,11 +123,12 @@ def not_judged(suite: str, table: str, cause: str) -> str:
     )
 
 
+NO_ROWS: Final = "no rows came to the table"
 _FILES_SHOWN = 5
 _WAYS_OUT = (
     "Nothing of this epoch is visible, and the next tick meets the same rows. You can correct the data at its source; "
     "turn the expectation into a row rule, so that such rows go to quarantine; change the suite; or skip the rows with "
-    "'tidemark reset'"
+    "'tidemark reset PIPELINE SOURCE --to POSITION'"
 )
 
 VERDICTS: Final = TypeAdapter(tuple[Verdict, ...])

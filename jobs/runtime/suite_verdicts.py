@@ -1,14 +1,14 @@
 """Judges all suites of a vertex's tables, and says which could not be judged."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from checkpointing.identifiers import TableName
 from checkpointing.messages import JudgementFailed, JudgeSuites, SuitesJudged
-from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.metadata.record import CheckpointRecord, RowKind
 from jobs.accidents import explained
 from jobs.quality.expectation import Suite
 from jobs.quality.judge import Judge, JudgementCancelledError
-from jobs.quality.verdict import VERDICTS, Verdict, not_judged, verdicts_in
+from jobs.quality.verdict import NO_ROWS, VERDICTS, Verdict, not_judged, not_looked, verdicts_in
 
 
 def judge_suites(
@@ -38,10 +38,17 @@ def judge_suites(
         )
     failures += [verdict.failure() for verdict in verdicts if not verdict.passed]
     if failures:
-        return JudgementFailed(effect.vertex, effect.checkpoint, "\n".join(failures), report)
+        return JudgementFailed(effect.vertex, effect.checkpoint, ". ".join(failures), report)
     return SuitesJudged(effect.vertex, effect.checkpoint, passed=True, report=report)
 
 
-def verdicts_of(record: CheckpointRecord) -> tuple[Verdict, ...]:
-    """Return the verdicts that a checkpoint holds. Raises ValidationError for a report of another format."""
-    return verdicts_in(record.statistics.verdicts)
+def verdicts_of(record: CheckpointRecord, suites: Iterable[Suite] = ()) -> tuple[Verdict, ...]:
+    """Return the verdicts that a checkpoint holds, and for every other suite one that says why it was not judged.
+
+    Raises ValidationError for a report of another format.
+    """
+    kept = verdicts_in(record.statistics.verdicts)
+    told = {verdict.table for verdict in kept}
+    is_of_tick = record.kind in (RowKind.CHECKPOINT, RowKind.SAVEPOINT, RowKind.HELD)
+    why = NO_ROWS if is_of_tick else f"a {record.kind.value} reads no rows"
+    return (*kept, *(not_looked(suite, why) for suite in suites if suite.table not in told))

@@ -47,5 +47,4 @@ def _rows(frame: pl.LazyFrame) -> int:
 
 def _verdicts(cut: PendingCut) -> Iterator[Text]:
     for verdict in verdicts_in(cut.verdicts):
-        passed = "passed" if verdict.passed else "did not pass"
-        yield Text(f"suite {verdict.suite} {passed}: {count(verdict.rows)} rows of {verdict.table}")
+        yield Text(verdict.report())

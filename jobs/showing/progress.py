@@ -120,5 +120,6 @@ def renaming_line(event: ColumnsRenamed) -> str:
 
 
 def failure_line(checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> str:
-    """Return the line about a checkpoint that failed."""
-    return f"checkpoint {checkpoint} failed: {sentence_of(message or reason.message)}; its rows belong to the next one"
+    """Return the line about a checkpoint that failed. The whole report of a suite is the tick's error."""
+    why = sentence_of(message or reason.message).rstrip(":")
+    return f"checkpoint {checkpoint} failed: {why}; its rows belong to the next one"

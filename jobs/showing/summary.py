@@ -1,6 +1,7 @@
 """Renders the end of `tidemark run`: a line per checkpoint, how the tick ended, and where the tables are."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
@@ -8,6 +9,8 @@ from rich.text import Text
 
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.quality.expectation import Suite
+from jobs.runtime.suite_verdicts import verdicts_of
 from jobs.showing.progress import CheckpointLine
 from jobs.showing.quantities import count, plural, seconds, size
 from jobs.storage.address import Root, absolute
@@ -64,6 +67,19 @@ def render_done(
     work = f"{plural(rows, 'row')} in {plural(len(lines), 'checkpoint')}, {seconds(took_ms)}"
     work += f"; {plural(failed_checkpoints, 'checkpoint')} failed" if failed_checkpoints else ""
     return Text.assemble((f"{pipeline} {outcome}", "bold red" if failed else "bold green"), f": {work}")
+
+
+def suite_lines(records: Sequence[CheckpointRecord], suites: Iterable[Suite]) -> Iterator[Text]:
+    """Yield a line for each suite: in how many of these checkpoints it was met, and why not judged in the others."""
+    verdicts = [verdict for record in records for verdict in verdicts_of(record, suites)]
+    for suite in suites:
+        own = [verdict for verdict in verdicts if verdict.table == suite.table]
+        whys = Counter(verdict.unjudged for verdict in own if verdict.unjudged is not None)
+        met = len(own) - whys.total()
+        told = [f"met in {plural(met, 'checkpoint')}"] if met else []
+        told += [f"not judged in {plural(number, 'checkpoint')}: {why}" for why, number in whys.items()]
+        if told:
+            yield Text(f"suite {suite.name} of table {suite.table}: {'; '.join(told)}")
 
 
 def render_places(pipeline: str, warehouse: Root, graph: JobGraph) -> RenderableType:

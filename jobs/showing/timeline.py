@@ -19,6 +19,7 @@ from checkpointing.metadata.record import (
     VertexRecord,
     VertexStatistics,
 )
+from jobs.quality.verdict import verdicts_in
 from jobs.showing.checkpoints import state_files
 from jobs.showing.quantities import count, counted, moment, plural, seconds, size
 from jobs.showing.statistics import Flying, counts_line, measured, numbers_grid, right, subtasks_grid, vertices_grid
@@ -97,6 +98,7 @@ def render_timeline(
         _work(record),
         subtasks_grid(record, every=every_subtask),
         _tables(record.tables, versions),
+        *(Text(verdict.report()) for verdict in verdicts_in(record.statistics.verdicts)),
         _state(record),
         *_hooks(record),
         *_in_flight(record.vertices),

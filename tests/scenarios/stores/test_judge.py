@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkpointing.handles import FileHandle
-from jobs.quality.expectation import Expectation, Suite
+from jobs.quality.expectation import SAYS_SOMETHING_OF_NO_ROWS, Expectation, Suite
 from jobs.quality.judge import Judge
 from jobs.quality.rules import compile_row_rule
 from jobs.quality.verdict import Verdict
@@ -100,12 +100,56 @@ def test_an_expectation_that_cannot_be_judged_rejects_nothing(judge):
     assert '"missing"' in verdict.failure()
 
 
-def test_an_epoch_without_rows_passes_every_suite(judge):
-    """A suite without rows to judge has nothing to reject."""
-    empty = _write(judge, pa.table({"a": pa.array([], pa.int64())}))
-    suite = Suite("s", "t", (Expectation("expect_table_row_count_to_be_between", {"min_value": 1}),))
-    assert judge.judge(suite, [empty]).passed
-    assert judge.judge(suite, []).passed
+AT_LEAST_ONE = Expectation("expect_table_row_count_to_be_between", {"min_value": 1})
+ON_NO_ROWS = {
+    "expect_table_row_count_to_be_between": {"min_value": 1},
+    "expect_table_row_count_to_equal": {"value": 1},
+    "expect_column_unique_value_count_to_be_between": {"column": "a", "min_value": 1},
+    "expect_column_sum_to_be_between": {"column": "a", "min_value": 1},
+    "expect_column_distinct_values_to_contain_set": {"column": "a", "value_set": [1]},
+    "expect_column_distinct_values_to_equal_set": {"column": "a", "value_set": [1]},
+}
+
+
+@pytest.mark.parametrize("kind", sorted(SAYS_SOMETHING_OF_NO_ROWS))
+@pytest.mark.parametrize("staged", [True, False])
+def test_no_rows_are_judged_as_great_expectations_judges_an_empty_batch(judge, kind, staged):
+    """A count, a sum and a set are judged, with files that have no rows and without files. A condition changes nothing.
+
+    The expectation on values in the same suite looks at nothing, and says so.
+    """
+    files = [_write(judge, pa.table({"a": pa.array([], pa.int64())}))] if staged else []
+    condition = {"row_condition": "a > 1", "condition_parser": "pandas"}
+    counted = Expectation(kind, ON_NO_ROWS[kind] | condition)
+    verdict = judge.judge(Suite("s", "t", (Expectation(NOT_NULL, {"column": "a"}), counted)), files)
+    values, rows = verdict.expectations
+    assert (False, True, 0) == (verdict.passed, verdict.rejects, verdict.rows)
+    assert (False, None, None) == (rows.success, rows.error, rows.unjudged)
+    assert (True, "no rows came to the table") == (values.success, values.unjudged)
+    assert "rejects the checkpoint, because no rows came to table t" in verdict.report()
+    assert kind in verdict.report()
+
+
+def test_a_suite_on_values_is_not_judged_without_rows_and_loads_nothing(tmp_path):
+    """Such an epoch costs no import of Great Expectations. The verdict says that nothing was looked at."""
+    cold = Judge(tmp_path)
+    least = Expectation("expect_column_min_to_be_between", {"column": "a", "min_value": 1})
+    verdict = cold.judge(Suite("s", "t", (Expectation(NOT_NULL, {"column": "a"}), least)), [])
+    assert cold._batch_definition is None
+    assert (True, False, "no rows came to the table") == (verdict.passed, verdict.rejects, verdict.unjudged)
+    assert verdict.report() == "suite s of table t: not judged: no rows came to the table"
+
+
+def test_an_expectation_that_saw_only_nulls_says_so_and_mostly_says_what_it_let_in(judge):
+    """Great Expectations lets both pass. The report does not call the first one met, and names values of the second."""
+    table = pa.table({"a": pa.array([None, None], pa.int64()), "b": [1, -1]})
+    half = Expectation(BETWEEN, {"column": "b", "min_value": 0, "mostly": 0.5})
+    verdict = _judged(judge, table, Expectation(BETWEEN, {"column": "a", "min_value": 0}), half)
+    first, second = verdict.expectations
+    assert (True, "all 2 values are null", None) == (verdict.passed, first.unjudged, second.unjudged)
+    assert verdict.unjudged is None
+    assert "not judged: all 2 values are null" in verdict.report()
+    assert "met, as mostly=0.5 allows: 1 row (50 %) are not as expected, among them -1" in verdict.report()
 
 
 def test_large_integers_beside_nulls_stay_exact(judge):

@@ -3,15 +3,21 @@
 import pytest
 
 from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import EdgeId
 from checkpointing.messages import (
     AppendRow,
     CancelJudgement,
     EndTick,
     JudgementFailed,
     JudgeSuites,
+    MicroBatchFinished,
     NotifyAborted,
+    RunMicroBatch,
     StopKind,
     StopRequested,
+    SubtaskOutput,
     SuitesJudged,
     TickOutcome,
 )
@@ -120,3 +126,66 @@ def test_a_late_failure_of_the_judge_changes_nothing(judging):
     before = len(judging.told)
     judging.tell(JudgementFailed("joined", 1, UNJUDGED))
     assert before == len(judging.told)
+
+
+COUNTED = Table("out/counted", TableMode.APPEND, judged=True, judged_empty=True)
+
+
+def counted() -> JobGraph:
+    """Return the graph in -> passing -> counted. The suite of the last table says something of no rows."""
+    return JobGraph(
+        (
+            Vertex("in", VertexKind.SOURCE, 1, splits=("i",)),
+            Vertex("beside", VertexKind.SOURCE, 1, splits=("b",)),
+            Vertex("passing", VertexKind.STATELESS, 1, (Table("out/passing", TableMode.APPEND),)),
+            Vertex("counted", VertexKind.STATELESS, 1, (COUNTED,)),
+            Vertex("other", VertexKind.STATELESS, 1, (Table("out/other", TableMode.APPEND),)),
+        ),
+        (EdgeId("in", "passing"), EdgeId("passing", "counted"), EdgeId("beside", "other")),
+    )
+
+
+def ran(story, vertex: str, *tables: str, emitted: bool = False) -> None:
+    """Finish the vertex's micro-batch with a file for each of these tables, and one for the next vertex."""
+    effect = story.take(RunMicroBatch, lambda run: run.vertex == vertex)
+    new = FileHandle(f"{vertex}-{effect.micro_batch}", 3, 30, 0)
+    output = SubtaskOutput(emitted=(new,) if emitted else (), staged=tuple((table, new) for table in tables))
+    story.tell(MicroBatchFinished(vertex, effect.micro_batch, (output,)))
+
+
+@pytest.mark.parametrize("dropped", ["passing", "counted"])
+def test_a_table_to_which_no_row_came_is_judged(job, dropped):
+    """Rows came, and the vertex dropped them, or the vertex before it. The suite gets the table without a file."""
+    story = job.story(counted(), {"every_rows": 3}, linger_ms=0)
+    story.offers("in", 3)
+    ran(story, "passing", emitted=dropped == "counted")
+    if dropped == "counted":
+        ran(story, "counted")
+    (asked,) = story.all(JudgeSuites)
+    assert ("counted", 1, (("out/counted", ()),)) == (asked.vertex, asked.checkpoint, asked.files)
+
+
+def test_a_table_to_whose_vertex_no_row_could_come_is_not_judged(job):
+    """Only the other source has rows. A suite that rejected this checkpoint would stop the job for nothing."""
+    story = job.story(counted(), {"every_rows": 3}, linger_ms=0)
+    story.offers("beside", 3)
+    ran(story, "other", "out/other")
+    assert [] == story.all_told(JudgeSuites)
+    assert 1 == story.commits().checkpoint
+
+
+def test_the_rows_of_an_earlier_completed_epoch_do_not_count(job):
+    """Each epoch is judged for itself: rows of the first one do not make the table full or empty in the second."""
+    story = job.story(counted(), {"every_rows": 3}, linger_ms=0)
+    story.offers("in", 3)
+    ran(story, "passing", emitted=True)
+    ran(story, "counted", "out/counted")
+    assert 1 == len(story.judges().files[0][1])
+    story.commits()
+    story.offers("beside", 3)
+    ran(story, "other", "out/other")
+    assert [] == story.all(JudgeSuites)
+    story.commits()
+    story.offers("in", 3)
+    ran(story, "passing")
+    assert (("out/counted", ()),) == story.take(JudgeSuites).files
