@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from spec.full_entry import OWN, Fields, claim, full_entry, handle, release, staged
+from spec.older_formats import PRESENT
 
 _COMPACTED_MOST: Final = 1_000
 
@@ -63,7 +64,20 @@ def _without(entry: Fields) -> Iterator[Told]:
             f"no {name} in a {entry['kind']}", entry | {"row": less if name != "kind" else pinned}, name in may_lack
         )
     yield Told(
-        f"a {entry['kind']} with a field that no format has", entry | {"row": row | {"colour": "blue"}}, is_true=False
+        f"a {entry['kind']} with a field that this version does not know",
+        entry | {"row": row | {"colour": "blue"}},
+        is_true=False,
+        newer=True,
+    )
+    yield Told(
+        f"a {entry['kind']} of an older format with such a field",
+        entry | {"row": row | {"colour": "blue"}, "format": PRESENT - 1},
+        is_true=False,
+    )
+    yield Told(
+        f"a {entry['kind']} with such a field and a wrong one",
+        entry | {"row": row | {"colour": "blue", "generation": "three"}},
+        is_true=False,
     )
     yield Told(f"a {entry['kind']} with a truth for a format", entry | {"format": True}, is_true=False)
     yield Told(f"a {entry['kind']} with a falsehood for a format", entry | {"format": False}, is_true=False)
@@ -86,11 +100,13 @@ def _kinds() -> Iterator[Told]:
 
 def _of_others() -> Iterator[Told]:
     """Give an entry a format or a kind that this version does not know."""
-    for number in (7, 8):
+    for number in (PRESENT + 1, PRESENT + 2):
         yield Told(f"format {number}", full_entry() | {"format": number}, is_true=False, newer=True)
     for kind in ("barrier", ""):
         yield Told(f"kind {kind!r}", full_entry() | {"kind": kind}, is_true=False, newer=True)
-    yield Told("a kind of a newer format", claim() | {"kind": "barrier", "format": 7}, is_true=False, newer=True)
+    yield Told(
+        "a kind of a newer format", claim() | {"kind": "barrier", "format": PRESENT + 1}, is_true=False, newer=True
+    )
 
 
 def _in_manifests() -> Iterator[Told]:

@@ -6,6 +6,8 @@ product has forgotten.
 
 from typing import Any, Final
 
+from spec.older_formats import PRESENT
+
 Fields = dict[str, Any]
 """A JSON object."""
 
@@ -25,26 +27,34 @@ def staged(folder: str, writer: str, unique: int, inside: str = "") -> str:
 
 def full_entry() -> Fields:
     """Return the envelope of a checkpoint."""
-    return {"kind": "checkpoint", "format": 6, "writer": "spec", "row": _row()}
+    return {"kind": "checkpoint", "format": PRESENT, "writer": "spec", "row": _row()}
 
 
 def claim() -> Fields:
     """Return the envelope of a claim."""
     holder = {"host": "here", "pid": 5, "started": "at noon", "dagster_run": "a-run"}
-    row = {"format": 6, "generation": 3, "holder": holder, "first_id": 9, "last_id": 30, "at_ms": 50, "nonce": "one"}
-    return {"kind": "claim", "format": 6, "writer": "spec", "row": row}
+    row = {
+        "format": PRESENT,
+        "generation": 3,
+        "holder": holder,
+        "first_id": 9,
+        "last_id": 30,
+        "at_ms": 50,
+        "nonce": "one",
+    }
+    return {"kind": "claim", "format": PRESENT, "writer": "spec", "row": row}
 
 
 def release() -> Fields:
     """Return the envelope of a release."""
-    row = {"format": 6, "generation": 3, "next_id": 12, "at_ms": 60, "nonce": "two"}
-    return {"kind": "release", "format": 6, "writer": "spec", "row": row}
+    row = {"format": PRESENT, "generation": 3, "next_id": 12, "at_ms": 60, "nonce": "two"}
+    return {"kind": "release", "format": PRESENT, "writer": "spec", "row": row}
 
 
 def _row() -> Fields:
     named = {"was": "older", "now": "newer", "vertex": ""}
     return {
-        "format": 6,
+        "format": PRESENT,
         "job": "small",
         "kind": "checkpoint",
         "pinned": True,

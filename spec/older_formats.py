@@ -15,15 +15,20 @@ from checkpointing.metadata.record import Row
 Fields = dict[str, Any]
 """A JSON object."""
 
-PRESENT: Final = 6
+PRESENT: Final = 7
 _FIRST: Final = {"rollback": 3, "reset": 3}
 """The first format that knew a kind, if it was not format 1."""
 _SUBTASKS: Final = ("task_ms", "sync_ms", "rows_in", "rows_out", "bytes_out", "checkpointed_bytes")
 _LATER: Final[tuple[tuple[int, str, object], ...]] = (
-    (6, "columns.dropped", []),
-    (6, "columns.columns.first", ""),
-    (6, "tables.renamed", []),
-    (6, "tables.in_order", False),
+    (7, "columns.dropped", []),
+    (7, "columns.columns.first", ""),
+    (7, "tables.renamed", []),
+    (7, "tables.in_order", False),
+    (7, "tables.compactions", []),
+    (7, "vertices.table_keys.mode", "upsert"),
+    (7, "vertices.coordinator", None),
+    (7, "vertices.outputs_read", None),
+    (7, "outside", []),
     (3, "abandoned", False),
     (3, "tables.removes", []),
     (4, "tables.leaving", []),
@@ -40,11 +45,13 @@ _LATER: Final[tuple[tuple[int, str, object], ...]] = (
     (5, "statistics.vertices.async_ms", None),
     (5, "statistics.vertices.subtasks", {name: [] for name in _SUBTASKS}),
     (6, "manifests", []),
-    (6, "vertices.outputs_read", None),
-    (6, "outside", []),
     (6, "tables.of_snapshots", False),
 )
-"""The format in which a field appeared, its place, and what an entry of an older format says instead."""
+"""The format in which a field appeared, its place, and what an entry of an older format says instead.
+
+Some versions added fields to format 6 without a new number. So entries of format 6 have them or not. They count as
+fields of format 7.
+"""
 
 
 class Written(NamedTuple):

@@ -47,6 +47,8 @@ ROW_CHARACTERS_MAX: Final = 512 * 1024 * 1024
 """Longer texts are refused unread. An entry with ten thousand files has some megabytes."""
 
 _WRITER_MAX: Final = 100
+_UNKNOWN_FIELD: Final = ("extra_forbidden", "unexpected_keyword_argument")
+"""Pydantic's errors for a field that a model, or a dataclass in it, does not have."""
 
 
 class UnreadableRowError(ValueError):
@@ -128,10 +130,37 @@ def _row(kind: str, number: int, row: dict[str, Any], writer: str) -> Row:
         return _MODELS[kind].model_validate_json(to_json(document))
     except UnknownFormatError:
         raise
+    except ValidationError as error:
+        raise _misfit(kind, number, document, writer, error) from error
     except (ValueError, TypeError, AttributeError) as error:
         raise UnreadableRowError(
             f"a {kind} entry written by {writer} is damaged: {_first_of(error)}. {WAY_OUT}"
         ) from error
+
+
+def _misfit(
+    kind: str, number: int, document: dict[str, Any], writer: str, error: ValidationError
+) -> UnknownFormatError | UnreadableRowError:
+    """Return the error for an entry that does not fit its model.
+
+    If only fields are in the way that this version does not know, a newer version wrote the entry in the same format.
+    """
+    unknown = next((each for each in error.errors(include_url=False) if each["type"] in _UNKNOWN_FIELD), None)
+    if unknown is not None and number == FORMAT and _fits_without_unknown_fields(kind, document):
+        where = ".".join(str(part) for part in unknown["loc"])
+        return UnknownFormatError(
+            f"a {kind} entry in `checkpoints` was written by {writer}, newer than this version, which does not know "
+            f"its field {_shown(where)}: install {writer} or newer"
+        )
+    return UnreadableRowError(f"a {kind} entry written by {writer} is damaged: {_first_of(error)}. {WAY_OUT}")
+
+
+def _fits_without_unknown_fields(kind: str, document: dict[str, Any]) -> bool:
+    try:
+        _MODELS[kind].model_validate_json(to_json(document), extra="ignore")
+    except ValidationError:
+        return False
+    return True
 
 
 def _first_of(error: Exception) -> str:

@@ -19,8 +19,11 @@ Step = Callable[[str, Document], Document]
 
 
 def _each(document: Document, name: str, new: Document) -> Document:
-    """Add fields to each object of a list. An entry that lacks the list still lacks it, so it is refused as damaged."""
-    return document | {name: [new | each for each in document[name]]} if name in document else document
+    """Add fields to each object of a list. What is no list, or no object, stays as it is: the model refuses it."""
+    there = document.get(name)
+    if not isinstance(there, list):
+        return document
+    return document | {name: [new | each if isinstance(each, dict) else each for each in there]}
 
 
 def _pinned(kind: str, document: Document) -> Document:
@@ -58,6 +61,16 @@ def _with_manifests(kind: str, document: Document) -> Document:
     return document
 
 
+def _with_what_came_to_format_6(kind: str, document: Document) -> Document:
+    """Format 7 has fields that versions added to format 6 without a new number. An entry without one says nothing."""
+    if kind not in (RowKind.CLAIM.value, RowKind.RELEASE.value):
+        later = {"renamed": [], "in_order": False, "compactions": [], "of_snapshots": False}
+        document = {"outside": [], **_each(document, "tables", later)}
+        document = _each(document, "vertices", {"coordinator": None, "outputs_read": None})
+        document = _each(document, "columns", {"dropped": []})
+    return document
+
+
 STEPS: Mapping[int, Step] = MappingProxyType(
     {
         1: _pinned,
@@ -65,6 +78,7 @@ STEPS: Mapping[int, Step] = MappingProxyType(
         3: _with_meanings_and_columns,
         4: _with_renames_subtasks_and_hooks,
         5: _with_manifests,
+        6: _with_what_came_to_format_6,
     }
 )
 """Format n -> the step to n + 1."""

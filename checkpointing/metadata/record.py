@@ -18,7 +18,7 @@ from checkpointing.identifiers import CheckpointId, Generation, TableName, Verte
 from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.state_meaning import ColumnMeaning
 
-FORMAT: Literal[6] = 6
+FORMAT: Literal[7] = 7
 
 
 COMPACTED_FILES_MAX: Final = 1_000
@@ -69,7 +69,7 @@ class Holder(_Persisted):
 class Claim(_Persisted):
     """A tick's claim on the job: its generation, its holder, and the ids that it may use (A6)."""
 
-    format: Literal[6] = FORMAT
+    format: Literal[7] = FORMAT
     generation: Generation
     holder: Holder
     first_id: CheckpointId
@@ -81,7 +81,7 @@ class Claim(_Persisted):
 class Release(_Persisted):
     """A normal end: the job is free, and `next_id` is the first id that was not used."""
 
-    format: Literal[6] = FORMAT
+    format: Literal[7] = FORMAT
     generation: Generation
     next_id: CheckpointId
     at_ms: int
@@ -298,7 +298,7 @@ class CheckpointRecord(_Persisted):
     names these in the stored form, and is empty once the entry is whole. Then `held_in` has their paths.
     """
 
-    format: Literal[6] = FORMAT
+    format: Literal[7] = FORMAT
     job: str
     kind: RowKind = RowKind.CHECKPOINT
     pinned: bool = False

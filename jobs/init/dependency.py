@@ -17,7 +17,7 @@ from jobs.distribution import DISTRIBUTION
 EXTRA: Final = "dagster"
 """What a new project needs beside the base: it has Dagster definitions."""
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^]]*\])?\s*(.*?)\s*", re.DOTALL)
-_HOW: Final = f"a checkout, a wheel, or a requirement such as '{DISTRIBUTION}==0.1.0' that your own index serves"
+_HOW: Final = f"a checkout, a wheel, or a requirement such as '{DISTRIBUTION}==0.2.0' that your own index serves"
 
 
 class UnknownOriginError(Exception):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.distribution import installed_version
+from jobs.distribution import DISTRIBUTION, installed_version
 from jobs.engine_paths import must_suit_delta
 from jobs.storage.address import Root
 from jobs.storage.folder import link_to
@@ -24,7 +24,7 @@ def system_clock_ms() -> int:
 def installed_writer() -> str:
     """Return this software and its version, as log entries name it."""
     found = installed_version()
-    return "tidemark" if found is None else f"tidemark {found}"
+    return DISTRIBUTION if found is None else f"{DISTRIBUTION} {found}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFi
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, TableName, VertexId
 from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, decode_stored, encode
 from checkpointing.metadata.files import files_of, handles_to_restore
-from checkpointing.metadata.record import CheckpointRecord, FileCompaction, TableRecord, VertexRecord
+from checkpointing.metadata.record import CheckpointRecord, FileCompaction, RowKind, TableRecord, VertexRecord
 from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
 from spec.false_entries import Told, told
 from spec.fields_of_entries import places
@@ -33,6 +33,7 @@ FIELDS: Final = "entries-are-checked"
 NAMED: Final = "entries-name-files"
 """An entry names every file in it, and tells which of them a restore needs. So nobody deletes one, and copies have all.
 """
+_KINDS: Final = frozenset(each.value for each in RowKind)
 _ENTRIES: Final = {"checkpoint": full_entry, "claim": claim, "release": release}
 
 
@@ -164,8 +165,9 @@ def _judge(case: Told, where: str = "") -> None:
         row = read(json.dumps(case.envelope))
     except UnknownFormatError as error:
         kind, number = case.envelope["kind"], case.envelope["format"]
-        why = f"format {number}" if number > PRESENT else f"kind {kind!r}"
-        named = f"by spec in {why}" in str(error) and "install spec or newer" in str(error)
+        other = f"in kind {kind!r}" if kind not in _KINDS else "newer than this version"
+        why = f"in format {number}" if number > PRESENT else other
+        named = why in str(error) and "by spec" in str(error) and "install spec or newer" in str(error)
         expect(case.newer and named, FIELDS, f"{case.what}: {error}")
         return
     except UnreadableRowError as error:

@@ -96,6 +96,16 @@ def claims_of_older_formats_are_read_like_checkpoints(patch: Patch) -> None:
     patch.put(codec, "migrate", migrate)
 
 
+@mutant("entries-are-checked", ENTRIES)
+def an_entry_of_a_newer_build_is_called_damaged(patch: Patch) -> None:
+    patch.put(codec, "_UNKNOWN_FIELD", ())
+
+
+@mutant("entries-are-checked", ENTRIES)
+def an_entry_with_a_later_field_and_a_false_one_is_called_newer(patch: Patch) -> None:
+    patch.put(codec, "_fits_without_unknown_fields", lambda _kind, _document: True)
+
+
 # ------------------------------------------------------------------ the files of an entry
 
 

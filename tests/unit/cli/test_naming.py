@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 from typer.main import get_command
@@ -204,4 +205,4 @@ def test_help_has_a_short_form_everywhere(words, capsys):
 def test_the_version_is_told(capsys):
     """With the name of the distribution, which is not the name of the command."""
     assert ExitCode.DONE == execute(["--version"])
-    assert "tidemark 0.1.0 (tidemark-spark)" == capsys.readouterr().out.strip()
+    assert f"tidemark {version('tidemark-spark')} (tidemark-spark)" == capsys.readouterr().out.strip()

@@ -100,7 +100,7 @@ def test_a_name_that_may_be_another_package_is_refused(asked, said, tmp_path, mo
     with pytest.raises(UnknownOriginError) as refused:
         requirement(asked)
     assert said in str(refused.value)
-    assert "a checkout, a wheel, or a requirement such as 'tidemark-spark==0.1.0'" in str(refused.value)
+    assert "a checkout, a wheel, or a requirement such as 'tidemark-spark==0.2.0'" in str(refused.value)
 
 
 @pytest.mark.parametrize("content", ['[project]\nname = "tidemark"\n', "", None])

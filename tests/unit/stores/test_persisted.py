@@ -1,0 +1,167 @@
+"""Tests that nobody changes what is persisted without a new format number.
+
+`rows/persisted.json` has a digest of the fields of each record: entries, manifests, positions, leases, requests,
+reservations and the small files of sources. Two builds with one number and other fields could not read each other's
+entries, and called them damaged.
+"""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from tomllib import loads
+
+import pytest
+from pydantic import TypeAdapter
+
+from checkpointing.commit.manifests import ManifestContent
+from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, encode
+from checkpointing.metadata.record import FORMAT, CheckpointRecord, Claim, Release
+from jobs.cleanup.looks import _LooksFile
+from jobs.quality.verdict import Verdict
+from jobs.sources.committed_positions import Committed
+from jobs.sources.consumed_files import Ledger
+from jobs.sources.cut_position import CutPosition
+from jobs.sources.delta_position import DeltaPosition, DeltaSlice
+from jobs.sources.file_position import FilePosition, SliceDetail
+from jobs.sources.found_columns import FoundColumns
+from jobs.sources.kafka.position import FirstLook, KafkaPosition, OffsetRange
+from jobs.sources.postgres.position import ChangesPosition
+from jobs.sources.postgres.staged_log import Note
+from jobs.sources.python_data.position import OffsetPosition
+from jobs.stores import checkpoints, cuts
+from jobs.stores.lease import LeaseFile
+from jobs.stores.requests import CancelRequest, SavepointAnswer, SavepointRequest
+from jobs.stores.reservations import ReservationFile
+from jobs.stores.savepoint_copy import CopyManifest
+
+ROOT = Path(__file__).parents[3]
+ROWS = Path(__file__).parent / "rows"
+NOTED = json.loads((ROWS / "persisted.json").read_text())
+FORMAT_6 = (ROWS / "entries_format_6.ndjson").read_text().splitlines()
+"""Entries that version 0.1.0 wrote (commit 2826e2cd): ticks, a savepoint, a rollback and a reset of a small job."""
+RECORDS = (
+    CheckpointRecord,
+    Claim,
+    Release,
+    ManifestContent,
+    LeaseFile,
+    SavepointRequest,
+    CancelRequest,
+    SavepointAnswer,
+    ReservationFile,
+    CopyManifest,
+    _LooksFile,
+    Verdict,
+    Committed,
+    Ledger,
+    FoundColumns,
+    CutPosition,
+    DeltaPosition,
+    DeltaSlice,
+    FilePosition,
+    SliceDetail,
+    KafkaPosition,
+    FirstLook,
+    OffsetRange,
+    ChangesPosition,
+    Note,
+    OffsetPosition,
+)
+
+
+def fields(schema):
+    """Return a JSON schema without its words, which say nothing of the fields."""
+    if isinstance(schema, dict):
+        return {name: fields(each) for name, each in schema.items() if name != "description" or isinstance(each, dict)}
+    return [fields(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def digest(content) -> str:
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def persisted() -> dict[str, str]:
+    found = {each.__name__: digest(fields(TypeAdapter(each).json_schema())) for each in RECORDS}
+    tables = {"checkpoints": checkpoints.SCHEMA, "cuts": cuts.SCHEMA}
+    return found | {f"table {name}": digest(str(schema)) for name, schema in tables.items()}
+
+
+def test_what_is_persisted_changes_with_the_format_number():
+    """If this fails, what is persisted has changed.
+
+    If a released version writes this format, raise `FORMAT` and the version in pyproject.toml, and add a migration
+    step. Then note the new digests, the format and the version in `rows/persisted.json`.
+    """
+    found = persisted()
+    assert {"format": FORMAT, "records": found} == {name: NOTED[name] for name in ("format", "records")}, (
+        f"other fields than noted: {sorted(name for name in found if found[name] != NOTED['records'].get(name))}"
+    )
+
+
+def test_the_version_rises_with_the_format_number():
+    """A message tells users to install the version that wrote an entry. So each format needs a version of its own."""
+    version = loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert numbers(version) >= numbers(NOTED["since"])
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def test_a_record_with_another_field_has_another_digest():
+    """The digest sees a field, its type and its default, at any depth, and not its words."""
+    schema = TypeAdapter(CheckpointRecord).json_schema()
+    words = json.loads(json.dumps(schema).replace("The columns", "All columns"))
+    assert digest(fields(schema)) == digest(fields(words))
+    schema["$defs"]["FileHandle"]["properties"]["colour"] = {"type": "string", "default": ""}
+    assert NOTED["records"]["CheckpointRecord"] != digest(fields(schema))
+
+
+@pytest.mark.parametrize("text", FORMAT_6)
+def test_an_entry_of_version_0_1_0_is_read(text):
+    """All of it is read, and written again it is an entry of the present format."""
+    row, written = decode(text), json.loads(text)
+    again = json.loads(encode(row, writer="tidemark-spark 0.2.0"))
+    assert (written["kind"], FORMAT) == (again["kind"], again["format"])
+    assert written["row"] | {"format": FORMAT} == again["row"]
+
+
+def test_the_entries_of_version_0_1_0_are_of_every_kind():
+    """The fixture has a claim, a release, a checkpoint, a savepoint, a rollback and a reset."""
+    kinds = {json.loads(text)["kind"] for text in FORMAT_6}
+    assert {"claim", "release", "checkpoint", "savepoint", "rollback", "reset"} == kinds
+
+
+def newer(change, **envelope):
+    """Return the checkpoint's entry, changed, as a newer build would write it."""
+    row = next(decode(text) for text in FORMAT_6 if '"kind":"checkpoint"' in text[:30])
+    document = json.loads(encode(row, writer="tidemark-spark 0.3.0")) | envelope
+    change(document["row"])
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("where", "change"),
+    [
+        ("colour", lambda row: row.update(colour="blue")),
+        ("tables.0.colour", lambda row: row["tables"][0].update(colour="blue")),
+        ("vertices.1.subtasks.0.colour", lambda row: row["vertices"][1]["subtasks"][0].update(colour={"a": [1]})),
+        ("tables.0.adds.0.colour", lambda row: [each.update(colour=1) for each in row["tables"][0]["adds"]]),
+    ],
+)
+def test_an_entry_with_a_later_field_is_called_newer(where, change):
+    """It is not damaged, and no backup helps. The message names the field and what to install."""
+    with pytest.raises(UnknownFormatError) as refused:
+        decode(newer(change))
+    said = str(refused.value)
+    assert "written by tidemark-spark 0.3.0, newer than this version" in said
+    assert f"its field {where}: install tidemark-spark 0.3.0 or newer" in said
+    assert "damaged" not in said
+
+
+def test_an_entry_with_a_later_field_and_a_wrong_one_is_damaged():
+    """A field that no version can have written is named. So is a later field in an entry of an older format."""
+    with pytest.raises(UnreadableRowError, match="damaged"):
+        decode(newer(lambda row: row.update(colour="blue", checkpoint="x")))
+    with pytest.raises(UnreadableRowError, match=r"row\.colour"):
+        decode(newer(lambda row: row.update(colour="blue"), format=FORMAT - 1))
