@@ -79,7 +79,7 @@ def decide_claim(rows: tuple[Row, ...], seen: HolderObserved, now_ms: int, *, ta
     generation = Generation(newest.generation + 1)
     release = release_of(rows, newest.generation)
     if release is not None:
-        return MayClaim(generation, release.next_id, "the last tick ended normally")
+        return MayClaim(generation, release.next_id, release.why_free)
     return _after_silence(newest, generation, seen, now_ms, take_over=take_over)
 
 

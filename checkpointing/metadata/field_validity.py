@@ -15,6 +15,9 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 TEXT_MAX: Final = 1_024
 """The most characters of a nonce, or of a channel's name in the statistics."""
 
+MESSAGE_MAX: Final = 4_000
+"""The most characters of the message of a failure."""
+
 _T = TypeVar("_T")
 
 
@@ -64,6 +67,12 @@ def all_differ(field: str, names: Collection[str]) -> None:
 def valid_text(field: str, text: str) -> None:
     """Refuse a text that is too long, or that holds control characters."""
     if len(text) > TEXT_MAX or has_control_characters(text):
+        raise InvalidFieldError(field, f"{text[:200]!r} is too long, or holds control characters")
+
+
+def valid_message(field: str, text: str) -> None:
+    """Refuse a message that is too long, or that holds control characters other than the ends of its lines."""
+    if len(text) > MESSAGE_MAX or has_control_characters(text.replace("\n", "")):
         raise InvalidFieldError(field, f"{text[:200]!r} is too long, or holds control characters")
 
 

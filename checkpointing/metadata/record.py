@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from checkpointing.channel_items import AlignmentType
 from checkpointing.columns import TableColumns
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId, has_control_characters
@@ -78,6 +79,32 @@ class Claim(_Persisted):
     nonce: str
 
 
+class CheckpointFailure(_Persisted):
+    """A checkpoint of a tick that failed, and why: what `tidemark checkpoints list` shows of it (E6)."""
+
+    checkpoint: CheckpointId
+    reason: CheckpointFailureReason
+    message: str
+    at_ms: int
+
+
+class TickEnd(_Persisted):
+    """How a tick ended: an outcome of `TickOutcome`, and why if it failed. `failed` are its newest failed checkpoints.
+
+    No decision depends on it.
+    """
+
+    outcome: str = Field(pattern=r"^[a-z_]{1,40}$")
+    reason: CheckpointFailureReason | None = None
+    message: str = ""
+    failed: tuple[CheckpointFailure, ...] = ()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the tick failed."""
+        return self.outcome == "failed"
+
+
 class Release(_Persisted):
     """A normal end: the job is free, and `next_id` is the first id that was not used."""
 
@@ -86,6 +113,14 @@ class Release(_Persisted):
     next_id: CheckpointId
     at_ms: int
     nonce: str
+    ended: TickEnd | None = None
+    """How the tick ended. None: the process was no tick, or the entry is older than this field."""
+
+    @property
+    def why_free(self) -> str:
+        """Why the job is free, as a user reads it."""
+        failed = self.ended is not None and self.ended.has_failed
+        return "the last tick failed and released the job" if failed else "the last tick ended normally"
 
 
 class TableKeys(_Persisted):

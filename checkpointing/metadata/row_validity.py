@@ -32,6 +32,7 @@ from checkpointing.metadata.field_validity import (
     all_differ,
     each_valid,
     valid_inside,
+    valid_message,
     valid_name,
     valid_number,
     valid_numbers,
@@ -44,6 +45,7 @@ from checkpointing.metadata.record import (
     COMPACTED_FILES_MAX,
     BarrierRecord,
     CheckpointCounts,
+    CheckpointFailure,
     CheckpointRecord,
     Claim,
     FileCompaction,
@@ -54,6 +56,7 @@ from checkpointing.metadata.record import (
     Row,
     Statistics,
     TableRecord,
+    TickEnd,
     VertexRecord,
     VertexStatistics,
 )
@@ -77,10 +80,23 @@ def must_be_valid(row: Row) -> None:
         case Release():
             valid_numbers(row, "generation", "next_id")
             valid_times(row, "at_ms")
+            if row.ended is not None:
+                valid_inside("ended", row.ended, _tick_end)
         case CheckpointRecord():
             _checkpoint(row)
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def _tick_end(ended: TickEnd) -> None:
+    valid_message("message", ended.message)
+    each_valid("failed", ended.failed, _failed_checkpoint)
+
+
+def _failed_checkpoint(failed: CheckpointFailure) -> None:
+    valid_number("checkpoint", failed.checkpoint)
+    valid_times(failed, "at_ms")
+    valid_message("message", failed.message)
 
 
 def _checkpoint(row: CheckpointRecord) -> None:

@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from checkpointing.identifiers import JobName
-from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.metadata.record import CheckpointRecord, Release, Row
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import position_words, warehouse_of
 from jobs.holding.job_state import Activity, JobState, must_have_run, state_of
@@ -20,7 +20,8 @@ def list_checkpoints(pipeline: str, given: Layer, out: Console) -> None:
     warehouse = warehouse_of(pipeline, given)
     rows, cuts = _rows(warehouse), CutStore(warehouse).entries()
     holder = _holder(state_of(warehouse, rows))
-    out.print(render_checkpoints(warehouse.paths.job, _newest_first(rows), cuts, holder))
+    releases = [row for row in rows if isinstance(row, Release)]
+    out.print(render_checkpoints(warehouse.paths.job, _newest_first(rows), cuts, holder, releases))
 
 
 def show_checkpoint(

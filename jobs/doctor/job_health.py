@@ -5,16 +5,18 @@ from typing import Final, assert_never
 
 from checkpointing.commit.approval import held_cut
 from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
-from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.metadata.record import CheckpointRecord, Release, Row
 from jobs.doctor.findings import Finding, Section, command
-from jobs.holding.job_state import Activity, JobState
+from jobs.holding.job_state import Activity, JobState, last_failure
 from jobs.reading.moments import shown
 from jobs.stores.cuts import Cut
 from jobs.stores.holders import is_alive
 from jobs.stores.requests import RequestFolder, Unreadable
 from jobs.stores.reservations import ReservationStore
 from jobs.stores.warehouse import Warehouse
+from jobs.user_code import sentence_of
 
 UNANSWERED_MS: Final = 60_000
 """A running tick looks for requests four times a second. It will not answer a request that is older than this."""
@@ -45,6 +47,7 @@ def job_section(
         *(_of_newest(warehouse, newest, cuts, running=state.activity is Activity.RUNNING) if held is None else ()),
         *_of_held(warehouse, held),
         *_of_requests(warehouse, running=state.activity is Activity.RUNNING),
+        *(_of_failure(warehouse, last_failure(rows)) if state.activity is not Activity.RUNNING else ()),
     )
     return Section("job", seen, findings)
 
@@ -85,6 +88,22 @@ def _of_holder(warehouse: Warehouse, state: JobState) -> Iterator[Finding]:
             return
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def _of_failure(warehouse: Warehouse, release: Release | None) -> Iterator[Finding]:
+    """Yield why the newest tick failed, and its last failed checkpoint. The next tick would meet the same cause."""
+    if release is None or release.ended is None:
+        return
+    ended = release.ended
+    last = ended.failed[-1] if ended.failed else None
+    at = "" if last is None else f" at checkpoint {last.checkpoint}"
+    why = ended.message or (ended.reason.message if ended.reason is not None else "it did not say why")
+    if ended.reason is not CheckpointFailureReason.QUALITY:
+        why = sentence_of(why)
+    what = (
+        f"the last tick, generation {release.generation}, failed{at} {age(warehouse.now_ms() - release.at_ms)}: {why}"
+    )
+    yield Finding(what, f"remove the cause as the message says, then {command('run', warehouse)}")
 
 
 def _of_held(warehouse: Warehouse, held: CheckpointRecord | None) -> Iterator[Finding]:

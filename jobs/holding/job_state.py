@@ -6,7 +6,7 @@ from enum import Enum
 from checkpointing.commit.approval import held_cut
 from checkpointing.commit.fencing import newest_checkpoint, newest_claim, release_of
 from checkpointing.identifiers import Generation
-from checkpointing.metadata.record import CheckpointRecord, Holder, Row
+from checkpointing.metadata.record import CheckpointRecord, Holder, Release, Row
 from jobs.holding.failures import NeverRunError, UnusableWarehouseError
 from jobs.stores.checkpoints import CheckpointStore
 from jobs.stores.delta_log import DeltaLog
@@ -78,13 +78,24 @@ def observe_state(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobStat
     return state_of(warehouse, checkpoints.observe()[1])
 
 
+def last_failure(rows: tuple[Row, ...]) -> Release | None:
+    """Return the release of the newest tick if it failed, and if the job has moved to no other checkpoint since."""
+    ticks = [row for row in rows if isinstance(row, Release) and row.ended is not None]
+    newest = max(ticks, key=lambda row: row.generation, default=None)
+    if newest is None or newest.ended is None or not newest.ended.has_failed:
+        return None
+    moved = (row for row in rows if isinstance(row, CheckpointRecord) and row.commits)
+    return None if any(row.generation > newest.generation for row in moved) else newest
+
+
 def state_of(warehouse: Warehouse, rows: tuple[Row, ...]) -> JobState:
     """Return whether a tick of the job runs, given its entries."""
     claim = newest_claim(rows)
     if claim is None:
         return JobState(Activity.AT_REST, None, Generation(0), "nobody has held the job before")
-    if release_of(rows, claim.generation) is not None:
-        return JobState(Activity.AT_REST, None, claim.generation, "the last tick ended normally")
+    release = release_of(rows, claim.generation)
+    if release is not None:
+        return JobState(Activity.AT_REST, None, claim.generation, release.why_free)
     alive = is_alive(claim.holder)
     if alive is False:
         return JobState(Activity.AT_REST, claim.holder, claim.generation, f"{claim.holder} has died")

@@ -19,7 +19,7 @@ from checkpointing.commit.fencing import Refused
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import TableName
 from checkpointing.messages import AppendRow, CutRecorded, LookForRival, PublishTable, RecordCut, RivalSeen
-from checkpointing.metadata.record import Claim, Row
+from checkpointing.metadata.record import Claim, Release, Row
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.messages import (
     AppendClaim,
@@ -238,7 +238,12 @@ class Carrier(ABC):
                     return self.stores.append(effect.row, effect.at_version, disposed=turn.dropped, marks=turn.marks)
             case AppendRelease():
                 with around(self.boundary, RELEASE):
-                    return self.stores.append(effect.row, effect.at_version, disposed=effect.dropped)
+                    row = self.release(effect.row)
+                    return self.stores.append(row, effect.at_version, disposed=effect.dropped)
+
+    def release(self, row: Release) -> Release:
+        """Return the release as it is appended. A tick adds how it ended."""
+        return row
 
     # -------------------------------------------------------------- recovery
 

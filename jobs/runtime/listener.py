@@ -34,7 +34,8 @@ from checkpointing.messages import (
     TablePublished,
     TimeAdvanced,
 )
-from checkpointing.metadata.record import CheckpointCounts, CheckpointRecord, Claim
+from checkpointing.metadata.field_validity import MESSAGE_MAX
+from checkpointing.metadata.record import CheckpointCounts, CheckpointFailure, CheckpointRecord, Claim
 from jobs.runtime.input_look import InputLook
 from jobs.state.worker_copy import CopyUses
 
@@ -45,6 +46,24 @@ SLOW_MS: Final = 60_000
 
 COMPLETED_KEPT: Final = 1_000
 """A tick remembers so many of its newest checkpoints for its report."""
+
+
+FAILED_KEPT: Final = 10
+"""A tick remembers so many of its newest failed checkpoints for its release."""
+
+_ENDS: Final = frozenset(
+    {
+        CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
+        CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
+        CheckpointFailureReason.CHECKPOINT_SUBSUMED,
+    }
+)
+
+
+def kept_message(message: str) -> str:
+    """Return a message as an entry may keep it: its beginning, with no control characters but the ends of its lines."""
+    plain = "".join(each if each == "\n" or each.isprintable() else "?" for each in message)
+    return plain if len(plain) <= MESSAGE_MAX else f"{plain[: MESSAGE_MAX - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +275,8 @@ class Narrator:
         self._running: dict[VertexId, _Running] = {}
         self.count = 0
         """How many checkpoints completed, including those that are no longer remembered."""
+        self.failed: deque[CheckpointFailure] = deque(maxlen=FAILED_KEPT)
+        """The newest failed checkpoints of this tick."""
         self.counts = CheckpointCounts()
         """How many checkpoints the ended attempts triggered, and how those ended (E6)."""
 
@@ -310,9 +331,19 @@ class Narrator:
             case SavepointTaken() | SavepointFailed():
                 self._savepoints(effect)
             case NotifyAborted():
+                self._fail(effect)
                 self._listener.failed(effect.checkpoint, effect.reason, effect.message)
             case _:
                 return
+
+    def _fail(self, effect: NotifyAborted) -> None:
+        """Remember a failed checkpoint. One that the end of the tick aborted has not failed."""
+        if effect.reason not in _ENDS:
+            message = kept_message(effect.message or effect.reason.message)
+            told = CheckpointFailure(
+                checkpoint=effect.checkpoint, reason=effect.reason, message=message, at_ms=self._now_ms
+            )
+            self.failed.append(told)
 
     def _tell_slow(self) -> None:
         for vertex, running in self._running.items():

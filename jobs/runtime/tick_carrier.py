@@ -14,7 +14,7 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import Claim
+from checkpointing.metadata.record import Claim, Release, TickEnd
 from checkpointing.tick.claiming import newest_generation
 from checkpointing.tick.door import TickDoor
 from checkpointing.tick.errand import TICK, Terms
@@ -54,6 +54,7 @@ from jobs.runtime.listener import (
     Recovery,
     Restarting,
     TickListener,
+    kept_message,
 )
 from jobs.runtime.notices import Notices
 from jobs.runtime.report import TickReport
@@ -69,6 +70,7 @@ from jobs.stores.holders import this_process
 from jobs.stores.leftovers import staging_folders
 from jobs.stores.output_tables import TableMismatchError
 from jobs.stores.warehouse import Warehouse
+from jobs.user_code import message_of
 
 POLL_MS: Final = 50
 """A waiting tick checks this often whether it must stop: a signal handler may not take the lock to wake it."""
@@ -113,6 +115,8 @@ class TickCarrier(Carrier):
         """The newest claim that this tick has appended."""
         self._last = Generation(0)
         """The generation of the newest claim that was there when this tick last looked."""
+        self._end: EndTick | BaseException | None = None
+        """How the newest attempt ended."""
         self._begins = True
         """The next `observe` begins an attempt, and opens new stores."""
 
@@ -232,7 +236,9 @@ class TickCarrier(Carrier):
     def work(self, work: Work) -> TickFact:
         """Run the job until it ends."""
         settings = self._settings
-        return self.job(work).ended(self._engine, self._attempt_inbox, self._clock, settings.trace, settings.drain_ms)
+        ended = self.job(work).ended(self._engine, self._attempt_inbox, self._clock, settings.trace, settings.drain_ms)
+        self._end = ended.end
+        return ended
 
     def job(self, work: Work) -> JobRun:
         """Link the files of renamed tables, write those with renamed columns, and return this attempt's job."""
@@ -273,6 +279,7 @@ class TickCarrier(Carrier):
 
     def failure(self, error: Exception) -> TickFact:
         """Return how an attempt ends after an error. Trouble with tables or files fails the tick; it is no bug."""
+        self._end = error
         if isinstance(error, (TableMismatchError, RenameFailedError)):
             return Failed(EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, str(error)))
         if isinstance(error, (CutsNotRecordedError, OSError)):
@@ -280,6 +287,20 @@ class TickCarrier(Carrier):
         return super().failure(error)
 
     # -------------------------------------------------------------- the end
+
+    def release(self, row: Release) -> Release:
+        """Return the release with how the tick ended, and which of its checkpoints failed."""
+        end = self._end
+        if end is None:
+            return row
+        failed = tuple(self._narrator.failed)
+        if isinstance(end, EndTick):
+            told = TickEnd(
+                outcome=end.outcome.value, reason=end.reason, message=kept_message(end.message), failed=failed
+            )
+        else:
+            told = TickEnd(outcome=TickOutcome.FAILED.value, message=kept_message(message_of(end)), failed=failed)
+        return row.model_copy(update={"ended": told})
 
     def wait(self, delay_ms: int) -> None:
         """Wait for this time, or until the tick is asked to stop."""

@@ -8,15 +8,19 @@ from rich.text import Text
 
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId
-from checkpointing.metadata.record import CheckpointRecord, RowKind
+from checkpointing.metadata.record import CheckpointRecord, Release, RowKind
 from jobs.showing.quantities import counted, moment, plural, seconds, size
 from jobs.showing.statistics import counts_line, history_grid, right
 
 
 def render_checkpoints(
-    job: str, records: Iterable[CheckpointRecord], published: Iterable[CheckpointId], holder: str
+    job: str,
+    records: Iterable[CheckpointRecord],
+    published: Iterable[CheckpointId],
+    holder: str,
+    releases: Iterable[Release] = (),
 ) -> RenderableType:
-    """Return the retained checkpoints of a job as a table, and who holds the job."""
+    """Return the retained checkpoints of a job as a table, the failed ones of its newest ticks, and who holds it."""
     shown, cuts = list(records), frozenset(published)
     columns = ("checkpoint", "kind", "triggered, UTC", "rows", "to commit", "aligned for", "held", "state", "cut")
     grid = right(Grid(*columns), 0, 3, 4, 5, 6, 7)
@@ -32,7 +36,30 @@ def render_checkpoints(
         f", {plural(savepoints, 'savepoint')}" if savepoints else "",
         f", cut {held[0]} waits for approval" if held else "",
     )
-    return Group(heading, grid, *_gaps(shown), *_measured(shown), Text(holder, style="dim"))
+    failed = failure_lines(releases)
+    return Group(heading, grid, *_gaps(shown), *failed, *_measured(shown), Text(holder, style="dim"))
+
+
+def failure_lines(releases: Iterable[Release]) -> Iterator[Text]:
+    """Yield why checkpoints and ticks failed, the newest first. A checkpoint that failed its tick is told once."""
+    told: set[CheckpointId] = set()
+    for release in sorted(releases, key=lambda release: release.generation, reverse=True):
+        ended = release.ended
+        if ended is None:
+            continue
+        where = f"(generation {release.generation}, {{}} UTC)"
+        messages = [failed.message for failed in ended.failed]
+        if ended.has_failed and ended.message not in messages:
+            yield _failed(f"the tick failed {where.format(moment(release.at_ms))}", ended.message)
+        for failed in reversed(ended.failed):
+            if failed.checkpoint not in told:
+                told.add(failed.checkpoint)
+                what = f"checkpoint {failed.checkpoint} failed {where.format(moment(failed.at_ms))}"
+                yield _failed(what, failed.message)
+
+
+def _failed(what: str, message: str) -> Text:
+    return Text(f"{what}: {message}", style="yellow")
 
 
 def _measured(shown: list[CheckpointRecord]) -> Iterator[RenderableType]:
