@@ -73,7 +73,7 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
     - `runner` runs the ticks.
 
     The definitions name no executor and no common resource, so they merge with any other definitions. No Spark is
-    started and no table touched. The schedule of ticks and the sensors must be turned on. If a source cannot be asked
+    started and no table touched. All that starts ticks must be turned on. If a source cannot be asked
     for its columns now, the definitions are one asset that says why, and the rest of the code location loads. Raises
     UnknownPipelineError, InvalidSettingsError, InvalidOwnerError, InvalidNamingError, and what the planner refuses.
     """
@@ -89,14 +89,20 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
         if isinstance(error, BrokenPipelineError) and not isinstance(error.__cause__, SourceError):
             raise
         return unavailable(pipeline, given, named(called(pipeline)), error.__cause__ or error)
-    plan, naming = launched.plan, named(launched.plan.job)
-    deployment = Deployment(reference=pipeline, given=given, naming=naming, plan=plan, limits=limits, runner=runner)
-    owned = checked_owners(owners)
-    tables = _tables_asset(deployment, owned)
+    naming = named(launched.plan.job)
+    deployment = Deployment(
+        reference=pipeline, given=given, naming=naming, plan=launched.plan, limits=limits, runner=runner
+    )
+    return _definitions(deployment, launched.settings.warehouse, cron, checked_owners(owners))
+
+
+def _definitions(deployment: Deployment, warehouse: Root, cron: str, owners: Sequence[str]) -> dg.Definitions:
+    plan, naming = deployment.plan, deployment.naming
+    tables = _tables_asset(deployment, owners)
     checks = health_checks(deployment)
     job, health = _tick_job(deployment, tables), _health_job(deployment, checks)
     return dg.Definitions(
-        assets=[*source_specs(plan, naming, owned), tables],
+        assets=[*source_specs(plan, naming, owners), tables],
         asset_checks=[checks],
         jobs=[job, health, *operation_jobs(deployment)],
         schedules=[tick_schedule(deployment, job, cron), health_schedule(deployment, health)],
@@ -105,7 +111,7 @@ def build_definitions(  # noqa: PLR0913 - each is a choice of the project's, and
             recovery_sensor(deployment, job),
             outside_ticks_sensor(deployment),
         ],
-        resources=_readers(naming, launched.settings.warehouse),
+        resources=_readers(naming, warehouse),
     )
 
 

@@ -1,13 +1,19 @@
-"""Reads which tables and columns a publication has, and refuses a server that cannot give all changes."""
+"""Reads which tables and columns a publication has, and refuses a server that cannot give all changes.
+
+A server sends no row when its catalog changes. So each read of changes compares the catalog with what it was when the
+newest staged file was written (`CatalogFacts`).
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pydantic import BaseModel, ConfigDict
+
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.columns import SourceColumn, SourceTable, spark_type
 from jobs.sources.postgres.connection import Connection
-from jobs.sources.postgres.way_out import ANEW
+from jobs.sources.postgres.way_out import ANEW, EVOLVE
 
 _VERSION_MIN: Final = 150_000
 """Since version 15, the server lists the published columns and rows of each table (`pg_publication_tables`)."""
@@ -48,6 +54,37 @@ WHERE i.indrelid = %(table)s
   AND CASE WHEN (SELECT relreplident FROM pg_class WHERE oid = %(table)s) = 'i'
            THEN i.indisreplident ELSE i.indisprimary END
 ORDER BY array_position(i.indkey, a.attnum)
+"""
+
+
+_SENT: Final = ("insert", "update", "delete", "truncate")
+_PUBLICATION: Final = """
+SELECT oid::bigint, pubowner::bigint, xmin::text, pubinsert, pubupdate, pubdelete, pubtruncate
+FROM pg_publication WHERE pubname = %s
+"""
+
+_FACTS: Final = """
+SELECT c.oid::bigint, p.schemaname::text, p.tablename::text, coalesce(r.oid, s.oid, 0)::bigint, p.rowfilter,
+  c.relreplident::text,
+  ARRAY(
+    SELECT a.attname::text FROM pg_index i
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+    WHERE i.indrelid = c.oid
+      AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'd' THEN i.indisprimary ELSE false END
+    ORDER BY 1
+  ),
+  (
+    SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint, a.atttypmod, a.attnum) ORDER BY a.attnum)
+    FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY (p.attnames)
+  )
+FROM pg_publication_tables p
+JOIN pg_publication b ON b.pubname = p.pubname
+JOIN pg_namespace n ON n.nspname = p.schemaname
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+LEFT JOIN pg_publication_rel r ON r.prpubid = b.oid AND r.prrelid = c.oid
+LEFT JOIN pg_publication_namespace s ON s.pnpubid = b.oid AND s.pnnspid = n.oid
+WHERE p.pubname = %s ORDER BY 2, 3
 """
 
 
@@ -97,16 +134,195 @@ def published(connection: Connection, publication: str, wanted: Sequence[str] | 
     return tuple(found[name] for name in wanted or found)
 
 
-def must_be_published(connection: Connection, publication: str, tables: Sequence[str]) -> None:
-    """Raise SourceError if a table was removed from the publication, because its changes would be missing."""
-    query = "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s"
-    found = {name for (name,) in connection.execute(query, [publication]).fetchall()}
-    for name in tables:
-        if name not in found:
+class ColumnFacts(BaseModel):
+    """A published column as the catalog has it now. A column that is dropped and added again gets another place."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    oid: int
+    typmod: int
+    place: int
+
+
+class TableFacts(BaseModel):
+    """What the catalog says about a published table, besides its rows.
+
+    `membership` is the number of the catalog's entry by which the publication has the table, and 0 if the publication
+    has all tables. `full`: since the first read, old rows were sent whole (`REPLICA IDENTITY FULL`).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    oid: int
+    membership: int
+    row_filter: str | None
+    identity: tuple[str, ...]
+    full: bool
+    columns: tuple[ColumnFacts, ...]
+
+
+class CatalogFacts(BaseModel):
+    """What the catalog says about a publication: its number, its owner, its newest change, and what it sends."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    publication: int
+    owner: int
+    altered: str
+    kinds: tuple[str, ...]
+    tables: dict[str, TableFacts]
+
+    @property
+    def names_rows(self) -> bool:
+        """Return True if the publication sends updates or deletes, which name a row by its replica identity."""
+        return not {"update", "delete"}.isdisjoint(self.kinds)
+
+    def of(self, tables: Sequence[SourceTable], before: "CatalogFacts | None") -> "CatalogFacts":
+        """Return the facts of these tables, to be kept. `full` stays False once it was."""
+        known = before.tables if before is not None else {}
+        kept = {}
+        for table in tables:
+            facts, older = self.tables[table.full_name], known.get(table.full_name)
+            full = facts.full and (older is None or older.full)
+            kept[table.full_name] = facts.model_copy(update={"full": full})
+        return self.model_copy(update={"tables": kept})
+
+
+def catalog_facts(connection: Connection, publication: str) -> CatalogFacts | None:
+    """Return what the catalog says about a publication now, or None if there is no such publication."""
+    found = connection.execute(_PUBLICATION, [publication]).fetchone()
+    if found is None:
+        return None
+    oid, owner, altered, *sends = found
+    tables = {
+        f"{schema}.{name}": TableFacts(
+            oid=number,
+            membership=membership,
+            row_filter=row_filter,
+            identity=tuple(identity),
+            full=replica_identity == "f",
+            columns=tuple(
+                ColumnFacts(name=name, oid=type_, typmod=typmod, place=place) for name, type_, typmod, place in columns
+            ),
+        )
+        for number, schema, name, membership, row_filter, replica_identity, identity, columns in connection.execute(
+            _FACTS, [publication]
+        ).fetchall()
+    }
+    kinds = tuple(kind for kind, sent in zip(_SENT, sends, strict=True) if sent)
+    return CatalogFacts(publication=oid, owner=owner, altered=altered, kinds=kinds, tables=tables)
+
+
+def must_go_on(
+    publication: str, tables: Sequence[SourceTable], before: CatalogFacts | None, now: CatalogFacts | None, *, new: bool
+) -> CatalogFacts:
+    """Return the facts to keep with the next changes, if these can follow the older ones. Raise SourceError if not.
+
+    `before` is None for files that an older version wrote. `new` says whether a new column is an error.
+    """
+    for table in tables:
+        facts = None if now is None else now.tables.get(table.full_name)
+        if now is None or facts is None:
             raise SourceError(
-                f"table {name} is not in publication {publication} any more, or was renamed, so its changes are not "
-                f"sent: {ANEW}"
+                f"table {table.full_name} is not in publication {publication} any more, or was renamed, so its changes "
+                f"are not sent: {ANEW}"
             )
+        if facts.oid != table.oid:
+            raise _refused(f"table {table.full_name} was dropped and created again")
+        older = None if before is None else before.tables.get(table.full_name)
+        _must_have_its_columns(table, facts, older, new=new)
+        if now.names_rows:
+            _must_name_its_rows(table, facts, older)
+        if before is not None and older is not None:
+            _must_be_the_same_member(publication, table.full_name, older, facts)
+    if now is None:
+        raise SourceError(f"there is no publication {publication!r} any more: {ANEW}")
+    if before is not None:
+        _must_send_the_same(publication, before, now)
+    return now.of(tables, before)
+
+
+def _must_have_its_columns(table: SourceTable, facts: TableFacts, older: TableFacts | None, *, new: bool) -> None:
+    name, now = table.full_name, {column.name: column for column in facts.columns}
+    places = {} if older is None else {column.name: column.place for column in older.columns}
+    for column in table.columns:
+        found = now.pop(column.name, None)
+        if found is None:
+            if not column.later:
+                raise _refused(
+                    f"column {column.name} of table {name} was dropped, renamed or taken out of the publication"
+                )
+            continue
+        if (found.oid, found.typmod) != (column.oid, column.typmod):
+            raise _refused(f"column {column.name} of table {name} has another type (it was read as {column.type})")
+        if not column.later and places.get(column.name, found.place) != found.place:
+            raise _refused(
+                f"column {column.name} of table {name} was dropped and added again, so the rows that were read have "
+                "values that the table has lost"
+            )
+    if new and now:
+        raise SourceError(f"table {name} has the new column {next(iter(now))}. {EVOLVE}")
+
+
+def _must_name_its_rows(table: SourceTable, facts: TableFacts, older: TableFacts | None) -> None:
+    name = table.full_name
+    if facts.full:
+        return
+    if older is not None and older.full:
+        raise SourceError(
+            f"table {name} has no REPLICA IDENTITY FULL any more, so its changes have no whole old rows: run "
+            f"ALTER TABLE {name} REPLICA IDENTITY FULL before it has other changes, or {ANEW}"
+        )
+    lost = [key for key in table.keys if key not in facts.identity]
+    if lost or not facts.identity:
+        raise SourceError(
+            f"table {name} has no replica identity{' with ' if lost else ''}{', '.join(lost)} any more, so "
+            "its updates and deletes would name no row that was read: give it that key again, or run "
+            f"ALTER TABLE {name} REPLICA IDENTITY FULL"
+        )
+
+
+def _must_be_the_same_member(publication: str, table: str, older: TableFacts, now: TableFacts) -> None:
+    if older.row_filter != now.row_filter:
+        was, is_ = older.row_filter or "none", now.row_filter or "none"
+        raise _refused(
+            f"publication {publication} sends other rows of table {table} than before (its filter was {was}, and is "
+            f"{is_})"
+        )
+    if older.membership != now.membership:
+        raise _refused(
+            f"table {table} was taken out of publication {publication} and put into it again, and its changes between "
+            "were not sent"
+        )
+
+
+def _must_send_the_same(publication: str, before: CatalogFacts, now: CatalogFacts) -> None:
+    if before.publication != now.publication:
+        raise _refused(
+            f"publication {publication} was dropped and created again, and the changes between were not sent"
+        )
+    missing = [kind for kind in before.kinds if kind not in now.kinds]
+    if missing:
+        raise _refused(
+            f"publication {publication} sends no {' and no '.join(missing)} any more, so such changes are missing. Run "
+            f"ALTER PUBLICATION {publication} SET (publish = '{', '.join(before.kinds)}') first"
+        )
+    altered = before.altered != now.altered and before.owner == now.owner  # another owner alters it too
+    if altered and before.kinds == now.kinds:
+        raise _refused(
+            f"publication {publication} was altered and altered back, and some changes between may not have been sent"
+        )
+
+
+def _refused(what: str) -> SourceError:
+    return SourceError(f"{what}. To go on, {ANEW}")
+
+
+def tables_not_read(connection: Connection, publication: str, tables: Sequence[SourceTable]) -> list[str]:
+    """Return the tables of a publication that the source does not read, since they came later."""
+    found = catalog_facts(connection, publication)
+    return [] if found is None else sorted(found.tables.keys() - {table.full_name for table in tables})
 
 
 def _published(connection: Connection, publication: str) -> Iterator[Published]:

@@ -34,6 +34,7 @@ from jobs.sources.port import (
     SourceDescription,
     SourceError,
 )
+from jobs.sources.postgres.catalog import tables_not_read
 from jobs.sources.postgres.columns import SourceTable, declared_tables, must_be_declared
 from jobs.sources.postgres.connection import Server
 from jobs.sources.postgres.offering import committed_at, must_hold, next_ranges, position_after
@@ -253,17 +254,27 @@ class PostgresChanges:
     def health(self) -> str:
         """Return how many bytes of its log the server keeps for the slot; see `port.ReportsHealth`.
 
-        Also raises SourceError if the slot is gone, or lacks changes that were not staged yet.
+        If the source reads all tables of the publication, it also names those that came later. Also raises SourceError
+        if the slot is gone, or lacks changes that were not staged yet.
         """
         slot, server, last = self._reading.slot, self._reading.server, self._log.look().last
+        later: list[str] = []
         try:
             with server.connect() as connection:
                 state = state_of(connection, slot) if last is None else state_at(connection, slot, last.note.end)
+                if last is not None and self._reading.tables is None:
+                    later = tables_not_read(connection, self._reading.publication, last.note.origin.tables)
         except psycopg.Error as error:
             raise SourceError(f"slot {slot} of {server.place} cannot be looked at ({server.told(error)})") from None
         if state is None:
             return f"slot {slot} is made by the first tick"
-        return f"slot {slot} keeps {state.retained_bytes / _MIB:,.1f} MiB of the server's log"
+        kept = f"slot {slot} keeps {state.retained_bytes / _MIB:,.1f} MiB of the server's log"
+        if not later:
+            return kept
+        publication = self._reading.publication
+        return (
+            f"{kept}; publication {publication} has tables that are not read, since they came later: {', '.join(later)}"
+        )
 
     def close(self) -> None:
         """Close the connection to the server; see `port.Closes`."""

@@ -7,9 +7,11 @@ from typing import Any, Final, NoReturn
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import ExecStatus
 from psycopg.rows import TupleRow
 
 from jobs.sources.port import SourceAwayError, SourceError
+from jobs.sources.postgres.lsn import parsed
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -34,6 +36,12 @@ _SESSION: Final = (
 
 With row_security off, hidden rows cause an error.
 """
+
+
+def timeline_of(connection: Connection) -> int:
+    """Return the timeline on which the server writes. A restore and a failover begin another one."""
+    row = connection.execute("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)").fetchone()
+    return int(row[0], 16) if row else 0
 
 
 class Server:
@@ -85,6 +93,19 @@ class Server:
             else:
                 self._reached = True
                 return connection
+
+    def left_timeline(self, timeline: int, now: int) -> int | None:
+        """Return the place where the server left an older timeline, or None if timeline `now` does not come from it."""
+        with self.connect(replication=True) as connection:
+            result = connection.pgconn.exec_(f"TIMELINE_HISTORY {int(now)}".encode())  # it needs the simple protocol
+            content = result.get_value(0, 1) if result.status == ExecStatus.TUPLES_OK else None
+            if content is None:
+                raise psycopg.OperationalError(result.error_message.decode(errors="replace") or "no timeline history")
+        for line in content.decode().splitlines():
+            number, _, rest = line.strip().partition("\t")
+            if number == str(timeline):
+                return parsed(rest.split("\t")[0])
+        return None
 
     def told(self, error: Exception) -> str:
         """Return a message of the server or its client in one line, without the password."""

@@ -45,6 +45,8 @@ class RelationColumn:
     name: str
     oid: int
     typmod: int
+    in_identity: bool = False
+    """True if old rows have the column: it is of the table's replica identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +221,11 @@ def _relation(data: bytes) -> Relation:
 
 def _columns(data: bytes, at: int, count: int) -> Iterator[RelationColumn]:
     for _ in range(count):
-        name, at = _text(data, at + 1)  # after its flags
+        flags = data[at]
+        name, at = _text(data, at + 1)
         if at + _RELATION_COLUMN.size > len(data):
             raise ValueError(name)
-        yield RelationColumn(name, *_RELATION_COLUMN.unpack_from(data, at))
+        yield RelationColumn(name, *_RELATION_COLUMN.unpack_from(data, at), in_identity=bool(flags & 1))
         at += _RELATION_COLUMN.size
 
 

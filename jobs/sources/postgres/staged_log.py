@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from jobs.sources.file_position import SeenFile
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.batches import END
+from jobs.sources.postgres.catalog import CatalogFacts
 from jobs.sources.postgres.columns import SourceTable
 from jobs.sources.postgres.lsn import written
 from jobs.sources.postgres.way_out import ANEW
@@ -47,6 +48,10 @@ class Origin(BaseModel):
     slot: str
     publication: str
     tables: tuple[SourceTable, ...]
+    timeline: int | None = None
+    """The server's timeline when the file was written. None in files of an older version of Tidemark."""
+    catalog: CatalogFacts | None = None
+    """What the server's catalog said when the file was written. None in files of an older version of Tidemark."""
 
     def must_be(self, now: "Origin", folder: Path) -> None:
         """Raise SourceError if changes of the origin `now` may not follow those in the folder."""

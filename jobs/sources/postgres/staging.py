@@ -10,20 +10,24 @@ import psycopg
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.batches import Batches
 from jobs.sources.postgres.catalog import (
+    CatalogFacts,
     Published,
-    must_be_published,
+    catalog_facts,
     must_decode,
+    must_go_on,
     published,
     source_column,
     system_of,
 )
 from jobs.sources.postgres.columns import SourceTable
-from jobs.sources.postgres.connection import Connection, Server
+from jobs.sources.postgres.connection import Connection, Server, timeline_of
+from jobs.sources.postgres.lsn import written
 from jobs.sources.postgres.position import ChangesPosition
 from jobs.sources.postgres.slot import SlotCopy, create, state_of
 from jobs.sources.postgres.snapshot import copied_rows, snapshot
-from jobs.sources.postgres.staged_log import Note, Origin, StagedLog
+from jobs.sources.postgres.staged_log import ChangeFile, Note, Origin, StagedLog
 from jobs.sources.postgres.transactions import NewColumns, TableGrewError, Transactions
+from jobs.sources.postgres.way_out import ANEW
 
 SnapshotMode = Literal["whole", "parts", "none"]
 
@@ -72,7 +76,8 @@ class Staging:
             if [each.table for each in found] != list(tables):
                 raise SourceError(f"the tables of publication {self._reading.publication} have just changed: run again")
             confirmed = self._confirmed(connection)
-            note = Note(start=0, end=0, before=0, origin=self._origin_at(connection, tables))
+            origin = self._with_catalog(connection, self._origin_at(connection, tables))
+            note = Note(start=0, end=0, before=0, origin=origin)
             if self._reading.snapshot == "none":
                 with self._log.writing(note, self._batches(tables).schema) as draft:
                     draft.publish(confirmed)
@@ -122,7 +127,9 @@ class Staging:
         batches = self._batches(tables)
         with self._log.writing(Note(start=start, end=0, before=before, origin=origin), batches.schema) as draft:
             messages = 0
-            transactions = Transactions(tuple(tables), batches, draft.write, self._reading.new_columns)
+            transactions = Transactions(
+                tuple(tables), batches, draft.write, self._reading.new_columns, _identities(tables, self._known())
+            )
             for part in _parts(self._copy.read(start, changes)):
                 transactions.take(part)
                 messages += len(part)
@@ -135,6 +142,10 @@ class Staging:
                 self._copy.go_on(reached)
         self._log.look()
         return messages >= changes
+
+    def _known(self) -> CatalogFacts | None:
+        """Return what the catalog said when the newest file was written."""
+        return None if self._log.last is None else self._log.last.note.origin.catalog
 
     def _snapshot(self, tables: Sequence[Published], note: Note) -> None:
         batches = self._batches([each.table for each in tables])
@@ -167,17 +178,47 @@ class Staging:
             slot=self._reading.slot,
             publication=self._reading.publication,
             tables=tuple(tables),
+            timeline=timeline_of(connection),
         )
 
+    def _with_catalog(self, connection: Connection, origin: Origin) -> Origin:
+        """Return the origin with what the catalog says now. Raise SourceError if its changes cannot go on."""
+        publication = self._reading.publication
+        catalog = must_go_on(
+            publication,
+            origin.tables,
+            self._known(),
+            catalog_facts(connection, publication),
+            new=self._reading.new_columns == "fail",
+        )
+        return origin.model_copy(update={"catalog": catalog})
+
     def _checked(self, connection: Connection, tables: Sequence[SourceTable]) -> Origin:
-        """Return the origin of the changes. Raise SourceError if the log has another one, or if a table is missing."""
+        """Return the origin of the changes. Raise SourceError if they cannot follow those of the log."""
+        last = self._log.last
         if self._origin is None or self._connection is not connection:
             must_decode(connection)
             self._connection, self._origin = connection, self._origin_at(connection, tables)
-            if self._log.last is not None:
-                self._log.last.note.origin.must_be(self._origin, self._log.folder)
-        must_be_published(connection, self._reading.publication, [table.full_name for table in tables])
-        return self._origin
+            if last is not None:
+                last.note.origin.must_be(self._origin, self._log.folder)
+                self._must_be_of_the_same_history(last)
+        return self._with_catalog(connection, self._origin.model_copy(update={"tables": tuple(tables)}))
+
+    def _must_be_of_the_same_history(self, last: ChangeFile) -> None:
+        """Raise SourceError if the server was restored to a moment before the end of the log, and went on from there.
+
+        Such a server has another timeline. Its history says where each older timeline ended.
+        """
+        before, now = last.note.origin.timeline, None if self._origin is None else self._origin.timeline
+        if before is None or now is None or before == now:
+            return
+        left = self._reading.server.left_timeline(before, now)
+        if left is None or left < last.note.end:
+            where = "is not of its history" if left is None else f"was left at {written(left)}"
+            raise SourceError(
+                f"the server was restored from a backup, or another one took over: its timeline is {now}, timeline "
+                f"{before} {where}, and changes up to {written(last.note.end)} of that were read: {ANEW}"
+            )
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -197,6 +238,17 @@ class Staging:
         except BaseException:
             self.close()
             raise
+
+
+def _identities(tables: Sequence[SourceTable], known: CatalogFacts | None) -> tuple[frozenset[str], ...]:
+    """Return the columns that old rows of each table must have."""
+    if known is not None and not known.names_rows:
+        return tuple(frozenset[str]() for _ in tables)
+    whole = {name for name, facts in known.tables.items() if facts.full} if known is not None else set[str]()
+    return tuple(
+        frozenset(column.name for column in table.first) if table.full_name in whole else frozenset(table.keys)
+        for table in tables
+    )
 
 
 def _parts(messages: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -14,7 +14,7 @@ from jobs.sources.postgres.batches import Batches, Heads, Numbers, TableRows, en
 from jobs.sources.postgres.columns import SourceColumn, SourceTable
 from jobs.sources.postgres.lsn import written
 from jobs.sources.postgres.pgoutput import Messages, NotPgoutputError, Relation, RelationColumn, Values
-from jobs.sources.postgres.way_out import ANEW
+from jobs.sources.postgres.way_out import ANEW, EVOLVE
 
 NewColumns = Literal["fail", "ignore", "evolve"]
 """Says what happens to a column that a table got after it was first read."""
@@ -78,9 +78,11 @@ class Transactions:
         batches: Batches,
         write: Callable[[pa.RecordBatch], None],
         new_columns: NewColumns,
+        identities: tuple[frozenset[str], ...] = (),
     ) -> None:
-        """Begin before the first transaction."""
+        """Begin before the first transaction. `identities` are the columns that old rows of each table must have."""
         self._tables, self._batches, self._new_columns = tables, batches, new_columns
+        self._identities = identities
         self._write = write
         self._known: dict[int, Known | None] = {}
         self._open = (0, 0, 0)
@@ -217,6 +219,11 @@ class Transactions:
             raise _changed(lsn, f"table {table.full_name} was renamed to {name}", way_out)
         order = tuple(_place(name, column, found.columns, lsn) for column in table.columns)
         self._must_be_known(number, found.columns, lsn)
+        sent = {column.name for column in found.columns if column.in_identity}
+        lost = sorted(self._identities[number] - sent) if self._identities and sent else []
+        if lost:
+            what = f"table {name} had another replica identity, without {', '.join(lost)}"
+            raise _changed(lsn, what, f"To go on, {ANEW}")
         return Known(number, order)
 
     def _must_be_known(self, number: int, columns: tuple[RelationColumn, ...], lsn: int) -> None:
@@ -226,12 +233,7 @@ class Transactions:
         if new and self._new_columns == "evolve":
             raise TableGrewError(number, new)
         if new and self._new_columns == "fail":
-            raise _changed(
-                lsn,
-                f"table {table.full_name} has the new column {new[0].name}",
-                'To read it from here on: PostgresChanges(..., new_columns="evolve"). To go on without it: '
-                'new_columns="ignore"',
-            )
+            raise _changed(lsn, f"table {table.full_name} has the new column {new[0].name}", EVOLVE)
 
 
 def _of_one(messages: Messages, known: Known, changes: Numbers) -> Iterator[Piece]:

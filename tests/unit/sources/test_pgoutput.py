@@ -101,7 +101,7 @@ def test_transactions_tables_and_truncates_are_decoded():
     begin = [found.tolist() for found in messages.begins(messages.of(ord("B")))]
     assert [[99], [946_684_800_000_001], [2**32 - 1]] == begin
     assert [120] == messages.commits(messages.of(ord("C"))).tolist()
-    assert Relation(5, "public", "t", (RelationColumn("id", 23, -1),)) == messages.relation(3)
+    assert Relation(5, "public", "t", (RelationColumn("id", 23, -1, in_identity=True),)) == messages.relation(3)
     assert [5, 6] == messages.truncated(4)
 
 
