@@ -225,7 +225,8 @@ def _columns(data: bytes, at: int, count: int) -> Iterator[RelationColumn]:
         name, at = _text(data, at + 1)
         if at + _RELATION_COLUMN.size > len(data):
             raise ValueError(name)
-        yield RelationColumn(name, *_RELATION_COLUMN.unpack_from(data, at), in_identity=bool(flags & 1))
+        oid, typmod = _RELATION_COLUMN.unpack_from(data, at)
+        yield RelationColumn(name, oid, typmod, in_identity=bool(flags & 1))
         at += _RELATION_COLUMN.size
 
 
