@@ -14,6 +14,7 @@ from typing import Final
 
 import checkpointing
 import jobs
+from jobs.credentials import without_credentials
 
 TRACEBACK_CHARS_MAX: Final = 8_000
 """A longer traceback loses its beginning, because the trace of a tick stores every message."""
@@ -67,7 +68,7 @@ def message_of(error: BaseException, way_out: str = "") -> str:
     sentence = said if said.startswith("[") else ": ".join(filter(None, (kind.rpartition(".")[2], said)))
     if place is not None:
         sentence = f"{sentence} ({place}){way_out}"
-    return f"{sentence}\n{text.strip()[-TRACEBACK_CHARS_MAX:]}"
+    return without_credentials(f"{sentence}\n{text.strip()[-TRACEBACK_CHARS_MAX:]}")
 
 
 def kind_of(error: BaseException) -> str:

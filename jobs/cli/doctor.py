@@ -10,6 +10,7 @@ from rich.text import Text
 
 from jobs.cli.errors import ExitCode, with_pipeline
 from jobs.cli.naming import sinks_of, sources_of, warehouse_of
+from jobs.credentials import without_credentials
 from jobs.doctor.examination import Examination, examine
 from jobs.doctor.findings import Finding, Section
 from jobs.launch import spark_config
@@ -43,8 +44,12 @@ def _named(found: Examination, typed: str) -> Examination:
     """Return the examination with commands that name the pipeline as the user typed it."""
 
     def section(was: Section) -> Section:
-        said = [[with_pipeline(text, typed, found.job) for text in (each.what, each.repair)] for each in was.findings]
-        return replace(was, findings=tuple(Finding(what, repair) for what, repair in said))
+        said = [
+            [without_credentials(with_pipeline(text, typed, found.job)) for text in (each.what, each.repair)]
+            for each in was.findings
+        ]
+        seen = tuple((name, without_credentials(value)) for name, value in was.seen)
+        return replace(was, seen=seen, findings=tuple(Finding(what, repair) for what, repair in said))
 
     return replace(found, sections=tuple(map(section, found.sections)))
 

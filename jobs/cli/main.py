@@ -14,6 +14,8 @@ from jobs.cli import commands
 from jobs.cli.errors import CommandError, ExitCode, code_of, own_code_of, sentence_of, story_of
 from jobs.cli.new_project import init
 from jobs.cli.streams import standard_streams
+from jobs.credentials import without_credentials
+from jobs.runtime.interrupts import Deadline
 from jobs.suggestions import nearest
 
 DEBUG: Final = "--debug"
@@ -73,6 +75,7 @@ def tidemark(
 def main() -> None:
     """Run the command line of this process and exit. A closed stdout changes nothing."""
     out, _ = standard_streams()
+    deadline = Deadline(_say)
     code = execute(sys.argv[1:])
     out.flush()
     if code is ExitCode.DONE and out.error is not None and not isinstance(out.error, BrokenPipeError):
@@ -81,6 +84,7 @@ def main() -> None:
             "committed stays"
         )
         code = ExitCode.FAILED
+    deadline.done(code)
     sys.exit(code)
 
 
@@ -129,8 +133,8 @@ def _complain(error: Exception, *, debug: bool) -> None:
     if debug:
         import traceback  # noqa: PLC0415 - only here
 
-        traceback.print_exception(error)
-        typer.echo(story_of(error), err=True)
+        typer.echo(without_credentials("".join(traceback.format_exception(error))), err=True)
+        typer.echo(without_credentials(story_of(error)), err=True)
         _say(sentence_of(error))
         return
     _say(sentence_of(error))
@@ -139,4 +143,4 @@ def _complain(error: Exception, *, debug: bool) -> None:
 
 
 def _say(sentence: str) -> None:
-    typer.echo(f"tidemark: {sentence}", err=True)
+    typer.echo(f"tidemark: {without_credentials(sentence)}", err=True)

@@ -74,6 +74,8 @@ def _summary(started: Launch, reference: str, report: TickReport, tally: Tally, 
         failures = report.counts.failed
         done = render_done(job, _said(report.outcome), tally.lines, took_ms, failed=failed, failed_checkpoints=failures)
         out.print(done)
+    elif report.outcome is TickOutcome.STOPPED:
+        out.print(f"{job} was stopped before a checkpoint completed: the next tick reads the same rows", soft_wrap=True)
     for line in suite_lines(report.completed, tuple(started.plan.suites.values())):
         out.print(line, soft_wrap=True)
     if not failed:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Final
 
+from jobs.credentials import without_credentials
 from jobs.distribution import DISTRIBUTION
 from jobs.doctor.findings import Finding, Section, command
 from jobs.spark.jar_sets import DELTA, JAR_SETS
@@ -37,7 +38,7 @@ def machine_section(warehouse: Warehouse, spark: SparkConfig) -> Section:
     return Section(
         "machine",
         (
-            ("Java", jvm.shown if jvm else f"not needed: Spark runs at {spark.connect_url}"),
+            ("Java", jvm.shown if jvm else f"not needed: Spark runs at {without_credentials(spark.connect_url or '')}"),
             ("Python", f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"),
             ("packages", packages),
             ("jars", _jars()),

@@ -35,6 +35,9 @@ from jobs.runtime.crew import Answer, Crew, EffectBroke, Handlers
 from jobs.runtime.listener import Narrator
 from jobs.runtime.trace import TraceWriter
 
+STOP_DRAIN_MS = 2_000
+"""A tick that was asked to stop now waits no longer for effects whose answers it does not need."""
+
 IDLE_WAIT_MS = 1_000
 """The longest sleep. The door hears the time at least this often."""
 
@@ -132,6 +135,8 @@ class Driver:
         self._end: EndTick | None = None
         self._renewing = False
         """The trace is full, so this attempt was asked to end. The tick goes on in another one."""
+        self._hurries = False
+        """Somebody has asked the tick to stop now."""
         self._stops: set[str] = set()
         self._stopped = False
         """The savepoint of a stop was taken, so no attempt follows."""
@@ -148,7 +153,7 @@ class Driver:
         try:
             end = self._loop(setup)
         finally:
-            late = self._crew.dismiss(drain_ms)
+            late = self._crew.dismiss(min(drain_ms, STOP_DRAIN_MS) if self._hurries else drain_ms)
             self._trace.flush()
         return end, late
 
@@ -185,6 +190,7 @@ class Driver:
     def _tell(self, fact: Fact) -> None:
         self._note(fact)
         self._narrator.saw_fact(fact)
+        self._hurries = self._hurries or fact == StopRequested(StopKind.NOW)
         if isinstance(fact, RowAppended):
             self.at_version = fact.version
             self._trace.flush()

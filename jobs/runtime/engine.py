@@ -18,12 +18,23 @@ from jobs.operators.planned_jobs import PlannedJobs
 from jobs.operators.spec import VertexPlan
 from jobs.runtime.listener import JarsFetching, SparkStarted, SparkStarting, StateLoaded, TickListener
 from jobs.spark.jars import fetch, jars_folder, not_fetched
-from jobs.spark.session import SparkConfig, abandon, finds_open, is_alive, is_local, open_session
+from jobs.spark.session import (
+    SparkConfig,
+    SparkNotStartedError,
+    abandon,
+    finds_open,
+    is_alive,
+    is_local,
+    open_session,
+)
 from jobs.spark.workers import UnfitWorkerError, must_agree, must_suit
 from jobs.state.worker_copy import NO_USES, CopyUses
 from jobs.storage.address import Root
 
 _log = structlog.get_logger(__name__)
+
+CLOSE_S: Final = 2.0
+"""A tick that ends does not wait longer for a thread that is starting Spark."""
 
 LOST: Final = (
     "Spark died: its JVM or its server was killed, often because the machine's memory ran out. What was committed "
@@ -67,12 +78,17 @@ class SparkEngine:
         self._compared = given is not None
         self._agreed: set[str] = set()
         self._lock = threading.Lock()
+        self._refused: tuple[float, SparkNotStartedError] | None = None
+        """When Spark last did not start, and why."""
         self.copies = CopyUses()
         """How often a task found its state in its worker's memory (D5)."""
 
     def run(self, plan: VertexPlan, effect: RunMicroBatch, warehouse: Root, job: JobName) -> MicroBatchFinished:
         """Run a micro-batch as one Spark job; raise what Spark raises if no session can be opened."""
-        jobs = self._opened()
+        try:
+            jobs = self._opened()
+        except SparkNotStartedError as error:
+            raise MicroBatchError(effect.vertex, effect.micro_batch, str(error)) from error
         self._compare_workers(jobs.session, effect, warehouse, job)
         try:
             done = run_micro_batch(jobs, plan, effect, warehouse, job)
@@ -93,10 +109,12 @@ class SparkEngine:
         uses, self.copies = self.copies, NO_USES
         if not is_local(self._config) and uses != NO_USES:
             self._listener.progress(StateLoaded(uses))
-        if not self._own:
-            return
-        with self._lock:
+        if not self._own or not self._lock.acquire(timeout=CLOSE_S):
+            return  # Spark is being started; the thread that waits for it holds the lock
+        try:
             jobs, self._jobs = self._jobs, None
+        finally:
+            self._lock.release()
         if jobs is not None:
             _stop(jobs.session)
 
@@ -138,12 +156,20 @@ class SparkEngine:
             self._agreed.update(new)
 
     def _opened(self) -> PlannedJobs:
+        """Return the session, and open it first. Who waited while it could not be opened gets the same error."""
+        asked = time.monotonic()
         with self._lock:
+            if self._refused is not None and asked < self._refused[0]:
+                raise self._refused[1]
             if self._jobs is None:
                 self._listener.progress(SparkStarting())
                 started = time.monotonic()
                 self._own = self._own and not finds_open(self._config)
-                self._jobs = PlannedJobs(open_session(self._config))
+                try:
+                    self._jobs = PlannedJobs(open_session(self._config))
+                except SparkNotStartedError as error:
+                    self._refused = (time.monotonic(), error)
+                    raise
                 self._listener.progress(SparkStarted(round((time.monotonic() - started) * 1000)))
             return self._jobs
 

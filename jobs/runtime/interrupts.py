@@ -1,11 +1,55 @@
-"""Ctrl-C and SIGTERM end a tick in order; a second Ctrl-C ends the process at once."""
+"""Ctrl-C and SIGTERM end a tick in order; a second Ctrl-C ends the process at once.
+
+After SIGTERM the process ends in time, whatever it waits for: a server that does not answer, a lock, a user's function.
+A process that ends before its tick has released the job is like any process that died. What was committed stays, and
+the next tick takes over.
+"""
 
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
+
+END_WITHIN_S: Final = 8.0
+"""A process gets this long to end in order after SIGTERM."""
+
+
+class Deadline:
+    """Ends this process some seconds after SIGTERM, if it is still there. Only the main thread may make one.
+
+    A signal handler of Python's runs between two steps of the main thread, so a call that hangs there keeps it from
+    running. The interpreter writes the signal's number into a socket at once, and another thread reads it.
+    """
+
+    def __init__(self, say: Callable[[str], None], within_s: float = END_WITHIN_S) -> None:
+        """Begin to watch. `say` tells a user that the process ends without having ended its tick."""
+        self._say = say
+        self._within_s = within_s
+        self._code: int | None = None
+        self._read, self._written = socket.socketpair()
+        self._written.settimeout(0)
+        signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, name="sigterm-deadline", daemon=True).start()
+
+    def done(self, code: int) -> None:
+        """The command is done, and the process only has to end with this code."""
+        self._code = code
+
+    def _watch(self) -> None:
+        while signal.SIGTERM not in self._read.recv(1):
+            pass
+        time.sleep(self._within_s)
+        if self._code is None:
+            self._say(
+                f"ended by SIGTERM: something did not stop within {self._within_s:.0f} s, so its tick could not end in "
+                "order. What was committed stays, and the next tick takes over"
+            )
+        os._exit(128 + signal.SIGTERM if self._code is None else self._code)
 
 
 @contextmanager

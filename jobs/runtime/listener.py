@@ -36,6 +36,7 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.field_validity import MESSAGE_MAX
 from checkpointing.metadata.record import CheckpointCounts, CheckpointFailure, CheckpointRecord, Claim
+from jobs.credentials import without_credentials
 from jobs.runtime.input_look import InputLook
 from jobs.state.worker_copy import CopyUses
 
@@ -62,7 +63,8 @@ _ENDS: Final = frozenset(
 
 def kept_message(message: str) -> str:
     """Return a message as an entry may keep it: its beginning, with no control characters but the ends of its lines."""
-    plain = "".join(each if each == "\n" or each.isprintable() else "?" for each in message)
+    shown = without_credentials(message)
+    plain = "".join(each if each == "\n" or each.isprintable() else "?" for each in shown)
     return plain if len(plain) <= MESSAGE_MAX else f"{plain[: MESSAGE_MAX - 1]}…"
 
 

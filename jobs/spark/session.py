@@ -4,18 +4,21 @@ The engine uses only what Spark Connect offers too, so it does not need to know 
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import structlog
 from pyspark import SparkContext
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from jobs.credentials import without_credentials
 from jobs.spark.jars import jar_set, jars_of
 from jobs.spark.sockets import socket_settings
 from jobs.spark.temporary import open_log, private_folder, private_path, spark_folder
@@ -67,6 +70,26 @@ def _log_file() -> Path:
     return private_path() / "spark.log"
 
 
+CONNECT_S: Final = 15.0
+"""A Connect server that has not answered after this time counts as unreachable."""
+_RETRIES: Final = 9
+_BACKOFF_MS: Final = 5_000
+"""With these, PySpark asks a server that went away for about half a minute. By default it asks for ten minutes."""
+
+_OUTPUT: Final = (1, 2)
+_SAID_MAX: Final = 64 * 1024
+_TELLING: Final = re.compile(r"error|exception|could not|cannot|invalid|unable|no such|not found", re.IGNORECASE)
+_NO_MEMORY: Final = re.compile(
+    r"could not reserve|cannot allocate memory|insufficient memory|invalid (?:maximum|initial) heap|too small "
+    r"(?:initial|maximum) heap|exceeds the maximum|could not allocate|OutOfMemoryError",
+    re.IGNORECASE,
+)
+
+
+class SparkNotStartedError(RuntimeError):
+    """Spark's JVM did not start, or its Connect server cannot be reached. The message names the way out."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkConfig:
     """The Spark session to open.
@@ -102,20 +125,70 @@ def open_session(config: SparkConfig) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if config.connect_url is not None:
-        session: SparkSession = SparkSession.builder.remote(config.connect_url).getOrCreate()
+        return _joined(config, config.connect_url)
+    builder = SparkSession.builder.appName("tidemark").master(config.master or f"local[{config.cores}]")
+    for name, value in (places(config) | classic_settings(config)).items():
+        builder = builder.config(name, value)
+    with _output_of_children(config.log_file) as log, _locale_of_children():
+        try:
+            opened = builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            if error.getCondition() != "JAVA_GATEWAY_EXITED":
+                raise
+            raise SparkNotStartedError(_why_no_jvm(config, log)) from error
+    _quiet_accumulators(opened)
+    return opened
+
+
+def _joined(config: SparkConfig, url: str) -> SparkSession:
+    """Join a Connect server. PySpark itself would ask a server that does not answer for more than ten minutes."""
+    import grpc  # type: ignore[import-untyped]  # noqa: PLC0415 - only a client of a server needs it
+    from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415 - the same
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415 - the same
+
+    try:
+        builder = DefaultChannelBuilder(url)
+        channel = builder.toChannel()
+        try:
+            grpc.channel_ready_future(channel).result(timeout=CONNECT_S)
+        finally:
+            channel.close()
+        session: SparkSession = SparkSession.builder.remote(url).getOrCreate()
+        cast("Any", session).client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_BACKOFF_MS)])
         for name, value in session_settings(config.cores).items():
             session.conf.set(name, value)
         if config.archive is not None:
             session.addArtifacts(_unpacked(config.archive), archive=True)
             session.conf.set(WORKER_PYTHON, PACKED_PYTHON)
-        return session
-    builder = SparkSession.builder.appName("tidemark").master(config.master or f"local[{config.cores}]")
-    for name, value in (places(config) | classic_settings(config)).items():
-        builder = builder.config(name, value)
-    with _stderr_of_children(config.log_file), _locale_of_children():
-        opened = builder.getOrCreate()
-    _quiet_accumulators(opened)
-    return opened
+    except grpc.FutureTimeoutError as error:
+        what = f"the Spark Connect server {without_credentials(url)} did not answer within {CONNECT_S:.0f} s"
+        way_out = "start it, or correct the address, use_ssl and the token of spark_connect_url"
+        raise SparkNotStartedError(f"{what}: {way_out}") from error
+    except (grpc.RpcError, PySparkException, ValueError) as error:
+        said = without_credentials((str(error).splitlines() or [type(error).__name__])[0])
+        what = f"the Spark Connect server {without_credentials(url)} refuses the session"
+        raise SparkNotStartedError(f"{what} ({said}): correct spark_connect_url") from error
+    return session
+
+
+def _why_no_jvm(config: SparkConfig, log: tuple[Path, int] | None) -> str:
+    """Return why no JVM came, from what it said last, and the way out."""
+    said = ""
+    if log is not None:
+        path, begin = log
+        with path.open("rb") as file:
+            file.seek(begin)
+            said = file.read(_SAID_MAX).decode(errors="replace")
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    first = next((line for line in lines if _TELLING.search(line)), lines[0] if lines else "it said nothing")
+    if _NO_MEMORY.search(said):
+        way_out = f"give it a heap that this machine has, with --spark-memory (now {config.memory})"
+    else:
+        home = os.environ.get("JAVA_HOME")
+        named = f"JAVA_HOME is {home}" if home else "JAVA_HOME is not set"
+        way_out = f"let JAVA_HOME name a JDK 17 or 21 ({named}); 'tidemark doctor' checks it"
+    where = "" if log is None else f", all it said is in {log[0]}"
+    return f"Spark's JVM did not start ({without_credentials(first)}{where}): {way_out}"
 
 
 def finds_open(config: SparkConfig) -> bool:
@@ -244,23 +317,26 @@ def _locale_of_children() -> Iterator[None]:
 
 
 @contextmanager
-def _stderr_of_children(log_file: Path | None) -> Iterator[None]:
-    """Let child processes append their stderr to a file.
+def _output_of_children(log_file: Path | None) -> Iterator[tuple[Path, int] | None]:
+    """Let child processes append their output to a file. Yield it, and where they begin in it.
 
-    The JVM announces an incubator module whenever it starts, and no option silences that.
+    The JVM announces an incubator module whenever it starts, and no option silences that. It says on stdout that there
+    is no memory for it.
     """
     if log_file is None:
-        yield
+        yield None
         return
     if log_file.parent == private_path():
         private_folder()
     log_file.parent.mkdir(parents=True, exist_ok=True)
     target = open_log(log_file)
-    kept = os.dup(2)
+    kept = [os.dup(number) for number in _OUTPUT]
     try:
-        os.dup2(target, 2)
-        yield
+        for number in _OUTPUT:
+            os.dup2(target, number)
+        yield log_file, os.fstat(target).st_size
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        for number, own in zip(_OUTPUT, kept, strict=True):
+            os.dup2(own, number)
+            os.close(own)
         os.close(target)
