@@ -124,7 +124,9 @@ class CheckpointConfig(BaseModel):
     The split is asked again every half second, and the other splits are read meanwhile.
     """
     retained: Count = Field(default=1, ge=1)
-    """How many completed checkpoints are kept. Savepoints are kept besides."""
+    """How many completed checkpoints are kept, at least 2. Savepoints are kept besides.
+    The one before the newest stays, so that there is a way back if a table or sink never takes the newest.
+    """
     retain_on_cancellation: bool = True
     """Whether checkpoints stay when the job is cancelled. If not, only savepoints do."""
     unaligned: bool = False
@@ -248,6 +250,15 @@ class CheckpointConfig(BaseModel):
                 f"must not be less than restart_delay_ms, which is {first_ms}",
             ),
         )
+
+    @property
+    def kept(self) -> int:
+        """How many completed checkpoints are kept: `retained`, and the one before the newest in any case.
+
+        A committed checkpoint may never be published, because a table or an outside sink refuses it for good. Then the
+        job goes back to the one before it.
+        """
+        return max(self.retained, 2)
 
     @property
     def memory_state_limit_bytes(self) -> int:

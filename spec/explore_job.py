@@ -180,7 +180,7 @@ class DrivenJob:
         config = self.job.config
         return History(
             config.mode,
-            config.retained,
+            config.kept,
             MAX_PARALLELISM,
             world.rows_of,
             world.state_of,

@@ -56,7 +56,7 @@ from spec.overwriting import fallen_back, not_the_newest
 from spec.politeness import impolite
 from spec.positions import wrongly_positioned
 from spec.reset import badly_moved
-from spec.rollback import goes_back, not_gone_back, off_the_line, wrongly_marked, wrongly_retained
+from spec.rollback import goes_back, no_way_back, not_gone_back, off_the_line, wrongly_marked, wrongly_retained
 from spec.savepoints import badly_answered, drained_rows, falsely_answered, not_silent, plain_savepoints, unpinned
 from spec.statistics import wrongly_measured
 
@@ -329,6 +329,7 @@ INVARIANTS |= {
     "nonces-differ": repeated_nonces,
     "recovered-in-order": recovered_out_of_order,
     "retention": wrongly_retained,
+    "way-back-stays": no_way_back,
     "savepoint-is-silent": not_silent,
     "pinned-stays": unpinned,
     "requests-are-answered": badly_answered,

@@ -174,6 +174,21 @@ def wrongly_retained(history: History) -> Iterator[str]:
             yield f"after row {record.checkpoint} rows {kept} are kept, due are {retained}"
 
 
+def no_way_back(history: History) -> Iterator[str]:
+    """Yield every entry whose commit drops the one that it continues from.
+
+    The entry may never be published, because a table or an outside sink refuses it for good. Then the job goes back to
+    the one before it.
+    """
+    kept = {*history.baseline, *history.pinned}
+    for event in history.without_flow:
+        if isinstance(event, RowCommitted):
+            before = event.record.parent
+            if event.record.commits and before in kept and before not in event.kept:
+                yield f"row {event.record.checkpoint} drops {before}, and nobody can go back from it"
+            kept = set(event.kept)
+
+
 def not_gone_back(history: History) -> Iterator[str]:
     """Yield each part of a rollback that differs from its parent: positions, state or ranges, files in its cut.
 

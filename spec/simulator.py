@@ -11,7 +11,7 @@ from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
-from checkpointing.config import CheckpointingMode
+from checkpointing.config import CheckpointConfig, CheckpointingMode
 from checkpointing.identifiers import Generation
 from checkpointing.messages import Effect, TickOutcome
 from checkpointing.metadata.record import Claim
@@ -212,9 +212,8 @@ class Simulation:
 
     def _new_history(self, world: World) -> History:
         retained, tolerable = int(self.scenario.config["retained"]), int(self.scenario.config["tolerable_failures"])
-        return History(
-            self.scenario.mode, retained, MAX_PARALLELISM, world.rows_of, world.state_of, tolerable=tolerable
-        )
+        kept = CheckpointConfig(retained=retained).kept
+        return History(self.scenario.mode, kept, MAX_PARALLELISM, world.rows_of, world.state_of, tolerable=tolerable)
 
     def _share_at_last(self) -> float:
         """Return the share of all rows that the last tick can read.

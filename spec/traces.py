@@ -221,7 +221,7 @@ def _world(setup: JobSetup) -> World:
         config = setup.config
         return History(
             config.mode,
-            config.retained,
+            config.kept,
             config.max_parallelism,
             world.rows_of,
             world.state_of,

@@ -65,7 +65,7 @@ class Wiring:
         self.coordinator = CheckpointCoordinator(
             CoordinatorSettings.of(setup.job, config, *self.bystanders.names, setup.limits.checkpoint),
             Topology.of(graph, config.max_parallelism),
-            completed_store(setup.retained, config.retained),
+            completed_store(setup.retained, config.kept),
         )
         self.subtasks = Subtasks(SubtaskCheckpointing(subtask, last=last) for subtask in graph.subtasks())
         self.runs = operator_runs(setup)

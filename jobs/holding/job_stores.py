@@ -64,11 +64,12 @@ class JobStores:
         *,
         beyond_damage: bool = False,
         sinks: Mapping[TableName, TableSink] = NO_SINKS,
+        all_sinks: bool = False,
     ) -> None:
         """Open `checkpoints` and `cuts`, creating them on the job's first tick.
 
         With `beyond_damage`, entries that cannot be read are passed over; see `CheckpointStore`. Without its `sinks`,
-        what a checkpoint has for outside sinks cannot be published.
+        what a checkpoint has for outside sinks cannot be published. With `all_sinks`, the pipeline has no other ones.
         """
         self.warehouse = warehouse
         self._rows = threading.Lock()
@@ -84,7 +85,7 @@ class JobStores:
         self._outputs = OutputTables(warehouse, self._logs)
         self._publisher = Publisher(warehouse, self._logs)
         self._durability = Durability(warehouse)
-        self.outside = OutsideSinks(warehouse, sinks)
+        self.outside = OutsideSinks(warehouse, sinks, are_all=all_sinks)
 
     def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
         """Return what a starting tick must know. Call it before another thread uses the stores.

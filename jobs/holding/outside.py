@@ -26,10 +26,11 @@ class SinkRefusedError(TickRefusedError):
 class OutsideSinks:
     """The outside sinks of one job, by table."""
 
-    def __init__(self, warehouse: Warehouse, sinks: Mapping[TableName, TableSink]) -> None:
-        """Publish from the files of that warehouse."""
+    def __init__(self, warehouse: Warehouse, sinks: Mapping[TableName, TableSink], *, are_all: bool = False) -> None:
+        """Publish from the files of that warehouse. `are_all`: the pipeline is known, and has no other sinks."""
         self._warehouse = warehouse
         self._sinks = sinks
+        self._are_all = are_all
 
     def prepare(self, tables: Iterable[TableName] | None = None) -> dict[TableName, CheckpointId]:
         """Prepare the targets of these tables, or all. Return the newest checkpoint that each has.
@@ -58,6 +59,9 @@ class OutsideSinks:
         bound = self._sinks.get(table)
         job = self._warehouse.paths.job
         waits = f"the sink of table {table} does not have checkpoint {checkpoint} yet, which is committed"
+        if bound is None and self._are_all:
+            note = f"the pipeline has no sink for it any more, so no sink gets checkpoint {checkpoint}"
+            return TablePublished(checkpoint, table, 0, note, outside=True)
         if bound is None:
             return PublishFailed(
                 checkpoint,
@@ -69,28 +73,38 @@ class OutsideSinks:
                 settle(bound.sink, job, table, checkpoint)
             self._give(bound, publication, checkpoint)
         except Exception as error:  # noqa: BLE001 - a sink is a user's code
-            way_out = f"Repair it and start again, or give it up with 'tidemark rollback {job} N --leave-outside'"
+            way_out = (
+                "Correct the target and start again. You may also take the sink out of the pipeline, or go back with "
+                f"'tidemark rollback {job} N --leave-outside' ('tidemark checkpoints list {job}' shows each N)"
+            )
             return PublishFailed(checkpoint, table, f"{waits}: {_told(error)}. {way_out}")
         return TablePublished(checkpoint, table, 0, outside=True)
 
     def pre_commit(self, effect: CheckTables, by: Generation, boundary: Boundary) -> str | None:
-        """Let the sinks that vote pre-commit a checkpoint, all or none of them. Return why one of them refuses."""
+        """Ask the sinks whether they take a checkpoint. Those in two phases pre-commit it, all or none of them.
+
+        Return why one of them refuses.
+        """
         done: list[tuple[TwoPhaseSink, SinkTransaction]] = []
         why = None
         for publication in effect.pre_commits:
             table, bound = publication.table, self._sinks[publication.table]
-            if not isinstance(bound.sink, TwoPhaseSink):
-                raise TypeError(f"the sink of {table} does not vote")
             transaction = SinkTransaction(self._warehouse.paths.job, table, by, effect.checkpoint)
-            done.append((bound.sink, transaction))  # also if the reply is lost
             try:
                 with around(boundary, f"{PRE_COMMIT}:{table}"):
-                    left = bound.sink.pre_committed(transaction.job, table)
-                    rolled_back(bound.sink, to_roll_back(left, effect.checkpoint))
-                    bound.sink.pre_commit(transaction, self._rows(bound, publication))
+                    if isinstance(bound.sink, TwoPhaseSink) and bound.sink.two_phase:
+                        done.append((bound.sink, transaction))  # also if the reply is lost
+                        left = bound.sink.pre_committed(transaction.job, table)
+                        rolled_back(bound.sink, to_roll_back(left, effect.checkpoint))
+                        bound.sink.pre_commit(transaction, self._rows(bound, publication))
+                    else:
+                        bound.sink.check(transaction.job, table, effect.checkpoint, self._rows(bound, publication))
             except Exception as error:  # noqa: BLE001 - a sink is a user's code
-                why = f"the sink of table {table} refuses checkpoint {effect.checkpoint}, so it is not committed: "
-                why += f"{_told(error)}. Correct the rows or the target, and start again"
+                why = (
+                    f"the sink of table {table}, which vertex {bound.vertex} writes, refuses checkpoint "
+                    f"{effect.checkpoint}, so it is not committed: {_told(error)}. Correct the rows or the target, and "
+                    "start again"
+                )
                 break
         if why is not None or not effect.keeps:
             for sink, transaction in done:

@@ -129,9 +129,10 @@ def _whole_key(batch: pa.RecordBatch, by: Sequence[str]) -> list[Value]:
     if len(by) > 1 or not any(fit(first.type) for fit in _PLAIN):
         return as_json(pl.DataFrame(pl.from_arrow(batch.select(list(by)))))
     if first.null_count:
+        row = batch.slice(first.is_null().to_pylist().index(True), 1).to_pylist()[0]
         raise SinkError(
-            f"a row of an upsert table has no {by[0]}, which is its key, and Kafka cannot replace a record without a "
-            f"key: filter out such rows, or give {by[0]} another value"
+            f"the row {row} of an upsert table has no {by[0]}, which is its key, and Kafka cannot replace a record "
+            f"without a key: filter out such rows, or give {by[0]} another value"
         )
     return _plain_key(first)
 

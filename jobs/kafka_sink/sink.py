@@ -5,14 +5,16 @@ tick that was taken over, a lost reply and a crash leave each row once (`checkpo
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
 from checkpointing.commit.outside_transaction import published_once
 from checkpointing.identifiers import CheckpointId
-from jobs.kafka_sink.records import Record, RecordFormat, Records
+from jobs.kafka_sink.records import RecordFormat, Records
+from jobs.kafka_sink.refusing import Sent, Sorting
 from jobs.kafka_sink.target import TIMEOUT, KafkaTarget
 from jobs.kafka_sink.transaction import KafkaTransaction
 from jobs.kafka_sink.upserting import UpsertedRecords
@@ -40,6 +42,7 @@ class KafkaSink(Sink, UpsertSink):
     | `schema_number` | for Avro of Confluent's wire format: the number of the schema, in front of each record    |
     | `options`       | settings of Kafka's clients, by librdkafka's names                                        |
     | `secrets`       | for each secret setting the environment variable that has it; or a function of the values |
+    | `refused`       | a topic for rows that Kafka does not take. The other rows go on. It must exist            |
 
     A consumer that reads `read_committed` sees each row once. Others also see rows of aborted transactions.
     """
@@ -55,10 +58,14 @@ class KafkaSink(Sink, UpsertSink):
         schema_number: int | None = None,
         options: Mapping[str, str] | None = None,
         secrets: Secrets | None = None,
+        refused: str | None = None,
     ) -> None:
         """Connect to nothing yet. Raises SinkError for a topic, format or option that does not exist."""
-        if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
-            raise SinkError(f"{topic!r} is no name of a Kafka topic: write letters, digits, '.', '_' and '-'")
+        for name in (topic, *([] if refused is None else [refused])):
+            if not _TOPIC.fullmatch(name) or name in {".", ".."}:
+                raise SinkError(f"{name!r} is no name of a Kafka topic: write letters, digits, '.', '_' and '-'")
+        if refused == topic:
+            raise SinkError(f"{topic!r} is the topic and the topic of its refused rows: name another one")
         timeout = (options or {}).get(TIMEOUT, "1")
         if not timeout.isdecimal() or not int(timeout):
             raise SinkError(f"options of a KafkaSink have {TIMEOUT!r}={timeout!r}: write milliseconds")
@@ -67,7 +74,7 @@ class KafkaSink(Sink, UpsertSink):
         except SourceError as error:
             raise SinkError(str(error)) from None
         self._records = Records(format, key, schema, schema_number)
-        self._topic = topic
+        self._topic, self._refused = topic, refused
         self._cluster = Cluster(self._settings)
 
     def __repr__(self) -> str:
@@ -77,7 +84,7 @@ class KafkaSink(Sink, UpsertSink):
     def prepare(self, job: str, table: str, schema: pa.Schema) -> int:
         """Check columns, topic and rights, and return the newest checkpoint that the topic has."""
         self._records.must_hold(schema)
-        return self._newest(self._target(job, table))
+        return self._newest(job, table)
 
     def prepare_upsert(self, job: str, table: str, schema: pa.Schema, keys: tuple[str, ...]) -> int:
         """Check columns, topic and rights, and return the newest checkpoint that the topic shows.
@@ -85,22 +92,49 @@ class KafkaSink(Sink, UpsertSink):
         A topic that shows none must be empty.
         """
         self._records.must_hold_keys(schema, keys)
-        return self._newest(self._target(job, table), empty_at_first=True)
+        return self._newest(job, table, empty_at_first=True)
 
     def publish(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch]) -> None:
         """Write the rows and the checkpoint's number, in one transaction."""
-        records = self._records
-        self._once(
-            self._target(job, table), checkpoint, lambda _: (each for batch in rows for each in records.of(batch))
-        )
+        target = self._target(job, table)
+        self._once(target, checkpoint, partial(self._records_of, target, rows, checkpoint, target.keys_shown))
 
     def apply(self, job: str, table: str, checkpoint: int, changes: TableChanges) -> None:
         """Write a record for each key that has changed, and the checkpoint's number, in one transaction."""
         target = self._target(job, table)
-        self._once(target, checkpoint, UpsertedRecords(self._records, changes, target.keys_shown).since)
+        self._once(target, checkpoint, partial(self._records_of, target, changes, checkpoint, target.keys_shown))
+
+    def check(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
+        """Make the records, and compare them with what the client and the topic take. Send nothing."""
+        if self._refused is not None:  # no row can be in the way
+            return
+        target = self._target(job, table)
+        try:
+            newest = target.newest(settled=False)
+            for _ in self._records_of(target, rows, checkpoint, set, newest) if newest < checkpoint else ():
+                pass
+        except (SourceError, SinkError) as error:
+            raise SinkError(f"{self!r}: {error}") from None
+
+    def _records_of(
+        self,
+        target: KafkaTarget,
+        rows: Iterable[pa.RecordBatch] | TableChanges,
+        checkpoint: int,
+        shown: Callable[[], set[bytes]],
+        newest: CheckpointId,
+    ) -> Iterator[Sent]:
+        """Yield the records that a topic needs which has the checkpoint `newest`. `shown` returns the keys it has."""
+        said = {"job": target.job, "table": target.table, "checkpoint": checkpoint}
+        sorting = Sorting(self._topic, target.limits, self._refused, said)
+        if isinstance(rows, TableChanges):
+            yield from UpsertedRecords(self._records, rows, shown, sorting).since(newest)
+        else:
+            for batch in rows:
+                yield from sorting.of(batch, self._records.of)
 
     def _once(
-        self, target: KafkaTarget, checkpoint: int, records_since: Callable[[CheckpointId], Iterable[list[Record]]]
+        self, target: KafkaTarget, checkpoint: int, records_since: Callable[[CheckpointId], Iterable[Sent]]
     ) -> None:
         transaction = KafkaTransaction(target, CheckpointId(checkpoint), records_since)
         steps = published_once(CheckpointId(checkpoint))
@@ -114,11 +148,13 @@ class KafkaSink(Sink, UpsertSink):
                     raise SinkError(f"{self!r}: {end.value.why}") from None
                 return
 
-    @staticmethod
-    def _newest(target: KafkaTarget, *, empty_at_first: bool = False) -> int:
-        """Return the newest checkpoint that the topic has. Raise SinkError if the topic cannot be written to."""
+    def _newest(self, job: str, table: str, *, empty_at_first: bool = False) -> int:
+        """Return the newest checkpoint that the topic has. Raise SinkError if a topic cannot be written to."""
+        target = self._target(job, table)
         try:
             target.must_be_writable()
+            if self._refused is not None:
+                KafkaTarget(self._settings, self._cluster, self._refused, job, table).must_be_writable()
             newest = target.newest(settled=False)
             if empty_at_first and not newest:
                 target.must_be_empty()

@@ -5,11 +5,16 @@ in this group, and the offset itself means nothing. Kafka commits offset and row
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, job_name, table_name
+from jobs.kafka_sink.records import Record
 from jobs.kafka_sink.shown import has_records, keys_shown
 from jobs.sinks.port import SinkError
 from jobs.sources.kafka.cluster import QUICK, Cluster
@@ -31,7 +36,72 @@ _UNDELIVERED: Final = "_MSG_TIMED_OUT"
 """The error of a record that could not be sent for so long."""
 _LED_S: Final = 10.0
 """How long a partition may be without a leader. A cluster chooses one within seconds."""
+_CLIENT_BYTES: Final = 1_000_000
+"""What the client takes for a record, and sends at once, unless its user says otherwise."""
+_BATCH_BYTES: Final = 61
+"""What comes before the records of a batch."""
 _NOTE: Final = re.compile(r"checkpoint (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLimits:
+    """What Kafka takes as a record: how large it may be, and whether it needs a key."""
+
+    client: int
+    """The most bytes of key and value that the client takes."""
+    topic: int | None
+    """The most bytes that the brokers take at once, compressed. None: the user may not read the topic's settings."""
+    codec: str | None
+    is_compacted: bool
+
+    @property
+    def batches(self) -> Mapping[str, str]:
+        """The producer's setting with which it sends no more records at once than the topic takes."""
+        return {} if self.topic is None or self.topic >= _CLIENT_BYTES else {"batch.size": str(self.topic)}
+
+    def why_not(self, record: Record) -> str | None:
+        """Return why Kafka does not take a record, or None if it does."""
+        key, value = record.get("key"), encoded(record["value"])
+        if key is None and self.is_compacted:
+            return (
+                "a row has no key, and a topic with cleanup.policy=compact takes no record without one: filter it out"
+            )
+        size = len(encoded(key)) + len(value)
+        if size <= self.client and (self.topic is None or self._sent_bytes(encoded(key), value) <= self.topic):
+            return None
+        return too_large(key, size)
+
+    def _sent_bytes(self, key: bytes, value: bytes) -> int:
+        frame = _frame_bytes(len(key), len(value))
+        if self.codec is None or len(key) + len(value) + frame <= (self.topic or 0):
+            return len(key) + len(value) + frame
+        return frame + len(pa.compress(key + value, codec=self.codec, asbytes=True))
+
+
+def encoded(value: bytes | str | None) -> bytes:
+    """Return a key or value as bytes."""
+    return value.encode() if isinstance(value, str) else value or b""
+
+
+def too_large(key: bytes | str | None, size: int) -> str:
+    """Return the message for a record that Kafka does not take."""
+    shown = key.decode(errors="replace") if isinstance(key, bytes) else key
+    named = "a row" if shown is None else f"the row with the key {shown[:100]!r}"
+    return (
+        f"{named} becomes a record of {size:,} bytes, more than Kafka takes: raise 'message.max.bytes' in the sink's "
+        "options, and max.message.bytes of the topic"
+    )
+
+
+def _frame_bytes(key: int, value: int) -> int:
+    """Return how many bytes a batch of one record has besides key and value (Kafka's record format 2)."""
+    inside = 3 + _varint_bytes(key or -1) + _varint_bytes(value) + 1
+    return _BATCH_BYTES + _varint_bytes(inside + key + value) + inside
+
+
+def _varint_bytes(number: int) -> int:
+    """Return the length of a number as Kafka writes it: signed, in groups of seven bits."""
+    return max(1, -(-(2 * abs(number)).bit_length() // 7))
 
 
 class KafkaTarget:
@@ -39,7 +109,7 @@ class KafkaTarget:
 
     def __init__(self, settings: ClientSettings, cluster: Cluster, topic: str, job: str, table: str) -> None:
         """Connect to nothing yet. Raises InvalidNameError for a job or a table that cannot have this name."""
-        self.topic = topic
+        self.topic, self.job, self.table = topic, job, table
         self.place = TopicPartition(topic, 0)
         self.name = f"tidemark/{job_name(job)}/{table_name(table)}/{topic}"
         """The transactional id, and the name of the group. None of its parts has more slashes than it shows here."""
@@ -61,6 +131,22 @@ class KafkaTarget:
         leaderless = self._cluster.leaderless(self.topic, _LED_S)
         if leaderless:
             raise SinkError(self._says(leaderless))
+
+    @cached_property
+    def limits(self) -> RecordLimits:
+        """What Kafka takes as a record of this topic."""
+        return self._limits_of(self.topic)
+
+    def _limits_of(self, topic: str) -> RecordLimits:
+        given, there = self._settings.for_librdkafka(), self._cluster.settings(topic)
+        codec = str(given.get("compression.codec", given.get("compression.type", "none")))
+        most = there.get("max.message.bytes")
+        return RecordLimits(
+            client=int(given.get("message.max.bytes", _CLIENT_BYTES)),
+            topic=None if most is None else int(most),
+            codec=None if codec == "none" else codec,
+            is_compacted="compact" in there.get("cleanup.policy", ""),
+        )
 
     def newest(self, *, settled: bool) -> CheckpointId:
         """Return the newest checkpoint that the topic has; `settled`: after all transactions that are being committed.
@@ -103,6 +189,7 @@ class KafkaTarget:
             TIMEOUT: str(_TIMEOUT_MS),
             "message.timeout.ms": str(undelivered_ms),
             "queue.buffering.max.kbytes": "65536",
+            **self.limits.batches,
             "linger.ms": "20",
             "partitioner": "murmur2_random",  # as Kafka's Java clients choose it
         }

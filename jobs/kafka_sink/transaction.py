@@ -26,7 +26,8 @@ from checkpointing.commit.outside_transaction import (
 )
 from checkpointing.identifiers import CheckpointId
 from jobs.kafka_sink.records import Record
-from jobs.kafka_sink.target import TIMEOUT, KafkaTarget
+from jobs.kafka_sink.refusing import Sent
+from jobs.kafka_sink.target import TIMEOUT, KafkaTarget, encoded, too_large
 from jobs.sinks.port import SinkError
 from jobs.sources.kafka.cluster import PATIENCE_S, SILENT
 from jobs.sources.kafka.failures import BrokerAwayError
@@ -60,7 +61,7 @@ class KafkaTransaction:
         self,
         target: KafkaTarget,
         checkpoint: CheckpointId,
-        records_since: Callable[[CheckpointId], Iterable[list[Record]]],
+        records_since: Callable[[CheckpointId], Iterable[Sent]],
     ) -> None:
         """Connect to nothing yet. `records_since` returns the records for a topic that has an older checkpoint."""
         self._target = target
@@ -102,21 +103,21 @@ class KafkaTransaction:
         producer, self._began_s = self._producer, time.monotonic()
         with self._ending(producer):
             producer.begin_transaction()
-            for messages in self._records_since(since):
-                self._send(producer, messages)
+            for topic, messages in self._records_since(since):
+                self._send(producer, topic, messages)
             self._note(producer)
             self._commit(producer)
 
-    def _send(self, producer: Producer, messages: list[Record]) -> None:
+    def _send(self, producer: Producer, topic: str, messages: list[Record]) -> None:
         """Put records into the producer's queue. Wait while it is full."""
         while messages:
-            producer.produce_batch(self._target.topic, messages)
+            producer.produce_batch(topic, messages)
             producer.poll(0)
             messages = [message for message in messages if "_error" in message]
             for message in messages:
                 error = message.pop("_error")
                 if error.name() in _TOO_LARGE:
-                    raise SinkError(_too_large(message.get("key"), _bytes(message["value"])))
+                    raise SinkError(too_large(message.get("key"), len(encoded(message["value"]))))
                 if error.name() != _FULL:
                     raise KafkaException(error)
             if messages:
@@ -162,7 +163,7 @@ class KafkaTransaction:
         self._undelivered = self._undelivered or error
         if error.name() in _TOO_LARGE and len(message) > self._largest:
             self._largest = len(message)
-            self._too_large = _too_large(message.key(), len(message))
+            self._too_large = too_large(message.key(), len(message))
 
     def _failed(self, error: KafkaError) -> TargetLost | TargetRefused:
         """Return whether another try may help. By default it may, since nobody knows what the target has."""
@@ -213,17 +214,3 @@ def _in_time(call: Callable[[], None]) -> None:
 def _pass_over(error: KafkaError) -> None:
     """Do nothing. The call that fails raises the error, and without this function others would raise it too."""
     del error
-
-
-def _bytes(value: bytes | str | None) -> int:
-    return len(value.encode() if isinstance(value, str) else value or b"")
-
-
-def _too_large(key: bytes | str | None, size: int) -> str:
-    """Return the message for a record that Kafka does not take."""
-    shown = key.decode(errors="replace") if isinstance(key, bytes) else key
-    named = "a row" if shown is None else f"the row with the key {shown[:100]!r}"
-    return (
-        f"{named} becomes a record of {size:,} bytes, more than Kafka takes: raise 'message.max.bytes' in the sink's "
-        "options, and max.message.bytes of the topic"
-    )

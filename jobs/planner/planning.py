@@ -30,7 +30,7 @@ from jobs.planner.job_plan import JobPlan
 from jobs.planner.staging import stage_shared_sources
 from jobs.planner.vertices import Around, vertex_plan
 from jobs.quality.expectation import Suite
-from jobs.sinks.port import AppendedTable, Sink, TableSink, TwoPhaseSink, UpsertedTable, UpsertSink
+from jobs.sinks.port import AppendedTable, OutsideSink, Sink, TableSink, TwoPhaseSink, UpsertedTable, UpsertSink
 from jobs.sources.own_state import keeps_state
 from jobs.sources.port import begins_of, is_bounded, source_of_cuts
 from jobs.state.backend import state_file_schema
@@ -223,7 +223,8 @@ def _outputs_read(vertex: Declared) -> tuple[str | None, ...]:
 
 
 def _votes(sink: object) -> bool:
-    return isinstance(sink, TwoPhaseSink) and sink.two_phase
+    """Return whether a sink is asked before the commit point. A sink in two phases answers by its transaction."""
+    return (isinstance(sink, TwoPhaseSink) and sink.two_phase) or (isinstance(sink, OutsideSink) and sink.is_asked())
 
 
 def _edges_into(vertex: Declared) -> Iterator[EdgeId]:
@@ -249,7 +250,12 @@ def _schemas(job: JobName, plans: Mapping[VertexId, VertexPlan]) -> Iterator[tup
 
 
 def _sinks(vertices: Sequence[Declared], schemas: Mapping[TableName, pa.Schema]) -> dict[TableName, TableSink]:
-    return dict(_bound(table, schemas[table.name]) for table in _own_tables(vertices) if table.sink is not None)
+    tables = ((vertex.id, vertex.table) for vertex in vertices if not isinstance(vertex, SourceVertex))
+    return dict(
+        _bound(name, table, schemas[table.name])
+        for name, table in tables
+        if table is not None and table.sink is not None
+    )
 
 
 def _own_tables(vertices: Sequence[Declared]) -> Iterator[OutputTable]:
@@ -258,13 +264,13 @@ def _own_tables(vertices: Sequence[Declared]) -> Iterator[OutputTable]:
     yield from (table for table in tables if table is not None)
 
 
-def _bound(table: OutputTable, schema: pa.Schema) -> tuple[TableName, TableSink]:
+def _bound(vertex: VertexId, table: OutputTable, schema: pa.Schema) -> tuple[TableName, TableSink]:
     """Return a table's sink with what it must know. `OutputTable` has checked that it suits the table's mode."""
     match table.mode, table.sink:
         case TableMode.APPEND, Sink() as sink:
-            return table.name, AppendedTable(sink, schema)
+            return table.name, AppendedTable(sink, schema, vertex)
         case TableMode.UPSERT, UpsertSink() as sink:
-            return table.name, UpsertedTable(sink, schema, table.keys)
+            return table.name, UpsertedTable(sink, schema, table.keys, vertex)
         case _:
             raise TypeError(f"table {table.name} cannot have the sink {table.sink!r}")
 

@@ -4,9 +4,11 @@ The same transaction raises the checkpoint's number in `tidemark_published`, a t
 locks this number first, so two processes with the same checkpoint wait for each other, and the second one finds it.
 """
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from itertools import groupby
+from functools import partial
+from itertools import chain, groupby
 from typing import Final, TypeVar
 
 import psycopg
@@ -16,6 +18,9 @@ from psycopg import sql
 from checkpointing.commit.pre_committed import SinkTransaction
 from jobs.accidents import SERVER_DISK_FULL
 from jobs.postgres_sink.prepared import PreparedTransactions
+from jobs.postgres_sink.refusing import BATCH_ROWS, Refusals, RowRefusedError, plain
+from jobs.postgres_sink.refusing import create as create_refused
+from jobs.postgres_sink.trial import Trial
 from jobs.postgres_sink.types import is_fit, postgres_type
 from jobs.postgres_sink.upserting import KEYS, Upserting
 from jobs.sinks.port import Sink, SinkError, TableChanges, TwoPhaseSink, UpsertSink
@@ -25,8 +30,9 @@ from jobs.sources.postgres.connection import Connection, Server
 TRIES: Final = 3
 """How often a publication is tried if the server goes away meanwhile. After each time the server says what it has."""
 Result = TypeVar("Result")
-_BATCH_ROWS: Final = 10_000
 _NAME_BYTES_MAX: Final = 63
+_SHOWN_MAX: Final = 100
+"""A message shows this much of a text."""
 _COLUMNS: Final = """
 SELECT attname, atttypid, format_type(atttypid, atttypmod),
        attnotnull AND NOT atthasdef AND attidentity = '' AND attgenerated = '', attgenerated <> ''
@@ -34,21 +40,28 @@ FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisd
 """
 
 
+_LINE: Final = re.compile(r"COPY .*, line (\d+)", re.DOTALL)
+"""The row that the server has refused, among those of one COPY."""
+_STAGED: Final = re.compile(r"tidemark_(?:rows|trial)_[0-9a-f]{32}")
+"""A table that stands for the target inside a transaction. Messages name the target."""
+
+
 class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
     """Writes a table to a PostgreSQL table, each checkpoint once: an append table's rows, or an upsert table's changes.
 
     `url` is a URL, libpq's `key=value` pairs, or `env:NAME` of an environment variable. `table` is the target, such as
     `sales` or `reports.sales`. The sink creates it if it does not exist. Only the login's rights limit what it may do.
-    With `two_phase`, the server checks the rows of a checkpoint before the checkpoint is committed.
+    With `two_phase`, the server checks the rows of a checkpoint before the checkpoint is committed. `refused` names a
+    table of the same database: rows that the server refuses go there with the reason, and the other rows go on.
     """
 
-    def __init__(self, url: str, table: str, *, two_phase: bool = False) -> None:
-        """Connect to nothing yet. Raises SinkError if `table` is no name of a table."""
-        parts = table.split(".")
-        wrong = [part for part in parts if not part or len(part.encode()) > _NAME_BYTES_MAX or "\0" in part]
-        if len(parts) > 2 or wrong:  # noqa: PLR2004 - a schema and a table
-            raise SinkError(f"{table!r} is no name of a PostgreSQL table: write TABLE or SCHEMA.TABLE")
+    def __init__(self, url: str, table: str, *, two_phase: bool = False, refused: str | None = None) -> None:
+        """Connect to nothing yet. Raises SinkError if `table` or `refused` is no name of a table."""
+        parts = _parts(table)
+        if refused == table:
+            raise SinkError(f"{table!r} is the table and the table of its refused rows: name another one")
         self.two_phase = two_phase
+        self._refused = None if refused is None else sql.Identifier(*_parts(refused))
         self._server = Server(url)
         self._name = table
         self._target = sql.Identifier(*parts)
@@ -74,6 +87,25 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
     def apply(self, job: str, table: str, checkpoint: int, changes: TableChanges) -> None:
         """Let the table show this checkpoint and store its number, in one transaction."""
         self._once(job, table, checkpoint, changes)
+
+    def check(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
+        """Try the rows in a transaction that is rolled back (`trial`)."""
+        if self._refused is not None:  # no row can be in the way
+            return
+
+        def tried(connection: Connection) -> None:
+            newest = self._newest(connection, job, table)
+            if newest >= checkpoint:
+                return
+            trial = Trial(connection, self._target, self._schema, self._copy)
+            with connection.transaction(force_rollback=True):
+                if trial.needs_target(rows):
+                    self._write(connection, job, table, checkpoint, rows)
+                    connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+                else:
+                    trial.copy(rows, newest)
+
+        self._tried(tried)
 
     def pre_commit(self, transaction: SinkTransaction, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
         """Write the rows and the checkpoint's number, and prepare the transaction."""
@@ -122,10 +154,20 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         newest = self._locked(connection, job, table)
         if newest >= checkpoint:
             return
+        refusals = None
+        if self._refused is not None:
+            refusals = Refusals(connection, self._refused, job, table, checkpoint, self._reason)
         if isinstance(rows, TableChanges):
-            Upserting(connection, self._target, self._schema, rows, self._copy).write(newest)
-        else:
+            upserting = Upserting(connection, self._target, self._schema, rows, self._copy)
+            if refusals is None:
+                upserting.write(newest)
+            else:
+                refusals.instead(partial(upserting.write, newest), partial(upserting.write_each, newest, refusals))
+        elif refusals is None:
             self._copy(connection, self._target, rows)
+        else:
+            copied = partial(self._copy, connection, self._target)
+            refusals.instead(partial(copied, rows), partial(refusals.sort_out, rows, lambda part: copied([part])))
         self._store(connection, job, table, checkpoint)
 
     def _tried(self, call: Callable[[Connection], Result]) -> Result:
@@ -149,6 +191,8 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
                 connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemark_published', 0))")
                 self._create(connection, wanted, keys)
                 self._must_fit(connection, wanted)
+                if self._refused is not None:
+                    create_refused(connection, self._refused)
                 newest = self._newest(connection, job, table)
                 if self.two_phase:
                     self._must_prepare(connection, job, table)
@@ -237,27 +281,86 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
 
     def _copy(self, connection: Connection, into: sql.Identifier, rows: Iterable[pa.RecordBatch]) -> None:
         types = {name: oid for name, oid, *_ in connection.execute(_COLUMNS, [into.as_string(connection)])}
+        before = 0
         for names, batches in groupby(rows, lambda batch: tuple(batch.schema.names)):
             unknown = [name for name in names if name not in types]
             if unknown:
                 raise SinkError(f"{self!r} has no column {unknown[0]}: add it")
             columns = sql.SQL(", ").join(map(sql.Identifier, names))
             statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(into, columns)
-            with connection.cursor() as cursor, cursor.copy(statement) as copy:
-                copy.set_types([types[name] for name in names])
-                for batch in batches:
-                    for start in range(0, batch.num_rows, _BATCH_ROWS):
-                        part = batch.slice(start, _BATCH_ROWS)
-                        for row in zip(*(column.to_pylist() for column in part.columns), strict=True):
-                            try:
-                                copy.write_row(row)
-                            except psycopg.DataError as error:
-                                shown = dict(zip(names, row, strict=True))
-                                raise SinkError(f"{self!r} cannot hold the row {shown} ({error})") from None
+            copied = 0
+            try:
+                with connection.cursor() as cursor, cursor.copy(statement) as copy:
+                    copy.set_types([types[name] for name in names])
+                    for batch in batches:
+                        copied += batch.num_rows
+                        self._copy_batch(copy, batch)
+            except psycopg.Error as error:
+                row = _refused_row(error, rows, before)
+                if row is None or (error.diag.message_detail or "").startswith("Failing row"):
+                    raise
+                raise RowRefusedError(f"{self!r} refuses the row {_shown(row)}: {self._told(error)}") from None
+            before += copied
+
+    def _copy_batch(self, copy: psycopg.Copy, batch: pa.RecordBatch) -> None:
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            for row in self._values(batch.slice(start, BATCH_ROWS)):
+                try:
+                    copy.write_row(row)
+                except (psycopg.DataError, ValueError, OverflowError) as error:
+                    shown = {name: _cut(value) for name, value in zip(batch.schema.names, row, strict=True)}
+                    raise RowRefusedError(f"{self!r} cannot hold the row {shown} ({error})") from None
+
+    def _values(self, part: pa.RecordBatch) -> Iterable[tuple[object, ...]]:
+        """Return rows as Python values. Raise SinkError for one that has none, such as a text that is not UTF-8."""
+        try:
+            return zip(*(column.to_pylist() for column in part.columns), strict=True)
+        except (ValueError, OverflowError) as error:
+            if part.num_rows > 1:
+                halves = (part.slice(0, part.num_rows // 2), part.slice(part.num_rows // 2))
+                return chain.from_iterable(self._values(half) for half in halves)
+            raise RowRefusedError(f"{self!r} cannot hold the row {_shown(part)} ({error})") from None
+
+    def _reason(self, error: Exception) -> str:
+        """Return why a row is refused."""
+        return self._told(error) if isinstance(error, psycopg.Error) else str(error)
 
     def _told(self, error: psycopg.Error) -> str:
         """Return what the server says, with the row that it refuses, in one line without the password."""
         said = error.diag
         parts = [said.message_primary or str(error), said.message_detail, said.context]
-        told = self._server.told(psycopg.Error(". ".join(part for part in parts if part)))
+        text = _STAGED.sub(self._name, ". ".join(part.rstrip(".") for part in parts if part))
+        told = self._server.told(psycopg.Error(text))
         return f"{SERVER_DISK_FULL}. The server said: {told}" if isinstance(error, psycopg.errors.DiskFull) else told
+
+
+def _parts(table: str) -> list[str]:
+    """Return schema and table of a name. Raise SinkError if it is no name of a table."""
+    parts = table.split(".")
+    wrong = [part for part in parts if not part or len(part.encode()) > _NAME_BYTES_MAX or "\0" in part]
+    if len(parts) > 2 or wrong:  # noqa: PLR2004 - a schema and a table
+        raise SinkError(f"{table!r} is no name of a PostgreSQL table: write TABLE or SCHEMA.TABLE")
+    return parts
+
+
+def _refused_row(error: psycopg.Error, rows: Iterable[pa.RecordBatch], before: int) -> pa.RecordBatch | None:
+    """Return the row that the server refused, if it says its number and the rows can be read again."""
+    line = _LINE.search(error.diag.context or "")
+    if line is None or isinstance(rows, Iterator):
+        return None
+    left = before + int(line[1]) - 1
+    for batch in rows:
+        if left < batch.num_rows:
+            return batch.slice(left, 1)
+        left -= batch.num_rows
+    return None
+
+
+def _shown(row: pa.RecordBatch) -> dict[str, object]:
+    """Return a row for a message."""
+    return {name: _cut(plain(column)) for name, column in zip(row.schema.names, row.columns, strict=True)}
+
+
+def _cut(value: object) -> object:
+    """Return a value for a message, or the beginning of a long text."""
+    return value[:_SHOWN_MAX] if isinstance(value, (str, bytes)) else value

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 from psycopg import sql
 
+from jobs.postgres_sink.refusing import Refusals
 from jobs.sinks.port import TableChanges
 from jobs.sources.postgres.connection import Connection
 
@@ -51,6 +52,29 @@ class Upserting:
             staged, columns = self._staged(found.rows.to_batches())
             self._merge(staged, columns)
             self._drop(staged)
+
+    def write_each(self, newest: int, refusals: Refusals) -> None:
+        """Do the same carefully: keep the rows that the server refuses. Their keys leave the target.
+
+        So the target never shows a row that the table no longer has.
+        """
+        found = self.changes.since(newest)
+        if found is None:
+            self.connection.execute(sql.SQL("DELETE FROM {}").format(self.target))
+        elif found.deleted.num_rows:
+            refusals.sort_out(found.deleted.to_batches(), self._delete)
+        rows = self.changes.whole() if found is None else found.rows.to_batches()
+        refusals.sort_out(rows, self._upsert, lambda row: self._delete(row.select(list(self.changes.keys))))
+
+    def _delete(self, rows: pa.RecordBatch) -> None:
+        keys, _ = self._staged([rows])
+        self._do("DELETE FROM {target} AS t USING {staged} AS s WHERE {same}", keys)
+        self._drop(keys)
+
+    def _upsert(self, rows: pa.RecordBatch) -> None:
+        staged, columns = self._staged([rows])
+        self._merge(staged, columns)
+        self._drop(staged)
 
     def _replace(self, rows: Iterable[pa.RecordBatch]) -> None:
         """Let the target have these rows and no others. Rows that it has just so stay untouched."""

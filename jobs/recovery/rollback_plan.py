@@ -139,9 +139,12 @@ def _must_stay_true_outside(
     tables = sorted(beyond_recall(rows, rollback, pending))
     if tables:
         job, target = rollback.target.job, rollback.target.checkpoint
+        has = "has rows of later checkpoints"
+        if pending is not None and pending.checkpoint != target:
+            has = f"may have rows of checkpoint {pending.checkpoint}"
         raise RollbackRefusedError(
-            f"{job} cannot go back to {target}: the sink of table {tables[0]} has rows of later checkpoints, and does "
-            f"not give them back; nothing was changed. 'tidemark rollback {job} {target} --leave-outside' goes back "
+            f"{job} cannot go back to {target}: the sink of table {tables[0]} {has}, and does not give them back; "
+            f"nothing was changed. 'tidemark rollback {job} {target} --leave-outside' goes back "
             "without it: the sink keeps these rows, and gets those that the next ticks read again"
         )
 

@@ -164,7 +164,8 @@ class TickCarrier(Carrier):
         """Return what a start must know. Each attempt opens its own stores."""
         if self._begins:
             must_be_usable(self.warehouse)
-            self.stores, self._begins = JobStores(self.warehouse, self.boundary, sinks=self.plan.sinks), False
+            sinks = self.plan.sinks
+            self.stores, self._begins = JobStores(self.warehouse, self.boundary, sinks=sinks, all_sinks=True), False
         held = self.stores.outside.prepare()  # before the entries that say what may be there
         seen = self._beginning.observe(self.stores, self._settings.run_ended)
         must_not_be_ahead_outside(held, seen.rows)

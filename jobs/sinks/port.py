@@ -7,13 +7,32 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from checkpointing.commit.pre_committed import SinkTransaction
+from checkpointing.identifiers import VertexId
 
 
 class SinkError(Exception):
     """A sink cannot take rows. The message says what is wrong, and what to do."""
 
 
-class Sink(ABC):
+class OutsideSink:
+    """What a `Sink` and an `UpsertSink` have in common: both may be asked before a checkpoint is committed."""
+
+    def check(self, job: str, table: str, checkpoint: int, rows: "Iterable[pa.RecordBatch] | TableChanges") -> None:
+        """Raise SinkError, naming a row, if the target could not take these rows. Change nothing in the target.
+
+        It is called before the checkpoint is committed. `rows` is what `publish` or `apply` will get. If it raises, the
+        checkpoint is declined. By default a sink is not asked. Without this method, a row that the target never takes
+        fails each tick from then on, until somebody mends the target or rolls the job back.
+        """
+        del job, table, checkpoint, rows
+
+    @classmethod
+    def is_asked(cls) -> bool:
+        """Return whether the class has a `check` of its own."""
+        return cls.check is not OutsideSink.check
+
+
+class Sink(OutsideSink, ABC):
     """A target outside the warehouse, for the rows of one append table.
 
     The target stores the number of the newest checkpoint that it has, for each job and table. One tick at a time calls
@@ -63,7 +82,7 @@ class TableChanges(ABC):
         ...
 
 
-class UpsertSink(ABC):
+class UpsertSink(OutsideSink, ABC):
     """A target outside the warehouse that shows an upsert table. It follows a rollback of the table too.
 
     The target stores the number of the newest checkpoint that it shows, for each job and table, and nobody else changes
@@ -126,19 +145,21 @@ class TwoPhaseSink(ABC):
 
 @dataclass(frozen=True, slots=True)
 class AppendedTable:
-    """An append table with its columns and its sink."""
+    """An append table with its columns, its sink, and the vertex that writes it."""
 
     sink: Sink
     schema: pa.Schema
+    vertex: VertexId
 
 
 @dataclass(frozen=True, slots=True)
 class UpsertedTable:
-    """An upsert table with its columns, its keys and its sink."""
+    """An upsert table with its columns, its keys, its sink, and the vertex that writes it."""
 
     sink: UpsertSink
     schema: pa.Schema
     keys: tuple[str, ...]
+    vertex: VertexId
 
 
 TableSink = AppendedTable | UpsertedTable

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from checkpointing.commit import leftovers
 from checkpointing.commit.two_phase import CommitEffect, CommitEnded
+from checkpointing.config import CheckpointConfig
 from checkpointing.coordinator import completed as store
 from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore, StoreChange
 from checkpointing.coordinator.completion import Completion
@@ -38,6 +39,11 @@ def one_checkpoint_too_many_is_kept(patch: Patch) -> None:
         return real(checkpoints, retained + 1)
 
     patch.function(store, "subsume", subsume)
+
+
+@mutant("way-back-stays")
+def the_entry_before_an_unpublished_one_is_dropped(patch: Patch) -> None:
+    patch.put(CheckpointConfig, "kept", property(lambda self: self.retained))
 
 
 @mutant("retention")

@@ -113,7 +113,7 @@ def _begun(line: int, started: TickStarted) -> Tick:
         ids=frozenset(int(record.checkpoint) for record in setup.retained),
         versions=_named(setup.versions.items()),
     )
-    return Tick(setup.claim.generation, setup.graph, setup.config.retained, setup.claim, setup.retained, [event])
+    return Tick(setup.claim.generation, setup.graph, setup.config.kept, setup.claim, setup.retained, [event])
 
 
 def kind_of(row: CheckpointRecord) -> str:

@@ -22,11 +22,12 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as Asked
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from jobs.sources.kafka.failures import BrokerAwayError, NoSuchTopicError, failure, is_refused_login
 from jobs.sources.kafka.position import TopicPartition
 from jobs.sources.kafka.settings import ClientSettings
+from jobs.sources.port import SourceError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -165,6 +166,14 @@ class Cluster:
         described = self._asked(f"topic {topic}", partial(_described, topic, rights=True))
         return frozenset(each.name for each in described.authorized_operations or ())
 
+    def settings(self, topic: str) -> Mapping[str, str]:
+        """Return the brokers' settings of a topic, or none if the user may not read them."""
+        try:
+            found = self._asked(f"topic {topic}", partial(_settings_of, topic), FIRST_ANSWER_S)
+        except SourceError:
+            return {}
+        return {name: str(each.value) for name, each in found.items()}
+
     def leaderless(self, topic: str, patience_s: float) -> tuple[int, ...]:
         """Return the Kafka partitions of a topic that still have no leader after so many seconds.
 
@@ -248,6 +257,12 @@ def _has_leader(partition: Any) -> bool:  # noqa: ANN401 - a TopicPartitionInfo
 def _described(topic: str, client: AdminClient, seconds: float, *, rights: bool = False) -> Any:  # noqa: ANN401 - a TopicDescription
     asked = {"request_timeout": seconds, "include_authorized_operations": rights}
     return client.describe_topics(TopicCollection([topic]), **asked)[topic].result()
+
+
+def _settings_of(topic: str, client: AdminClient, seconds: float) -> Mapping[str, Any]:
+    asked = ConfigResource(ResourceType.TOPIC, topic)
+    settings: Mapping[str, Any] = client.describe_configs([asked], request_timeout=seconds)[asked].result()
+    return settings
 
 
 def _offsets(client: AdminClient, asked: Mapping[Any, OffsetSpec], seconds: float) -> dict[Any, int]:

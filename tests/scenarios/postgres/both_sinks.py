@@ -40,15 +40,15 @@ def chosen(words):
     return both(retained=2 if appends else 9, appends=appends, two_phase="--two-phase" in words)
 
 
-def pipeline_of(*, retained=2, appends=True, two_phase=False, tolerates=0):
-    """Return the pipeline, or without the sink of the append table. With `two_phase`, the sinks vote."""
+def pipeline_of(*, retained=2, appends=True, upserts=True, two_phase=False, tolerates=0):
+    """Return the pipeline, or without the sink of one table. With `two_phase`, the sinks vote."""
     config = CONFIG.model_copy(update={"retained": retained, "tolerable_failures": tolerates})
     pipeline = Pipeline(JOB, config=config, parallelism=2)
     numbers = pipeline.source("numbers", SequenceSource(ROWS, keys=KEYS))
     sink = PostgresSink(f"env:{URL}", TARGETS[BRONZE], two_phase=two_phase) if appends else None
     numbers = numbers.table(BRONZE, id="bronze", sink=sink)
     sums = numbers.key_by("key").aggregate("by_key", rows=count(), total=sum_of("value"))
-    sums.upsert(GOLD, sink=PostgresSink(f"env:{URL}", TARGETS[GOLD], two_phase=two_phase))
+    sums.upsert(GOLD, sink=PostgresSink(f"env:{URL}", TARGETS[GOLD], two_phase=two_phase) if upserts else None)
     return pipeline
 
 
