@@ -20,7 +20,7 @@ from jobs.accidents import SERVER_DISK_FULL
 from jobs.postgres_sink.prepared import PreparedTransactions
 from jobs.postgres_sink.refusing import BATCH_ROWS, Refusals, RowRefusedError, plain
 from jobs.postgres_sink.refusing import create as create_refused
-from jobs.postgres_sink.trial import Trial
+from jobs.postgres_sink.trial import TrialWrite
 from jobs.postgres_sink.types import is_fit, postgres_type
 from jobs.postgres_sink.upserting import KEYS, Upserting
 from jobs.sinks.port import Sink, SinkError, TableChanges, TwoPhaseSink, UpsertSink
@@ -97,7 +97,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
             newest = self._newest(connection, job, table)
             if newest >= checkpoint:
                 return
-            trial = Trial(connection, self._target, self._schema, self._copy)
+            trial = TrialWrite(connection, self._target, self._schema, self._copy)
             with connection.transaction(force_rollback=True):
                 if trial.needs_target(rows):
                     self._write(connection, job, table, checkpoint, rows)

@@ -35,7 +35,7 @@ Copy = Callable[[Connection, sql.Identifier, Iterable[pa.RecordBatch]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialWrite:
     """A trial of one checkpoint's rows. `copy_into` copies rows into a table."""
 
     connection: Connection

@@ -15,6 +15,7 @@ FALSIFIED_ELSEWHERE = {
     "at-rest",
     "said-why",
     "published-at-once",
+    "way-back-stays",
     "overwrites-show-newest",
     "overwrites-only-rise",
     *FALSIFIED_HELD,

@@ -9,6 +9,7 @@ from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics,
 from spec.history import CutWritten, RowCommitted
 from spec.outside import left_inside, wrongly_outside
 from spec.outside_events import OutsidePublished
+from spec.rollback import no_way_back
 
 EMPTIED = TableRecord(table="gold/totals", mode=TableMode.UPSERT, parent_version=1)
 BACK = CheckpointRecord(
@@ -34,3 +35,10 @@ def test_a_rollback_that_empties_a_table_empties_its_sink(shown, wrong, left):
     told = () if shown is None else (OutsidePublished(9, "gold/totals", shown),)
     history = SimpleNamespace(without_flow=[RowCommitted(BACK, (3, 9)), *told, CutWritten(9, (), ())])
     assert (wrong, left) == (bool([*wrongly_outside(history)]), bool([*left_inside(history)]))
+
+
+@pytest.mark.parametrize(("kept", "wrong"), [((3, 9), False), ((9,), True)], ids=str)
+def test_the_entry_before_an_unpublished_one_stays(kept, wrong):
+    """Without it, nobody could go back from an entry that a sink never takes."""
+    history = SimpleNamespace(baseline=(3,), pinned=(), without_flow=[RowCommitted(BACK, kept)])
+    assert wrong == bool([*no_way_back(history)])

@@ -19,6 +19,7 @@ from tests.kafka_broker import PASSWORD, Broker
 from tests.scenarios.kafka.dying_publisher import METHODS, batches
 from tests.scenarios.kafka.records import read
 from tests.scenarios.kafka.topics import TopicMaker, done
+from tests.scenarios.postgres.test_upsert_sink import Known
 from tidemark import KafkaSink, SinkError
 
 OUT = "out/numbers"
@@ -103,9 +104,56 @@ def test_a_lost_reply_of_the_commit_changes_nothing(make_topic, monkeypatch):
     assert_exact(topic, 1)
 
 
+def test_a_record_that_kafka_never_takes_is_found_before_it_is_sent(make_topic):
+    """The limit is exact to the byte. A topic of smaller batches, and one that compresses, take what they can."""
+    for size, is_fit in ((1_922, True), (1_923, False)):
+        topic = make_topic(1, max_message_bytes="2000")
+        rows = [pa.record_batch({"n": ["x" * size]})]
+        sink = KafkaSink(topic.servers, topic.name)
+        if is_fit:
+            sink.check("job", OUT, 1, rows)
+            publish(sink, 1, rows)
+        for refuses in () if is_fit else (sink.check, sink.publish):
+            with pytest.raises(SinkError, match=r"a row becomes a record of 1,9\d\d bytes"):
+                refuses("job", OUT, 1, rows)
+        assert is_fit == bool(read(topic))
+    small, packed = make_topic(1, max_message_bytes="2000"), make_topic(1, max_message_bytes="2000")
+    publish(KafkaSink(small.servers, small.name), 1, [pa.record_batch({"n": ["x" * 500] * 100})])
+    large = [pa.record_batch({"n": ["x" * 90_000]})]
+    sink = KafkaSink(packed.servers, packed.name, options={"compression.codec": "zstd"})
+    sink.check("job", OUT, 1, large)
+    publish(sink, 1, large)
+    assert (100, 1) == (len(read(small)), len(read(packed)))
+    compacted = make_topic(1, cleanup_policy="compact")
+    with pytest.raises(SinkError, match="takes no record without one"):
+        sink_of(compacted).check("job", OUT, 1, [pa.record_batch({"n": pa.array(["a", None])})])
+
+
+def test_refused_rows_lie_in_a_topic_of_their_own(make_topic):
+    """The others go on, in the same transaction. A key whose new row is refused gets a tombstone."""
+    topic, refused = make_topic(1, max_message_bytes="2000"), make_topic(1)
+    sink = KafkaSink(topic.servers, topic.name, refused=refused.name)
+    schema = pa.schema({"id": pa.string(), "name": pa.string()})
+
+    def table(*rows):
+        return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+
+    assert 0 == sink.prepare_upsert("job", OUT, schema, ("id",))
+    good = [(f"g{n}", "x") for n in range(100)]
+    sink.apply("job", OUT, 1, Known(table(("a", "x"), (None, "y"), ("b", "x" * 3_000), *good)))
+    assert sorted(["a", *(key for key, _ in good)]) == sorted(key for key, _ in shown(topic))
+    sink.apply("job", OUT, 2, Known(None, since=1, changed=table(("a", "x" * 3_000), ("c", "x")), deleted=()))
+    assert [("a", None), ("c", {"id": "c", "name": "x"})] == [
+        (key, value and json.loads(value)) for key, value in shown(topic)[-2:]
+    ]
+    kept = [json.loads(value) for _, _, _, value in read(refused)]
+    assert [(1, None), (1, "b"), (2, "a")] == [(each["checkpoint"], each["row"].get("id")) for each in kept]
+    assert all(each["reason"] and (OUT, "job") == (each["table"], each["job"]) for each in kept)
+
+
 @pytest.mark.dear
 def test_what_the_broker_refuses_is_one_sentence(make_topic, broker):
-    """A missing topic and a missing right are found before the job is claimed, a row that is too large is not."""
+    """A missing topic and a missing right are found before the claim, and a row that is too large before it is sent."""
     topic = make_topic(1, max_message_bytes="2000")
     with pytest.raises(SinkError, match=f"Kafka at {topic.servers} has no topic nowhere: create the topic"):
         KafkaSink(topic.servers, "nowhere").prepare("job", OUT, SCHEMA)
@@ -115,7 +163,7 @@ def test_what_the_broker_refuses_is_one_sentence(make_topic, broker):
     with pytest.raises(SinkError, match=f"not let this user write to topic {topic.name}: give it DESCRIBE, READ and W"):
         reader.prepare("job", OUT, SCHEMA)
     large = [pa.record_batch({"n": ["small", "x" * 5_000]})]
-    for limit, said in (("1000000", r"key 'xxx"), ("3000", r"key 'x+' becomes a record of 5,0\d\d bytes, more than")):
+    for limit, said in (("1000000", r"key 'xxx"), ("3000", r"key 'x+' becomes a record of [\d,]+ bytes, more than")):
         with pytest.raises(SinkError, match=rf"KafkaSink\({topic.name} at .*: the row with the {said}"):
             publish(sink_of(topic, options={"message.max.bytes": limit}), 1, large)
     assert ([], 0) == (shown(topic), sink_of(topic).prepare("job", OUT, SCHEMA))
