@@ -12,6 +12,8 @@ _CAUSE: Final = re.compile(r"^(?:Caused by: |: )(?:[\w.$]+\.)?(?P<kind>[\w$]+): 
 _CALLED_FROM: Final = re.compile(r"was called from\s+(?P<file>\S.*?):(?P<line>\d+)\s*$", re.MULTILINE)
 
 _MALFORMED: Final = re.compile(r"reading file (?:file://)?(?P<file>\S+)\.\s.*?MALFORMED_RECORD_IN_PARSING", re.DOTALL)
+_RAISED: Final = re.compile(r"MALFORMED_RECORD_IN_PARSING: (?P<record>.*?)(?: SQLSTATE|\n|$)")
+"""What `sources.file_reader` raises for a record that Spark's own reader would take."""
 
 _SMALLER: Final = "make micro-batches smaller, as with --set micro_batch_rows_max=50000 --set slice_rows_max=10000"
 _OUT_OF_MEMORY: Final = f"- the function ran out of memory: {_SMALLER}"
@@ -88,7 +90,7 @@ def reason_of(error: Exception) -> str:
     accident = accident_in(text)
     if accident in {DISK_FULL, READ_ONLY} or (accident is not None and is_not_staged(error)):
         return f"{accident}\n{text.strip()[:TRACEBACK_CHARS_MAX]}"
-    if _WORKER not in text and "\tat " in text:
+    if _WORKER not in text and ("\tat " in text or _RAISED.search(text)):
         return _of_spark(text)
     message = message_of(error, _CORRECT)
     return noted(message, _OUT_OF_MEMORY) if message.startswith("MemoryError") else message
@@ -98,7 +100,8 @@ def _of_spark(text: str) -> str:
     """Return the JVM's message without its stack, and the line of the user's code if Spark knows it."""
     causes = _CAUSE.findall(text)
     said = f"{causes[-1][0]}: {causes[-1][1]}" if causes else text.strip().partition("\n")[0]
-    malformed = _MALFORMED.search(text)
+    malformed, raised = _MALFORMED.search(text), _RAISED.search(text)
+    said = raised["record"] if raised else said
     if malformed is not None:
         said = (
             f"{malformed['file']} has a record that cannot be read as the source's schema and options say ({said}): "

@@ -34,6 +34,7 @@ from jobs.operators.spec import KeyedSpec, Spec, StatelessSpec
 from jobs.operators.stepped import ArrowFunction, Part, Stepped, SteppedWork, rows_of
 from jobs.operators.without_exchange import WithoutExchange
 from jobs.sinks.staged_files import StagedFiles
+from jobs.spark.columns import map_in_arrow
 from jobs.state.backend import fits
 from jobs.state.merge import KEY_GROUP
 from jobs.storage.address import Root, StoreUrl, parsed
@@ -190,7 +191,8 @@ def _blocks(spark: SparkSession, spec: KeyedSpec, branch: _Branch) -> DataFrame:
 def _in_blocks(spec: KeyedSpec, tag: int, rows: DataFrame, schema: StructType, keys: Sequence[str]) -> DataFrame:
     splitter = _splitter(spec, tag, schema)
     group = "0" if splitter.broadcast else f"pmod(hash({quoted(keys)}), {spec.max_parallelism})"
-    return in_schema(rows, schema).selectExpr(f"{group} as {KEY_GROUP}", "*").mapInArrow(splitter.run, EXCHANGED)
+    grouped = in_schema(rows, schema).selectExpr(f"{group} as {KEY_GROUP}", "*")
+    return map_in_arrow(grouped, splitter.run, EXCHANGED)
 
 
 def _splitter(spec: KeyedSpec, tag: int, schema: StructType) -> Splitter:

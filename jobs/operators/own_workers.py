@@ -7,20 +7,19 @@ worker only for functions with the same environment variables. So this module se
 state.
 """
 
-from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.operators.reports import REPORT_SCHEMA
+from jobs.spark.columns import ArrowFunction, map_in_arrow
 
 _VARIABLE: Final = "TIDEMARK_WORKERS"
 _LOCK: Final = Lock()
 
 
-def reported(rows: DataFrame, run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> DataFrame:
+def reported(rows: DataFrame, run: ArrowFunction) -> DataFrame:
     """Return the reports that `run` makes of these rows, as a lazy frame in REPORT_SCHEMA.
 
     Each Spark task has at most one such function, so Spark needs as many of these workers as tasks run at a time. With
@@ -28,12 +27,12 @@ def reported(rows: DataFrame, run: Callable[[Iterator[pa.RecordBatch]], Iterator
     """
     session: Any = rows.sparkSession
     if not isinstance(session, SparkSession):
-        return rows.mapInArrow(run, REPORT_SCHEMA)
+        return map_in_arrow(rows, run, REPORT_SCHEMA)
     context = session.sparkContext
     with _LOCK:  # PySpark takes the variables from the context while it makes the function
         before = context.environment
         context.environment = {**before, _VARIABLE: "reports"}
         try:
-            return rows.mapInArrow(run, REPORT_SCHEMA)
+            return map_in_arrow(rows, run, REPORT_SCHEMA)
         finally:
             context.environment = before

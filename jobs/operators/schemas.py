@@ -13,6 +13,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from checkpointing.columns import TableColumn
 from jobs.operators.changes import KIND
+from jobs.spark import columns
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -45,7 +46,7 @@ def _persisted(kind: str | dict[str, Any]) -> str:
 
 def quoted(names: Iterable[str]) -> str:
     """Return column names as a list in Spark SQL, each quoted."""
-    return ", ".join("`" + name.replace("`", "``") + "`" for name in names)
+    return ", ".join(map(columns.quoted, names))
 
 
 def _nullable(kind: DataType) -> DataType:

@@ -8,13 +8,14 @@ from pyspark.sql.types import DataType
 
 from jobs.operators.derived_scans import CopiedColumn
 from jobs.operators.spec import Chain, TaskSteps, TextSteps
+from jobs.spark.columns import named
 
 
 def selected(columns: Sequence[str]) -> Chain:
     """Return the step that keeps these columns, in this order."""
 
     def select(rows: DataFrame) -> DataFrame:
-        return rows.select(*[F.col(f"`{name}`") for name in columns])
+        return rows.select(*[named(name) for name in columns])
 
     return TaskSteps(select)
 
@@ -42,7 +43,7 @@ def copied(copy: CopiedColumn, kind: DataType) -> Chain:
     """Return the step that adds a copy of a column, under a name that no other step uses."""
 
     def add(rows: DataFrame) -> DataFrame:
-        values = F.lit(copy.instead) if copy.of is None else F.col(f"`{copy.of}`")
+        values = F.lit(copy.instead) if copy.of is None else named(copy.of)
         if copy.of is not None and copy.instead is not None:
             values = F.coalesce(values, F.lit(copy.instead))
         return rows.withColumn(copy.name, values.cast(kind))

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, table_name
+from checkpointing.partitions import escaped
 from jobs.operators.named_outputs import OUTPUT
 from jobs.pipeline.changed_columns import NOTHING, ChangedColumns
 from jobs.pipeline.columns import require_columns, require_keys, require_unique
@@ -163,6 +164,11 @@ def _partition_columns(
             raise InvalidPipelineError(
                 f"{where}: column {name!r} is a {kind.simpleString()}, and only texts, whole numbers, dates and "
                 "booleans can lay a table out; derive such a column with with_column, as a date of a timestamp"
+            )
+        if escaped(name) != name:
+            raise InvalidPipelineError(
+                f"{where}: column {name!r} would name folders that Polars cannot read; lay the table out by a column "
+                "whose name has only letters, digits, '_', '.' and '-'"
             )
         if name == OUTPUT:
             raise InvalidPipelineError(f"{where}: folders of {name!r} are Tidemark's own; rename the column")

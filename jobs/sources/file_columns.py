@@ -14,13 +14,14 @@ which is null then, and Spark itself judges the type of each value (`json_column
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from pyspark.sql.types import DataType, StructField, StructType
 
 from jobs.sources.arrow_types import Conversion
 from jobs.sources.file_footer import Column, Footer
+from jobs.sources.json_records import has_timestamps
 from jobs.sources.port import SourceError
 from jobs.storage.place import StoragePlace
 
@@ -46,34 +47,54 @@ class Fit:
     """How a file is read: the columns that Spark cannot read as the schema says, in its order.
 
     `names` are the file's columns in their order, if Spark finds them by their place (CSV). `set_aside` is the path of
-    a file all of whose rows are set aside. `unknown` are columns that the schema does not have.
+    a file all of whose rows are set aside. `unknown` are columns that the schema does not have. `reading` are options
+    with which Spark must read the file. A file `is_broken` if it has bytes that are no text, and
+    a JSON file may be `doubtful` (`json_columns`).
     """
 
     conversions: tuple[tuple[str, Conversion | Cast], ...] = ()
     names: tuple[str, ...] | None = None
     set_aside: str | None = None
     unknown: tuple[Column, ...] = ()
+    reading: tuple[tuple[str, str], ...] = ()
+    is_broken: bool = False
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The columns that files must have. `found` are columns that were found in some files and that others may lack."""
+    """The columns that files must have. `found` are columns that were found in some files and that others may lack.
+
+    `keeps_corrupt` says that records that cannot be read become rows.
+    """
 
     schema: StructType
     on_misfit: OnMisfit
     found: frozenset[str] = frozenset()
+    keeps_corrupt: bool = False
 
     def fit(self, path: StoragePlace, footer: Footer) -> Fit:
         """Return how the file is read. Raise SourceError if it must not be read.
 
         Columns may be in any order.
         """
+        if footer.broken_at is not None and not self.keeps_corrupt:
+            raise SourceError(
+                f"{path}: line {footer.broken_at} is no text in the file's encoding: name the right one, as in "
+                'options={"encoding": "windows-1252"}, or give the source a corrupt_column, which holds such lines'
+            )
+        fit = self._fit(path, footer)
+        is_broken = footer.broken_at is not None
+        return replace(fit, reading=footer.reading, is_broken=is_broken, doubtful=footer.doubtful)
+
+    def _fit(self, path: StoragePlace, footer: Footer) -> Fit:
         if footer.columns is None:
             self._must_be_values(path, footer.first)
             return Fit()
         by_name = _by_name(path, footer.columns)
         unknown = tuple(column for name, column in by_name.items() if name not in self.schema.names)
         if footer.may_lack:
+            self._must_have_days(path, footer.times)
             self._must_fit(path, [], unknown)
             return Fit(unknown=unknown if self.on_misfit is OnMisfit.EVOLVE else ())
         names = tuple(by_name) if all(column.said is None for column in footer.columns) else None
@@ -101,6 +122,15 @@ class Contract:
                 f"{path}: its first line names the columns, and would be read as a row: give its FileSource "
                 'options={"header": "true"}'
             )
+
+    def _must_have_days(self, path: StoragePlace, times: frozenset[str]) -> None:
+        """Raise SourceError for a time of day in a column of timestamps. Spark would take the present day for it."""
+        for field in self.schema:
+            if field.name in times and has_timestamps(field.dataType):
+                raise SourceError(
+                    f"{path}: column {field.name!r} has a time without a day, for which Spark would take the present "
+                    "one: correct it, or read the column as text"
+                )
 
     def _must_fit(self, path: StoragePlace, wrong: list[str], unknown: tuple[Column, ...]) -> None:
         if self.on_misfit in {OnMisfit.IGNORE, OnMisfit.QUARANTINE}:

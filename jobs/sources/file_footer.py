@@ -59,7 +59,10 @@ class Footer:
 
     If `may_lack` is True, a record need not name a column that has no value in it. `first` are the values of the first
     record of a CSV file that does not name its columns. A Parquet file `is_plain` if Arrow reads all its values as
-    Spark does: it has no times of an older calendar or of 96 bits.
+    Spark does: it has no times of an older calendar or of 96 bits. `counted` is about the number of rows of a file that
+    is read whole, if it is known. `reading` are options with which Spark must read the file. `broken_at` is the first
+    line with bytes that are no text. A JSON file may be `doubtful`, and have fields with
+    `times` without a day (`json_columns`).
     """
 
     rows: int
@@ -68,6 +71,11 @@ class Footer:
     may_lack: bool = False
     first: tuple[str, ...] = ()
     is_plain: bool = False
+    counted: int | None = None
+    reading: tuple[tuple[str, str], ...] = ()
+    broken_at: int | None = None
+    doubtful: bool = False
+    times: frozenset[str] = frozenset()
 
 
 def read_footer(path: StoragePlace) -> Footer:

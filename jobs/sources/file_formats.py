@@ -3,21 +3,21 @@
 | format    | is read in part | the number of rows is          | the columns are                        |
 |-----------|-----------------|--------------------------------|----------------------------------------|
 | `parquet` | yes             | known before, from the footer  | in the footer, with types              |
-| `orc`     | no              | estimated from the size        | in the footer, with types              |
+| `orc`     | no              | known before, from the footer  | in the footer, with types              |
 | `avro`    | no              | estimated from the size        | in the header, with types              |
-| `csv`     | no              | estimated from the size        | in the header, if the options say so   |
-| `json`    | no              | estimated from the size        | in the first records; a record a line  |
+| `csv`     | no              | about that of its lines        | in the header, if the options say so   |
+| `json`    | no              | about that of its lines        | in the records; a record a line        |
 
 Spark gives rows an address in Parquet files only. A file of another format is read whole: a slice never ends in it.
 """
 
 import bz2
-import csv
 import gzip
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import file_digest
-from io import BufferedReader, BytesIO, RawIOBase
+from io import BufferedReader, RawIOBase
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final, cast
 
@@ -27,9 +27,10 @@ from pyspark.sql.types import StringType
 
 from jobs.sources.avro.schemas import schema_of_file
 from jobs.sources.avro.types import AvroTypeError, ColumnType, column_types
+from jobs.sources.csv_text import Dialect, TextLook, header_of, is_on, looked_through, option
 from jobs.sources.file_footer import Column, Footer, column, digest, read_footer, unreadable
 from jobs.sources.file_position import PLACES
-from jobs.sources.json_columns import json_columns
+from jobs.sources.json_columns import document_columns, json_columns
 from jobs.sources.port import SourceError
 from jobs.storage.folder import Folder
 from jobs.storage.parquet import parquet_of
@@ -44,6 +45,7 @@ Options = Mapping[str, str]
 _SPARKS_AVRO: Final = "org.apache.spark.sql.avro.AvroFileFormat"
 """Spark's own jars have this class. Only the short name `avro` comes with a jar of its own."""
 _HEADER_BYTES_MAX: Final = 1024 * 1024
+_PART_BYTES: Final = 1024 * 1024
 _COMPRESSED: Final = ("", ".gz", ".bz2")
 
 
@@ -72,8 +74,10 @@ class FileFormat:
         """Return True if single records of a file may be unreadable."""
         return self.name in {"csv", "json"}
 
-    def rows_in(self, size: int) -> int:
-        """Return an estimate of the rows of a whole file of `size` bytes."""
+    def rows_in(self, size: int, footer: Footer | None) -> int:
+        """Return the probable number of rows of a whole file of `size` bytes, at least 1."""
+        if footer is not None and footer.counted is not None:
+            return max(1, footer.counted)
         return max(1, size // (self.bytes_per_row or 1))
 
 
@@ -85,32 +89,20 @@ def format_named(name: str) -> FileFormat:
 
 
 def csv_header(path: StoragePlace, options: Options) -> tuple[str, ...]:
-    """Return the names in the first line of a CSV file; raise SourceError if it cannot be read."""
+    """Return the values of the first record of a CSV file; raise SourceError if it cannot be read."""
+    dialect = Dialect.of(options)
     try:
-        with _opened(path) as opened:
-            encoding = options.get("encoding", options.get("charset", "utf-8"))
-            quote = options.get("quote", '"')
-            rows = csv.reader(
-                _without_comments((line.decode(encoding) for line in opened), options),
-                delimiter=options.get("sep", options.get("delimiter", ",")),
-                quotechar=quote or None,
-                quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
-            )
-            names = next(rows, [])
-    except (OSError, EOFError, UnicodeDecodeError, LookupError, csv.Error, TypeError) as error:
+        begin = next(_contents(path, _HEADER_BYTES_MAX), b"")
+        return header_of(begin.decode(dialect.encoding, "replace"), dialect)
+    except (OSError, EOFError, zlib.error, ValueError, LookupError) as error:
         raise unreadable(path, "CSV", error) from error
-    trimmed = options.get("ignoreLeadingWhiteSpace", "false").lower() == "true"
-    return tuple(name.removeprefix("\ufeff").strip() if trimmed else name.removeprefix("\ufeff") for name in names)
 
 
-def _without_comments(lines: Iterator[str], options: Options) -> Iterator[str]:
-    comment = options.get("comment")
-    return (line for line in lines if line.strip() and not (comment and line.startswith(comment)))
-
-
-def _opened(path: StoragePlace) -> IO[bytes]:
-    """Open the beginning of a file, in which its header lies."""
-    return _unpacked(path, BytesIO(path.read(_HEADER_BYTES_MAX)))
+def _contents(path: StoragePlace, part_bytes: int = _PART_BYTES) -> Iterator[bytes]:
+    """Yield the unpacked contents of a file in parts. Raises what reading and unpacking raises."""
+    with _unpacked(path, BufferedReader(_Chunks(path))) as opened:
+        while part := opened.read(part_bytes):
+            yield part
 
 
 def _unpacked(path: StoragePlace, packed: IO[bytes]) -> IO[bytes]:
@@ -154,10 +146,11 @@ def _of_parquet(path: StoragePlace, _: Options) -> Footer:
 
 def _of_orc(path: StoragePlace, _: Options) -> Footer:
     try:
-        schema = orc.ORCFile(parquet_of(path)).schema
+        file = orc.ORCFile(parquet_of(path))
+        schema, rows = file.schema, file.nrows
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, "ORC", error) from error
-    return _whole(path, tuple(map(_orc_column, schema)))
+    return replace(_whole(path, tuple(map(_orc_column, schema))), counted=rows)
 
 
 def _orc_column(field: pa.Field) -> Column:
@@ -181,22 +174,71 @@ def _avro_column(name: str, found: ColumnType | AvroTypeError) -> Column:
 
 
 def _of_csv(path: StoragePlace, options: Options) -> Footer:
-    if options.get("header", "false").lower() != "true":
+    footer = _looked_through(path, options)
+    if not footer.rows:
+        return footer
+    if not is_on(options, "header"):
         try:
             first = csv_header(path, options)
         except SourceError:  # it decides nothing here, and Spark may read more encodings than Python
             first = ()
-        return replace(_whole(path, None), first=first)
-    return _whole(path, tuple(Column(name, None, StringType()) for name in csv_header(path, options)))
+        return replace(footer, first=first)
+    names = csv_header(path, options)
+    if not names:
+        return replace(footer, rows=0)
+    columns = tuple(Column(name, None, StringType()) for name in names)
+    return replace(footer, columns=columns, counted=max(1, (footer.counted or 1) - 1))
+
+
+def _looked_through(path: StoragePlace, options: Options) -> Footer:
+    """Return what the text of a CSV file says. Raise SourceError if it ends inside of a value."""
+    footer, dialect = _whole(path, None), Dialect.of(options)
+    try:
+        look = looked_through(lambda: _contents(path), dialect)
+    except LookupError:  # Spark knows encodings that Python does not
+        return replace(footer, reading=(("multiLine", "true"),))
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable(path, "CSV", error) from error
+    if look.open_at is not None:
+        raise SourceError(
+            f"{path}: line {look.open_at} opens a quote that is never closed, so all that follows would be one value: "
+            'close it, or say with options={"quote": ""} that quotes are characters like any other'
+        )
+    reading = _reading(path, look, dialect, option(options, "lineSep"))
+    return replace(footer, counted=max(1, look.lines), reading=reading, broken_at=look.broken_at)
+
+
+def _reading(path: StoragePlace, look: TextLook, dialect: Dialect, line_sep: str) -> tuple[tuple[str, str], ...]:
+    """Return the options with which Spark reads a value with a line break as one, if the file may have such values.
+
+    Spark can read a file without quotes in several tasks. Otherwise it must know the kind of line break, because it
+    would take the first one that it finds for it, also inside of a value.
+    """
+    by_lines = not look.has_quotes or (look.break_ is None and not look.breaks_inside)
+    if by_lines and not dialect.encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32", "utf16", "utf32")):
+        return ()
+    if line_sep:
+        return (("multiLine", "true"),)
+    if look.break_ is None:
+        raise SourceError(
+            f"{path}: its lines end in several ways, and it has quotes, so nobody can tell where its records end: "
+            "write it with one kind of line break"
+        )
+    return (("multiLine", "true"), ("lineSep", look.break_))
 
 
 def _of_json(path: StoragePlace, options: Options) -> Footer:
+    encoding = option(options, "encoding", "charset", default="utf-8")
     try:
-        with _unpacked(path, BufferedReader(_Chunks(path))) as opened:
-            found = json_columns(opened, options.get("encoding", options.get("charset", "utf-8")))
-    except (OSError, EOFError) as error:
-        raise unreadable(path, "JSON lines", error) from error
-    return replace(_whole(path, found), may_lack=True)
+        if is_on(options, "multiLine"):
+            found = document_columns(b"".join(_contents(path)).decode(encoding))
+        else:
+            with _unpacked(path, BufferedReader(_Chunks(path))) as opened:
+                found = json_columns(opened, encoding)
+    except (OSError, EOFError, zlib.error, ValueError, LookupError) as error:
+        raise unreadable(path, "JSON", error) from error
+    footer = replace(_whole(path, found.columns), may_lack=True, counted=max(1, found.lines))
+    return replace(footer, doubtful=found.doubtful, times=found.times)
 
 
 def _whole(path: StoragePlace, columns: tuple[Column, ...] | None) -> Footer:

@@ -14,22 +14,29 @@ from typing import Final, assert_never
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType, TimestampType
 
 from checkpointing.identifiers import SplitId
 from jobs.engine_paths import spark_address, spark_options, spark_uri_part
 from jobs.sources.arrow_types import Conversion
+from jobs.sources.csv_text import reads_lines
 from jobs.sources.file_columns import Cast, Fit
 from jobs.sources.file_formats import FileFormat, Options, format_named
 from jobs.sources.file_position import FileRange
 from jobs.sources.input_files import ALL, InputFiles
+from jobs.sources.json_records import SPACE, JsonRecords, any_of, decimal_of, has_decimals, is_time_alone
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.spark.columns import named, quoted
 
 _WHOLE: Final = (0, 2**63 - 1)
 _NOTHING: Final = (0, 0)
 _HELP: Final = "_tidemark_"
 """The beginning of the names of the columns that number the rows of a file. No column of a file has such a name."""
-_BLOCK, _ORDER, _PLACE, _ROW = (f"{_HELP}{name}" for name in ("block", "order", "place", "row"))
+_BLOCK, _ORDER, _PLACE, _ROW, _PARSED, _BAD = (
+    f"{_HELP}{name}" for name in ("block", "order", "place", "row", "parsed", "bad")
+)
+_REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
+_SHOWN_MAX: Final = 200
 
 Ranges = Sequence[tuple[SplitId, FileRange]]
 
@@ -52,30 +59,107 @@ class FileReader:
         ranges = joined(ranges)
         files_read = (self.files.folder(split) / part.file.name for split, part in ranges)
         paths = list(dict.fromkeys(spark_address(str(each)) for each in files_read))
-        stored = None if fit.set_aside and not fit.names else self._stored(fit)
-        reader = spark.read.options(**self._options(paths)).format(self.format.spark or self.format.name)
-        files = (reader if stored is None else reader.schema(stored)).load(paths)
-        own = files.columns
-        if self.format.is_whole:
-            rows, place, row = self._numbered(files), _PLACE, _ROW
+        if self._parses_lines(fit):
+            columns, rows, place, row = *self._of_lines(spark, paths), _PLACE, _ROW
         else:
-            rows, place, row = self._of_ranges(files, ranges), self._place(), "_metadata.row_index"
+            stored = None if fit.set_aside and not fit.names else self._stored(fit)
+            reader = spark.read.options(**self._options(paths, fit)).format(self.format.spark or self.format.name)
+            files = (reader if stored is None else reader.schema(stored)).load(paths)
+            own = files.columns
+            if self.format.is_whole:
+                rows, place, row = self._numbered(files), _PLACE, _ROW
+            else:
+                rows, place, row = self._of_ranges(files, ranges), self._place(), "_metadata.row_index"
+            columns = list(self._columns(fit, own))
+            if self.format.name == "csv" and not fit.set_aside:
+                columns, rows = self._checked(rows, fit, own, columns)
         return rows.select(
-            *self._columns(fit, own),
+            *columns,
             (F.lit(ALL) if self.files.one_split else F.expr(f"substring_index({place}, '/', 1)")).alias(SPLIT_COLUMN),
             F.expr(f"{row} + {self._before(ranges, place)}").alias(POSITION_COLUMN),
         )
 
-    def _options(self, paths: Sequence[str]) -> dict[str, str]:
-        """Return the options of Spark's reader."""
+    def _parses_lines(self, fit: Fit) -> bool:
+        """Return whether each line of a JSON file is parsed by itself, because Spark's reader might misread some.
+
+        Spark's reader shows a number or list in a column of text as it is written. A parsed line gives the same value,
+        but perhaps other digits or spaces.
+        """
+        return self.format.name == "json" and reads_lines(self.options) and (fit.doubtful or has_decimals(self.schema))
+
+    def _options(self, paths: Sequence[str], fit: Fit) -> dict[str, str]:
+        """Return the options of Spark's reader. Spark compares the header of a CSV file with the columns it is told."""
         mode = (
             {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": self.corrupt} if self.corrupt else {"mode": "FAILFAST"}
         )
-        return {**(mode if self.format.is_text else {}), **self.options, **spark_options(paths)}
+        needed = dict(fit.reading)
+        own = {name: value for name, value in self.options.items() if name.lower() not in map(str.lower, needed)}
+        header = {"enforceSchema": "false"} if self.format.name == "csv" and fit.names is not None else {}
+        return {**(mode if self.format.is_text else {}), **own, **needed, **header, **spark_options(paths)}
+
+    def _of_lines(self, spark: SparkSession, paths: list[str]) -> tuple[list[Column], DataFrame]:
+        """Return the columns of JSON records, and the rows that have them. A record is a line that is not empty."""
+        separator = {name: value for name, value in self.options.items() if name.lower() == "linesep"}
+        lines = spark.read.options(**separator, **spark_options(paths)).format("text").load(paths)
+        text, parsed, bad = F.col("value"), F.col(_PARSED), F.col(_BAD)
+        some = lines.filter(F.length(F.trim(text, F.lit(SPACE))) > 0)
+        records = JsonRecords(self.schema, self.options)
+        rows = self._numbered(some, records.parsed(text).alias(_PARSED))
+        rows = rows.select("*", records.is_bad(text, parsed).alias(_BAD))
+        fields = [parsed.getField(field.name) for field in self.schema]
+        if self.corrupt is None:
+            rows = self._failing(rows, bad, text)
+        else:
+            fields = [F.when(~bad, field) for field in fields]
+        columns = [field.alias(name) for field, name in zip(fields, self.schema.names, strict=True)]
+        if self.corrupt is not None:
+            columns.append(F.when(bad, F.make_valid_utf8(text)).alias(self.corrupt))
+        return columns, rows
+
+    def _checked(
+        self, rows: DataFrame, fit: Fit, own: Sequence[str], columns: list[Column]
+    ) -> tuple[list[Column], DataFrame]:
+        """Return the columns of a CSV file, and its rows, of which those with a value that only seems good are bad."""
+        doubtful = [field for field in self.schema if self._is_text(field) and field.name in own]
+        bad = [named(each.name).isNotNull() & _of_text(each).isNull() for each in doubtful]
+        if fit.is_broken:
+            texts = [field.name for field in rows.schema if field.name in own and field.dataType == StringType()]
+            bad += [F.contains(named(name), F.lit(_REPLACED)) for name in texts]
+        if not bad:
+            return columns, rows
+        is_bad = any_of(bad)
+        stored = [named(name) for name in own if name != self.corrupt]
+        record = F.to_csv(F.struct(*stored), _csv_options(self.options))
+        if self.corrupt is None:
+            return columns, self._failing(rows, is_bad, record)
+        *values, corrupt = columns
+        hidden = [F.when(~is_bad, value).alias(name) for value, name in zip(values, self.schema.names, strict=True)]
+        return [*hidden, F.coalesce(corrupt, F.when(is_bad, record)).alias(self.corrupt)], rows
+
+    def _is_text(self, field: StructField) -> bool:
+        """Return whether a column is read as text, because Spark takes some texts for values that they do not say."""
+        given = frozenset(map(str.lower, self.options))
+        if self.format.name != "csv":
+            return False
+        is_time = isinstance(field.dataType, TimestampType) and given.isdisjoint({"timestampformat", "timezone"})
+        return is_time or (isinstance(field.dataType, DecimalType) and "locale" not in given)
+
+    def _failing(self, rows: DataFrame, bad: Column, record: Column) -> DataFrame:
+        """Return the rows. A bad one fails the micro-batch, by an error that names its file (`operators.failures`)."""
+        said = (
+            F.lit(f"reading file {spark_address(str(self.files.root))}/"),
+            F.col(_PLACE),
+            F.lit(". MALFORMED_RECORD_IN_PARSING: "),
+            F.substring(record, 1, _SHOWN_MAX),
+        )
+        return rows.filter(F.when(bad, F.raise_error(F.concat(*said))).otherwise(F.lit(True)))  # noqa: FBT003
 
     def _stored(self, fit: Fit) -> StructType:
         """Return the columns in the form in which Spark reads them from the files."""
-        known = {field.name: field for field in self.schema}
+        known = {
+            field.name: StructField(field.name, StringType()) if self._is_text(field) else field
+            for field in self.schema
+        }
         if fit.names is not None:
             fields = [
                 StructField(name, StringType()) if fit.set_aside or name not in known else known[name]
@@ -83,7 +167,9 @@ class FileReader:
             ]
         else:
             conversions = dict(fit.conversions)
-            fields = [each for field in self.schema if (each := stored_field(field, conversions.get(field.name)))]
+            fields = [
+                each for field in self.schema if (each := stored_field(known[field.name], conversions.get(field.name)))
+            ]
         if self.corrupt and self.format.is_text:
             fields.append(StructField(self.corrupt, StringType()))
         return StructType(fields)
@@ -99,10 +185,13 @@ class FileReader:
             return
         if fit.set_aside:
             yield from (F.lit(None).cast(field.dataType).alias(field.name) for field in self.schema)
-            yield F.to_json(F.struct(*map(_named, own))).alias(str(self.corrupt))
+            yield F.to_json(F.struct(*map(named, own))).alias(str(self.corrupt))
             return
         conversions = dict(fit.conversions)
-        yield from (converted(field, conversions.get(field.name)).alias(field.name) for field in self.schema)
+        for field in self.schema:
+            conversion = conversions.get(field.name)
+            is_text = self._is_text(field) and conversion is None
+            yield (_of_text(field) if is_text else converted(field, conversion)).alias(field.name)
         if self.corrupt and self.format.is_text:
             yield _of_all_columns(self.corrupt, own).alias(self.corrupt)
         elif self.corrupt:
@@ -115,10 +204,11 @@ class FileReader:
         root = _literal(f"{spark_address(str(self.files.root))}/")
         return f"substring(_metadata.file_path, locate({root}, _metadata.file_path) + length({root}))"
 
-    def _numbered(self, files: DataFrame) -> DataFrame:
+    def _numbered(self, files: DataFrame, *more: Column) -> DataFrame:
         """Return the rows with their file, and their number in it."""
         ordered = files.select(
             "*",
+            *more,
             F.expr(self._place()).alias(_PLACE),
             F.expr("_metadata.file_block_start").alias(_BLOCK),
             F.monotonically_increasing_id().alias(_ORDER),
@@ -166,17 +256,27 @@ def _literal(path: str) -> str:
     return "'" + spark_uri_part(path).replace("'", "\\'") + "'"  # it has no backslash, because that is quoted
 
 
+def _of_text(field: StructField) -> Column:
+    """Return the value of a CSV file's text, or null if it only seems to be one."""
+    text = named(field.name)
+    if isinstance(field.dataType, DecimalType):
+        return decimal_of(text, field.dataType)
+    return F.when(~is_time_alone(text), text.try_cast(field.dataType))
+
+
+def _csv_options(options: Options) -> dict[str, str]:
+    """Return the options of a reader that a writer has too."""
+    known = ("sep", "delimiter", "quote", "escape", "nullvalue", "escapequotes")
+    return {name: value for name, value in options.items() if name.lower() in known}
+
+
 def _of_all_columns(corrupt: str, own: Sequence[str]) -> Column:
     """Return the corrupt column in a form for which Spark reads all columns.
 
     Spark parses only the columns that a query uses. Otherwise the query would decide which records are corrupt.
     """
-    rest = F.xxhash64(*map(_named, own)).cast(StringType())
-    return F.substring(F.concat(_named(corrupt), rest), F.lit(1), F.length(_named(corrupt)))
-
-
-def _named(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")
+    rest = F.xxhash64(*map(named, own)).cast(StringType())
+    return F.substring(F.concat(named(corrupt), rest), F.lit(1), F.length(named(corrupt)))
 
 
 def stored_field(field: StructField, conversion: Conversion | Cast | None) -> StructField | None:
@@ -196,7 +296,7 @@ def stored_field(field: StructField, conversion: Conversion | Cast | None) -> St
 
 def converted(field: StructField, conversion: Conversion | Cast | None) -> Column:
     """Return a column of the schema, made from the stored one."""
-    name = f"`{field.name.replace('`', '``')}`"
+    name = quoted(field.name)
     micros = f"({name} div 1000L - if({name} < 0 AND {name} % 1000L <> 0, 1L, 0L))"
     match conversion:
         case None:

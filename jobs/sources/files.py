@@ -15,7 +15,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
@@ -160,7 +160,7 @@ class FileSource(ReadsFirst):
         _, ranges = self._rest(PollSource(UNNAMED, split, position, sys.maxsize))
         oldest_ns = min((part.file.modified_ns for part in ranges), default=None)
         age_s = 0.0 if oldest_ns is None else max(0.0, (time.time_ns() - oldest_ns) / 1e9)
-        return Lag(self._rows_of(ranges), age_s)
+        return Lag(self._rows_of(split, ranges), age_s)
 
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows of a split; see `port.Source.poll`.
@@ -177,7 +177,7 @@ class FileSource(ReadsFirst):
             start=FilePosition().text() if request.position is None else request.position,
             end=end.text(),
             detail=SliceDetail(ranges=ranges).model_dump_json(),
-            rows=self._rows_of(ranges),
+            rows=self._rows_of(request.split, ranges),
             bytes=sum(part.bytes for part in ranges),
             rows_estimated=self._format.is_whole,
         )
@@ -237,14 +237,15 @@ class FileSource(ReadsFirst):
         found = self._files.listed(request.split)
         known = self._matched(request, FilePosition.parse(request.position), found)
         unseen = self._discovered(request.split, (found[name] for name in known.unseen))
-        estimate = self._rows_in if self._format.is_whole else None
+        estimate = partial(self._rows_in, request.split) if self._format.is_whole else None
         return advance(known.position.remembering(found), unseen, request.max_rows, estimate)
 
-    def _rows_of(self, ranges: Iterable[FileRange]) -> int:
-        return sum(self._rows_in(part.file) if self._format.is_whole else part.rows for part in ranges)
+    def _rows_of(self, split: SplitId, ranges: Iterable[FileRange]) -> int:
+        return sum(self._rows_in(split, part.file) if self._format.is_whole else part.rows for part in ranges)
 
-    def _rows_in(self, file: SeenFile) -> int:
-        return self._format.rows_in(file.size)
+    def _rows_in(self, split: SplitId, file: SeenFile) -> int:
+        found = FoundFile(file.name, file.size, file.modified_ns)
+        return self._format.rows_in(file.size, self._footer_if_any(split, found))
 
     def _fit(self, split: SplitId, file: FoundFile) -> Fit:
         path = self._files.folder(split) / file.name
@@ -335,9 +336,11 @@ def _contract(root: StoragePlace, schema: StructType, columns: str, corrupt_colu
     if columns == OnMisfit.QUARANTINE.value and not corrupt_column:
         raise SourceError('columns="quarantine" needs a corrupt_column: it holds the rows that do not fit')
     if columns != OnMisfit.EVOLVE.value:
-        return Contract(schema, OnMisfit(columns))
+        return Contract(schema, OnMisfit(columns), keeps_corrupt=bool(corrupt_column))
     later = [field for field in found_columns(root) if field.name not in schema.names]
-    return Contract(StructType([*schema, *later]), OnMisfit.EVOLVE, frozenset(field.name for field in later))
+    return Contract(
+        StructType([*schema, *later]), OnMisfit.EVOLVE, frozenset(field.name for field in later), bool(corrupt_column)
+    )
 
 
 def _consumed_files(root: Root, after_reading: str, archive: Root | str | None) -> ConsumedFiles:

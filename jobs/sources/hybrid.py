@@ -42,6 +42,7 @@ from jobs.sources.port import (
 from jobs.sources.position_words import PositionWords
 from jobs.sources.seeking import Place, sought
 from jobs.sources.slice_reading import MayLeaveToSpark, OffersScans, RowScan
+from jobs.spark.columns import named
 
 
 class ReadsFirst:
@@ -304,8 +305,7 @@ class HybridSource(ReadsFirst):
     def _selected(self, part: Part) -> Iterator[Column]:
         known = part.schema().names
         for field in self._schema.fields:
-            quoted = "`" + field.name.replace("`", "``") + "`"
-            yield F.col(quoted) if field.name in known else F.lit(None).cast(field.dataType).alias(field.name)
+            yield named(field.name) if field.name in known else F.lit(None).cast(field.dataType).alias(field.name)
 
 
 def _must_fit(part: Part, *, last: bool) -> None:

@@ -8,61 +8,133 @@ left to Spark, and so is its type.
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import IO, Final
 
 from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType
 
+from jobs.sources.csv_text import is_utf8
 from jobs.sources.file_footer import Column
 
 RECORDS_BYTES_MAX: Final = 1024 * 1024
 """So many bytes of records are parsed whatever they have, after decompression."""
 _TEXTS: Final = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*+:)?')
 """The texts of a record. Those with a colon are names, of its fields or of fields inside them."""
+_MAY_BE_TIME: Final = re.compile(rb'"[\x00-\x20]*+(?:T[0-9]|\\|[0-9]++[\x00-\x20]*+[:\\])')
+"""Matches a text that may be a time without a day, or is written so that only a parser can tell."""
+_TIME_ALONE: Final = re.compile(r"[\x00-\x20]*(?:T|[0-9]+[\x00-\x20]*:)")
+_SHOWN_MAX: Final = 40
 _TYPES: Final[dict[type, DataType]] = {bool: BooleanType(), int: LongType(), float: DoubleType()}
 _LONG_MAX: Final = 2**63 - 1
 
 
-def json_columns(opened: IO[bytes], encoding: str) -> tuple[Column, ...]:
+@dataclass(frozen=True, slots=True)
+class JsonLook:
+    """What a look at all records of a file finds: their fields, and about their number.
+
+    A file is `doubtful` if Spark's reader could take a record for another one without a word (`json_records`). `times`
+    are the fields with a text that is a time without a day, if each line cannot be parsed by itself.
+    """
+
+    columns: tuple[Column, ...]
+    lines: int
+    doubtful: bool = False
+    times: frozenset[str] = frozenset()
+
+
+def json_columns(opened: IO[bytes], encoding: str) -> JsonLook:
     """Return the fields of the records, in the order in which they come, with the types of the values that were parsed.
 
-    A field that has no value in any of these is left out: nothing is lost without it.
+    A field that has no value in any of these is left out: nothing is lost without it. Raises OSError or EOFError for a
+    packed file that is damaged. If the file is no UTF-8, it raises ValueError for a line with several objects.
     """
     types: dict[str, DataType] = {}
-    for record in _records(opened, encoding):
-        for name, value in record.items():
-            if value is not None:
-                found = _type(value)
-                types[name] = found if name not in types else _wider(types[name], found)
+    lines = _Lines(opened, encoding)
+    for record in lines.telling():
+        _add(types, record)
+    if is_utf8(encoding):
+        return JsonLook(_columns(types), lines.count, lines.doubtful)
+    return JsonLook(_columns(types), lines.count, times=frozenset(lines.times))
+
+
+def document_columns(text: str) -> JsonLook:
+    """Return the fields of the records of one JSON text that goes over several lines: an object, or a list of them.
+
+    Raises ValueError if something stands behind the text. Of that Spark would read nothing.
+    """
+    try:
+        found, end = json.JSONDecoder().raw_decode(text.removeprefix("\ufeff").lstrip())
+    except (ValueError, RecursionError):  # Spark says what is wrong
+        return JsonLook((), 1)
+    rest = text.removeprefix("\ufeff").lstrip()[end:].strip()
+    if rest:
+        raise ValueError(f"{rest[:_SHOWN_MAX]!r} stands behind its end")
+    types: dict[str, DataType] = {}
+    records = [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, dict)]
+    for record in records:
+        _add(types, record)
+    times = (name for record in records for name, value in record.items() if _has_time(value))
+    return JsonLook(_columns(types), max(1, len(records)), times=frozenset(times))
+
+
+def _has_time(value: object) -> bool:
+    if isinstance(value, str):
+        return _TIME_ALONE.match(value) is not None
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(_has_time, inner))
+
+
+def _add(types: dict[str, DataType], record: dict[str, object]) -> None:
+    for name, value in record.items():
+        if value is not None:
+            found = _type(value)
+            types[name] = found if name not in types else _wider(types[name], found)
+
+
+def _columns(types: dict[str, DataType]) -> tuple[Column, ...]:
     return tuple(Column(name, None, each) for name, each in types.items())
 
 
-def _records(opened: IO[bytes], encoding: str) -> Iterator[dict[str, object]]:
-    for line in _telling(_lines(opened)):
+class _Lines:
+    """The lines of a file. It counts those that are not empty."""
+
+    def __init__(self, opened: Iterable[bytes], encoding: str) -> None:
+        """Read nothing yet."""
+        self._opened, self._encoding, self._is_utf8 = opened, encoding, is_utf8(encoding)
+        self.count, self.doubtful, self.times = 0, False, set[str]()
+
+    def telling(self) -> Iterator[dict[str, object]]:
+        """Yield the records up to the bound, and the later ones that have a name that no record before them has."""
+        left, known = RECORDS_BYTES_MAX, set[bytes]()
+        for line in self._opened:
+            left -= len(line)
+            names = {name for name, colon in _TEXTS.findall(line) if colon}
+            is_new = left >= 0 or not names <= known
+            known |= names
+            plain = line.strip()
+            self.count += bool(plain)
+            self.doubtful = self.doubtful or _MAY_BE_TIME.search(line) is not None
+            is_one = plain[:1] == b"{" and plain.find(b"}") == len(plain) - 1
+            if plain and (is_new or not is_one or not self._is_utf8):
+                record = self._parsed(line)
+                if record is None:
+                    self.doubtful = True
+                    continue
+                if not self._is_utf8:
+                    self.times.update(name for name, value in record.items() if _has_time(value))
+                if is_new:
+                    yield record
+
+    def _parsed(self, line: bytes) -> dict[str, object] | None:
         try:
-            found = json.loads(line.decode(encoding).removeprefix("\ufeff"))
+            found = json.loads(line.decode(self._encoding).removeprefix("\ufeff"))
+        except json.JSONDecodeError as error:
+            if error.msg == "Extra data" and not self._is_utf8:
+                raise ValueError(f"line {self.count} has more than one record") from error
+            return None
         except (ValueError, LookupError, RecursionError):
-            continue
-        if isinstance(found, dict):
-            yield found
-
-
-def _telling(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines up to the bound, and the later ones that have a name that no line before them has."""
-    left, known = RECORDS_BYTES_MAX, set[bytes]()
-    for line in lines:
-        left -= len(line)
-        names = {name for name, colon in _TEXTS.findall(line) if colon}
-        if left >= 0 or not names <= known:
-            yield line
-        known |= names
-
-
-def _lines(opened: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines. A damaged file ends where it cannot be read on, and Spark says so."""
-    try:
-        yield from opened
-    except (OSError, EOFError):
-        return
+            return None
+        return found if isinstance(found, dict) else None
 
 
 def _type(value: object) -> DataType:

@@ -39,6 +39,7 @@ from jobs.sources.port import (
 from jobs.sources.position_words import END, START
 from jobs.sources.seeking import Place, seek
 from jobs.sources.slice_reading import OffersScans
+from jobs.spark.columns import named
 from jobs.testing.trial import NotKilledError, Trial, session_for
 
 NAME: Final = VertexId("source")
@@ -88,7 +89,7 @@ def _session(source: Source) -> SparkSession:
 
 def _rows_of(source: Source, rows: DataFrame) -> list[Row]:
     names = [SPLIT_COLUMN, POSITION_COLUMN, *source.schema().names]
-    return sorted((_plain(row) for row in rows.select(*(f"`{name}`" for name in names)).collect()), key=_place)
+    return sorted((_plain(row) for row in rows.select(*map(named, names)).collect()), key=_place)
 
 
 def _place(row: Row) -> Row:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from jobs.quality.expectation import Expectation
+from jobs.sources.json_records import CORRUPT, JsonRecords
 from jobs.sources.kafka.avro_form import avro_form
 from jobs.sources.kafka.plain_json import PlainJson, can_be_plain
 from jobs.sources.kafka.scan import VALUE, Decoding
@@ -43,7 +44,6 @@ METADATA: Final = {
 
 _POSITION: Final = StructField(POSITION_COLUMN, LongType())
 _PARSED: Final = "_parsed"
-_CORRUPT: Final = "_corrupt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,24 +90,11 @@ class RecordForm:
         if self.avro is not None:
             schema = StructType([*self.schema(), StructField(SPLIT_COLUMN, StringType()), _POSITION])
             return records.select(VALUE, *own, *place).mapInArrow(self.avro.run, schema)
-        parsed = records.withColumn(_PARSED, self._parsed())
-        bad = self._bad()
+        text, decoded = F.col(VALUE).cast("string"), JsonRecords(self.value, {})
+        parsed = records.withColumn(_PARSED, decoded.parsed(text))
+        bad = F.col(VALUE).isNotNull() & decoded.is_bad(text, F.col(_PARSED))
         fields = [F.when(~bad, F.col(_PARSED).getField(field.name)).alias(field.name) for field in self.value.fields]
         return parsed.select(*fields, F.when(bad, F.col(VALUE)).alias(UNDECODED_COLUMN), *own, *place)
-
-    def _parsed(self) -> Column:
-        """Return the value's columns, and last the text of a record that is not JSON of this schema."""
-        value = self.schema().fields[: len(self.value.fields)]
-        told = StructType([*value, StructField(_CORRUPT, StringType())])
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        return F.from_json(F.col(VALUE).cast("string"), told, options)
-
-    def _bad(self) -> Column:
-        """Return the expression that is true for a record with a value that did not decode. It is never null."""
-        no_text = ~F.coalesce(F.is_valid_utf8(F.col(VALUE).cast("string")), F.lit(False))  # noqa: FBT003
-        return F.col(VALUE).isNotNull() & (
-            F.col(_PARSED).isNull() | F.col(_PARSED).getField(_CORRUPT).isNotNull() | no_text
-        )
 
 
 def record_form(
@@ -140,7 +127,7 @@ def record_form(
         case _:
             raise SourceError(f"a KafkaSource has no format {form!r}: write 'json', 'avro' or 'raw'")
     made = RecordForm(format=form, value=value, metadata=metadata, avro=avro)
-    taken = {SPLIT_COLUMN, POSITION_COLUMN, UNDECODED_COLUMN, _CORRUPT, *(field.name for field in METADATA.values())}
+    taken = {SPLIT_COLUMN, POSITION_COLUMN, UNDECODED_COLUMN, CORRUPT, *(field.name for field in METADATA.values())}
     clash = [name for name in value.names if name in taken]
     if clash:
         raise SourceError(f"the schema of a KafkaSource has a column {clash[0]!r}, a name that is taken: rename it")

@@ -45,6 +45,7 @@ from jobs.sources.postgres.staged_log import SPLIT, Origin, StagedLog
 from jobs.sources.postgres.staging import Reading, SnapshotMode, Staging
 from jobs.sources.postgres.transactions import NewColumns
 from jobs.sources.postgres.way_out import ANEW
+from jobs.spark.columns import quoted
 
 _CHANGES_MIN: Final = 50_000
 """The source asks for at least this many changes at once."""
@@ -145,9 +146,9 @@ class PostgresChanges:
         head = [*HEAD.fields, StructField(SPLIT_COLUMN, StringType()), StructField(POSITION_COLUMN, LongType())]
         kept = [field for field in head if field.name != TABLE]
         outside = [field.name for field in kept]
-        inside = [f"{_quoted(found.column)}.{_quoted(name)}" for name in found.fields().names]
+        inside = [f"{quoted(found.column)}.{quoted(name)}" for name in found.fields().names]
         later = dict(zip((each.name for each in found.columns[len(inside) :]), found.later_fields(), strict=True))
-        beside = [f"{_quoted(field.name)} AS {_quoted(name)}" for name, field in later.items()]
+        beside = [f"{quoted(field.name)} AS {quoted(name)}" for name, field in later.items()]
         added = [StructField(name, field.dataType) for name, field in later.items()]
 
         def only(rows: DataFrame) -> DataFrame:
@@ -379,10 +380,6 @@ class PostgresChanges:
 
 def _after(log: StagedLog, start: ChangesPosition) -> int:
     return start.row if log.last is None else log.last.after
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _must_be_distinct(tables: Sequence[SourceTable]) -> None:

@@ -1,0 +1,173 @@
+"""Says in Spark which JSON records are whole, and which values of a text only seem to be what a column asks for.
+
+Spark's parsers are lenient, and no mode of theirs tells:
+
+| in the text                          | Spark reads                        | here                  |
+|--------------------------------------|------------------------------------|-----------------------|
+| anything after a record's object     | the object                         | a bad record          |
+| a list in place of an object         | its first object, or all of them   | a bad record          |
+| bytes that are no UTF-8              | U+FFFD                             | a bad record          |
+| `12:00` in a column of timestamps    | noon of the day on which it reads  | a value that is bad   |
+| `1,5` in a column of decimals        | 15                                 | a value that is bad   |
+| more digits than a decimal has       | a rounded number                   | a value that is bad   |
+
+So a record becomes the same row on any day, and no digit is lost.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_DIGITS_MAX: Final = 38
+_TIME_ALONE: Final = r"^[\x00-\x20]*(T|[0-9]+[\x00-\x20]*:)"
+"""Matches the texts in which Spark finds a time without a day."""
+_MAY_BE_TIME: Final = r'"[\x00-\x20]*(T|\\|[0-9]+[\x00-\x20]*[:\\])'
+_THOUSANDS: Final = r"^[+-]?[0-9]{1,3}(,[0-9]{3})+([.][0-9]*)?$"
+_END: Final = "end of the record"
+SPACE: Final = " \t\r\n"
+"""What may stand around a record."""
+_OWN_OPTIONS: Final = frozenset({"mode", "columnnameofcorruptrecord", "linesep", "encoding", "charset", "multiline"})
+
+
+CORRUPT: Final = "_corrupt"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRecords:
+    """Parses texts of one JSON object each into the columns of `schema`, with the options of Spark's reader."""
+
+    schema: StructType
+    options: Mapping[str, str]
+
+    def parsed(self, text: Column) -> Column:
+        """Return a struct with the columns."""
+        fields = [StructField(field.name, field.dataType) for field in self.schema]
+        told = StructType([*fields, StructField(CORRUPT, StringType())])
+        return F.from_json(text, told, self._options(told=True))
+
+    def is_bad(self, text: Column, parsed: Column) -> Column:
+        """Return whether a text is no record of this schema. It is never null; `parsed` is its struct."""
+        options = self._options(told=False)
+        unlike = [parsed.isNull(), parsed.getField(CORRUPT).isNotNull(), ~F.is_valid_utf8(text)]
+        values = has_bad_values(text, self.schema, options)
+        return any_of([*unlike, ~F.coalesce(is_whole(text, options), F.lit(False)), *values])  # noqa: FBT003
+
+    def _options(self, *, told: bool) -> dict[str, str]:
+        own = {name: value for name, value in self.options.items() if name.lower() not in _OWN_OPTIONS}
+        return {**own, "mode": "PERMISSIVE", **({"columnNameOfCorruptRecord": CORRUPT} if told else {})}
+
+
+def is_time_alone(text: Column) -> Column:
+    """Return whether a text is a time without a day. Spark would take the present day for it."""
+    return F.rlike(text, F.lit(_TIME_ALONE))
+
+
+def decimal_of(text: Column, kind: DecimalType) -> Column:
+    """Return the decimal that a text says, or null if it is none or has too many digits."""
+    plain = F.when(F.instr(text, ",") == 0, text).when(F.rlike(text, F.lit(_THOUSANDS)), F.replace(text, F.lit(",")))
+    widest = DecimalType(_DIGITS_MAX, _DIGITS_MAX - (kind.precision - kind.scale))
+    value = plain.try_cast(kind)
+    return F.when(value == plain.try_cast(widest), value)
+
+
+def is_whole(record: Column, options: Mapping[str, str]) -> Column:
+    """Return whether a text is one JSON object, and nothing else. It may be null for a text that is not."""
+    first = F.instr(record, "}") == F.length(F.rtrim(record, F.lit(SPACE)))
+    alone = F.startswith(F.ltrim(record, F.lit(SPACE)), F.lit("{")) & first
+    schema = ArrayType(StructType([StructField(_END, StringType())]))
+    listed = F.from_json(F.concat(F.lit("["), record, F.lit(f',{{"{_END}":"{_END}"}}]')), schema, dict(options))
+    last = F.get(listed, F.lit(1)).getField(_END)
+    whole = (F.size(listed) == F.lit(2)) & F.get(listed, F.lit(0)).isNotNull() & (last == F.lit(_END))
+    return F.when(alone, F.lit(True)).otherwise(whole)  # noqa: FBT003 - a value of Spark
+
+
+def has_bad_values(record: Column, schema: StructType, options: Mapping[str, str]) -> list[Column]:
+    """Return conditions: a JSON object has a value that only seems to be one of its column."""
+    has_format = any(name.lower() == "timestampformat" for name in options)
+    doubtful: list[Column] = []
+    for kind, may_be in ((TimestampType, F.rlike(record, F.lit(_MAY_BE_TIME))), (DecimalType, None)):
+        if kind is TimestampType and has_format:
+            continue
+        fields = [field for field in schema if _has(field.dataType, kind)]
+        if not fields:
+            continue
+        texts = StructType([StructField(field.name, _as_text(field.dataType, kind)) for field in fields])
+        found = F.from_json(record, texts, dict(options))
+        bad = any_of(_bad(found.getField(field.name), field.dataType, kind) for field in fields)
+        doubtful.append(bad if may_be is None else F.when(may_be, bad))
+    return doubtful
+
+
+def any_of(conditions: Iterable[Column]) -> Column:
+    """Return whether one of the conditions is true. It is never null."""
+    return reduce(Column.__or__, (F.coalesce(each, F.lit(False)) for each in conditions))  # noqa: FBT003
+
+
+def has_decimals(schema: StructType) -> bool:
+    """Return whether a column has decimals, perhaps inside of it."""
+    return _has(schema, DecimalType)
+
+
+def has_timestamps(kind: DataType) -> bool:
+    """Return whether a column has timestamps, perhaps inside of it."""
+    return _has(kind, TimestampType)
+
+
+def _has(kind: DataType, wanted: type[DataType]) -> bool:
+    match kind:
+        case StructType():
+            return any(_has(field.dataType, wanted) for field in kind)
+        case ArrayType():
+            return _has(kind.elementType, wanted)
+        case MapType():
+            return _has(kind.valueType, wanted)
+        case _:
+            return isinstance(kind, wanted)
+
+
+def _as_text(kind: DataType, wanted: type[DataType]) -> DataType:
+    match kind:
+        case StructType():
+            return StructType(
+                [
+                    StructField(each.name, _as_text(each.dataType, wanted))
+                    for each in kind
+                    if _has(each.dataType, wanted)
+                ]
+            )
+        case ArrayType():
+            return ArrayType(_as_text(kind.elementType, wanted))
+        case MapType():
+            return MapType(kind.keyType, _as_text(kind.valueType, wanted))
+        case _:
+            return StringType()
+
+
+def _bad(value: Column, kind: DataType, wanted: type[DataType]) -> Column:
+    match kind:
+        case StructType():
+            return any_of(
+                _bad(value.getField(each.name), each.dataType, wanted) for each in kind if _has(each.dataType, wanted)
+            )
+        case ArrayType(elementType=element):
+            return F.exists(value, lambda each: _bad(each, element, wanted))
+        case MapType(valueType=element):
+            return F.exists(F.map_values(value), lambda each: _bad(each, element, wanted))
+        case DecimalType():
+            return value.isNotNull() & decimal_of(value, kind).isNull()
+        case _:
+            return is_time_alone(value)
