@@ -17,10 +17,15 @@ from typing import Final
 from checkpointing.identifiers import InvalidNameError, job_name
 from jobs.distribution import DISTRIBUTION
 from jobs.engine_paths import typed
-from jobs.init.dependency import UnknownOriginError, canonical, requirement
+from jobs.init.dependency import Dependency, UnknownOriginError, canonical, dependency
 from jobs.suggestions import WrongInputError
 
 TEMPLATES: Final = Path(__file__).parent / "template"
+WHEELS: Final = "wheels"
+_UV: Final = """
+[tool.uv.sources]  # uv installs the project's own wheel; pip does it by `make`
+{distribution} = {{ path = "{wheel}" }}
+"""
 _SUFFIX: Final = ".template"
 _PACKAGE: Final = "PACKAGE"
 _TAKEN: Final = frozenset({"checkpointing", "jobs", "orchestration", "spec", "tests", "tidemark", "data", "warehouse"})
@@ -43,30 +48,32 @@ class NewProject:
 def create_project(folder: Path, name: str | None = None, tidemark: str | None = None) -> NewProject:
     """Write a project into a folder that does not exist yet or is empty; its name is `name` or the folder's.
 
-    `tidemark` is its dependency, a path or a requirement; None means where this Tidemark was installed from. The
-    folder appears whole or not at all. Raises ProjectRefusedError for a folder that is not empty, for a name that no
-    package or pipeline may have, and for a dependency that may not be this software.
+    `tidemark` is its dependency, a path or a requirement; None means the Tidemark that runs. The folder appears whole
+    or not at all. Raises ProjectRefusedError for a folder that is not empty, for a name that no package or pipeline may
+    have, and for a dependency that may not be this software.
     """
     folder = folder.absolute()
     project = checked_name(folder.name if name is None else name, folder, given=name is not None)
     try:
-        depends = requirement(tidemark)
+        depends = dependency(tidemark)
     except UnknownOriginError as error:
         raise ProjectRefusedError(str(error)) from error
     _must_be_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{project}-", dir=folder.parent))
     try:
-        files = tuple(_written(made, _words(project, depends)))
+        files = tuple(_written(made, _words(project, depends.requirement), depends))
         made.chmod(0o777 & ~_umask())
         if folder.exists():
             folder.rmdir()
         made.replace(folder)
+    except UnknownOriginError as error:
+        raise ProjectRefusedError(str(error)) from error
     except OSError as error:
         raise ProjectRefusedError(f"{folder} could not be written ({error.strerror}): name another folder") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    return NewProject(folder, project, files, depends)
+    return NewProject(folder, project, files, depends.requirement)
 
 
 def checked_name(name: str, folder: Path, *, given: bool = True) -> str:
@@ -113,7 +120,7 @@ def _must_be_free(folder: Path) -> None:
         )
 
 
-def _written(folder: Path, words: Mapping[str, str]) -> list[str]:
+def _written(folder: Path, words: Mapping[str, str], depends: Dependency) -> list[str]:
     """Write all files; return their names."""
     files = []
     for template in sorted(TEMPLATES.rglob(f"*{_SUFFIX}")):
@@ -123,6 +130,14 @@ def _written(folder: Path, words: Mapping[str, str]) -> list[str]:
         path.write_text(Template(template.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
         files.append(inside)
     (folder / "constraints.txt").write_text(constraints(), encoding="utf-8")
+    if depends.put_wheel is not None:
+        wheels = folder / WHEELS
+        wheels.mkdir()
+        depends.put_wheel(wheels)
+        (wheel,) = wheels.glob("*.whl")
+        files.append(f"{WHEELS}/{wheel.name}")
+        with (folder / "pyproject.toml").open("a", encoding="utf-8") as declared:
+            declared.write(_UV.format(distribution=DISTRIBUTION, wheel=files[-1]))
     return sorted([*files, "constraints.txt"])
 
 

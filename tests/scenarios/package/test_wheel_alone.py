@@ -33,7 +33,9 @@ def shop(tmp_path_factory, wheel_file):
     folder = tmp_path_factory.mktemp("alone")
     install(folder, wheel_file)
     said = run(folder / "env/bin/tidemark", "init", "shop", cwd=folder, environment=without_this_checkout())
-    assert f"it depends on tidemark-spark[dagster] @ {wheel_file.as_uri()}" in said
+    assert f"it depends on tidemark-spark[dagster]=={wheel_file.name.split('-')[1]}" in said
+    assert f"make run ENV={(folder / 'env').resolve()}" not in said  # this environment has no Dagster yet
+    assert wheel_file.name == next((folder / "shop" / "wheels").iterdir()).name
     project = folder / "shop"
     install(folder, "--editable", f"{project}[test]")
     (project / ".venv").symlink_to(folder / "env")

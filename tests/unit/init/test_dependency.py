@@ -1,17 +1,21 @@
 """A new project depends on exactly this Tidemark, and never on a name that an index may give to another package."""
 
 import json
+import subprocess
+import sys
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from jobs.cli.errors import ExitCode
-from jobs.cli.main import execute
-from jobs.init import dependency
-from jobs.init.dependency import UnknownOriginError, requirement
+from jobs.init import dependency as module
+from jobs.init.dependency import UnknownOriginError, dependency
+from jobs.init.project import ProjectRefusedError, create_project
 
 ROOT = Path(__file__).resolve().parents[3]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+OWN = f"tidemark-spark[dagster]=={VERSION}"
 
 
 @pytest.fixture
@@ -20,67 +24,115 @@ def installed(monkeypatch):
 
     def install(recorded):
         class Installed:
+            version = "0.9.0"
+
             def read_text(self, name):
                 assert "direct_url.json" == name
                 return None if recorded is None else json.dumps(recorded)
 
-        monkeypatch.setattr(dependency.Distribution, "from_name", lambda _: Installed())
+        monkeypatch.setattr(module.Distribution, "from_name", lambda _: Installed())
 
     return install
 
 
-def test_a_checkout_is_named_by_its_path():
-    """This test runs from one."""
-    assert f"tidemark-spark[dagster] @ {ROOT.as_uri()}" == requirement()
+def test_a_checkout_becomes_a_wheel_in_the_project(tmp_path):
+    """This test runs from one. The wheel is installed without an index, into an empty folder."""
+    wanted = dependency()
+    assert OWN == wanted.requirement
+    (tmp_path / "wheels").mkdir()
+    wanted.put_wheel(tmp_path / "wheels")
+    must_be_installable(tmp_path)
 
 
-def test_a_wheel_is_named_by_its_file(installed, tmp_path):
-    """The installer has recorded the file. A space in its path is encoded as in an address."""
-    wheel = tmp_path / "my wheels" / "tidemark_spark-0.1.0-py3-none-any.whl"
-    wheel.parent.mkdir()
-    wheel.touch()
-    installed({"url": wheel.as_uri(), "archive_info": {}})
-    assert f"tidemark-spark[dagster] @ {wheel.as_uri()}" == requirement()
+def test_an_installed_wheel_is_packed_again(tmp_path):
+    """It may have come from an index or from a file that is gone. Its files are those that the installer lists."""
+    (tmp_path / "first").mkdir()
+    dependency(str(ROOT)).put_wheel(tmp_path / "first")
+    (first,) = (tmp_path / "first").iterdir()
+    site = must_be_installable(tmp_path, "first")
+    (again,) = metadata.distributions(name="tidemark-spark", path=[str(site)])
+    (tmp_path / "wheels").mkdir()
+    module._repack(again, tmp_path / "wheels")
+    assert [first.name] == [path.name for path in (tmp_path / "wheels").iterdir()]
+    must_be_installable(tmp_path)
+
+
+def must_be_installable(folder, wheels="wheels"):
+    """Install the wheel alone, without an index, and import it. Return the folder into which it was installed."""
+    (wheel,) = (folder / wheels).glob("*.whl")
+    site = folder / f"site of {wheels}"
+    install = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*install, "--target", site, wheel], check=True, capture_output=True)
+    where = subprocess.run(
+        [sys.executable, "-P", "-c", "import tidemark; print(tidemark.__file__)"],
+        env={"PYTHONPATH": str(site)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(where.stdout.strip()).is_relative_to(site)
+    return site
+
+
+@pytest.mark.parametrize("recorded", [None, {"url": "file:///gone/tidemark_spark-0.9.0-py3-none-any.whl"}])
+def test_an_installed_tidemark_is_named_by_its_version(installed, recorded):
+    """Nothing of the machine on which the project is made is in its files."""
+    installed(recorded)
+    wanted = dependency()
+    assert "tidemark-spark[dagster]==0.9.0" == wanted.requirement
+    assert wanted.put_wheel is not None
 
 
 def test_a_repository_is_named_with_the_exact_commit(installed):
     """A branch would change later."""
     at = {"url": "https://host/tidemark.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}
     installed(at)
-    assert "tidemark-spark[dagster] @ git+https://host/tidemark.git@abc" == requirement()
+    assert module.Dependency("tidemark-spark[dagster] @ git+https://host/tidemark.git@abc") == dependency()
     installed(at | {"subdirectory": "python"})
-    assert requirement().endswith("@abc#subdirectory=python")
+    assert dependency().requirement.endswith("@abc#subdirectory=python")
 
 
-@pytest.mark.parametrize("recorded", [None, {"url": "file:///gone/tidemark_spark-0.1.0-py3-none-any.whl"}])
-def test_without_a_known_origin_the_user_is_asked(installed, recorded, tmp_path, capsys):
-    """It was installed by name, or its file is gone. Nothing is written, and the message names the option."""
-    installed(recorded)
-    assert ExitCode.USAGE == execute(["init", str(tmp_path / "shop")])
-    assert "say what the project depends on with --tidemark" in capsys.readouterr().err
-    assert [] == list(tmp_path.iterdir())
-
-
-def test_without_an_installation_the_user_is_asked(monkeypatch):
-    """Source code on the path has no distribution."""
+def test_without_an_installation_the_user_is_asked(monkeypatch, tmp_path):
+    """Source code on the path has no distribution. Nothing is written."""
 
     def missing(name):
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(dependency.Distribution, "from_name", missing)
-    with pytest.raises(UnknownOriginError, match="--tidemark"):
-        requirement()
+    monkeypatch.setattr(module.Distribution, "from_name", missing)
+    with pytest.raises(ProjectRefusedError, match="say what the project depends on with --tidemark"):
+        create_project(tmp_path / "shop")
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_wheel_that_cannot_be_built_leaves_no_project(tmp_path):
+    """The message says what the builder said, and what to type."""
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "pyproject.toml").write_text(
+        '[project]\nname = "tidemark-spark"\nversion = "1"\n[build-system]\nrequires = []\n'
+    )
+    with pytest.raises(ProjectRefusedError, match=r"no wheel could be built from .*broken .*pip wheel --no-deps"):
+        create_project(tmp_path / "shop", tidemark=str(broken))
+    assert ["broken"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_the_users_own_words_are_written(tmp_path):
     """They are the path of a checkout or wheel, or a requirement with a version or an address."""
     wheel = tmp_path / "tidemark_spark-0.1.0-py3-none-any.whl"
-    wheel.touch()
-    assert f"tidemark-spark[dagster] @ {ROOT.as_uri()}" == requirement(str(ROOT))
-    assert f"tidemark-spark[dagster] @ {wheel.as_uri()}" == requirement(str(wheel))
-    assert "tidemark-spark[dagster]==0.1.0" == requirement("tidemark-spark==0.1.0")
-    assert "tidemark_spark[dagster,demo]>=0.1,<0.2" == requirement("tidemark_spark [demo] >=0.1,<0.2")
-    assert "tidemark-spark[dagster] @ https://host/t.whl" == requirement("tidemark-spark @ https://host/t.whl")
+    wheel.write_text("a wheel")
+    assert OWN == dependency(str(ROOT)).requirement
+    wanted = dependency(str(wheel))
+    assert "tidemark-spark[dagster]==0.1.0" == wanted.requirement
+    (tmp_path / "wheels").mkdir()
+    wanted.put_wheel(tmp_path / "wheels")
+    assert "a wheel" == (tmp_path / "wheels" / wheel.name).read_text()
+    for asked, written in {
+        "tidemark-spark==0.1.0": "tidemark-spark[dagster]==0.1.0",
+        "tidemark_spark [demo] >=0.1,<0.2": "tidemark_spark[dagster,demo]>=0.1,<0.2",
+        "tidemark-spark @ https://host/t.whl": "tidemark-spark[dagster] @ https://host/t.whl",
+    }.items():
+        assert module.Dependency(written) == dependency(asked)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +150,7 @@ def test_a_name_that_may_be_another_package_is_refused(asked, said, tmp_path, mo
     """The message says what is wrong, and what the user can give."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownOriginError) as refused:
-        requirement(asked)
+        dependency(asked)
     assert said in str(refused.value)
     assert "a checkout, a wheel, or a requirement such as 'tidemark-spark==0.2.0'" in str(refused.value)
 
@@ -112,4 +164,4 @@ def test_a_folder_or_wheel_of_another_package_is_refused(content, tmp_path):
     stranger.touch()
     for path in (tmp_path, stranger):
         with pytest.raises(UnknownOriginError, match="this is not tidemark-spark"):
-            requirement(str(path))
+            dependency(str(path))

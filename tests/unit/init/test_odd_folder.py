@@ -16,7 +16,7 @@ def test_a_new_project_may_lie_in_a_folder_of_any_name(tmp_path, capsys, name):
     folder = tmp_path / name
     assert ExitCode.DONE is execute(["init", str(folder), "--name", "shop", "--tidemark", "tidemark-spark==0.1.0"])
     told = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("go on with: "))
-    assert ["cd", str(folder), "&&", "make", "run"] == shlex.split(told.removeprefix("go on with: "))
+    assert ["cd", str(folder), "&&", "make", "run"] == shlex.split(told.removeprefix("go on with: "))[:5]
     recipe = subprocess.run(
         ["make", "--dry-run", "--old-file", ".venv/.complete", "dev"],
         cwd=folder,
@@ -25,7 +25,7 @@ def test_a_new_project_may_lie_in_a_folder_of_any_name(tmp_path, capsys, name):
         check=True,
     ).stdout
     line = next(line for line in recipe.splitlines() if "DAGSTER_HOME" in line)
-    home = line.partition("DAGSTER_HOME=")[2].partition(" .venv")[0]
+    home = line.partition("DAGSTER_HOME=")[2].partition(' ".venv')[0]
     said = subprocess.run(["sh", "-c", f"printf %s {home}"], cwd=folder, capture_output=True, text=True, check=True)
     assert str(folder / ".dagster") == said.stdout
 

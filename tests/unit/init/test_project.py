@@ -1,5 +1,6 @@
 """`tidemark init`: the content of a new project, and refusals before anything is written."""
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from jobs.init import project
 from jobs.init.project import ProjectRefusedError, create_project
 
 ROOT = Path(__file__).resolve().parents[3]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+SERVED = "tidemark-spark==0.1.0"
+"""A requirement that an index serves, so that no wheel is built."""
 LOADS = """
 from {name}.definitions import defs
 print(sorted(key.to_user_string() for key in defs.resolve_asset_graph().materializable_asset_keys))
@@ -21,21 +25,22 @@ print(sorted(key.to_user_string() for key in defs.resolve_asset_graph().material
 
 def test_a_new_project_is_complete(tmp_path):
     """Its files are a package of its name, tests, and files for Dagster, pip and make. There are no others."""
-    made = create_project(tmp_path / "shop")
+    made = create_project(tmp_path / "shop", tidemark=SERVED)
     found = sorted(str(path.relative_to(made.folder)) for path in made.folder.rglob("*") if path.is_file())
     assert list(made.files) == found
     assert {"shop/pipeline.py", "shop/definitions.py", "tests/test_pipeline.py", "Makefile", "dagster.yaml"} <= set(
         found
     )
     assert ["shop"] == [path.name for path in tmp_path.iterdir()]
-    assert [] == [name for name in found if "$project" in (made.folder / name).read_text()]
+    texts = [name for name in found if not name.endswith(".whl")]
+    assert [] == [name for name in texts if "$project" in (made.folder / name).read_text()]
 
 
 def test_an_empty_folder_and_another_name_are_accepted(tmp_path):
     """The name of the project need not be the folder's."""
     folder = tmp_path / "my-shop"
     folder.mkdir()
-    made = create_project(folder, "web_shop")
+    made = create_project(folder, "web_shop", SERVED)
     assert "web_shop" == made.name
     declared = tomllib.loads((folder / "pyproject.toml").read_text())
     assert ("web-shop", "web_shop") == (declared["project"]["name"], declared["tool"]["dg"]["project"]["root_module"])
@@ -43,7 +48,7 @@ def test_an_empty_folder_and_another_name_are_accepted(tmp_path):
 
 def test_the_project_loads_and_is_in_good_style(tmp_path):
     """Dagster loads its definitions, and the linter finds nothing."""
-    made = create_project(tmp_path / "shop")
+    made = create_project(tmp_path / "shop", tidemark=SERVED)
     command = [sys.executable, "-c", LOADS.format(name="shop")]
     loaded = subprocess.run(command, cwd=made.folder, capture_output=True, text=True, check=False)
     assert 0 == loaded.returncode, loaded.stderr
@@ -71,7 +76,7 @@ def test_the_project_loads_and_is_in_good_style(tmp_path):
 def test_an_invalid_name_is_refused_with_a_valid_one(tmp_path, name, said):
     """The error says what is wrong with the name, and what to type. Nothing is written."""
     with pytest.raises(ProjectRefusedError) as refused:
-        create_project(tmp_path / "new", name)
+        create_project(tmp_path / "new", name, SERVED)
     assert said in str(refused.value)
     assert [] == list(tmp_path.iterdir())
 
@@ -82,9 +87,9 @@ def test_a_folder_with_content_is_refused(tmp_path):
     (tmp_path / "shop" / "notes.txt").write_text("mine")
     (tmp_path / "book").write_text("mine too")
     with pytest.raises(ProjectRefusedError, match=r"is not empty, it holds notes\.txt"):
-        create_project(tmp_path / "shop")
+        create_project(tmp_path / "shop", tidemark=SERVED)
     with pytest.raises(ProjectRefusedError, match="is a file"):
-        create_project(tmp_path / "book")
+        create_project(tmp_path / "book", tidemark=SERVED)
     assert ["notes.txt"] == [path.name for path in (tmp_path / "shop").iterdir()]
 
 
@@ -94,18 +99,41 @@ def test_its_dagster_instance_is_configured_like_this_projects():
     assert (ROOT / "dagster.yaml").read_text() == Template(template).substitute()
 
 
-def test_it_depends_on_the_origin_of_this_tidemark(tmp_path):
-    """From a checkout, the project depends on that folder. It pins the versions of all other packages."""
+def test_a_project_is_portable(tmp_path):
+    """It depends on a name and version, brings the wheel, and no file names a folder of this machine."""
     made = create_project(tmp_path / "shop")
     declared = tomllib.loads((made.folder / "pyproject.toml").read_text())
-    assert [f"tidemark-spark[dagster] @ {ROOT.as_uri()}"] == declared["project"]["dependencies"] == [made.tidemark]
+    assert [f"tidemark-spark[dagster]=={VERSION}"] == declared["project"]["dependencies"] == [made.tidemark]
+    (wheel,) = [file for file in made.files if file.endswith(".whl")]
+    assert {"tidemark-spark": {"path": wheel}} == declared["tool"]["uv"]["sources"]
+    texts = [path for path in made.folder.rglob("*") if path.is_file() and path.suffix != ".whl"]
+    assert [] == [path for path in texts if str(ROOT) in (text := path.read_text()) or str(tmp_path) in text]
     pinned = (made.folder / "constraints.txt").read_text().splitlines()
     assert "pyspark==4.2.0" in pinned
     assert [] == [line for line in pinned if line.startswith("tidemark-spark==")]
 
 
+def test_make_uses_the_environment_that_is_there(tmp_path):
+    """It is the active one if Tidemark is installed in it, or the one that is named. Otherwise .venv is made."""
+    made = create_project(tmp_path / "shop", tidemark=SERVED)
+    own = Path(sys.prefix)
+    for words, active, uses in [
+        ([], {"VIRTUAL_ENV": str(own)}, True),
+        ([f"ENV={own}"], {}, True),
+        ([], {"VIRTUAL_ENV": str(tmp_path)}, False),
+        ([], {}, False),
+        (["ENV=.venv"], {"VIRTUAL_ENV": str(own)}, False),
+    ]:
+        environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"} | active
+        said = subprocess.run(
+            ["make", "-n", "run", *words], cwd=made.folder, env=environment, capture_output=True, text=True, check=True
+        )
+        assert uses == (f'"{own}/bin/tidemark" run' in said.stdout), (words, active)
+        assert uses == ("-m venv .venv" not in said.stdout), (words, active)
+
+
 def test_a_new_project_imports_only_the_public_package(tmp_path):
     """A user sees the public interface in it, and not the folders behind it."""
-    made = create_project(tmp_path / "shop")
+    made = create_project(tmp_path / "shop", tidemark=SERVED)
     inner = re.compile(r"^\s*(?:from|import) (?:jobs|checkpointing|spec)\b", re.MULTILINE)
     assert [] == [str(path) for path in made.folder.rglob("*.py") if inner.search(path.read_text())]
