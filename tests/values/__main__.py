@@ -1,0 +1,97 @@
+"""A night of the judge: `python -m tests.values --seed 7 --minutes 60`.
+
+It draws cases in batches, each of its own seed, and prints how much it has crossed and every difference. `--case FILE`
+runs a case that a report has printed.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from tests.values.cases import Case, cases
+from tests.values.judge import TRIES, Judge, Judgement
+from tests.values.operators import OPERATORS
+from tests.values.ways import WAYS
+
+BATCH = 20
+
+
+def main() -> int:
+    """Judge until the time is over; return 1 if there are differences."""
+    asked = argparse.ArgumentParser(prog="python -m tests.values", description=__doc__)
+    asked.add_argument("--seed", type=int, default=0, help="the first batch's; each further batch has the next one")
+    asked.add_argument("--minutes", type=float, default=5)
+    asked.add_argument("--ways", nargs="*", default=list(WAYS))
+    asked.add_argument("--operators", nargs="*", default=list(OPERATORS))
+    asked.add_argument("--case", type=Path, help="a file with a case of a report: run it only")
+    asked.add_argument("--tries", type=int, default=TRIES, help="so often a case that differs runs with fewer rows")
+    told = asked.parse_args()
+    from jobs.spark.jars import delta_jars
+    from jobs.spark.session import SparkConfig, open_session
+
+    with tempfile.TemporaryDirectory() as folder:
+        judge = Judge(open_session(SparkConfig(jars=delta_jars())), Path(folder), told.tries)
+        if told.case:
+            judge.judge(Case.read(told.case.read_text()))
+        else:
+            night(judge, told.seed, time.monotonic() + 60 * told.minutes, told.ways, told.operators)
+        print(report(judge.judgement))
+    return bool(judge.judgement.differences)
+
+
+def night(judge: Judge, first: int, end: float, ways: list[str], operators: list[str]) -> None:
+    """Judge batches of cases, one seed after another, until the time is over."""
+    number = first
+    while time.monotonic() < end:
+        began, before = time.monotonic(), len(judge.judgement.differences)
+        drawn(number, lambda case: time.monotonic() < end and judge.judge(case), ways, operators)
+        for found in judge.judgement.differences[before:]:
+            print(f"seed {number}: {found.written()}", flush=True)
+        print(f"seed {number}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        number += 1
+
+
+def drawn(number: int, judge: Callable[[Case], object], ways: list[str], operators: list[str], **told: bool) -> None:
+    """Draw the batch of a seed; `told` goes to `cases`."""
+
+    @seed(number)
+    @settings(
+        max_examples=BATCH,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases(ways, operators, **told))
+    def run(case: Case) -> None:
+        judge(case)
+
+    run()
+
+
+def report(judgement: Judgement) -> str:
+    """Return how much was crossed, what was refused, and by which operators there are differences."""
+    triples = judgement.crossed
+    operators, kinds, ways = (len({key[place] for key in triples}) for place in range(3))
+    lines = [
+        (
+            f"{judgement.cases} cases crossed {operators} operators x {kinds} types x {ways} ways: "
+            f"{len(triples)} combinations, {sum(triples.values())} comparisons"
+        ),
+        f"not crossed: {', '.join(sorted(set(OPERATORS) - {key[0] for key in triples})) or 'none'}",
+        "refused:",
+        *(f"  {times} x {name}: {kind}" for (name, kind), times in sorted(judgement.refused.items())),
+        f"differences: {len(judgement.differences)}",
+        *(f"  {times} x {name}" for name, times in Counter(each.operator for each in judgement.differences).items()),
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""Judges a case: builds its pipeline, runs it, and compares each table with Spark SQL over all rows at once."""
+
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType
+
+from jobs.planner import plan
+from jobs.reading import Cut
+from jobs.sources.port import SourceError
+from tests.values.cases import Case
+from tests.values.comparing import differences
+from tests.values.operators import OPERATORS, Roles
+from tests.values.ways import WAYS
+from tidemark import CheckpointConfig, InvalidPipelineError, Pipeline
+from tidemark.testing import TickFailedError, Trial
+
+TRIES: Final = 10
+"""So often a case is run again with fewer rows."""
+_RAW: Final = re.compile(
+    r"KeyError|ValueError|TypeError|IndexError|AttributeError|OverflowError|Unicode\w*Error|Arrow\w+(Error|Invalid)|Py4J|SQLSTATE|Traceback|"
+    r"pyarrow\.|polars\.|ColumnNotFound|ComputeError|SchemaError|ShapeError|AnalysisException|SparkException|"
+    r"ParseException|UNRESOLVED_COLUMN|DeltaError|java\.|pyo3|InvalidOperation"
+)
+"""What no user should have to read."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What an operator shows otherwise than Spark SQL, or how it failed."""
+
+    operator: str
+    case: Case
+    what: str
+
+    def written(self) -> str:
+        """Return it as a block of a report."""
+        return f"## {self.operator}\n{self.case.shown()}\n{self.what}\n    {self.case.written()}\n"
+
+
+@dataclass
+class Judgement:
+    """What cases have crossed, what was refused, and the differences."""
+
+    cases: int = 0
+    crossed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """How often an operator was compared with Spark SQL, by operator, type and way."""
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often an operator refused a type in a sentence that names the column."""
+    differences: list[Difference] = field(default_factory=list)
+
+    def crosses(self, case: Case, operator: str) -> None:
+        """Note that an operator was compared."""
+        for name, role in zip(case.names[1:4], ("{k}", "{v}", "{n}"), strict=True):
+            if role in OPERATORS[operator].sql or "*" in OPERATORS[operator].sql:
+                self.crossed[operator, short(case.columns[name].dataType), case.way] += 1
+
+
+def short(kind: DataType) -> str:
+    """Return a type's name; nested ones without their parts."""
+    return kind.simpleString().partition("<")[0]
+
+
+@dataclass
+class Judge:
+    """Runs cases on one session, each in a folder of its own below this one."""
+
+    spark: SparkSession
+    folder: Path
+    tries: int = TRIES
+    judgement: Judgement = field(default_factory=Judgement)
+
+    def judge(self, case: Case) -> list[Difference]:
+        """Return the differences of a case, each with as few rows as show it."""
+        self.judgement.cases += 1
+        found = [self._smaller(each) for each in self._once(case)]
+        self.judgement.differences += found
+        return found
+
+    def _once(self, case: Case, *, notes: bool = True) -> list[Difference]:
+        with self._delivered(case) as folder:
+            taken, found = [], []
+            for name in case.operators:
+                refused = self._refused(folder / "data", case, name)
+                if refused is None:
+                    taken.append(name)
+                elif _names(refused, case):
+                    self.judgement.refused[name, _kinds(case, name)] += notes
+                else:
+                    found.append(Difference(name, replace(case, operators=(name,)), f"refused by {refused}"))
+            trial = Trial(_build(case, taken), folder)
+            return found + (self._ran(trial, replace(case, operators=tuple(taken)), notes) if taken else [])
+
+    def _refused(self, data: Path, case: Case, name: str) -> str | None:
+        """Return why this operator's pipeline is refused when it is built; None if it is not."""
+        try:
+            plan(_build(case, (name,))(data))
+        except (InvalidPipelineError, SourceError) as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 - anything else is a difference
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def _ran(self, trial: Trial, case: Case, notes: bool) -> list[Difference]:
+        """Run the pipeline of all its operators; if it fails, that of each."""
+        try:
+            with WAYS[case.way].forced():
+                cut = trial.run()
+        except Exception as error:  # noqa: BLE001 - whatever a tick raises is judged
+            if len(case.operators) > 1:
+                return [
+                    each
+                    for name in case.operators
+                    for each in self._once(replace(case, operators=(name,)), notes=notes)
+                ]
+            (name,), said = case.operators, _said(error)
+            if self._spark_fails(trial, case, name) or (not _RAW.search(said) and _names(said, case)):
+                self.judgement.refused[name, f"{_kinds(case, name)}: {said[:150]}"] += notes
+                return []
+            return [Difference(name, case, said)]
+        return [each for name in case.operators for each in self._compared(trial, cut, case, name, notes)]
+
+    def _spark_fails(self, trial: Trial, case: Case, name: str) -> bool:
+        """Return whether Spark SQL fails too, as for a sum that does not fit."""
+        try:
+            self._due(trial, case, name)
+        except Exception:  # noqa: BLE001 - whatever Spark raises
+            return True
+        return False
+
+    def _due(self, trial: Trial, case: Case, name: str):
+        WAYS[case.way].raw(self.spark, trial.data / "in", case.columns).createOrReplaceTempView("raw")
+        return self.spark.sql(_roles(case).filled(OPERATORS[name].sql)).toArrow()
+
+    def _compared(self, trial: Trial, cut: Cut, case: Case, name: str, notes: bool) -> Iterator[Difference]:
+        operator, alone = OPERATORS[name], replace(case, operators=(name,))
+        told = {
+            "exact_zeros": operator.exact_zeros,
+            "unordered": operator.unordered,
+            "about": operator.about,
+            "nearly": operator.nearly,
+        }
+        try:
+            due = self._due(trial, case, name)
+        except Exception as error:  # noqa: BLE001 - Spark cannot answer, for example because a sum does not fit
+            yield Difference(name, alone, f"Spark SQL fails and Tidemark does not: {_said(error)}")
+            return
+        table = _table(name)
+        yield from (Difference(name, alone, what) for what in differences(due, cut.arrow(table), **told))
+        if operator.also is not None:
+            also = self.spark.sql(_roles(case).filled(operator.also)).toArrow()
+            rest = cut.arrow(f"{table}_also")
+            yield from (Difference(name, alone, f"{table}_also: {what}") for what in differences(also, rest, **told))
+        if notes:
+            self.judgement.crosses(case, name)
+
+    def _smaller(self, found: Difference) -> Difference:
+        """Return the difference with fewer rows, as far as some tries lead."""
+        case, tries = found.case, self.tries
+        step = case.rows.num_rows // 2
+        while step and tries:
+            for start in range(0, case.rows.num_rows, step):
+                kept = [row for row in range(case.rows.num_rows) if not start <= row < start + step]
+                if not kept or not tries:
+                    continue
+                tries -= 1
+                again = next(iter(self._once(case.with_rows(kept), notes=False)), None)
+                if again is not None:
+                    found, case = again, again.case
+                    break
+            else:
+                step //= 2
+            step = min(step, case.rows.num_rows // 2)
+        return found
+
+    @contextmanager
+    def _delivered(self, case: Case) -> Iterator[Path]:
+        """Yield a folder with the rows of the case below `data/in`."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        try:
+            WAYS[case.way].deliver(case.rows, folder / "data/in", case.files, self.spark, case.columns)
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+
+
+def _build(case: Case, operators: Sequence[str]) -> Callable[[Path], Pipeline]:
+    def build(data: Path) -> Pipeline:
+        config = CheckpointConfig(every_rows=case.every_rows, slice_rows_max=case.slice_rows_max, retained=2)
+        pipeline = Pipeline("judged", config=config, parallelism=case.parallelism)
+        rows = WAYS[case.way].stream(pipeline, data / "in", case.columns)
+        for name in operators:
+            OPERATORS[name].build(rows, _roles(case), _table(name))
+        return pipeline
+
+    return build
+
+
+def _roles(case: Case) -> Roles:
+    return Roles(*case.names, case.columns)
+
+
+def _table(operator: str) -> str:
+    return "out/" + re.sub(r"\W+", "_", operator)
+
+
+def _kinds(case: Case, operator: str) -> str:
+    sql = OPERATORS[operator].sql
+    used = [name for name, role in zip(case.names[1:4], ("{k}", "{v}", "{n}"), strict=True) if role in sql]
+    return ", ".join(short(case.columns[name].dataType) for name in used) or "*"
+
+
+def _said(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__ if not isinstance(error, TickFailedError) else ''} {error}".split())[:1500]
+
+
+def _names(said: str, case: Case) -> bool:
+    """Return whether a text names one of the columns of the case."""
+    return any(name in said or repr(name)[1:-1] in said for name in case.names[1:4])
