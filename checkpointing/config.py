@@ -15,6 +15,14 @@ from checkpointing.key_groups import KEY_GROUPS_MAX
 SHORTEST_INTERVAL_MS = 10
 """The shortest interval and timeout. Flink: `CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME`."""
 LONGEST_PAUSE_MS = 365 * 24 * 60 * 60 * 1000
+LONGEST_TIME_MS = 100 * LONGEST_PAUSE_MS
+"""No time of the configuration is longer than a hundred years."""
+COUNT_MAX = 2**53 - 1
+"""No number of rows or bytes is larger. Every reader of JSON takes it exactly."""
+RETAINED_MAX = 10_000
+"""Every start reads all retained checkpoints."""
+TIMES_MAX = 2**31 - 1
+"""So many failures or restarts are any number of them (Flink: the largest int)."""
 """A year, Flink's longest time between checkpoints."""
 MEMORY_STATE_BYTES_MAX = 256 * 1024 * 1024
 """The most bytes of one subtask's state inside a checkpoint's entry. An entry with more is refused."""
@@ -85,8 +93,8 @@ def _number(value: object) -> object:
     return value
 
 
-Milliseconds = Annotated[int, BeforeValidator(_whole_number)]
-Count = Annotated[int, BeforeValidator(_whole_number)]
+Milliseconds = Annotated[int, BeforeValidator(_whole_number), Field(le=LONGEST_TIME_MS)]
+Count = Annotated[int, BeforeValidator(_whole_number), Field(le=COUNT_MAX)]
 Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 
 
@@ -111,19 +119,19 @@ class CheckpointConfig(BaseModel):
     """A checkpoint that has not completed this long after its trigger expires."""
     min_pause_ms: Milliseconds = Field(default=0, ge=0, le=LONGEST_PAUSE_MS)
     """The shortest time between the completion of a checkpoint and the next periodic trigger."""
-    max_concurrent: Count = Field(default=1, ge=1)
+    max_concurrent: Count = Field(default=1, ge=1, le=1_000)
     """How many checkpoints may be pending at a time. Forced savepoints ignore this."""
-    tolerable_failures: Count = Field(default=0, ge=0)
+    tolerable_failures: Count = Field(default=0, ge=0, le=TIMES_MAX)
     """How many checkpoints in a row may fail before the job fails.
     Counted are checkpoints that expired, that a subtask declined, or that could not be written: also for a suite that
     could not be judged, and for rows that could not be written. A rejecting suite, a changed table and a newer claim
     always fail the job.
     """
-    tolerable_poll_failures: Count = Field(default=3, ge=0)
+    tolerable_poll_failures: Count = Field(default=3, ge=0, le=TIMES_MAX)
     """How many times in a row a split of a source may fail to say what it has, before the job fails.
     The split is asked again every half second, and the other splits are read meanwhile.
     """
-    retained: Count = Field(default=1, ge=1)
+    retained: Count = Field(default=1, ge=1, le=RETAINED_MAX)
     """How many completed checkpoints are kept, at least 2. Savepoints are kept besides.
     The one before the newest stays, so that there is a way back if a table or sink never takes the newest.
     """
@@ -147,25 +155,25 @@ class CheckpointConfig(BaseModel):
     """Where keyed state is stored: incremental, full or memory. You may change it between two ticks."""
     memory_state_bytes_max: Count | None = Field(default=None, ge=1, le=MEMORY_STATE_BYTES_MAX)
     """With state_backend memory: the largest compressed state of one subtask in bytes. None: 1 MiB. At most 256 MiB."""
-    compact_files_min: Count | None = Field(default=10, ge=2)
+    compact_files_min: Count | None = Field(default=10, ge=2, le=1_000)
     """How many small files of an append table a tick writes into one (for each partition). None: it compacts none."""
     compacted_bytes_max: Count = Field(default=134_217_728, ge=1)
     """The largest size of a file made of small ones, in bytes. A file of more than half of it is not compacted."""
     restart_strategy: RestartStrategyKind = RestartStrategyKind.NONE
     """Whether a tick restarts after a failure: none, fixed_delay, failure_rate or exponential_delay."""
-    restart_attempts: Count | None = Field(default=None, ge=1)
+    restart_attempts: Count | None = Field(default=None, ge=1, le=TIMES_MAX)
     """How many restarts are allowed in a tick (fixed_delay; None: 1).
     For exponential_delay: in a row, until `restart_reset_after_ms` starts the count anew. None: any number.
     """
     restart_delay_ms: Milliseconds | None = Field(default=None, ge=0)
     """Time from a failure to the restart. For exponential_delay: to the first restart. None: a second."""
-    restart_failures_max: Count | None = Field(default=None, ge=1)
+    restart_failures_max: Count | None = Field(default=None, ge=1, le=TIMES_MAX)
     """How many failures within the interval the tick survives (failure_rate). None: 1."""
     restart_failures_interval_ms: Milliseconds | None = Field(default=None, ge=1)
     """The interval in which failures are counted (failure_rate). None: a minute."""
     restart_delay_max_ms: Milliseconds | None = Field(default=None, ge=1)
     """The longest delay (exponential_delay). None: five minutes."""
-    restart_multiplier: Number | None = Field(default=None, gt=1)
+    restart_multiplier: Number | None = Field(default=None, gt=1, le=1_000)
     """The factor by which the delay grows from failure to failure (exponential_delay). None: 2."""
     restart_reset_after_ms: Milliseconds | None = Field(default=None, ge=1)
     """After this time without a failure the delay starts anew (exponential_delay). None: an hour."""

@@ -24,6 +24,7 @@ from pydantic_settings import (
 
 from checkpointing.config import CheckpointConfig, Count, Milliseconds
 from checkpointing.job.setup import TickLimits
+from checkpointing.key_groups import KEY_GROUPS_MAX
 from jobs.project import FOLDERS, Project, here, working_directory
 from jobs.storage.address import InvalidAddressError, Root, StoreUrl, parsed
 from jobs.suggestions import WrongInputError
@@ -95,12 +96,12 @@ class TickSettings(CheckpointConfig, BaseSettings):
     path begins at the project."""
     data: Annotated[Path | StoreUrl, NoDecode, BeforeValidator(_address)] = Path("data")
     """The folder of the pipeline's input, or a URL like `s3://bucket/input`. A relative path begins at the project."""
-    parallelism: Count | None = Field(default=None, ge=1)
+    parallelism: Count | None = Field(default=None, ge=1, le=KEY_GROUPS_MAX)
     """The number of subtasks of each keyed vertex. None: what the pipeline says."""
 
     spark_master: str | None = Field(default=None, min_length=1)
     """A Spark master, `local[2]` or `spark://host:port`. None: a local Spark with `spark_cores`."""
-    spark_cores: Count | None = Field(default=None, ge=1)
+    spark_cores: Count | None = Field(default=None, ge=1, le=4_096)
     """The cores of a local Spark. None: all that this process may use."""
     spark_memory: Annotated[str, BeforeValidator(_spark_memory)] = "2g"
     """The heap of a JVM that the tick starts, written as for Spark: `512m`, `2g`."""

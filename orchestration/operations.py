@@ -217,7 +217,7 @@ def _rollback(context: dg.OpExecutionContext, asked: Asked) -> Mapping[str, Any]
     leaves = bool(context.op_config[LEAVE_OUTSIDE])
     if context.op_config[DRY_RUN]:
         plan = preview_rollback(warehouse, checkpoint, leave_outside=leaves)
-        return {"plan": _shown(context, render_rollback(plan, asked.words))}
+        return {"plan": _shown(context, render_rollback(plan, asked.words, str(plan.job)))}
     done = roll_back(warehouse, checkpoint, sinks=asked.sinks, leave_outside=leaves)
     said = f"{warehouse.paths.job} is back at {done.plan.target.checkpoint}, as {done.record.checkpoint}"
     context.log.info("%s; the next tick reads again what came after it", said)

@@ -81,7 +81,9 @@ def with_pipeline(message: str, typed: str, job: str) -> str:
     Most commands find a pipeline only by its registered name or by `module:attribute`, which a job does not know.
     """
     names = f"(?:{_UNNAMED}|{re.escape(job)})"
-    return re.sub(rf"\b(tidemark [a-z]+) {names}(?![\w:.-])", lambda found: f"{found[1]} {typed}", message)
+    return re.sub(
+        rf"\b(tidemark (?:checkpoints )?[a-z]+) {names}(?![\w:.-])", lambda found: f"{found[1]} {typed}", message
+    )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import get_args
 import polars as pl
 from rich.console import Console
 
-from jobs.cli.errors import CommandError, ExitCode
+from jobs.cli.errors import CommandError, ExitCode, naming_pipeline
 from jobs.cli.naming import warehouse_of
 from jobs.reading import Cuts, NoSuchCutError, OperatorState
 from jobs.reading.moments import PENDING
@@ -23,12 +23,13 @@ def show_cut(pipeline: str, moment: str, given: Layer, out: Console) -> None:
     warehouse = warehouse_of(pipeline, given)
     cuts = Cuts(warehouse.root, warehouse.paths.job)
     if moment != PENDING:
-        out.print(render_cut(cuts.find(moment), warehouse.root), soft_wrap=True)
+        with naming_pipeline(pipeline, warehouse.paths.job):
+            out.print(render_cut(cuts.find(moment), warehouse.root), soft_wrap=True)
         return
     pending = cuts.pending()
     if pending is None:
         raise NoSuchCutError(f"no cut of {pipeline} waits for approval: 'tidemark run {pipeline} --hold' makes one")
-    out.print(render_pending(pending), soft_wrap=True)
+    out.print(render_pending(pending, pipeline), soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,15 @@ from rich.text import Text
 
 from checkpointing.commit.fencing import newest_checkpoint
 from jobs.at_rest.rollback import RolledBack, preview_rollback, roll_back
-from jobs.cli.errors import CommandError, ExitCode, needing_rest
+from jobs.cli.errors import CommandError, ExitCode, naming_pipeline, needing_rest
 from jobs.cli.naming import position_words, sinks_of, warehouse_of
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_state import must_have_run
 from jobs.holding.job_stores import JobStores
-from jobs.recovery.rollback_plan import RollbackPlan, records_of
+from jobs.recovery.rollback_plan import records_of
 from jobs.settings import Layer
-from jobs.showing.quantities import count, plural
-from jobs.showing.rollback import render_rollback, rows_again
+from jobs.showing.quantities import plural
+from jobs.showing.rollback import render_rollback, said_of_rows
 from jobs.sources.position_words import PositionWords
 from jobs.sources.upstream_job import newest_that_stands, taken_back
 
@@ -29,11 +29,12 @@ def rollback(
             "it can go",
             ExitCode.USAGE,
         )
-    if dry_run:
-        plan = preview_rollback(warehouse, checkpoint, leave_outside=leave_outside)
-        out.print(render_rollback(plan, position_words(pipeline, given)), soft_wrap=True)
-        return ExitCode.DONE
-    with needing_rest("a rollback", pipeline):
+    with naming_pipeline(pipeline, warehouse.paths.job):
+        if dry_run:
+            plan = preview_rollback(warehouse, checkpoint, leave_outside=leave_outside)
+            out.print(render_rollback(plan, position_words(pipeline, given), pipeline), soft_wrap=True)
+            return ExitCode.DONE
+    with naming_pipeline(pipeline, warehouse.paths.job), needing_rest("a rollback", pipeline):
         done = roll_back(warehouse, checkpoint, sinks=sinks_of(pipeline, given), leave_outside=leave_outside)
     out.print(_done(done, position_words(pipeline, given)), soft_wrap=True)
     for note in done.notes:
@@ -72,16 +73,8 @@ def _done(done: RolledBack, words: PositionWords) -> Text:
     said = Text.assemble(
         (str(plan.job), "bold"),
         f" is back at {plan.target.kind.value} {plan.target.checkpoint}, as {row.kind.value} {row.checkpoint}: ",
-        f"{plural(len(row.tables), 'table')}, {_again(plan, words)}",
+        f"{plural(len(row.tables), 'table')}, {said_of_rows(plan, words)}",
     )
     if plan.turn.dropped:
         said.append(f"; abandoned: {', '.join(str(each) for each in plan.turn.dropped)}")
     return said
-
-
-def _again(plan: RollbackPlan, words: PositionWords) -> str:
-    """Return how much the next tick reads again, as far as the positions say it."""
-    known = [rows for rows in rows_again(plan.splits, words) if rows is not None]
-    if len(known) < len(plan.splits):
-        return "and the next tick reads again what came after it"
-    return f"and the next tick reads {count(sum(known))} rows again"

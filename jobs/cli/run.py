@@ -10,7 +10,7 @@ from rich.console import Console
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.messages import TickOutcome
 from jobs.cli.display import display_for
-from jobs.cli.errors import CommandError, ExitCode, naming_pipeline, with_story
+from jobs.cli.errors import CommandError, ExitCode, naming_pipeline, with_pipeline, with_story
 from jobs.cli.explain import prepared
 from jobs.cli.restore import Restoring, restore
 from jobs.holding.job_state import newest_restorable
@@ -58,7 +58,7 @@ def _summary(started: Launch, reference: str, report: TickReport, tally: Tally, 
     if tally.lines:
         out.print(render_lines(tally.lines))
     if report.outcome is TickOutcome.HELD:
-        out.print(report.message, soft_wrap=True)
+        out.print(with_pipeline(report.message, reference, job), soft_wrap=True)
         return
     if not failed:
         if report.outcome is TickOutcome.FINISHED and not tally.lines:
@@ -79,7 +79,7 @@ def _summary(started: Launch, reference: str, report: TickReport, tally: Tally, 
     for line in suite_lines(report.completed, tuple(started.plan.suites.values())):
         out.print(line, soft_wrap=True)
     if not failed:
-        out.print(render_places(job, started.settings.warehouse, started.plan.graph), soft_wrap=True)
+        out.print(render_places(reference, started.settings.warehouse, started.plan.graph), soft_wrap=True)
 
 
 def _said(outcome: TickOutcome) -> str:

@@ -29,9 +29,9 @@ def savepoint(pipeline: str, named: str | None, given: Layer, out: Console, prog
             taken = take_savepoint(warehouse, lambda waiting: status.update(asked_since(waiting)))
         except KeyboardInterrupt:
             raise withdrawn("savepoint") from None
-    out.print(_taken(warehouse.paths.job, taken), soft_wrap=True)
+    out.print(_taken(warehouse.paths.job, taken, pipeline), soft_wrap=True)
     if to is not None:
-        _copied(warehouse, taken.record, to, out, progress)
+        _copied(warehouse, taken.record, to, pipeline, out, progress)
 
 
 def stop_job(pipeline: str, kind: SavepointKind, given: Layer, out: Console, progress: Console) -> None:
@@ -52,7 +52,7 @@ def stop_job(pipeline: str, kind: SavepointKind, given: Layer, out: Console, pro
                 (str(job), "bold"), f" is {did} at savepoint {record.checkpoint}: {waits}, and {taken.by} ended"
             ),
             Text(f"the savepoint names {_amount(record)}; its tables are published"),
-            Text(f"go on with: tidemark run {job}"),
+            Text(f"go on with: tidemark run {pipeline}"),
         ),
         soft_wrap=True,
     )
@@ -74,17 +74,19 @@ def _target(named: str) -> Root:
         raise CommandError(f"--to {named}: {error}", ExitCode.USAGE) from error
 
 
-def _copied(warehouse: Warehouse, record: CheckpointRecord, to: Root, out: Console, progress: Console) -> None:
+def _copied(
+    warehouse: Warehouse, record: CheckpointRecord, to: Root, pipeline: str, out: Console, progress: Console
+) -> None:
     with progress.status(f"copying to {to}") as status:
         try:
             made = copy_savepoint(warehouse, record.checkpoint, to, lambda copied: status.update(copies(copied)))
         except KeyboardInterrupt:
-            restores = f"tidemark run {warehouse.paths.job} --from {typed(f'{warehouse.root}@{record.checkpoint}')}"
+            restores = f"tidemark run {pipeline} --from {typed(f'{warehouse.root}@{record.checkpoint}')}"
             raise CommandError(
                 f"interrupted: {to} was not made. Savepoint {record.checkpoint} stays in {warehouse.root}; "
                 f"'{restores}' restores it from there"
             ) from None
-    again = f"tidemark run {warehouse.paths.job} --from {typed(to)} --warehouse EMPTY_FOLDER"
+    again = f"tidemark run {pipeline} --from {typed(to)} --warehouse EMPTY_FOLDER"
     amount = f"{plural(made.files, 'file')}, {size(made.bytes)}"
     out.print(
         Group(
@@ -103,11 +105,14 @@ def copies(copied: Copied) -> str:
     )
 
 
-def _taken(job: JobName, taken: Taken) -> RenderableType:
+def _taken(job: JobName, taken: Taken, pipeline: str) -> RenderableType:
     record = taken.record
     return Group(
         Text.assemble(("savepoint ", "bold"), (str(record.checkpoint), "bold"), f" of {job}: {taken.how}"),
-        Text(f"it names {_amount(record)}, which stay until 'tidemark savepoint {job} --dispose {record.checkpoint}'"),
+        Text(
+            f"it names {_amount(record)}, which stay until 'tidemark savepoint {pipeline} --dispose "
+            f"{record.checkpoint}'"
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import JobName, SplitId, TableName, VertexId
 from checkpointing.metadata.files import handles_to_restore
-from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.job_stores import JobStores
 from jobs.recovery.restore_damage import way_out
@@ -70,6 +70,8 @@ class RollbackPlan:
     """Entries that cannot be read. The rollback drops them."""
     sinks: tuple[TableName, ...]
     """The tables with outside sinks, as the entry will name them."""
+    rows_since: tuple[int, int] | None = None
+    """The rows of the checkpoints since the target, and how many are estimates. None if not all of them are there."""
 
     @property
     def rollback(self) -> Rollback:
@@ -126,10 +128,27 @@ def plan_rollback(
         pending=pending,
         damaged=stores.damaged,
         sinks=sinks_after(rows, target, leave_outside=leave_outside),
+        rows_since=_rows_since(rows, newest, target),
     )
     if not leave_outside:
         _must_stay_true_outside(rows, plan.rollback, pending)
     return plan
+
+
+def _rows_since(
+    rows: tuple[CheckpointRecord, ...], newest: CheckpointRecord | None, target: CheckpointRecord
+) -> tuple[int, int] | None:
+    """Add up what the checkpoints from the newest one back to the target counted, if each names the one before."""
+    known = {row.checkpoint: row for row in rows}
+    read = estimated = 0
+    row = newest
+    while row is not None and row.checkpoint != target.checkpoint:
+        if row.kind is not RowKind.CHECKPOINT:
+            return None
+        read += row.statistics.rows
+        estimated += row.statistics.rows_estimated
+        row = known.get(row.parent)
+    return None if row is None else (read, estimated)
 
 
 def _must_stay_true_outside(

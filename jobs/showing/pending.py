@@ -13,8 +13,11 @@ from jobs.reading.moments import shown
 from jobs.showing.quantities import count
 
 
-def render_pending(cut: PendingCut) -> RenderableType:
-    """Return the tables that the approval would change, the suites' verdicts, and the commands that settle the cut."""
+def render_pending(cut: PendingCut, typed: str) -> RenderableType:
+    """Return the tables that the approval would change, the suites' verdicts, and the commands that settle the cut.
+
+    The user named the pipeline as `typed`.
+    """
     held = shown(round(cut.held_at.timestamp() * 1000))
     heading = Text.assemble(
         (f"pending cut {cut.checkpoint}", "bold"),
@@ -26,8 +29,8 @@ def render_pending(cut: PendingCut) -> RenderableType:
         _tables(cut),
         *_verdicts(cut),
         Text(f"read it in Python: {read}.polars(TABLE), and .added(TABLE) for its own rows"),
-        Text(f"publish it: tidemark approve {cut.job}"),
-        Text(f"discard it: tidemark reject {cut.job}"),
+        Text(f"publish it: tidemark approve {typed}"),
+        Text(f"discard it: tidemark reject {typed}"),
     )
 
 

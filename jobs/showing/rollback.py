@@ -16,15 +16,15 @@ from jobs.sources.position_words import PositionWords
 from jobs.stores.rollback_tables import TableBack
 
 
-def render_rollback(plan: RollbackPlan, words: PositionWords) -> RenderableType:
-    """Return the plan of a rollback; `words` name its positions."""
+def render_rollback(plan: RollbackPlan, words: PositionWords, typed: str) -> RenderableType:
+    """Return the plan of a rollback; `words` name its positions, and the user named the pipeline as `typed`."""
     stands = named(plan.newest) if plan.newest is not None else "its start"
     heading = Text.assemble(
         ("rollback plan ", "bold"),
         (str(plan.job), "bold"),
         f": from {stands} back to {named(plan.target)}, under a new id; nothing was changed",
     )
-    return Group(heading, _tables(plan.tables), splits_grid(plan.splits, words), *_left_behind(plan, words))
+    return Group(heading, _tables(plan.tables), splits_grid(plan.splits, words), *_left_behind(plan, words, typed))
 
 
 def named(row: CheckpointRecord) -> str:
@@ -73,10 +73,23 @@ def _between(rows: int | None) -> str:
     return count(rows) if rows >= 0 else f"{count(-rows)} skipped"
 
 
-def _left_behind(plan: RollbackPlan, words: PositionWords) -> Iterator[Text]:
-    rows = [number for number in rows_again(plan.splits, words) if number is not None]
-    if rows:
-        yield Text(f"{count(sum(rows))} rows will be read again")
+def said_of_rows(plan: RollbackPlan, words: PositionWords) -> str:
+    """Return how many rows the next tick reads again or skips: by the positions, or by what the checkpoints counted."""
+    between = rows_again(plan.splits, words)
+    known = [rows for rows in between if rows is not None]
+    if len(known) == len(between):
+        again, skipped = sum(rows for rows in known if rows > 0), -sum(rows for rows in known if rows < 0)
+        also = f", and skips {plural(skipped, 'row')} that the tables show again" if skipped else ""
+        return f"the next tick reads {plural(again, 'row')} again{also}"
+    if plan.rows_since is not None:
+        rows, estimated = plan.rows_since
+        about = "about " if estimated else ""
+        return f"the next tick reads {about}{plural(rows, 'row')} again, as the checkpoints counted them"
+    return "the next tick reads again what came after it; it is not known how many rows that are"
+
+
+def _left_behind(plan: RollbackPlan, words: PositionWords, typed: str) -> Iterator[Text]:
+    yield Text(said_of_rows(plan, words))
     if plan.pending is not None:
         yield Text(f"{named(plan.pending)} is committed and not published yet: it is published first")
     if plan.turn.dropped:
@@ -88,7 +101,7 @@ def _left_behind(plan: RollbackPlan, words: PositionWords) -> Iterator[Text]:
         yield Text(f"no longer abandoned: {_ids(plan.turn.adopted)}")
     for row in plan.damaged:
         yield Text(f"damaged, and deleted with the rollback: {row}", style="yellow")
-    yield Text(f"to be able to come back, take a savepoint first: tidemark savepoint {plan.job}", style="dim")
+    yield Text(f"to be able to come back, take a savepoint first: tidemark savepoint {typed}", style="dim")
 
 
 def _ids(checkpoints: Iterable[CheckpointId]) -> str:

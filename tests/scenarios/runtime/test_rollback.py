@@ -11,6 +11,7 @@ from checkpointing.messages import SavepointKind, SavepointRequested
 from checkpointing.metadata.record import RowKind
 from jobs.at_rest.rollback import preview_rollback, roll_back
 from jobs.at_rest.savepoints import savepoint_at_rest
+from jobs.cli.main import execute
 from jobs.holding.boundaries import cross_freely
 from jobs.holding.failures import JobHeldError, NeverRunError
 from jobs.holding.job_stores import JobStores
@@ -295,3 +296,36 @@ def test_retention_goes_on_over_a_rollback(tmp_path):
     assert 2 == len(records(tmp_path))
     for row in records(tmp_path).values():
         assert [] == [path for path in named_files(row) if not (tmp_path / path).exists()]
+
+
+MODULE = "tests.scenarios.runtime.sequence_job:as_pipeline"
+
+
+def typed(capsys, *words):
+    """Return what a command says on stdout, without the breaks of its lines."""
+    execute([str(word) for word in words])
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_the_plan_and_the_end_say_the_same_rows_and_none_below_zero(tmp_path, capsys):
+    """A rollback reads rows again. The way forward, to a savepoint, skips them, and the commands name the module."""
+    first, *_ = laid_out(tmp_path, 2)
+    saved = savepoint_at_rest(at(tmp_path)).checkpoint
+    rows = newest(tmp_path).statistics.rows
+    told = f"the next tick reads {rows} rows again"
+    planned = typed(capsys, "rollback", MODULE, first, "--warehouse", tmp_path, "--dry-run")
+    assert told in planned
+    assert f"tidemark savepoint {MODULE}" in planned
+    assert told in typed(capsys, "rollback", MODULE, first, "--warehouse", tmp_path)
+    forward = f"the next tick reads 0 rows again, and skips {rows} rows that the tables show again"
+    assert forward in typed(capsys, "rollback", MODULE, saved, "--warehouse", tmp_path, "--dry-run")
+    assert forward in typed(capsys, "rollback", MODULE, saved, "--warehouse", tmp_path)
+
+
+def test_a_plan_without_positions_that_can_be_counted_says_what_the_checkpoints_counted(tmp_path, capsys):
+    """The code of the pipeline is gone, so its positions are only texts. The table says so, and the sentence counts."""
+    first, *_ = laid_out(tmp_path, 2)
+    rows = newest(tmp_path).statistics.rows
+    said = typed(capsys, "rollback", JOB, first, "--warehouse", tmp_path, "--dry-run")
+    assert " unknown " in said
+    assert f"the next tick reads {rows} rows again, as the checkpoints counted them" in said
