@@ -1,8 +1,9 @@
 """Checks the columns that a user names."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-from pyspark.sql.types import DataType, DatetimeType, NumericType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, DatetimeType, MapType, NumericType, StringType, StructType
 
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.state.merge import DELETED, KEY_GROUP
@@ -38,6 +39,42 @@ def require_ordered(where: str, rows: StructType, name: str, role: str = "latest
             f"{where}: {role} is {name!r}, a {kind.simpleString()}, of which none is the latest; name a column of "
             "numbers, times, dates or texts"
         )
+
+
+NESTED_MAX: Final = 30
+"""So deep may structs, lists and maps lie in each other. Parquet, Arrow or delta-rs read none that are deeper than 31
+maps, 41 structs or 49 lists."""
+
+
+def require_shallow(where: str, rows: StructType) -> None:
+    """Raise InvalidPipelineError if a column's type is nested too deep for a table."""
+    for field in rows.fields:
+        if _depth(field.dataType) > NESTED_MAX:
+            raise InvalidPipelineError(
+                f"{where}: column {field.name!r} has structs, lists or maps nested more than {NESTED_MAX} deep, which "
+                "no Delta table can hold: keep the inner ones as a text, as with to_json, or as columns of their own"
+            )
+
+
+def _depth(kind: DataType) -> int:
+    """Return how deep a type is nested, at most one more than is allowed. It needs no recursion of Python's."""
+    level, depth = [kind], -1
+    while level and depth <= NESTED_MAX:
+        depth += 1
+        level = [inner for each in level for inner in _inside(each)]
+    return depth
+
+
+def _inside(kind: DataType) -> list[DataType]:
+    match kind:
+        case StructType():
+            return [field.dataType for field in kind.fields]
+        case ArrayType():
+            return [kind.elementType]
+        case MapType():
+            return [kind.keyType, kind.valueType]
+        case _:
+            return []
 
 
 def require_unique(where: str, names: Iterable[str]) -> None:

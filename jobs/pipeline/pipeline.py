@@ -2,7 +2,7 @@
 
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import job_name, vertex_id
-from jobs.pipeline.columns import require_unique
+from jobs.pipeline.columns import require_shallow, require_unique
 from jobs.pipeline.declarations import Declarations
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.former_names import former_id
@@ -60,6 +60,7 @@ class Pipeline:
             )
         rows = read_schema(source)
         require_unique(f"source {id}", rows.names)
+        require_shallow(f"source {id}", rows)
         self._declarations.add(SourceVertex(name, source, rows, rows_per_epoch, former_id(renamed_from)))
         introduce(source, self.name, name)
         return Stream(self._declarations, name, (), rows)

@@ -13,6 +13,7 @@ from checkpointing.metadata.paths import table_of_broadcast, table_of_state
 from checkpointing.renames import unclear_rename
 from jobs.operators.schemas import arrow_schema, delta_columns
 from jobs.operators.spec import KeyedSpec, StagedTable, VertexPlan
+from jobs.pipeline.columns import require_shallow
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.pipeline import Pipeline
 from jobs.pipeline.vertices import (
@@ -60,6 +61,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
     )
     plans = {vertex.id: vertex_plan(vertex, around) for vertex in vertices if not isinstance(vertex, SourceVertex)}
     sources = [vertex for vertex in vertices if isinstance(vertex, SourceVertex)]
+    schemas = dict(_schemas(pipeline.name, plans))
     suites = _suites(vertices)
     graph = JobGraph(
         tuple(_graph_vertex(pipeline.name, vertex, plans, suites, around) for vertex in vertices),
@@ -69,7 +71,6 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
     unclear = unclear_rename(graph)
     if unclear is not None:
         raise InvalidPipelineError(f"pipeline {pipeline.name}: {unclear}")
-    schemas = dict(_schemas(pipeline.name, plans))
     return JobPlan(
         job=pipeline.name,
         graph=graph,
@@ -243,6 +244,7 @@ def _output_tables(planned: VertexPlan) -> Iterator[StagedTable]:
 def _schemas(job: JobName, plans: Mapping[VertexId, VertexPlan]) -> Iterator[tuple[TableName, pa.Schema]]:
     for name, planned in plans.items():
         for table in _output_tables(planned):
+            require_shallow(f"table {table.name}", table.schema)
             yield table.name, arrow_schema(table.schema)
         if isinstance(planned.spec, KeyedSpec):
             yield table_of_state(job, name), state_file_schema(arrow_schema(planned.spec.state), planned.spec.keys)

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DoubleType, LongType, StringType, StructType
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DoubleType, LongType, MapType, StringType, StructType
 
 from checkpointing.identifiers import InvalidNameError
 from jobs.pipeline import InvalidPipelineError, Pipeline, Stream, count, sum_of
+from jobs.planner import plan
 from jobs.quality.expectation import Expectation
 from jobs.sinks.port import Sink
 from jobs.sources.sequence import SequenceSource
@@ -373,3 +376,35 @@ def test_only_a_table_can_be_described() -> None:
     with pytest.raises(InvalidPipelineError) as excinfo:
         numbers().table("bronze/numbers", id="kept").select("n").describe_table("numbers")
     assert "describe_table on kept: it describes a table; write it right after table(...)" == refused(excinfo)
+
+
+def nested(kind: str, depth: int):
+    """Return a type with this many structs, lists or maps in each other."""
+    inner = LongType()
+    for _ in range(depth):
+        match kind:
+            case "struct":
+                inner = StructType().add("f", inner)
+            case "list":
+                inner = ArrayType(inner)
+            case _:
+                inner = MapType(StringType(), inner)
+    return inner
+
+
+@pytest.mark.parametrize("kind", ["struct", "list", "map"])
+def test_a_type_that_no_table_can_hold_is_refused(kind, tmp_path) -> None:
+    """It is refused when the pipeline is planned. One that is as deep as allowed can be written and read."""
+
+    def of(depth: int) -> StructType:
+        pipeline = Pipeline("example")
+        schema = StructType().add("deep", nested(kind, depth))
+        numbers(pipeline).transform(lambda rows: rows, schema=schema).table("bronze/deep", id="deep")
+        return plan(pipeline).table_schemas["bronze/deep"]
+
+    for depth in (31, 150):
+        with pytest.raises(InvalidPipelineError, match="table bronze/deep: column 'deep' has structs, lists or maps"):
+            of(depth)
+    schema = of(30)
+    write_deltalake(str(tmp_path), pa.table([pa.nulls(2, schema.field(0).type)], schema=schema))
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 2
