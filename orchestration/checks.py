@@ -15,6 +15,7 @@ from jobs.planner import JobPlan
 from jobs.quality.expectation import Expectation, Suite
 from jobs.quality.verdict import VERDICTS, ExpectationVerdict, Verdict
 from jobs.runtime.suite_verdicts import verdicts_of
+from jobs.runtime.trace import open_trace
 from orchestration.naming import Naming, check_names
 from orchestration.observation import Standing
 from orchestration.row_rules import rule_specs
@@ -124,7 +125,7 @@ def _found(one: ExpectationVerdict) -> dict[str, dg.MetadataValue]:
 def _objections(trace: Path) -> tuple[SuitesJudged | JudgementFailed, ...]:
     """Return the last answer of each vertex's judge unless it accepts. Other lines of the trace are not parsed."""
     last: dict[VertexId, SuitesJudged | JudgementFailed] = {}
-    with trace.open("rb") as lines:
+    with open_trace(trace) as lines:
         for line in lines:
             answer = decode(line).body if any(kind in line[:_HEAD] for kind in _JUDGED) else None
             if isinstance(answer, SuitesJudged | JudgementFailed):

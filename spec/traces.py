@@ -5,6 +5,7 @@ fulfil the invariants that need no content of files? It ends with `N passed, N f
 failed.
 """
 
+import gzip
 import sys
 from argparse import ArgumentParser
 from collections import deque
@@ -265,10 +266,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _of_file(file: Path) -> Verdict:
     try:
-        with file.open("rb") as lines:
-            return judge(lines)
-    except OSError as error:
-        return Verdict(problems=[f"{file} cannot be read: {error.strerror or error}"])
+        return judge(lines_of(file))
+    except (OSError, EOFError) as error:
+        return Verdict(problems=[f"{file} cannot be read: {getattr(error, 'strerror', None) or error}"])
+
+
+def lines_of(file: Path) -> list[bytes]:
+    """Return the lines of a trace. One that was compressed when its attempt ended begins with gzip's two bytes."""
+    content = file.read_bytes()
+    return (gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content).splitlines(keepends=True)
 
 
 def _say(text: str) -> None:

@@ -4,12 +4,15 @@ A trace has a bound. When it is full, the tick ends its attempt and goes on as t
 with the set-up of a door at a completed checkpoint, and replays without the files before it.
 """
 
+import gzip
+import shutil
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import BinaryIO, Final, Self, cast
 
 from checkpointing.identifiers import Generation
 from checkpointing.messages import CutRecorded
@@ -20,8 +23,14 @@ from jobs.storage.place import StoragePlace
 TRACES_KEPT: Final = 20
 """At most the traces of so many generations stay."""
 
-TRACES_BYTES_MAX: Final = 256 * 1024 * 1024
+TRACES_BYTES_MAX: Final = 64 * 1024 * 1024
 """If the traces are larger than this together, the oldest are deleted."""
+
+COMPRESSED_FROM_BYTES: Final = 1024 * 1024
+"""A trace that is larger is compressed (gzip) when its attempt ends. It takes about a tenth then."""
+
+_GZIP: Final = b"\x1f\x8b"
+_LEVEL: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +106,33 @@ class TraceWriter:
     ) -> None:
         """Flush and close."""
         del kind, error, trace
+        size = self._file.tell()
         self._file.close()
+        if size >= COMPRESSED_FROM_BYTES:
+            with suppress(OSError):  # a full disk: the trace stays as it is
+                _compress(self.path)
         if self._copy is not None:
             self._put(self._copy)
 
     def _put(self, copy: StoragePlace) -> None:
         copy.replace(self.path.read_bytes())
         self._copied_s = time.monotonic()
+
+
+def open_trace(path: Path) -> BinaryIO:
+    """Open a trace to read its lines, compressed or not. Raises OSError without one."""
+    file = path.open("rb")
+    compressed = file.read(len(_GZIP)) == _GZIP
+    file.seek(0)
+    return cast("BinaryIO", gzip.GzipFile(fileobj=file)) if compressed else file
+
+
+def _compress(path: Path) -> None:
+    """Write the trace compressed under another name, which then takes its name."""
+    beside = path.with_suffix(".gz")
+    with path.open("rb") as plain, gzip.open(beside, "wb", compresslevel=_LEVEL) as compressed:
+        shutil.copyfileobj(plain, compressed, BUFFER_BYTES)
+    beside.replace(path)
 
 
 def drop_old_traces(folder: StoragePlace, generation: Generation) -> None:

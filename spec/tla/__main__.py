@@ -13,6 +13,7 @@ from spec.tla.planted import PLANTED
 from spec.tla.tlc import TlcError
 from spec.tla.traces import judge
 from spec.tla.worlds import WORLDS
+from spec.traces import lines_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,7 +57,7 @@ def _check(names: Sequence[str], *, planted: bool) -> int:
 
 def _judge(files: Iterable[Path]) -> int:
     try:
-        judgement = judge([file.read_bytes().splitlines(keepends=True) for file in files])
+        judgement = judge([lines_of(file) for file in files])
     except OSError as error:
         _say(f"tidemark: {error.filename} cannot be read: {error.strerror}")
         return 1

@@ -4,8 +4,9 @@ from checkpointing.identifiers import Generation
 from checkpointing.messages import CutRecorded, RowAppended, TimeAdvanced
 from checkpointing.trace import read
 from jobs.runtime import trace as traces
-from jobs.runtime.trace import TRACES_KEPT, TraceBounds, TraceWriter, drop_old_traces
+from jobs.runtime.trace import TRACES_KEPT, TraceBounds, TraceWriter, drop_old_traces, open_trace
 from jobs.storage.place import local
+from spec.traces import lines_of
 
 
 def test_lines_are_numbered_over_all_writes(tmp_path):
@@ -50,3 +51,23 @@ def test_the_oldest_traces_go_when_all_take_too_much(tmp_path, monkeypatch):
         (tmp_path / f"{generation}.ndjson").write_bytes(b"x" * size)
     drop_old_traces(local(tmp_path), Generation(5))
     assert {"3.ndjson", "4.ndjson"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_large_trace_is_compressed_when_its_attempt_ends(tmp_path):
+    """It takes a fraction, has the same name, and each reader reads the same lines. A small one stays as it is."""
+    large, small = tmp_path / "1.ndjson", tmp_path / "2.ndjson"
+    with TraceWriter(large) as trace:
+        trace.write(1, [RowAppended(f"nonce-{number}", number) for number in range(20_000)])
+        trace.flush()
+        plain = large.stat().st_size
+    assert plain > traces.COMPRESSED_FROM_BYTES
+    assert large.stat().st_size < plain / 5
+    assert [large] == [*tmp_path.iterdir()]
+    with open_trace(large) as lines:
+        assert [*range(1, 20_001)] == [entry.number for entry in read(lines)]
+    assert 20_000 == len([*read(lines_of(large))])
+    with TraceWriter(small) as trace:
+        trace.write(1, [TimeAdvanced(1)])
+    assert small.read_bytes().startswith(b"{")
+    with open_trace(small) as lines:
+        assert [TimeAdvanced(1)] == [entry.body for entry in read(lines)]
