@@ -43,13 +43,17 @@ Ranges = Sequence[tuple[SplitId, FileRange]]
 
 @dataclass(frozen=True, slots=True)
 class FileReader:
-    """Reads files of one source. `schema` has the columns of the files, `corrupt` is the corrupt column's name."""
+    """Reads files of one source. `schema` has the columns of the files, `corrupt` is the corrupt column's name.
+
+    `file_column` is the name of the column that names a row's file, below the root of the source.
+    """
 
     files: InputFiles
     format: FileFormat
     options: Options
     schema: StructType
     corrupt: str | None
+    file_column: str | None = None
 
     def read(self, spark: SparkSession, ranges: Ranges, fit: Fit) -> DataFrame:
         """Return the rows of `ranges`, at least one, with split and position. Ranges do not overlap.
@@ -73,6 +77,8 @@ class FileReader:
             columns = list(self._columns(fit, own))
             if self.format.name == "csv" and not fit.set_aside:
                 columns, rows = self._checked(rows, fit, own, columns)
+        if self.file_column is not None:  # `url_decode` takes a plus sign for a space
+            columns.append(F.expr(f"url_decode(replace({place}, '+', '%2B'))").alias(self.file_column))
         return rows.select(
             *columns,
             (F.lit(ALL) if self.files.one_split else F.expr(f"substring_index({place}, '/', 1)")).alias(SPLIT_COLUMN),

@@ -19,7 +19,7 @@ from functools import lru_cache, partial, reduce
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import CheckpointId, SplitId, split_id
@@ -61,6 +61,9 @@ class FileSource(ReadsFirst):
     (`file_columns`). `corrupt_column` adds a column of text. It holds a record that cannot be read, and is null
     otherwise; `check_rows` can send such rows to quarantine. Without it, such a record fails the micro-batch.
 
+    `file_column` adds a column of text that names the row's file, below the root, as in `berlin/2026-01.json`. Rows in
+    quarantine have it too.
+
     A `bounded` source ends each split when it first finds no unread row there. Files that come later are never read.
 
     `after_reading` says what becomes of a file when a completed checkpoint has all its rows: `keep`, `delete`, or
@@ -78,6 +81,7 @@ class FileSource(ReadsFirst):
         one_split: bool = False,
         columns: str = "fail",
         corrupt_column: str | None = None,
+        file_column: str | None = None,
         after_reading: str = "keep",
         archive: Root | str | None = None,
         bounded: bool = False,
@@ -88,17 +92,20 @@ class FileSource(ReadsFirst):
         self._files = InputFiles(root_of(root), self._format.title, self._format.suffixes, glob, one_split)
         self._contract = _contract(place_in(self._files.root, ""), schema, columns, corrupt_column)
         self._consumed = _consumed_files(self._files.root, after_reading, archive)
-        self._corrupt = corrupt_column
+        self._corrupt, self._file_column = corrupt_column, file_column
         self.bounded = bounded
         self._waiting: set[SplitId] = set()
         """The splits with a file that waits for the next tick, which has its columns."""
         own = list(self._contract.schema)
-        self._schema = StructType(own).add(corrupt_column, StringType()) if corrupt_column else StructType(own)
+        own += [StructField(name, StringType()) for name in (corrupt_column, file_column) if name]
+        self._schema = StructType(own)
         for name in (SPLIT_COLUMN, POSITION_COLUMN, "_metadata"):
             if name in self._schema.names:
                 raise SourceError(f"{root}: the schema has a column {name!r}, a name that is taken: rename it")
         if corrupt_column in schema.names:
             raise SourceError(f"{root}: the schema has the corrupt column {corrupt_column!r} too: leave it out there")
+        if file_column and self._schema.names.count(file_column) > 1:
+            raise SourceError(f"{root}: the files have a column {file_column!r} too: name the file_column otherwise")
 
     @property
     def root(self) -> Root:
@@ -115,7 +122,7 @@ class FileSource(ReadsFirst):
         return self._files.look()
 
     def schema(self) -> StructType:
-        """Return the columns of the files, and the corrupt column."""
+        """Return the columns of the files, the corrupt column, and the column that names the file."""
         return self._schema
 
     def splits(self) -> tuple[SplitId, ...]:
@@ -192,7 +199,9 @@ class FileSource(ReadsFirst):
         alike: dict[Fit, list[tuple[SplitId, FileRange]]] = {}
         for split, part in _ranges(slices):
             alike.setdefault(self._fit(split, self._check_present(split, part)), []).append((split, part))
-        reader = FileReader(self._files, self._format, self._options, self._contract.schema, self._corrupt)
+        reader = FileReader(
+            self._files, self._format, self._options, self._contract.schema, self._corrupt, self._file_column
+        )
         return reduce(DataFrame.unionAll, [reader.read(spark, parts, how) for how, parts in alike.items()])
 
     def scans(self, slices: Sequence[SourceSlice]) -> tuple[FileScan, ...] | None:
@@ -221,7 +230,14 @@ class FileSource(ReadsFirst):
             first=part.first,
             end=part.end,
             bytes=part.file.size,
-            numbering=Numbering(SPLIT_COLUMN, split, POSITION_COLUMN, part.before),
+            numbering=Numbering(
+                SPLIT_COLUMN,
+                split,
+                POSITION_COLUMN,
+                part.before,
+                file_column=self._file_column,
+                file=part.file.name if self._files.one_split else f"{split}/{part.file.name}",
+            ),
         )
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:

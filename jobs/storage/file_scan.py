@@ -20,7 +20,7 @@ class ScanError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """The two columns that a source adds: the split of the rows, and their positions.
+    """The columns that a source adds: the split of the rows, their positions, and if it is asked for, their file.
 
     `first` is the position of the file's row 0.
     """
@@ -29,13 +29,20 @@ class Numbering:
     split: str
     position_column: str
     first: int
+    file_column: str | None = None
+    file: str = ""
+
+    @property
+    def constants(self) -> dict[str, str]:
+        """Return the columns that have one value in all rows."""
+        return {self.split_column: self.split} | ({self.file_column: self.file} if self.file_column else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileScan:
     """The rows `first` to `end` (exclusive) of a Parquet file. `root` is the address of a storage, `name` a file there.
 
-    `bytes` is the size of the whole file. With a `numbering`, its two columns are not read, but made.
+    `bytes` is the size of the whole file. With a `numbering`, its columns are not read, but made.
     """
 
     root: str
@@ -71,7 +78,7 @@ class FileScan:
 
     def _parts(self, file: pq.ParquetFile, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield batches of the asked rows, each with the number of its first row in the file."""
-        made = () if self.numbering is None else (self.numbering.split_column, self.numbering.position_column)
+        made = () if self.numbering is None else (*self.numbering.constants, self.numbering.position_column)
         wanted = [name for name in schema.names if name not in made and name in file.schema_arrow.names]
         groups, at = _groups(file, self.first, self.end)
         for batch in file.iter_batches(_BATCH_ROWS, groups, wanted):
@@ -81,10 +88,10 @@ class FileScan:
             at += batch.num_rows
 
     def _in_schema(self, batch: pa.RecordBatch, first: int, schema: pa.Schema) -> pa.RecordBatch:
-        columns = []
+        columns, constants = [], {} if self.numbering is None else self.numbering.constants
         for field in schema:
-            if self.numbering is not None and field.name == self.numbering.split_column:
-                columns.append(pa.repeat(pa.scalar(self.numbering.split, field.type), batch.num_rows))
+            if field.name in constants:
+                columns.append(pa.repeat(pa.scalar(constants[field.name], field.type), batch.num_rows))
             elif self.numbering is not None and field.name == self.numbering.position_column:
                 start = self.numbering.first + first
                 columns.append(pa.array(np.arange(start, start + batch.num_rows, dtype=np.int64)))

@@ -7,12 +7,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from checkpointing.identifiers import SplitId, VertexId
-from checkpointing.messages import PollSource
+from checkpointing.messages import PollSource, TickOutcome
 from jobs.operators.schemas import arrow_schema
+from jobs.pipeline import Pipeline, count
+from jobs.planner import plan
+from jobs.quality.expectation import Expectation
+from jobs.reading import Cuts
+from jobs.runtime.settings import RuntimeSettings
+from jobs.runtime.tick import run_tick
 from jobs.sources.files import FileSource
-from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
 
 pytestmark = pytest.mark.spark
 
@@ -126,3 +133,55 @@ def test_what_arrow_reads_in_another_way_is_left_to_spark(tmp_path, case):
     made = DoubledSource if case == "own read" else FileSource
     source = made(tmp_path, from_arrow_schema(SCHEMA), **given.get(case, {}))
     assert source.scans(slices_of(source, 3)) is None
+
+
+@pytest.mark.parametrize("one_split", [False, True])
+def test_a_file_column_names_the_file_of_each_row(tmp_path, spark, one_split):
+    """Tasks and Spark write the same name, and the name is as the file is called."""
+    names = ["plain.parquet", "a b%20+#ä?.parquet"]
+    folder = tmp_path if one_split else tmp_path / "Graz.West"
+    folder.mkdir(exist_ok=True)
+    for number, name in enumerate(names):
+        pq.write_table(pa.table({"n": [number, number]}), folder / name)
+    schema = from_arrow_schema(pa.schema([("n", pa.int64())]))
+    source = FileSource(tmp_path, schema, file_column="_file", one_split=one_split)
+    slices = slices_of(source, 3)
+    before = "" if one_split else "Graz.West/"
+    wanted = {(number, f"{before}{name}") for number, name in enumerate(names)}
+    rows = source.read(spark, slices)
+    assert ["n", "_file", SPLIT_COLUMN, POSITION_COLUMN] == rows.columns
+    assert wanted == {(row["n"], row["_file"]) for row in rows.collect()}
+    asked = pa.schema([("_file", pa.string()), ("n", pa.int64()), (POSITION_COLUMN, pa.int64())])
+    scanned = pa.Table.from_batches([batch for scan in source.scans(slices) for batch in scan.batches(asked)])
+    assert wanted == {(row["n"], row["_file"]) for row in scanned.to_pylist()}
+    with pytest.raises(SourceError, match="the files have a column 'n' too: name the file_column otherwise"):
+        FileSource(tmp_path, schema, file_column="n")
+
+
+def as_orders(data, file_column="_file"):
+    """Return orders of JSON files, those without an amount in quarantine."""
+    schema = StructType.fromDDL("id bigint, amount bigint")
+    source = FileSource(data / "orders", schema, format="json", file_column=file_column)
+    rule = Expectation("expect_column_values_to_not_be_null", {"column": "amount"})
+    pipeline = Pipeline("orders")
+    rows = pipeline.source("orders", source).table("bronze/orders", id="bronze")
+    rows.check_rows(rule, quarantine="quarantine/orders").key_by("id").aggregate("sums", rows=count()).upsert(
+        "gold/sums"
+    )
+    return pipeline
+
+
+def test_rows_in_quarantine_name_their_file_also_in_tables_that_are_older(tmp_path, spark):
+    """A pipeline that gets a file column later goes on: its tables get the column, null in older rows."""
+    folder = tmp_path / "data" / "orders" / "graz"
+    folder.mkdir(parents=True)
+    warehouse = tmp_path / "warehouse"
+    for number, file_column in enumerate((None, "_file")):
+        (folder / f"{number}.json").write_text(f'{{"id": {number}}}\n{{"id": 9, "amount": 1}}\n')
+        planned = plan(as_orders(tmp_path / "data", file_column))
+        report = run_tick(planned, RuntimeSettings(warehouse=warehouse), spark=spark)
+        assert TickOutcome.CAUGHT_UP is report.outcome, report.message
+    cut = Cuts(warehouse, "orders").latest()
+    bad, good = (cut.polars(f"{layer}/orders").select("id", "_file").collect() for layer in ("quarantine", "bronze"))
+    assert {(0, None), (1, "graz/1.json")} == set(bad.rows())
+    assert 2 == good["_file"].null_count()
