@@ -157,7 +157,7 @@ def must_not_be_ahead_outside(held: Mapping[TableName, CheckpointId], rows: tupl
             raise SinkRefusedError(
                 f"the sink of table {table} has checkpoint {checkpoint} of this job, and the newest one of this "
                 f"warehouse is {newest}, so another warehouse has published into it: name that warehouse with "
-                "--warehouse, or give the sink an empty target"
+                "--warehouse, or give the sink another target, such as a new table or topic"
             )
 
 

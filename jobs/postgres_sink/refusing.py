@@ -19,7 +19,7 @@ from jobs.sinks.port import SinkError
 from jobs.sources.postgres.connection import Connection
 
 BATCH_ROWS: Final = 10_000
-_ABOUT_ROWS: Final = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.RaiseException)
+ABOUT_ROWS: Final = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded, errors.RaiseException)
 """Errors that the server raises because of a row: its values, a constraint, an index that is too small, a trigger."""
 
 
@@ -45,7 +45,7 @@ class Refusals:
         try:
             with self.connection.transaction():
                 plain()
-        except (RowRefusedError, *_ABOUT_ROWS):
+        except (RowRefusedError, *ABOUT_ROWS):
             careful()
 
     def sort_out(
@@ -68,13 +68,13 @@ class Refusals:
         try:
             with self.connection.transaction():
                 write(part)
-        except (RowRefusedError, *_ABOUT_ROWS) as error:
+        except (RowRefusedError, *ABOUT_ROWS) as error:
             if part.num_rows > 1:
                 half = part.num_rows // 2
                 self._sort_out(part.slice(0, half), write, refused)
                 self._sort_out(part.slice(half), write, refused)
                 return
-            with suppress(RowRefusedError, *_ABOUT_ROWS), self.connection.transaction():
+            with suppress(RowRefusedError, *ABOUT_ROWS), self.connection.transaction():
                 refused(part)
             self._keep(part, self.told(error))
 

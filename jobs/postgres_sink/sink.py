@@ -18,7 +18,8 @@ from psycopg import sql
 from checkpointing.commit.pre_committed import SinkTransaction
 from jobs.accidents import SERVER_DISK_FULL
 from jobs.postgres_sink.prepared import PreparedTransactions
-from jobs.postgres_sink.refusing import BATCH_ROWS, Refusals, RowRefusedError, plain
+from jobs.postgres_sink.published import Published
+from jobs.postgres_sink.refusing import ABOUT_ROWS, BATCH_ROWS, Refusals, RowRefusedError, plain
 from jobs.postgres_sink.refusing import create as create_refused
 from jobs.postgres_sink.trial import TrialWrite
 from jobs.postgres_sink.types import is_fit, postgres_type
@@ -66,7 +67,6 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         self._name = table
         self._target = sql.Identifier(*parts)
         self._schema = parts[:-1]
-        self._published = sql.Identifier(*self._schema, "tidemark_published")
 
     def __repr__(self) -> str:
         """Return the target without user and password."""
@@ -94,8 +94,8 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
             return
 
         def tried(connection: Connection) -> None:
-            newest = self._newest(connection, job, table)
-            if newest >= checkpoint:
+            standing = self._numbers(connection, job, table).standing()
+            if standing.newest >= checkpoint:
                 return
             trial = TrialWrite(connection, self._target, self._schema, self._copy)
             with connection.transaction(force_rollback=True):
@@ -103,7 +103,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
                     self._write(connection, job, table, checkpoint, rows)
                     connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
                 else:
-                    trial.copy(rows, newest)
+                    trial.copy(rows, standing.known)
 
         self._tried(tried)
 
@@ -113,7 +113,8 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
 
         def prepare(connection: Connection) -> None:
             prepared = PreparedTransactions(connection, self._target, job, table)
-            if transaction not in prepared.all() and self._newest(connection, job, table) < checkpoint:
+            newest = self._numbers(connection, job, table).standing().newest
+            if transaction not in prepared.all() and newest < checkpoint:
                 with prepared.preparing(transaction):
                     self._write(connection, job, table, checkpoint, rows)
 
@@ -151,9 +152,14 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         checkpoint: int,
         rows: Iterable[pa.RecordBatch] | TableChanges,
     ) -> None:
-        newest = self._locked(connection, job, table)
-        if newest >= checkpoint:
+        if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
+            connection.execute("SET LOCAL synchronous_commit = on")  # the cut is recorded after this commit
+        numbers = self._numbers(connection, job, table)
+        standing = numbers.standing(lock=True)
+        if standing.newest >= checkpoint:
             return
+        is_emptied = isinstance(rows, TableChanges) and self._is_empty(connection)
+        newest = 0 if is_emptied else standing.known
         refusals = None
         if self._refused is not None:
             refusals = Refusals(connection, self._refused, job, table, checkpoint, self._reason)
@@ -168,7 +174,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         else:
             copied = partial(self._copy, connection, self._target)
             refusals.instead(partial(copied, rows), partial(refusals.sort_out, rows, lambda part: copied([part])))
-        self._store(connection, job, table, checkpoint)
+        numbers.store(checkpoint)
 
     def _tried(self, call: Callable[[Connection], Result]) -> Result:
         """Return what `call` returns for a new connection. If the server goes away meanwhile, try again."""
@@ -189,25 +195,32 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
             with closing(self._connected()) as connection, connection.transaction():
                 # two ticks may create the tables at the same time
                 connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('tidemark_published', 0))")
+                numbers = self._numbers(connection, job, table)
+                numbers.create()
                 self._create(connection, wanted, keys)
                 self._must_fit(connection, wanted)
                 if self._refused is not None:
                     create_refused(connection, self._refused)
-                newest = self._newest(connection, job, table)
+                standing = numbers.standing()
+                newest = standing.newest
                 if self.two_phase:
                     self._must_prepare(connection, job, table)
                 if keys:
                     self._must_have_keys(connection, keys)
-                if keys and not newest:
-                    self._must_be_empty(connection)
+                is_empty = (keys or standing.is_another) and self._is_empty(connection)
+                if is_empty:
+                    newest = 0  # nothing of what was written is there
+                elif keys and (standing.is_another or not newest):
+                    written = "this job has written none of them"
+                    if standing.is_another:
+                        written = "this table is not the one that the job has written: somebody has created it anew"
+                    raise SinkError(f"{self!r} has rows, and {written}: empty it, or name another table")
         except psycopg.Error as error:
             raise SinkError(f"{self!r}: {self._told(error)}") from None
         return newest
 
-    def _newest(self, connection: Connection, job: str, table: str) -> int:
-        stored = sql.SQL("SELECT checkpoint FROM {} WHERE job = %s AND sink = %s").format(self._published)
-        found = connection.execute(stored, [job, table]).fetchone()
-        return found[0] if found else 0
+    def _numbers(self, connection: Connection, job: str, table: str) -> Published:
+        return Published(connection, self._schema, self._target, job, table)
 
     def _must_prepare(self, connection: Connection, job: str, table: str) -> None:
         try:
@@ -223,12 +236,6 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
 
     def _create(self, connection: Connection, wanted: dict[str, str], keys: tuple[str, ...]) -> None:
         columns = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(each)) for name, each in wanted.items()]
-        connection.execute(
-            sql.SQL(
-                "CREATE TABLE IF NOT EXISTS {} (job text, sink text, checkpoint bigint NOT NULL, "
-                "published_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (job, sink))"
-            ).format(self._published)
-        )
         if keys:
             columns.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, keys))))
         create = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
@@ -258,26 +265,8 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         if not any(set(columns) == wanted and never_null for columns, never_null in found):
             raise SinkError(f"{self!r} may have nulls in its key ({named}): set these columns NOT NULL")
 
-    def _must_be_empty(self, connection: Connection) -> None:
-        """Raise SinkError if a table that shows no checkpoint yet has rows. Nobody knows whose they are."""
-        if connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(self._target)).rowcount:
-            raise SinkError(
-                f"{self!r} has rows, and this job has written none of them: empty it, or name another table"
-            )
-
-    def _locked(self, connection: Connection, job: str, table: str) -> int:
-        """Lock the number of the newest checkpoint until the transaction ends, and return it."""
-        if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
-            connection.execute("SET LOCAL synchronous_commit = on")  # the cut is recorded after this commit
-        first = "INSERT INTO {} (job, sink, checkpoint) VALUES (%s, %s, 0) ON CONFLICT (job, sink) DO NOTHING"
-        connection.execute(sql.SQL(first).format(self._published), [job, table])
-        lock = sql.SQL("SELECT checkpoint FROM {} WHERE job = %s AND sink = %s FOR UPDATE").format(self._published)
-        found = connection.execute(lock, [job, table]).fetchone()
-        return found[0] if found else 0
-
-    def _store(self, connection: Connection, job: str, table: str, checkpoint: int) -> None:
-        raised = "UPDATE {} SET checkpoint = %s, published_at = now() WHERE job = %s AND sink = %s"
-        connection.execute(sql.SQL(raised).format(self._published), [checkpoint, job, table])
+    def _is_empty(self, connection: Connection) -> bool:
+        return not connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(self._target)).rowcount
 
     def _copy(self, connection: Connection, into: sql.Identifier, rows: Iterable[pa.RecordBatch]) -> None:
         types = {name: oid for name, oid, *_ in connection.execute(_COLUMNS, [into.as_string(connection)])}
@@ -295,7 +284,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
                     for batch in batches:
                         copied += batch.num_rows
                         self._copy_batch(copy, batch)
-            except psycopg.Error as error:
+            except ABOUT_ROWS as error:
                 row = _refused_row(error, rows, before)
                 if row is None or (error.diag.message_detail or "").startswith("Failing row"):
                     raise
@@ -346,7 +335,7 @@ def _parts(table: str) -> list[str]:
 def _refused_row(error: psycopg.Error, rows: Iterable[pa.RecordBatch], before: int) -> pa.RecordBatch | None:
     """Return the row that the server refused, if it says its number and the rows can be read again."""
     line = _LINE.search(error.diag.context or "")
-    if line is None or isinstance(rows, Iterator):
+    if line is None or line[1] == "0" or isinstance(rows, Iterator):
         return None
     left = before + int(line[1]) - 1
     for batch in rows:

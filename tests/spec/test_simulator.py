@@ -105,7 +105,8 @@ def test_each_rare_event_occurs_in_one_of_a_hundred_seeds():
     counted = [met_by(seed) for seed in RARE_SEEDS]
     assert all(number > 0 for each in counted for number in each.values())
     met = Counter(name for each in counted for name in each)
-    assert {} == {name: met[name] for name in RARE if met[name] < len(RARE_SEEDS) / 100}
+    rarer = {"a reader finds that its cut has gone": 200}  # it stays for two checkpoints at least
+    assert {} == {name: met[name] for name in RARE if met[name] < len(RARE_SEEDS) / rarer.get(name, 100)}
 
 
 def test_a_seed_decides_the_whole_run():

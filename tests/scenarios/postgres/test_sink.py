@@ -205,11 +205,11 @@ def test_a_tick_killed_at_any_boundary_is_made_up_for(trial, bank, boundaries):
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_a_violated_constraint_stops_the_job_until_it_is_gone(trial, bank):
-    """The tick fails by name after its commit point, and so does the next one. Once repaired, nothing is missing."""
+    """The tick declines the checkpoint by name, and so does the next one. Once repaired, nothing is missing."""
     trial.run(checkpoints=1)
     bank.sql("ALTER TABLE numbers ADD CONSTRAINT small CHECK (n < 25) NOT VALID")
     for _ in range(2):
-        with pytest.raises(Exception, match=r"which is committed: .*violates check constraint .small."):
+        with pytest.raises(Exception, match=r"so it is not committed: .*violates check constraint .small."):
             trial.run()
     bank.sql("ALTER TABLE numbers DROP CONSTRAINT small")
     trial.run()
