@@ -23,18 +23,29 @@ def sink_sections(warehouse: Warehouse, sinks: Sinks, state: JobState) -> Iterat
     """Yield a section about the sinks that commit in two phases; nothing for a pipeline without any."""
     seen: list[tuple[str, str]] = []
     findings: list[Finding] = []
+    known: set[SinkTransaction] = set()
+    elsewhere: dict[SinkTransaction, str] = {}
     for table, bound in sinks().items():
         sink = bound.sink
         if not isinstance(sink, TwoPhaseSink):
             continue
         try:
             left = tuple(sink.pre_committed(warehouse.paths.job, table))
+            elsewhere |= dict(sink.left_elsewhere(warehouse.paths.job, table))
         except Exception as error:  # noqa: BLE001 - a sink is a user's code, and the next tick would meet it too
             first = (str(error).splitlines() or [type(error).__name__])[0]
             findings.append(Finding(f"the sink of table {table} cannot be looked at: {first}", "do what it says"))
             continue
+        known |= {*left}
         seen.append((str(table), f"{sink!r}, {len(left) or 'nothing'} prepared"))
         findings += [_finding(warehouse, each) for each in left if _is_left(each, state)]
+    for each, said in elsewhere.items():
+        if each not in known:
+            name, _, way_out = said.partition(": ")
+            what = (
+                f"{name} is prepared for a target that the pipeline no longer has, and no tick ends it: it keeps locks"
+            )
+            findings.append(Finding(what, way_out))
     if seen or findings:
         yield Section("sinks", tuple(seen), tuple(findings))
 

@@ -21,8 +21,6 @@ NAME_BYTES_MAX: Final = 200
 """PostgreSQL takes names of prepared transactions with fewer bytes than this."""
 _NUMBERS_BYTES: Final = 41
 """The bytes of a generation and a checkpoint, two numbers of 64 bits, and what separates them."""
-_WAIT: Final = "10s"
-"""How long a transaction waits for the locks of another one, such as that of a tick that was taken over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,16 @@ class PreparedTransactions:
                 f"transaction, which has fewer than {NAME_BYTES_MAX} bytes: rename the table, or leave two_phase out"
             )
 
+    def elsewhere(self) -> Iterator[tuple[SinkTransaction, str]]:
+        """Yield the job's prepared transactions in other targets of this database, with their names."""
+        own, job = self._prefix(), f"tidemark/{self.job}/"
+        names = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)"
+        for (gid,) in self.connection.execute(names, [job]).fetchall():
+            table, *numbers = gid.removeprefix(job).rsplit("/", 3)
+            if not gid.startswith(own) and len(numbers) == 3 and all(each.isdecimal() for each in numbers):  # noqa: PLR2004 - target, generation, checkpoint
+                generation, checkpoint = Generation(int(numbers[1])), CheckpointId(int(numbers[2]))
+                yield SinkTransaction(JobName(self.job), TableName(table), generation, checkpoint), gid
+
     def all(self) -> tuple[SinkTransaction, ...]:
         """Return the transactions that are prepared."""
         prefix = self._prefix()
@@ -65,7 +73,6 @@ class PreparedTransactions:
         """Begin a transaction. At the end, prepare it; after an error, roll it back."""
         self.connection.execute("BEGIN")
         try:
-            self.connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(_WAIT))
             yield
             self._end("PREPARE TRANSACTION {}", transaction)
         except BaseException:

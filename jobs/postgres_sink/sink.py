@@ -26,7 +26,7 @@ from jobs.postgres_sink.types import is_fit, postgres_type
 from jobs.postgres_sink.upserting import KEYS, Upserting
 from jobs.sinks.port import Sink, SinkError, TableChanges, TwoPhaseSink, UpsertSink
 from jobs.sources.port import SourceError
-from jobs.sources.postgres.connection import Connection, Server
+from jobs.sources.postgres.connection import BLOCKED, Connection, Server, prepared_way_out
 
 TRIES: Final = 3
 """How often a publication is tried if the server goes away meanwhile. After each time the server says what it has."""
@@ -124,6 +124,13 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         """Return the prepared transactions of this job's table."""
         return self._tried(lambda connection: PreparedTransactions(connection, self._target, job, table).all())
 
+    def left_elsewhere(self, job: str, table: str) -> tuple[tuple[SinkTransaction, str], ...]:
+        """Return the job's prepared transactions in other targets of the database, such as a former one."""
+        found = self._tried(
+            lambda connection: [*PreparedTransactions(connection, self._target, job, table).elsewhere()]
+        )
+        return tuple((each, f"{gid} at {self._server.place}: {prepared_way_out(gid)}") for each, gid in found)
+
     def commit(self, transaction: SinkTransaction) -> None:
         """Commit a prepared transaction."""
         self._tried(lambda connection: self._prepared_by(connection, transaction).commit(transaction))
@@ -183,7 +190,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
                 with closing(self._connected()) as connection:
                     return call(connection)
             except psycopg.OperationalError as error:
-                if not left:
+                if not left or isinstance(error, BLOCKED):
                     raise SinkError(f"{self!r}: {self._told(error)}") from None
             except psycopg.Error as error:
                 raise SinkError(f"{self!r}: {self._told(error)}") from None
@@ -319,7 +326,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         said = error.diag
         parts = [said.message_primary or str(error), said.message_detail, said.context]
         text = _STAGED.sub(self._name, ". ".join(part.rstrip(".") for part in parts if part))
-        told = self._server.told(psycopg.Error(text))
+        told = self._server.told(type(error)(text))
         return f"{SERVER_DISK_FULL}. The server said: {told}" if isinstance(error, psycopg.errors.DiskFull) else told
 
 

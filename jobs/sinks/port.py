@@ -132,6 +132,14 @@ class TwoPhaseSink(ABC):
         """
         ...
 
+    def left_elsewhere(self, job: str, table: str) -> Iterable[tuple[SinkTransaction, str]]:
+        """Return transactions of the job in other targets of this place, each with its name and how a user ends it.
+
+        Such as those of a former target, which no tick ends. `tidemark doctor` shows them.
+        """
+        del job, table
+        return ()
+
     @abstractmethod
     def commit(self, transaction: SinkTransaction) -> None:
         """Commit a transaction. If it is gone, do nothing. `publish` or `apply` comes next and reads the number."""

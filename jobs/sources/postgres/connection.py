@@ -19,6 +19,8 @@ _ENVIRONMENT: Final = "env:"
 _PATIENCE_S: Final = 30.0
 """A tick waits this long for a server that it has reached before."""
 _PAUSE_S: Final = 0.5
+_GID_PARTS: Final = 6
+"""Parts of the name of a prepared transaction of a `PostgresSink`: at least these."""
 _HOPELESS: Final = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
 """Answers of a server that do not change if the tick waits."""
 
@@ -30,12 +32,38 @@ _SESSION: Final = (
     "SET bytea_output = 'hex'",
     "SET client_encoding = 'UTF8'",
     "SET row_security = off",
-    "SET statement_timeout = 0",
+    "SET lock_timeout = '10s'",
+    "SET statement_timeout = '1h'",
 )
 """The source reads values as text, so the session fixes their form.
 
-With row_security off, hidden rows cause an error.
+With row_security off, hidden rows cause an error. No statement waits for ever: not for a lock, and not for its end.
 """
+
+_ALIVE: Final = {
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+"""With these a connection to a host that has vanished ends after a minute."""
+
+_HOLDERS: Final = """
+SELECT l.relation::regclass::text, l.pid, coalesce(application_name, ''), coalesce(state, ''), gid
+FROM pg_locks AS l
+JOIN pg_class AS c ON c.oid = l.relation AND relkind IN ('r', 'p', 'm')
+LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+LEFT JOIN pg_locks AS own ON own.virtualtransaction = l.virtualtransaction AND own.locktype = 'transactionid'
+                          AND own.granted AND l.pid IS NULL
+LEFT JOIN pg_prepared_xacts AS p ON p.transaction = own.transactionid
+WHERE l.locktype = 'relation' AND l.granted AND l.relation >= 16384 AND l.pid IS DISTINCT FROM pg_backend_pid()
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+ORDER BY l.mode = 'AccessShareLock', coalesce(prepared, xact_start) LIMIT 1
+"""
+"""The oldest transaction that holds a lock on a user's table, and no mere reader if there is another one."""
+
+BLOCKED: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
+"""A statement that ended because its time was over. Another try would wait as long."""
 
 
 def timeline_of(connection: Connection) -> int:
@@ -113,7 +141,21 @@ class Server:
         with suppress(SourceError):
             password = self._parameters().get("password")
             text = text.replace(str(password), "***") if password else text
-        return text
+        return f"{text}. {self._holder()}" if isinstance(error, psycopg.errors.LockNotAvailable) else text
+
+    def _holder(self) -> str:
+        """Return who holds a lock for which a statement waited in vain, and how to end that."""
+        with suppress(psycopg.Error, SourceError), self.connect() as connection:
+            found = connection.execute(_HOLDERS).fetchone()
+            if found is not None:
+                table, pid, application, state, gid = found
+                if gid is not None:
+                    return f"Table {table} is locked by a prepared transaction: {prepared_way_out(gid)}"
+                return (
+                    f"Table {table} is locked by process {pid} of the server (application {application!r}, {state}): "
+                    f"wait for it, or end it with SELECT pg_terminate_backend({pid}), and start again"
+                )
+        return "Nobody holds the lock any more: start again"
 
     def _connected(self, *, replication: bool) -> Connection:
         more = {"replication": "database"} if replication else {}
@@ -133,10 +175,22 @@ class Server:
                 raise SourceError(f"the environment variable {name} is not set: let it hold the URL of the database")
             url = found
         try:
-            known = {"application_name": "tidemark", "connect_timeout": "10"} | dict(conninfo_to_dict(url))
+            known = {"application_name": "tidemark", "connect_timeout": "10"} | _ALIVE | dict(conninfo_to_dict(url))
         except psycopg.ProgrammingError:
             raise SourceError(
                 "the URL of the PostgreSQL database cannot be read (it is not shown, it may hold a password): write "
                 "postgresql://USER@HOST:PORT/DATABASE, service=NAME, or env:NAME of an environment variable"
             ) from None
         return known
+
+
+def prepared_way_out(gid: str) -> str:
+    """Return how a user ends a prepared transaction. The names of Tidemark's own say job, table and checkpoint."""
+    named = "'" + gid.replace("'", "''") + "'"
+    parts = gid.split("/")
+    if parts[0] != "tidemark" or len(parts) < _GID_PARTS:
+        return f"end it with COMMIT PREPARED {named} or ROLLBACK PREPARED {named}"
+    return (
+        f"if checkpoint {parts[-1]} of {parts[1]} was committed ('tidemark checkpoints list {parts[1]}'), type COMMIT "
+        f"PREPARED {named}, else ROLLBACK PREPARED {named}"
+    )
