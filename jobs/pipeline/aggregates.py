@@ -101,13 +101,13 @@ def sum_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
 
 
 def min_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
-    """Take a column's least value."""
-    return AggregateColumn((column,), lambda rows: Min(column, rows[column].dataType), renamed_from)
+    """Take a column's least value. A struct, an array or a map has none, and is refused."""
+    return AggregateColumn((column,), lambda rows: Min(column, _ordered("min_of", column, rows)), renamed_from)
 
 
 def max_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
-    """Take a column's greatest value."""
-    return AggregateColumn((column,), lambda rows: Max(column, rows[column].dataType), renamed_from)
+    """Take a column's greatest value. A struct, an array or a map has none, and is refused."""
+    return AggregateColumn((column,), lambda rows: Max(column, _ordered("max_of", column, rows)), renamed_from)
 
 
 def avg_of(column: str, *, renamed_from: str | None = None) -> AggregateColumn:
@@ -308,6 +308,16 @@ def _number(column: str, rows: StructType, does: str) -> DataType:
     return kind
 
 
+def _ordered(name: str, column: str, rows: StructType) -> DataType:
+    """Return the column's type; raise TypeError if Polars cannot order its values as Spark does."""
+    kind = rows[column].dataType
+    if not isinstance(kind, _Ordered):
+        raise TypeError(
+            f"{name} can't sort column {column} of type {kind.simpleString()}; take one of its parts, or its to_json"
+        )
+    return kind
+
+
 def _variance(column: str, *, root: bool, population: bool, renamed_from: str | None) -> AggregateColumn:
     def of(rows: StructType) -> AggregateFunction:
         _number(column, rows, "take the deviation of")
@@ -342,11 +352,6 @@ def _skipping(name: str, column: str, skips: tuple[str, ...]) -> str:
 
 def _collected(name: str, column: str, *, once: bool, counts: bool, renamed_from: str | None) -> AggregateColumn:
     def of(rows: StructType) -> AggregateFunction:
-        kind = rows[column].dataType
-        if not isinstance(kind, _Ordered):
-            raise TypeError(
-                f"{name} can't sort column {column} of type {kind.simpleString()}; collect its parts, or its to_json"
-            )
-        return Collected(name, column, kind, once, counts)
+        return Collected(name, column, _ordered(name, column, rows), once, counts)
 
     return AggregateColumn((column,), of, renamed_from)

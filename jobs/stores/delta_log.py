@@ -30,7 +30,7 @@ from jobs.stores.copied_log import copied
 from jobs.stores.descriptions import Metadata
 from jobs.stores.known_table import Action, KnownTable
 from jobs.stores.log_entries import METADATA_KEY, entry_place, log_of
-from jobs.stores.log_entry import write_entry
+from jobs.stores.log_entry import needs_own_first_entry, write_entry, write_first_entry
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -100,17 +100,21 @@ class DeltaLog:
             return
         new = new_folders(self.folder)
         try:
-            DeltaTable.create(
-                str(self.folder),
-                schema,
-                mode="ignore",
-                partition_by=list(partitioned_by) or None,
-                description=comment or None,
-                configuration=configuration,
-                raise_if_key_not_exists=False,
-                commit_properties=CommitProperties(max_commit_retries=0),
-                post_commithook_properties=NO_HOOKS,
-            )
+            made_of = schema if isinstance(schema, Schema) else Schema.from_arrow(schema)
+            if needs_own_first_entry(made_of):
+                write_first_entry(self.folder, made_of, configuration, comment, partitioned_by)
+            else:
+                DeltaTable.create(
+                    str(self.folder),
+                    schema,
+                    mode="ignore",
+                    partition_by=list(partitioned_by) or None,
+                    description=comment or None,
+                    configuration=configuration,
+                    raise_if_key_not_exists=False,
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                    post_commithook_properties=NO_HOOKS,
+                )
         except Exception:
             if not self.exists():
                 raise

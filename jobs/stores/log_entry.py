@@ -12,9 +12,11 @@ If a type needs a feature, it also has the protocol.
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
+from uuid import uuid4
 
 from deltalake import DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
@@ -66,6 +68,45 @@ def write_entry(
         entry.write("".join(f"{json.dumps(line)}\n" for line in lines).encode(), durable=False)
     except FileExistsError as error:
         raise EntryTakenError(f"version {table.version() + 1} of {folder} was committed by another") from error
+
+
+def needs_own_first_entry(schema: Schema) -> bool:
+    """Return whether delta-rs would create a table that it cannot read: it overlooks times without a zone in maps."""
+    return any(_has_ntz_in_map(field["type"]) for field in json.loads(schema.to_json())["fields"])
+
+
+def write_first_entry(
+    folder: StoragePlace, schema: Schema, configuration: Mapping[str, str], comment: str, partitioned_by: Sequence[str]
+) -> None:
+    """Create a table with the feature for times without a zone. Another process may do it at the same time."""
+    features = {"readerFeatures": [_NTZ], "writerFeatures": [_NTZ]}
+    known = {
+        "id": str(uuid4()),
+        "name": None,
+        "description": comment or None,
+        "createdTime": time.time_ns() // 1_000_000,
+    }
+    metadata = {
+        **known,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema.to_json(),
+        "partitionColumns": list(partitioned_by),
+        "configuration": dict(configuration),
+    }
+    lines: list[dict[str, Any]] = [
+        {"protocol": {"minReaderVersion": _READER, "minWriterVersion": _WRITER, **features}},
+        {"metaData": metadata},
+    ]
+    with suppress(FileExistsError):
+        entry_place(folder, 0).write("".join(f"{json.dumps(line)}\n" for line in lines).encode(), durable=False)
+
+
+def _has_ntz_in_map(kind: "str | dict[str, Any]", *, in_map: bool = False) -> bool:
+    if isinstance(kind, str):
+        return in_map and kind == "timestamp_ntz"
+    parts = [field["type"] for field in kind.get("fields", ())]
+    parts += [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
+    return any(_has_ntz_in_map(part, in_map=in_map or kind["type"] == "map") for part in parts)
 
 
 def _must_allow(table: DeltaTable, actions: Sequence[Action]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BooleanType, DataType, LongType, StructType
 
 from jobs.operators.schemas import arrow_schema
-from tests.values.odd_values import NAMES, NUMBERS, SCALARS, amounts, types, values
+from tests.values.odd_values import NAMES, NAN_HAS, NUMBERS, SCALARS, amounts, types, values
 from tests.values.operators import OPERATORS
 from tests.values.ways import WAYS
 
@@ -86,7 +86,7 @@ def cases(
     """Draw a case of these ways and operators."""
     way = draw(st.sampled_from(ways))
     takes = WAYS[way].takes
-    key = draw(st.sampled_from([kind for kind in SCALARS if takes(kind)]))
+    key = draw(st.sampled_from([kind for kind in (*SCALARS, *NAN_HAS) if takes(kind)]))
     value = draw(types().filter(takes))
     amount = draw(st.sampled_from([kind for kind in NUMBERS if takes(kind)]))
     names = draw(st.lists(st.sampled_from(NAMES), min_size=3, max_size=3, unique_by=str.lower))

@@ -93,7 +93,7 @@ class Judge:
                 if refused is None:
                     taken.append(name)
                 elif _names(refused, case):
-                    self.judgement.refused[name, _kinds(case, name)] += notes
+                    self.judgement.refused[name, f"{_kinds(case, name)}: {refused[:150]}"] += notes
                 else:
                     found.append(Difference(name, replace(case, operators=(name,)), f"refused by {refused}"))
             trial = Trial(_build(case, taken), folder)

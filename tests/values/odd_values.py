@@ -90,6 +90,8 @@ SCALARS: Final[tuple[DataType, ...]] = (
     TimestampType(),
     TimestampNTZType(),
 )
+NAN_HAS: Final = (FloatType(), DoubleType()) * 3
+"""Drawn more often as keys than other types."""
 NUMBERS: Final = (*WHOLE, FloatType(), DoubleType(), *DECIMALS)
 NAMES: Final = (
     "v",

@@ -329,7 +329,7 @@ def _semi(rows: Stream, of: Roles, table: str) -> Stream:
     return join(_left(rows, of).key_by(of.key), _right(rows, of).key_by("rk"), _id(table), how="semi").table(table)
 
 
-@_operator("anti join", f"SELECT {{id}}, {{k}}, {{v}}, 1 AS x FROM {_LEFT} l ANTI JOIN {_RIGHT} r ON l.{{k}} = r.rk")
+@_operator("anti join", f"SELECT {{id}}, {{k}}, {{v}}, 1L AS x FROM {_LEFT} l ANTI JOIN {_RIGHT} r ON l.{{k}} = r.rk")
 def _anti(rows: Stream, of: Roles, table: str) -> Stream:
     left = _left(rows, of).with_column("x", "1", LongType())
     kept = join(left.key_by(of.key), _right(rows, of).key_by("rk"), f"{_id(table)}_joined", how="anti")

@@ -11,10 +11,13 @@ from checkpointing.columns import TableColumn
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import Publication, PublishFailed, TablePublished
+from jobs.storage.location import place_in
+from jobs.stores.delta_log import DeltaLog
 from jobs.stores.output_tables import Shows
 from jobs.stores.table_columns import declared_columns
 
 K, V = TableColumn("k", "string"), TableColumn("v", "long")
+NTZ = pa.timestamp("us")
 LATE = TableColumn("late", "double", CheckpointId(1))
 COMES = "column late is new and holds only what came after checkpoint 1"
 
@@ -154,6 +157,21 @@ def test_a_type_that_needs_a_feature_brings_it_in_the_same_commit(tables, append
     more = Publication(appended, TableMode.APPEND, adds=(tables.stage(appended, {"c": 3}),), columns=(K, V, when))
     assert isinstance(tables.publisher.publish(more, CheckpointId(3)), TablePublished)
     assert 2 == opened(tables, appended).to_pyarrow_table().num_rows
+
+
+@pytest.mark.parametrize("within", [pa.map_(pa.string(), NTZ), pa.list_(pa.map_(NTZ, pa.struct([("a", pa.int64())])))])
+def test_a_new_table_has_the_feature_that_a_type_within_a_map_needs(tmp_path, within):
+    """delta-rs itself makes a table then that it cannot read."""
+    columns = pa.schema([("k", pa.string()), ("nested", within)])
+    for _ in range(2):
+        DeltaLog(place_in(tmp_path, "table")).create(columns, {"delta.logRetentionDuration": "interval 1 days"}, "said")
+    made = DeltaTable(str(tmp_path / "table"))
+    assert ["timestampNtz"] == made.protocol().reader_features
+    assert ("said", "interval 1 days") == (
+        made.metadata().description,
+        made.metadata().configuration["delta.logRetentionDuration"],
+    )
+    assert ["k", "nested"] == made.to_pyarrow_table().column_names
 
 
 @pytest.mark.spark

@@ -214,6 +214,8 @@ REFUSED = {
     "no such column": (tidemark.min_by("s", "nope"), "there is no column 'nope'; the rows have k, v"),
     "no order": (tidemark.max_by("s", "a"), "column a of type array<bigint> has no order"),
     "no sorted lists": (tidemark.collect_list("a"), "collect_list can't sort column a of type array<bigint>"),
+    "no least array": (tidemark.min_of("a"), "min_of can't sort column a of type array<bigint>; take one of its parts"),
+    "no greatest array": (tidemark.max_of("a"), "max_of can't sort column a of type array<bigint>"),
     "no hash": (tidemark.approx_count_distinct("m"), "column m holds a map, which has no hash"),
     "not aggregating": (
         tidemark.aggregate_of(NotAggregating("v")),
