@@ -25,6 +25,7 @@ from jobs.holding.boundaries import Boundary, around, cross_freely
 from jobs.holding.failures import SavepointRefusedError
 from jobs.holding.job_state import has_run
 from jobs.holding.job_stores import JobStores
+from jobs.holding.outside import after_import
 from jobs.planner import JobPlan
 from jobs.recovery.at_rest import Task, done_at_rest
 from jobs.recovery.renaming import Renaming, renaming_in
@@ -90,12 +91,19 @@ def restorable(wanted: Import) -> Renaming:
     return replace(renaming, record=taken)
 
 
+def sinks_after(wanted: Import) -> tuple[str, ...]:
+    """Return what happens to each outside sink; changes nothing. Raises SinkRefusedError for rows twice or never."""
+    plan, regardless = wanted.plan, wanted.allow_non_restored_state
+    return tuple(after_import(plan.job, plan.sinks, wanted.origin.record, regardless=regardless))
+
+
 def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cross_freely) -> CheckpointRecord:
     """Copy the entry's files, append the entry under a new id, and return it. The next tick publishes it.
 
-    Raises what `restorable` raises, FileNotCopiedError, OSError, JobHeldError and ClaimUnsettledError.
+    Raises what `restorable` and `sinks_after` raise, FileNotCopiedError, OSError, JobHeldError and ClaimUnsettledError.
     """
     renaming = restorable(wanted)
+    sinks_after(wanted)
     record = renaming.record or wanted.origin.record
     must_be_there(wanted.origin.warehouse.storage, named_files(record).values())
     warehouse = Warehouse(absolute(wanted.root), ProtocolPaths(wanted.plan.job))

@@ -10,7 +10,7 @@ from checkpointing.job.renaming import rename_changes
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, RowKind
-from jobs.at_rest.importing import Import, import_row, restorable
+from jobs.at_rest.importing import Import, import_row, restorable, sinks_after
 from jobs.at_rest.restore_origin import ForeignRow, OwnRow, find_origin
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.savepoints import copies
@@ -122,10 +122,15 @@ def _foreign(started: Launch, origin: ForeignRow, asked: Restoring, out: Console
     files = len(named_files(restorable(wanted).record or origin.record))
     source = f"{origin.record.kind.value} {origin.record.checkpoint} of {origin.warehouse.root}"
     how = "moved out of there" if asked.claim else "copied"
+    sinks = sinks_after(wanted)
     if asked.dry_run:
         what = f"{source} into {root}, {plural(files, 'file')} {how}; nothing was changed"
         out.print(render_restore(what, plan, fitting.record, changes=fitting.changes), soft_wrap=True)
+        for said in sinks:
+            out.print(said, soft_wrap=True, markup=False)
         return
+    for said in sinks:
+        out.print(said, soft_wrap=True, markup=False)
     for left in left_behind(plan.graph, fitting.record):
         out.print(f"left behind: {left}, which the pipeline no longer has", style="yellow")
     with progress.status(f"restoring {source}") as status:

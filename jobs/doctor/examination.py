@@ -97,4 +97,4 @@ def _of_job(warehouse: Warehouse, grace_ms: int, sources: Sources, sinks: Sinks,
     yield key_section(warehouse, rows, verify=verify)
     yield file_section(warehouse, rows, cuts, grace_ms, verify=verify)
     yield from input_sections(sources, rows)
-    yield from sink_sections(warehouse, sinks, state)
+    yield from sink_sections(warehouse, sinks, state, rows)

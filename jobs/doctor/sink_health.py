@@ -1,12 +1,13 @@
-"""Checks whether outside sinks that commit in two phases hold transactions that no running tick will end."""
+"""Checks whether outside sinks are in step with their tables, and hold transactions that no running tick will end."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from checkpointing.commit.pre_committed import SinkTransaction
 from checkpointing.identifiers import TableName
+from checkpointing.metadata.record import Row
 from jobs.doctor.findings import Finding, Section, command
 from jobs.holding.job_state import Activity, JobState
-from jobs.holding.outside import NO_SINKS
+from jobs.holding.outside import NO_SINKS, out_of_step
 from jobs.sinks.port import TableSink, TwoPhaseSink
 from jobs.stores.warehouse import Warehouse
 
@@ -19,17 +20,22 @@ def no_sinks() -> Mapping[TableName, TableSink]:
     return NO_SINKS
 
 
-def sink_sections(warehouse: Warehouse, sinks: Sinks, state: JobState) -> Iterator[Section]:
-    """Yield a section about the sinks that commit in two phases; nothing for a pipeline without any."""
+def sink_sections(warehouse: Warehouse, sinks: Sinks, state: JobState, rows: Iterable[Row]) -> Iterator[Section]:
+    """Yield a section about outside sinks: whether they are in step with the tables, and what they have prepared."""
+    known_rows = tuple(rows)
     seen: list[tuple[str, str]] = []
     findings: list[Finding] = []
     known: set[SinkTransaction] = set()
     elsewhere: dict[SinkTransaction, str] = {}
     for table, bound in sinks().items():
         sink = bound.sink
-        if not isinstance(sink, TwoPhaseSink):
-            continue
         try:
+            differs = out_of_step(warehouse.paths.job, table, bound, known_rows)
+            if differs is not None and state.activity is not Activity.RUNNING:
+                what = f"the sink of table {table} ({sink!r}) {differs}"
+                findings.append(Finding(what, f"{command('run', warehouse)}, and compare the target with the table"))
+            if not isinstance(sink, TwoPhaseSink):
+                continue
             left = tuple(sink.pre_committed(warehouse.paths.job, table))
             elsewhere |= dict(sink.left_elsewhere(warehouse.paths.job, table))
         except Exception as error:  # noqa: BLE001 - a sink is a user's code, and the next tick would meet it too

@@ -1,14 +1,15 @@
 """Publishes committed checkpoints into the outside sinks of a job's tables (ADR 17)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
+from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.pre_committed import SinkTransaction, to_commit, to_roll_back
-from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, JobName, TableName
 from checkpointing.messages import CheckTables, Publication, PublishFailed, TablePublished
-from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
 from jobs.holding.boundaries import PRE_COMMIT, Boundary, around
 from jobs.holding.failures import TickRefusedError
 from jobs.holding.outside_rows import ChangesOfFiles, RowsOfFiles
@@ -159,6 +160,70 @@ def must_not_be_ahead_outside(held: Mapping[TableName, CheckpointId], rows: tupl
                 f"warehouse is {newest}, so another warehouse has published into it: name that warehouse with "
                 "--warehouse, or give the sink another target, such as a new table or topic"
             )
+
+
+def after_import(
+    job: JobName, sinks: Mapping[TableName, TableSink], record: CheckpointRecord, *, regardless: bool
+) -> Iterator[str]:
+    """Yield what happens to each outside sink if a job begins from this entry of another warehouse.
+
+    Raises SinkRefusedError if the target of an append table would get rows twice, or never, unless `regardless`.
+    """
+    for table, bound in sinks.items():
+        named = f"the sink of table {table} ({bound.sink!r})"
+        if isinstance(bound, UpsertedTable):
+            yield f"{named} shows the whole table with the next checkpoint, and loses all other rows"
+            continue
+        try:
+            newest = bound.sink.newest(job, table)
+        except Exception as error:
+            raise SinkRefusedError(f"{named}: {_told(error)}") from error
+        wrong = _wrong_after_import(table, record, newest or NO_CHECKPOINT)
+        if wrong is not None and not regardless:
+            raise SinkRefusedError(
+                f"{named} {wrong}; nothing was changed. Restore another checkpoint, or give the sink a new target. "
+                "With --allow-non-restored-state it stays as it is"
+            )
+        yield f"{named} {wrong or _after_import(newest)}"
+
+
+def _wrong_after_import(table: TableName, record: CheckpointRecord, newest: int) -> str | None:
+    cut = record.checkpoint if record.commits else record.parent
+    said = f"{record.kind.value} {record.checkpoint}"
+    if newest > cut:
+        return f"has checkpoint {newest}, which is later than {said}: it gets the rows in between a second time"
+    due = record.commits and table in record.outside
+    if due and 0 < newest < cut and any(each.table == table and each.adds for each in record.tables):
+        return f"does not have the rows of {said} yet, and never gets them: publish it in its own warehouse first"
+    return None
+
+
+def _after_import(newest: int | None) -> str:
+    if newest is None:
+        return "gets the rows from now on. Nobody knows whether it has some of them already: compare it with the table"
+    if not newest:
+        return "gets the rows from now on, and none of those that the table has already"
+    return f"has checkpoint {newest}, and goes on from there"
+
+
+def out_of_step(job: JobName, table: TableName, bound: TableSink, rows: Iterable[Row]) -> str | None:
+    """Return how a target differs from the job's newest checkpoint, or None if it does not or cannot be told."""
+    records = tuple(row for row in rows if isinstance(row, CheckpointRecord))
+    newest = newest_checkpoint(tuple(row for row in records if row.kind in (RowKind.CHECKPOINT, RowKind.ROLLBACK)))
+    at = bound.sink.newest(job, table) if newest is not None else None
+    if at is None or newest is None:
+        return None
+    last = max(each.checkpoint for each in records)
+    if at > last:
+        return f"has checkpoint {at}, and the newest one of this warehouse is {last}: another warehouse writes to it"
+    if isinstance(bound, UpsertedTable):
+        return None if at == newest.checkpoint else f"shows checkpoint {at}, and the table shows {newest.checkpoint}"
+    due = table in newest.outside and any(each.table == table and each.adds for each in newest.tables)
+    if newest.kind is RowKind.CHECKPOINT and due and at < newest.checkpoint:
+        return f"has checkpoint {at}, and not the rows of {newest.checkpoint}"
+    if at and newest.kind is RowKind.CHECKPOINT and not newest.outside:
+        return f"has checkpoint {at}, and the newest one of this warehouse, {newest.checkpoint}, was written without it"
+    return None
 
 
 def _told(error: Exception) -> str:

@@ -104,6 +104,13 @@ class KafkaSink(Sink, UpsertSink):
         target = self._target(job, table)
         self._once(target, checkpoint, partial(self._records_of, target, changes, checkpoint, target.keys_shown))
 
+    def newest(self, job: str, table: str) -> int:
+        """Return the newest checkpoint that the topic has."""
+        try:
+            return self._target(job, table).newest(settled=False)
+        except SourceError as error:
+            raise SinkError(str(error)) from None
+
     def check(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
         """Make the records, and compare them with what the client and the topic take. Send nothing."""
         if self._refused is not None:  # no row can be in the way

@@ -29,6 +29,7 @@ SELECT NOT EXISTS (
 """
 
 
+_IS_MISSING: Final = "SELECT to_regclass(%s) IS NULL"
 _MINE: Final = "job = %(job)s AND sink = %(sink)s AND target = %(target)s"
 _FORMER: Final = "job = %(job)s AND sink = %(sink)s AND (target = '' OR starts_with(identity, %(number)s))"
 """A row that an older version has written, without a target, or of a target that was renamed."""
@@ -66,12 +67,22 @@ class Published:
             "checkpoint bigint NOT NULL, published_at timestamptz NOT NULL DEFAULT now(), identity text, "
             "PRIMARY KEY (job, sink, target))"
         )
-        there = sql.Identifier(*self.schema, NAME).as_string(self.connection)
-        if self.connection.execute(_IS_OLD, [there]).fetchone() == (True,):
+        if not self.is_new():
             self._do(
                 "ALTER TABLE {here} ADD COLUMN target text NOT NULL DEFAULT '', ADD COLUMN identity text, "
                 "DROP CONSTRAINT tidemark_published_pkey, ADD PRIMARY KEY (job, sink, target)"
             )
+
+    def is_new(self) -> bool:
+        """Return whether the table of numbers exists, in the form of this version."""
+        return self.connection.execute(_IS_OLD, [self._place()]).fetchone() == (False,)
+
+    def none_yet(self) -> int | None:
+        """Return 0 if there is no table of numbers at all."""
+        return NO_CHECKPOINT if self.connection.execute(_IS_MISSING, [self._place()]).fetchone() == (True,) else None
+
+    def _place(self) -> str:
+        return sql.Identifier(*self.schema, NAME).as_string(self.connection)
 
     def standing(self, *, lock: bool = False) -> Standing:
         """Return what the target has. With `lock`, nobody else changes that until the transaction ends."""

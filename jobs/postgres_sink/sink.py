@@ -88,6 +88,15 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         """Let the table show this checkpoint and store its number, in one transaction."""
         self._once(job, table, checkpoint, changes)
 
+    def newest(self, job: str, table: str) -> int | None:
+        """Return the newest checkpoint that the table has. None if only an older version has written to it."""
+
+        def asked(connection: Connection) -> int | None:
+            numbers = self._numbers(connection, job, table)
+            return numbers.standing().newest if numbers.is_new() else numbers.none_yet()
+
+        return self._tried(asked)
+
     def check(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
         """Try the rows in a transaction that is rolled back (`trial`)."""
         if self._refused is not None:  # no row can be in the way

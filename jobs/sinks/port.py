@@ -26,6 +26,14 @@ class OutsideSink:
         """
         del job, table, checkpoint, rows
 
+    def newest(self, job: str, table: str) -> int | None:
+        """Return the newest checkpoint that the target has of this job's table, or 0. Change nothing.
+
+        None, the default, means that it cannot be told without `prepare`. A restore and `tidemark doctor` ask.
+        """
+        del job, table
+        return None
+
     @classmethod
     def is_asked(cls) -> bool:
         """Return whether the class has a `check` of its own."""

@@ -60,7 +60,7 @@ def test_a_transaction_of_a_former_target_is_named(server, tmp_path):
     new.publish("job", OUT, 1, ROWS)
     state = SimpleNamespace(activity=Activity.AT_REST, generation=2)
     warehouse = SimpleNamespace(paths=SimpleNamespace(job="job"), root=tmp_path)
-    (section,) = sink_sections(warehouse, lambda: {OUT: AppendedTable(new, ROWS[0].schema, "v")}, state)
+    (section,) = sink_sections(warehouse, lambda: {OUT: AppendedTable(new, ROWS[0].schema, "v")}, state, ())
     (finding,) = section.findings
     assert "is prepared for a target that the pipeline no longer has" in finding.what
     with psycopg.connect(server.url(), autocommit=True) as connection:
@@ -72,5 +72,5 @@ def test_a_transaction_of_a_former_target_is_named(server, tmp_path):
             former.publish("job", OUT, 2, ROWS)
         connection.execute(command)
     former.publish("job", OUT, 2, ROWS)
-    (section,) = sink_sections(warehouse, lambda: {OUT: AppendedTable(new, ROWS[0].schema, "v")}, state)
+    (section,) = sink_sections(warehouse, lambda: {OUT: AppendedTable(new, ROWS[0].schema, "v")}, state, ())
     assert () == section.findings
