@@ -69,6 +69,7 @@ def render_examination(found: Examination) -> RenderableType:
         for name, value in section.seen:
             page.add_row("", name, Text(value))
     parts: list[RenderableType] = [page, _verdict(found)]
+    parts += [Text(f"not looked at: {each}", style="dim") for section in found.sections for each in section.not_looked]
     for number, finding in enumerate(found.findings, start=1):
         parts.append(Text(f"{number}. {finding.what}"))
         parts.append(Text(f"   repair: {finding.repair}", style="bold"))
@@ -81,7 +82,8 @@ def _verdict(found: Examination) -> Text:
         return Text(f"{where} could not be looked at", style="bold red")
     if found.findings:
         return Text(f"{where}: {plural(len(found.findings), 'finding')}", style="bold yellow")
-    return Text(f"{where} is healthy", style="bold green")
+    skipped = ", except what was not looked at" if any(section.not_looked for section in found.sections) else ""
+    return Text(f"{where} is healthy{skipped}", style="bold green")
 
 
 def _document(found: Examination) -> dict[str, object]:
@@ -90,6 +92,8 @@ def _document(found: Examination) -> dict[str, object]:
         "warehouse": found.warehouse,
         "verdict": _VERDICTS[_code(found)],
         "sections": {section.name: dict(section.seen) for section in found.sections},
+        "values": {section.name: dict(section.values) for section in found.sections},
+        "not_looked": {section.name: list(section.not_looked) for section in found.sections if section.not_looked},
         "findings": [
             {"section": section.name, "what": finding.what, "repair": finding.repair}
             for section in found.sections

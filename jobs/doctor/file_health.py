@@ -51,6 +51,13 @@ def file_section(
             *_hollow_tables(warehouse, _readable(rows, cuts), set(named)),
             *_unneeded(warehouse, unneeded.delete),
         ),
+        {
+            "needed": {"files": len(named), "bytes": sum(file.bytes for file in named.values())},
+            "checked_by": "checksum" if verify else "size",
+            "damaged": sorted(damaged),
+            "unneeded": _counted(unneeded.delete),
+            "kept_for_readers": _counted(unneeded.waiting),
+        },
     )
 
 
@@ -115,6 +122,10 @@ def _unneeded(warehouse: Warehouse, unneeded: tuple[Unneeded, ...]) -> Iterator[
 def _some(names: list[str]) -> str:
     more = len(names) - _NAMED_AT_MOST
     return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+def _counted(files: tuple[Unneeded, ...]) -> dict[str, int]:
+    return {"files": len(files), "bytes": sum(each.file.bytes for each in files)}
 
 
 def _amount(files: tuple[Unneeded, ...]) -> str:

@@ -1,6 +1,7 @@
 """What the doctor reports: sections of what it saw, and findings, each with the command that repairs it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,10 @@ class Section:
     name: str
     seen: tuple[tuple[str, str], ...] = ()
     findings: tuple[Finding, ...] = ()
+    values: Mapping[str, object] = field(default_factory=dict)
+    """What was seen, for programs: numbers, ids, lists and names, as JSON has them. Times are ms since 1970."""
+    not_looked: tuple[str, ...] = ()
+    """What was not looked at, and why. Nobody may take that for healthy."""
 
 
 def command(verb: str, warehouse: Warehouse, *arguments: str) -> str:

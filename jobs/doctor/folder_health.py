@@ -38,19 +38,30 @@ def input_sections(sources: Sources, rows: tuple[Row, ...]) -> Iterator[Section]
         yield Section("input", (), (Finding(what, "correct the pipeline's code"),))
         return
     if not known:
+        skipped = "sources and sinks: the code of the pipeline is not registered here"
+        yield Section("input", not_looked=(skipped,))
         return
+    values: dict[str, object] = {}
     seen: list[tuple[str, str]] = []
     findings = [Finding(*told) for look in looks for told in look.findings()]
     for name, source in known.items():
         said = [*_described(source, [look for look in looks if look.source == name])]
         try:
-            said.append(_behind(discover({name: source}, newest)[name]))
+            found = discover({name: source}, newest)[name]
+            said.append(_behind(found))
+            values[str(name)] = {
+                "unread": found.any,
+                "rows": found.rows,
+                "seconds": found.seconds,
+                "ended": found.ended,
+            }
             said += (each.health() for each in every_layer(source) if isinstance(each, ReportsHealth))
         except Exception as error:  # noqa: BLE001 - a user's code, and the next tick would meet it too
             first = (str(error).splitlines() or [type(error).__name__])[0]
             findings.append(Finding(f"source {name} cannot be looked at: {first}", _AS_SAID))
+            values[str(name)] = None
         seen.append((str(name), "; ".join(filter(None, said))))
-    yield Section("input", tuple(seen), tuple(findings))
+    yield Section("input", tuple(seen), tuple(findings), values)
 
 
 def _described(source: Source, looks: Sequence[InputLook]) -> Iterator[str]:
@@ -73,7 +84,8 @@ def _behind(found: Discovered) -> str:
 def place_section(warehouse: Warehouse) -> Section:
     """Return the section about places because of which the next tick would be refused. It writes no named file."""
     found = tuple(Finding(each.what, each.way_out) for each in obstacles(warehouse, thorough=True))
-    return Section("places", (("writable", "no" if found else "yes"),), (*found, *_lease(warehouse)))
+    seen = (("writable", "no" if found else "yes"),)
+    return Section("places", seen, (*found, *_lease(warehouse)), {"writable": not found})
 
 
 def _lease(warehouse: Warehouse) -> Iterator[Finding]:

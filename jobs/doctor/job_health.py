@@ -49,7 +49,37 @@ def job_section(
         *_of_requests(warehouse, running=state.activity is Activity.RUNNING),
         *(_of_failure(warehouse, last_failure(rows)) if state.activity is not Activity.RUNNING else ()),
     )
-    return Section("job", seen, findings)
+    return Section("job", seen, findings, _values(warehouse, records, newest, state))
+
+
+def _values(
+    warehouse: Warehouse, records: list[CheckpointRecord], newest: CheckpointRecord | None, state: JobState
+) -> dict[str, object]:
+    last = None
+    if newest is not None:
+        last = {
+            "checkpoint": newest.checkpoint,
+            "kind": newest.kind.value,
+            "committed_at_ms": newest.statistics.committed_ms,
+            "generation": newest.generation,
+            "finished": newest.finished,
+        }
+    retained = [
+        {"checkpoint": row.checkpoint, "kind": row.kind.value, "pinned": row.pinned, "abandoned": row.abandoned}
+        for row in sorted(records, key=lambda row: row.checkpoint)
+    ]
+    readers = [
+        {"reader": str(file.reader), "checkpoint": file.checkpoint, "until_ms": file.reservation(None).ends_ms}
+        for file in ReservationStore(warehouse).by_jobs()
+    ]
+    return {
+        "last_cut": last,
+        "retained": retained,
+        "generation": state.generation,
+        "activity": state.activity.name.lower(),
+        "holder": None if state.holder is None else {"host": state.holder.host, "pid": state.holder.pid},
+        "readers": readers,
+    }
 
 
 def age(ms: int) -> str:

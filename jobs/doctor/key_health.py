@@ -21,10 +21,14 @@ _TIMES: Final = "\0times"
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """The result of reading a table's keys; `doubled` describes double keys, and is empty without any."""
+    """The result of reading a table's keys; `doubled` describes double keys, and is empty without any.
+
+    `keys` is the number of double keys, None if the table was not read.
+    """
 
     seen: str
     doubled: str = ""
+    keys: int | None = None
 
 
 def key_section(warehouse: Warehouse, rows: tuple[Row, ...], *, verify: bool) -> Section:
@@ -33,14 +37,17 @@ def key_section(warehouse: Warehouse, rows: tuple[Row, ...], *, verify: bool) ->
     keys = [each for vertex in newest.vertices for each in vertex.table_keys] if newest else []
     tables = [each for each in keys if each.mode is TableMode.UPSERT]
     if not verify:
-        return Section("keys", (("upsert tables", f"{len(tables)}, not read; --verify looks for double keys"),))
+        seen_of = (("upsert tables", f"{len(tables)}, not read; --verify looks for double keys"),)
+        return Section("keys", seen_of, (), {str(each.table): None for each in tables})
     looked = {each.table: _look(warehouse, each) for each in tables}
     unknown = sorted(_upserts(rows) - looked.keys())
     seen = [
         *((str(table), look.seen) for table, look in looked.items()),
         *((table, "not read: its key is recorded with the next checkpoint") for table in unknown),
     ]
-    return Section("keys", tuple(seen), tuple(_findings(warehouse, looked)))
+    values = {str(table): look.keys for table, look in looked.items()} | dict.fromkeys(unknown)
+    skipped = tuple(f"double keys of {table}: {said}" for table, said in seen if said.startswith("not read"))
+    return Section("keys", tuple(seen), tuple(_findings(warehouse, looked)), values, skipped)
 
 
 def _findings(warehouse: Warehouse, looked: dict[TableName, _Looked]) -> Iterator[Finding]:
@@ -63,11 +70,11 @@ def _look(warehouse: Warehouse, table: TableKeys) -> _Looked:
     except Exception as error:  # noqa: BLE001 - a log or a file that is damaged or gone
         return _Looked(f"not read ({type(error).__name__})")
     if twice.is_empty():
-        return _Looked("each key once")
+        return _Looked("each key once", keys=0)
     first = twice.sort(_TIMES, descending=True).row(0, named=True)
     example = ", ".join(f"{name}={first[name]}" for name in table.columns)
     doubled = f"{twice.height} keys more than once, such as {example} ({first[_TIMES]} rows)"
-    return _Looked(f"{twice.height} keys more than once", doubled)
+    return _Looked(f"{twice.height} keys more than once", doubled, twice.height)
 
 
 def _upserts(rows: tuple[Row, ...]) -> set[TableName]:

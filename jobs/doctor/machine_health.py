@@ -45,6 +45,13 @@ def machine_section(warehouse: Warehouse, spark: SparkConfig) -> Section:
             *((("free space", f"{free / _GIB:.1f} GiB"),) if free is not None else ()),
         ),
         (*_unfit(programs), *_pins(), *_space(warehouse, free)),
+        {
+            "java": None if jvm is None or jvm.problem else jvm.shown.partition(",")[0],
+            "python": f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}",
+            "packages": {name: _installed(name) for name in PINNED},
+            "jar_sets": [jars.name for jars in JAR_SETS.values() if jars not in not_fetched(JAR_SETS)],
+            "free_bytes": free,
+        },
     )
 
 
@@ -107,7 +114,8 @@ def _jars() -> str:
     here = ", ".join(name for name, jars in JAR_SETS.items() if jars not in missing)
     absent = ", ".join(jars.name for jars in missing)
     found = f"{here} in {jars_folder()}" if here else ""
-    return "; ".join(filter(None, [found, absent and f"{absent} not fetched; a tick fetches what it needs"]))
+    unneeded = f"{absent}: no tick here has needed them, and one that does fetches them"
+    return "; ".join(filter(None, [found, absent and unneeded]))
 
 
 def _unfit(programs: Iterable[Program]) -> Iterator[Finding]:

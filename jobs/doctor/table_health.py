@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -36,6 +36,7 @@ LONG_LOG: Final = 4 * EVERY_VERSIONS
 class _Health:
     seen: str
     findings: tuple[Finding, ...] = ()
+    values: Mapping[str, object] = field(default_factory=dict)
 
 
 def table_section(stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[Row, ...]) -> Section:
@@ -60,6 +61,7 @@ def table_section(stores: JobStores, tables: tuple[JobTable, ...], rows: tuple[R
             *(finding for _, health in named for finding in health.findings),
             *(finding for table, finding in refused.items() if table not in there),
         ),
+        {name: dict(health.values) for name, health in named},
     )
 
 
@@ -95,13 +97,13 @@ def _with_logs(warehouse: Warehouse, tables: tuple[JobTable, ...]) -> Iterator[J
 
 def _own(warehouse: Warehouse, name: str, refused: Finding | None) -> _Health:
     folder = warehouse.place(name)
-    seen, findings = _log(warehouse, name, folder)
+    seen, findings, values = _log(warehouse, name, folder)
     strange = [path for path in active_paths(DeltaTable(str(folder))) if not is_own(path)]
     found = [*([refused] if refused is not None else []), *findings]
     if strange:
         what = f"{name} holds {len(strange)} files that others wrote ({min(strange)}), where only Tidemark may write"
         found.append(Finding(what, f"{command('run', warehouse)}, whose next commit removes them"))
-    return _Health(seen, tuple(found))
+    return _Health(seen, tuple(found), values)
 
 
 def _of(
@@ -110,7 +112,7 @@ def _of(
     folder = warehouse.place(name)
     try:
         table = DeltaTable(str(folder))
-        seen, findings = _log(warehouse, name, folder)
+        seen, findings, values = _log(warehouse, name, folder)
         mode = modes.get(name)
         found = [
             *([refused] if refused is not None else []),
@@ -119,20 +121,23 @@ def _of(
             *_foreign(warehouse, name, table, mode),
             *_unfenced(warehouse, name, table),
         ]
-        return _Health(f"version {table.version()}, {plural(len(active_paths(table)), 'file')}, {seen}", tuple(found))
+        files = len(active_paths(table))
+        values |= {"version": table.version(), "files": files, "mode": None if mode is None else mode.value}
+        return _Health(f"version {table.version()}, {plural(files, 'file')}, {seen}", tuple(found), values)
     except Exception as error:  # noqa: BLE001 - a log that is damaged or gone
         what = f"table {name}: its log cannot be read ({type(error).__name__}: {_first_line(error)})"
         backup = Finding(what, f"restore {log_of(folder)} from a backup")
-        return _Health("unreadable", (refused or backup,))
+        return _Health("unreadable", (refused or backup,), {"readable": False})
 
 
-def _log(warehouse: Warehouse, name: str, folder: StoragePlace) -> tuple[str, tuple[Finding, ...]]:
+def _log(warehouse: Warehouse, name: str, folder: StoragePlace) -> tuple[str, tuple[Finding, ...], dict[str, object]]:
     length = log_length(folder)
     seen = f"{length.entries} log entries, of which a reader opens {length.since_checkpoint}"
+    values: dict[str, object] = {"log_entries": length.entries, "log_entries_to_open": length.since_checkpoint}
     if length.since_checkpoint < LONG_LOG:
-        return seen, ()
+        return seen, (), values
     what = f"table {name}: every reader has to read {length.since_checkpoint} log entries"
-    return seen, (Finding(what, f"{command('run', warehouse)}, which writes a Delta log checkpoint"),)
+    return seen, (Finding(what, f"{command('run', warehouse)}, which writes a Delta log checkpoint"),), values
 
 
 def _forbidding(name: TableName, table: DeltaTable, mode: TableMode | None, folder: StoragePlace) -> Iterator[Finding]:

@@ -96,7 +96,7 @@ def warnings(event: Progress) -> tuple[str, ...]:
             return f"checkpoint {event.checkpoint} stays as it is, but {raised}", *own_lines(event.error)
         case MicroBatchSlow():
             work = f"vertex {event.vertex} has been at work on micro-batch {event.micro_batch}"
-            way_out = "if its function hangs, end the tick and correct the function; what is committed stays"
+            way_out = "it has much to do, or waits for something. You can end the tick; what is committed stays"
             return (f"{work} for {seconds(event.for_ms)}: {way_out}",)
         case MicroBatchHeldBack():
             return (f"{sentence_of(event.error)}. Vertex {event.vertex} tries again at the next barrier",)

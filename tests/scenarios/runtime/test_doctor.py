@@ -269,6 +269,35 @@ def test_the_page_has_an_exit_code_and_a_document(root, typed, monkeypatch):
     assert {"job", "tables", "files"} <= set(document["sections"])
 
 
+def test_a_program_gets_numbers_and_hears_what_was_not_looked_at(root, typed):
+    """Beside the sentences there are numbers, ids and lists. Without the pipeline's code, nobody looked at sources."""
+    shutil.rmtree(root / GOLD / "_data")
+    code, out, _ = typed("doctor", "numbers", "--json", "--verify", "--warehouse", root)
+    document = json.loads(out)
+    values = document["values"]
+    assert ExitCode.FAILED is code
+    assert [1, 2] == [each["checkpoint"] for each in values["job"]["retained"]]
+    assert (2, "at_rest") == (values["job"]["last_cut"]["checkpoint"], values["job"]["activity"])
+    assert {"version", "files", "mode", "log_entries", "log_entries_to_open"} == set(values["tables"][BRONZE])
+    assert values["tables"][BRONZE]["version"] == DeltaTable(str(root / BRONZE)).version()
+    assert ("checksum", True) == (values["files"]["checked_by"], values["files"]["needed"]["bytes"] > 0)
+    assert any(path.startswith(f"{GOLD}/_data/") for path in values["files"]["damaged"])
+    assert {GOLD: None} == values["keys"]
+    assert values["machine"]["packages"].keys() >= {"pyspark", "deltalake"}
+    assert document["not_looked"]["input"] == ["sources and sinks: the code of the pipeline is not registered here"]
+    assert document["not_looked"]["keys"][0].startswith(f"double keys of {GOLD}: not read (")
+
+
+def test_a_page_says_what_was_not_looked_at(root, typed, monkeypatch):
+    """A healthy job is called so except for that. With the pipeline's code, all was looked at."""
+    monkeypatch.setattr("jobs.doctor.examination.machine_section", _no_machine)
+    _, out, _ = typed("doctor", "numbers", "--warehouse", root)
+    assert "is healthy, except what was not looked at" in out.replace("\n", " ")
+    assert "not looked at: sources and sinks" in out
+    _, out, _ = typed("doctor", "tests.scenarios.runtime.sequence_job:as_pipeline", "--warehouse", root)
+    assert "not looked at" not in out
+
+
 def _no_machine(*_):
     from jobs.doctor.findings import Section
 

@@ -219,7 +219,7 @@ def test_a_micro_batch_that_runs_for_long_is_told_of_ever_more_rarely(told):
     ]
     display, lines = told
     display.progress(slow[0])
-    assert lines()[-1].startswith("vertex flights has been at work on micro-batch 3 for 1 min 00 s: if its function")
+    assert lines()[-1].startswith("vertex flights has been at work on micro-batch 3 for 1 min 00 s: it has much to do")
     narrator.saw_fact(MicroBatchFinished(FLIGHTS, 3, ()))
     narrator.saw_fact(TimeAdvanced(10_000_000))
     assert 3 == len([each for each in hears.heard if isinstance(each, MicroBatchSlow)])
