@@ -37,7 +37,7 @@ from jobs.showing.progress import (
     state_line,
     warnings,
 )
-from jobs.showing.quantities import count, plural, seconds, size
+from jobs.showing.quantities import counted, plural, seconds, size
 
 Clock = Callable[[], float]
 """Returns seconds since a fixed time."""
@@ -92,7 +92,7 @@ class PlainDisplay(TickListener):
 
     def checkpoint(self, line: CheckpointLine) -> None:
         """Say that a checkpoint is complete."""
-        self.say(f"checkpoint {line.checkpoint}: {plural(line.rows, 'row')} in {_took(line)}{self._done()}")
+        self.say(f"checkpoint {line.checkpoint}: {line.shown_rows} in {_took(line)}{self._done()}")
 
     def failed(self, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str) -> None:
         """Say that a checkpoint failed, and why."""
@@ -139,9 +139,9 @@ class PlainDisplay(TickListener):
     def _done(self) -> str:
         ahead = self.tally.rows_ahead
         if not ahead:
-            return f", {count(self.tally.rows_committed)} so far"
+            return f", {counted(self.tally.rows_committed, self.tally.rows_estimated)} so far"
         share = 100 * self.tally.rows_committed // ahead
-        return f", {count(self.tally.rows_committed)} of {count(ahead)} ({share} %)"
+        return f", {self.tally.so_far} ({share} %)"
 
 
 class LiveDisplay(PlainDisplay):
@@ -185,13 +185,12 @@ class LiveDisplay(PlainDisplay):
 
     def _draw(self) -> None:
         tally = self.tally
-        total = "" if tally.rows_ahead is None else f" of {count(tally.rows_ahead)}"
         self.bar.update(
             self._task,
             description=f"{self._last}epoch {plural(tally.rows_open, 'row')}",
             total=tally.rows_ahead,
             completed=tally.rows_committed,
-            rows=f"{count(tally.rows_committed)}{total} committed",
+            rows=f"{tally.so_far} committed",
             doing=self._doing,
         )
 

@@ -14,7 +14,7 @@ from jobs.runtime.listener import (
     Progress,
     Restarting,
 )
-from jobs.showing.quantities import count, plural, seconds, size
+from jobs.showing.quantities import count, counted, plural, seconds, size
 from jobs.state.worker_copy import CopyUses
 from jobs.user_code import own_lines, sentence_of
 
@@ -33,6 +33,12 @@ class CheckpointLine:
     alignment_ms: int
     bytes_held: int
     bytes_out: int
+    rows_estimated: int = 0
+
+    @property
+    def shown_rows(self) -> str:
+        """The rows, or about how many they are."""
+        return f"{counted(self.rows, self.rows_estimated)} {'row' if self.rows == 1 else 'rows'}"
 
 
 def checkpoint_line(record: CheckpointRecord, took_ms: int | None) -> CheckpointLine:
@@ -45,6 +51,7 @@ def checkpoint_line(record: CheckpointRecord, took_ms: int | None) -> Checkpoint
         alignment_ms=max((vertex.alignment_ms for vertex in life.vertices), default=0),
         bytes_held=sum(vertex.bytes_held for vertex in life.vertices),
         bytes_out=sum(vertex.bytes_out for vertex in life.vertices),
+        rows_estimated=life.rows_estimated,
     )
 
 
@@ -55,6 +62,8 @@ class Tally:
     rows_ahead: int | None = None
     rows_read: int = 0
     rows_committed: int = 0
+    rows_estimated: int = 0
+    """How many of the committed rows a source has estimated."""
     lines: list[CheckpointLine] = field(default_factory=list)
     never_found: list[VertexId] = field(default_factory=list)
     """Sources that have found no file, in this tick or before."""
@@ -63,6 +72,12 @@ class Tally:
     def rows_open(self) -> int:
         """Rows that were read and that no completed checkpoint covers: the present epoch so far."""
         return max(self.rows_read - self.rows_committed, 0)
+
+    @property
+    def so_far(self) -> str:
+        """The committed rows, of those that the sources had if that is known. An estimate is called one."""
+        ahead, estimated = self.rows_ahead, self.rows_estimated
+        return counted(self.rows_committed, estimated) + ("" if ahead is None else f" of {counted(ahead, estimated)}")
 
     def read(self, rows: int) -> None:
         """Add rows that a source sent. If they are more than announced, new rows have arrived."""
@@ -74,6 +89,7 @@ class Tally:
         """Add a completed checkpoint."""
         self.lines.append(line)
         self.rows_committed += line.rows
+        self.rows_estimated += line.rows_estimated
 
     def restarted(self) -> None:
         """Subtract the rows that no completed checkpoint covers: the next attempt reads them again."""

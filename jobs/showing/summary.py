@@ -12,7 +12,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.quality.expectation import Suite
 from jobs.runtime.suite_verdicts import verdicts_of
 from jobs.showing.progress import CheckpointLine
-from jobs.showing.quantities import count, plural, seconds, size
+from jobs.showing.quantities import counted, plural, seconds, size
 from jobs.storage.address import Root, absolute
 
 
@@ -21,12 +21,14 @@ def render_lines(lines: Sequence[CheckpointLine]) -> RenderableType:
     grid = Grid("checkpoint", "epoch rows", "rows so far", "epoch took", "aligned for", "held", "written")
     for column in grid.columns:
         column.justify = "right"
-    so_far = 0
+    so_far = estimated = 0
     for line in lines:
-        so_far += line.rows
+        so_far, estimated = so_far + line.rows, estimated + line.rows_estimated
         times = ("-" if line.took_ms is None else seconds(line.took_ms), seconds(line.alignment_ms))
         sizes = (size(line.bytes_held), size(line.bytes_out))
-        grid.add_row(str(line.checkpoint), count(line.rows), count(so_far), *times, *sizes)
+        grid.add_row(
+            str(line.checkpoint), counted(line.rows, line.rows_estimated), counted(so_far, estimated), *times, *sizes
+        )
     return grid
 
 
@@ -64,7 +66,8 @@ def render_done(
 ) -> RenderableType:
     """Return one sentence on how the tick ended, and how many checkpoints failed if any did."""
     rows = sum(line.rows for line in lines)
-    work = f"{plural(rows, 'row')} in {plural(len(lines), 'checkpoint')}, {seconds(took_ms)}"
+    shown = counted(rows, sum(line.rows_estimated for line in lines))
+    work = f"{shown} {'row' if rows == 1 else 'rows'} in {plural(len(lines), 'checkpoint')}, {seconds(took_ms)}"
     work += f"; {plural(failed_checkpoints, 'checkpoint')} failed" if failed_checkpoints else ""
     return Text.assemble((f"{pipeline} {outcome}", "bold red" if failed else "bold green"), f": {work}")
 

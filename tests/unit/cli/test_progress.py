@@ -93,6 +93,18 @@ def test_plain_lines_tell_a_tick(told, record):
     assert "checkpoint 8: 12,000 rows in 2.30 s, 24,000 of 24,000 (100 %)" == lines()[-1]
 
 
+def test_estimated_rows_are_called_so(told, record):
+    """A source may only guess how many rows a file has. No line shows such a number as exact."""
+    display, lines = told
+    display.recovered(Recovery(None, None, 0))
+    guessed = record()
+    guessed = guessed.model_copy(
+        update={"statistics": guessed.statistics.model_copy(update={"rows_estimated": 12_000})}
+    )
+    display.completed(guessed, (), {})
+    assert "checkpoint 7: about 12,000 rows in 9.00 s, about 12,000 of about 24,000 (50 %)" == lines()[-1]
+
+
 def test_rows_that_were_through_before_their_barrier_still_took_their_time(told, record):
     """A checkpoint that is triggered when all rows are read commits at once. Its seconds include reading its rows."""
     display, lines = told
