@@ -20,8 +20,8 @@ from enum import Enum
 from pyspark.sql.types import DataType, StructField, StructType
 
 from jobs.sources.arrow_types import Conversion
+from jobs.sources.exact_values import has_timestamps
 from jobs.sources.file_footer import Column, Footer
-from jobs.sources.json_records import has_timestamps
 from jobs.sources.port import SourceError
 from jobs.storage.place import StoragePlace
 

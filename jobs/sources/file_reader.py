@@ -20,11 +20,20 @@ from checkpointing.identifiers import SplitId
 from jobs.engine_paths import spark_address, spark_options, spark_uri_part
 from jobs.sources.arrow_types import Conversion
 from jobs.sources.csv_text import reads_lines
+from jobs.sources.exact_values import (
+    SPACE,
+    JsonRecords,
+    any_of,
+    casted,
+    decimal_of,
+    has_decimals,
+    is_lossy,
+    is_time_alone,
+)
 from jobs.sources.file_columns import Cast, Fit
 from jobs.sources.file_formats import FileFormat, Options, format_named
 from jobs.sources.file_position import FileRange
 from jobs.sources.input_files import ALL, InputFiles
-from jobs.sources.json_records import SPACE, JsonRecords, any_of, decimal_of, has_decimals, is_time_alone
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 from jobs.spark.columns import named, quoted
 
@@ -75,8 +84,7 @@ class FileReader:
             else:
                 rows, place, row = self._of_ranges(files, ranges), self._place(), "_metadata.row_index"
             columns = list(self._columns(fit, own))
-            if self.format.name == "csv" and not fit.set_aside:
-                columns, rows = self._checked(rows, fit, own, columns)
+            columns, rows = self._checked(rows, fit, own, columns, place)
         if self.file_column is not None:  # `url_decode` takes a plus sign for a space
             columns.append(F.expr(f"url_decode(replace({place}, '+', '%2B'))").alias(self.file_column))
         return rows.select(
@@ -123,24 +131,48 @@ class FileReader:
         return columns, rows
 
     def _checked(
-        self, rows: DataFrame, fit: Fit, own: Sequence[str], columns: list[Column]
+        self, rows: DataFrame, fit: Fit, own: Sequence[str], columns: list[Column], place: str
     ) -> tuple[list[Column], DataFrame]:
-        """Return the columns of a CSV file, and its rows, of which those with a value that only seems good are bad."""
-        doubtful = [field for field in self.schema if self._is_text(field) and field.name in own]
-        bad = [named(each.name).isNotNull() & _of_text(each).isNull() for each in doubtful]
-        if fit.is_broken:
-            texts = [field.name for field in rows.schema if field.name in own and field.dataType == StringType()]
-            bad += [F.contains(named(name), F.lit(_REPLACED)) for name in texts]
-        if not bad:
+        """Return the columns and the rows. A row is bad if a value only seems good, or if its cast loses something."""
+        bad = {**self._seeming(rows, fit, own), **self._lossy(fit)}
+        if fit.set_aside or not bad:
             return columns, rows
-        is_bad = any_of(bad)
-        stored = [named(name) for name in own if name != self.corrupt]
-        record = F.to_csv(F.struct(*stored), _csv_options(self.options))
+        is_bad, stored = any_of(bad.values()), [named(name) for name in own if name != self.corrupt]
+        is_csv = self.format.name == "csv"
+        record = F.to_csv(F.struct(*stored), _csv_options(self.options)) if is_csv else F.to_json(F.struct(*stored))
         if self.corrupt is None:
-            return columns, self._failing(rows, is_bad, record)
+            told = [F.when(is_true, F.concat(F.lit(f"{why}, in "), record)) for why, is_true in bad.items()]
+            return columns, self._failing(rows, is_bad, F.coalesce(*told), place)
         *values, corrupt = columns
         hidden = [F.when(~is_bad, value).alias(name) for value, name in zip(values, self.schema.names, strict=True)]
         return [*hidden, F.coalesce(corrupt, F.when(is_bad, record)).alias(self.corrupt)], rows
+
+    def _seeming(self, rows: DataFrame, fit: Fit, own: Sequence[str]) -> dict[str, Column]:
+        """Return the conditions, with words, that a text of a CSV file is no value although Spark would take it."""
+        texts = [field for field in self.schema if self._is_text(field) and field.name in own]
+        bad = {
+            f"column {each.name!r} has no {each.dataType.simpleString()}": named(each.name).isNotNull()
+            & _of_text(each).isNull()
+            for each in texts
+        }
+        if fit.is_broken:
+            names = [field.name for field in rows.schema if field.name in own and field.dataType == StringType()]
+            bad |= {
+                f"column {name!r} has bytes that are no text": F.contains(named(name), F.lit(_REPLACED))
+                for name in names
+            }
+        return bad
+
+    def _lossy(self, fit: Fit) -> dict[str, Column]:
+        """Return the conditions, with words, that a cast to a column's type loses digits or more of a value."""
+        types = {field.name: field.dataType for field in self.schema}
+        casts = {name: how.type for name, how in fit.conversions if isinstance(how, Cast)}
+        return {
+            f"column {name!r} has a {kind.simpleString()} that no {types[name].simpleString()} holds exactly": is_lossy(
+                named(name), kind, types[name]
+            )
+            for name, kind in casts.items()
+        }
 
     def _is_text(self, field: StructField) -> bool:
         """Return whether a column is read as text, because Spark takes some texts for values that they do not say."""
@@ -150,11 +182,11 @@ class FileReader:
         is_time = isinstance(field.dataType, TimestampType) and given.isdisjoint({"timestampformat", "timezone"})
         return is_time or (isinstance(field.dataType, DecimalType) and "locale" not in given)
 
-    def _failing(self, rows: DataFrame, bad: Column, record: Column) -> DataFrame:
+    def _failing(self, rows: DataFrame, bad: Column, record: Column, place: str = _PLACE) -> DataFrame:
         """Return the rows. A bad one fails the micro-batch, by an error that names its file (`operators.failures`)."""
         said = (
             F.lit(f"reading file {spark_address(str(self.files.root))}/"),
-            F.col(_PLACE),
+            F.expr(place),
             F.lit(". MALFORMED_RECORD_IN_PARSING: "),
             F.substring(record, 1, _SHOWN_MAX),
         )
@@ -315,7 +347,7 @@ def converted(field: StructField, conversion: Conversion | Cast | None) -> Colum
             seconds = f"cast({micros} AS decimal(20, 0)) / 1000000BD"
             return F.expr(f"timestamp_ntz'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})")
         case Cast():
-            return F.col(name).try_cast(field.dataType)
+            return casted(F.col(name), conversion.type, field.dataType)
         case _ as unreachable:
             assert_never(unreachable)
 

@@ -32,7 +32,7 @@ _LONG_MAX: Final = 2**63 - 1
 class JsonLook:
     """What a look at all records of a file finds: their fields, and about their number.
 
-    A file is `doubtful` if Spark's reader could take a record for another one without a word (`json_records`). `times`
+    A file is `doubtful` if Spark's reader could take a record for another one without a word (`exact_values`). `times`
     are the fields with a text that is a time without a day, if each line cannot be parsed by itself.
     """
 

@@ -8,10 +8,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DateType,
     DecimalType,
+    DoubleType,
+    FloatType,
     LongType,
     ShortType,
     StringType,
@@ -138,3 +142,40 @@ def test_further_types_that_polars_and_pandas_write_are_read(session, split):
     first = ("a", "x", bytearray(b"r"), [1, 2], [3, 4], 255, 2**32 - 1, Decimal(2**64 - 1), None)
     second = ("b", "y", bytearray(b"s"), [5], [6, 7], 1, 2, Decimal(3), None)
     assert [first, second] == rows(session, source, [slice_of(source)], *schema.names)
+
+
+@pytest.mark.parametrize(
+    ("kind", "exact", "lossy", "wanted"),
+    [
+        (pa.int64(), 2**53, 2**53 + 1, DoubleType()),
+        (pa.int64(), -(2**62), 2**63 - 1, DoubleType()),
+        (pa.int64(), 2**24, 2**24 + 1, FloatType()),
+        (pa.float64(), 0.5, 0.1, FloatType()),
+        (pa.float64(), 3.0, 3.5, LongType()),
+        (pa.decimal128(20, 4), Decimal("1.5000"), Decimal("1.2345"), DecimalType(10, 2)),
+        (pa.decimal128(20, 4), Decimal("0.5"), Decimal("1234567890123456.7891"), DoubleType()),
+        (
+            pa.timestamp("us", "UTC"),
+            dt.datetime(2024, 5, 1, tzinfo=UTC),
+            dt.datetime(2024, 5, 1, 12, tzinfo=UTC),
+            DateType(),
+        ),
+        (pa.struct([("a", pa.int64())]), {"a": 1}, {"a": 2**53 + 1}, StructType().add("a", DoubleType())),
+    ],
+)
+def test_a_cast_keeps_every_digit_or_says_that_it_cannot(spark, tmp_path, kind, exact, lossy, wanted):
+    """`ignore` casts another type. A value that is another one afterwards is told, with its file and column."""
+    (tmp_path / "a").mkdir()
+    pq.write_table(pa.table({"v": pa.array([exact, None], kind)}), tmp_path / "a" / "1.parquet")
+    schema = StructType().add("v", wanted)
+
+    def read(**more):
+        source = FileSource(tmp_path, schema, columns="ignore", **more)
+        piece = source.poll(PollSource(VertexId("in"), SplitId("a"), None, 100))
+        return source.read(spark, [piece]).orderBy("_position").select("v", *more.values()).collect()
+
+    assert [False, True] == [row.v is None for row in read()]
+    pq.write_table(pa.table({"v": pa.array([lossy, exact], kind)}), tmp_path / "a" / "1.parquet")
+    with pytest.raises(SparkRuntimeException, match=r"a/1\.parquet.*column 'v'"):
+        read()
+    assert [(True, False), (False, True)] == [(row.v is None, row.bad is None) for row in read(corrupt_column="bad")]

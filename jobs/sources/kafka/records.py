@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from jobs.quality.expectation import Expectation
-from jobs.sources.json_records import CORRUPT, JsonRecords
+from jobs.sources.exact_values import CORRUPT, JsonRecords
 from jobs.sources.kafka.avro_form import avro_form
 from jobs.sources.kafka.plain_json import PlainJson, can_be_plain
 from jobs.sources.kafka.scan import VALUE, Decoding

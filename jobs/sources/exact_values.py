@@ -1,4 +1,4 @@
-"""Says in Spark which JSON records are whole, and which values of a text only seem to be what a column asks for.
+"""Says in Spark which JSON records are whole, and which values Spark takes although a column asks for others.
 
 Spark's parsers are lenient, and no mode of theirs tells:
 
@@ -11,7 +11,8 @@ Spark's parsers are lenient, and no mode of theirs tells:
 | `1,5` in a column of decimals        | 15                                 | a value that is bad   |
 | more digits than a decimal has       | a rounded number                   | a value that is bad   |
 
-So a record becomes the same row on any day, and no digit is lost.
+So a record becomes the same row on any day, and no digit is lost. A value that is cast to another type must be the same
+when it is cast back.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,8 +24,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     DataType,
     DecimalType,
+    DoubleType,
+    FloatType,
+    LongType,
     MapType,
     StringType,
     StructField,
@@ -171,3 +176,30 @@ def _bad(value: Column, kind: DataType, wanted: type[DataType]) -> Column:
             return value.isNotNull() & decimal_of(value, kind).isNull()
         case _:
             return is_time_alone(value)
+
+
+def casted(value: Column, own: DataType, wanted: DataType) -> Column:
+    """Return a column of a file in another type. A value that cannot be cast is null."""
+    match own, wanted:
+        case StringType(), DecimalType():
+            return decimal_of(value, wanted)
+        case StringType(), TimestampType():
+            return F.when(~is_time_alone(value), value.try_cast(wanted))
+        case BinaryType(), StringType():
+            return F.when(F.is_valid_utf8(value.cast(wanted)), value.cast(wanted))
+        case _:
+            return value.try_cast(wanted)
+
+
+def is_lossy(value: Column, own: DataType, wanted: DataType) -> Column:
+    """Return whether a value that can be cast is another one when it is cast back."""
+    cast = casted(value, own, wanted)
+    if isinstance(own, StringType | BinaryType):  # a text has many forms
+        return F.lit(False)  # noqa: FBT003
+    before, back = value, cast.try_cast(own)
+    if isinstance(own, MapType):
+        before, back = F.map_entries(before), F.map_entries(back)
+    differs = cast.isNotNull() & ~before.eqNullSafe(back)
+    if isinstance(own, LongType) and isinstance(wanted, DoubleType | FloatType):
+        return differs | (cast.cast(DoubleType()) >= F.lit(2.0**63))  # which comes back as the largest long
+    return differs
