@@ -65,13 +65,15 @@ class Fit:
 class Contract:
     """The columns that files must have. `found` are columns that were found in some files and that others may lack.
 
-    `keeps_corrupt` says that records that cannot be read become rows.
+    `keeps_corrupt` says that records that cannot be read become rows, and `taught` that no checkpoint has read a value
+    of some of the found columns.
     """
 
     schema: StructType
     on_misfit: OnMisfit
     found: frozenset[str] = frozenset()
     keeps_corrupt: bool = False
+    taught: bool = False
 
     def fit(self, path: StoragePlace, footer: Footer) -> Fit:
         """Return how the file is read. Raise SourceError if it must not be read.

@@ -62,7 +62,8 @@ class Footer:
     Spark does: it has no times of an older calendar or of 96 bits. `counted` is about the number of rows of a file that
     is read whole, if it is known. `reading` are options with which Spark must read the file. `broken_at` is the first
     line with bytes that are no text. A JSON file may be `doubtful`, and have fields with
-    `times` without a day (`json_columns`).
+    `times` without a day (`json_columns`). `bad_line` is its first
+    one that is no object.
     """
 
     rows: int
@@ -76,6 +77,7 @@ class Footer:
     broken_at: int | None = None
     doubtful: bool = False
     times: frozenset[str] = frozenset()
+    bad_line: int | None = None
 
 
 def read_footer(path: StoragePlace) -> Footer:

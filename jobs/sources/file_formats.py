@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import orc
 from pyspark.sql.types import StringType
 
@@ -73,6 +74,25 @@ class FileFormat:
     def is_text(self) -> bool:
         """Return True if single records of a file may be unreadable."""
         return self.name in {"csv", "json"}
+
+    def require_readable(self, path: StoragePlace, footer: Footer, *, keeps_corrupt: bool) -> None:
+        """Raise SourceError if a file is damaged, as far as that can be known without Spark."""
+        if footer.bad_line is not None and not keeps_corrupt:
+            raise SourceError(
+                f"{path}: line {footer.bad_line} is no JSON object, so its columns are not added: correct it, remove "
+                "the file, or give the source a corrupt_column, which holds such lines"
+            )
+        try:
+            if self.name == "parquet":
+                with pq.ParquetFile(parquet_of(path)) as file:
+                    for _ in file.iter_batches():
+                        pass
+            elif self.name == "orc":
+                stripes = orc.ORCFile(parquet_of(path))
+                for number in range(stripes.nstripes):
+                    stripes.read_stripe(number)
+        except (pa.ArrowException, OSError) as error:
+            raise unreadable(path, self.title, error) from error
 
     def rows_in(self, size: int, footer: Footer | None) -> int:
         """Return the probable number of rows of a whole file of `size` bytes, at least 1."""
@@ -238,7 +258,7 @@ def _of_json(path: StoragePlace, options: Options) -> Footer:
     except (OSError, EOFError, zlib.error, ValueError, LookupError) as error:
         raise unreadable(path, "JSON", error) from error
     footer = replace(_whole(path, found.columns), may_lack=True, counted=max(1, found.lines))
-    return replace(footer, doubtful=found.doubtful, times=found.times)
+    return replace(footer, doubtful=found.doubtful, times=found.times, bad_line=found.bad_line)
 
 
 def _whole(path: StoragePlace, columns: tuple[Column, ...] | None) -> Footer:

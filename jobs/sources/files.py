@@ -28,14 +28,14 @@ from jobs.engine_paths import typed
 from jobs.sources.asked import UNNAMED
 from jobs.sources.consumed_files import AfterReading, ConsumedFiles, must_be_behind_removed
 from jobs.sources.file_columns import Contract, Fit, OnMisfit
-from jobs.sources.file_footer import Footer
+from jobs.sources.file_footer import Column, Footer
 from jobs.sources.file_formats import Options, format_named
 from jobs.sources.file_matching import FileChangedError, FoundFile, Matched, is_same, matched
 from jobs.sources.file_position import FilePosition, FileRange, SeenFile, SliceDetail, advance
 from jobs.sources.file_reader import FileReader, joined
 from jobs.sources.file_seeking import in_file, names_file, rows_before, written
 from jobs.sources.folder_look import FolderLook
-from jobs.sources.found_columns import found_columns, remember
+from jobs.sources.found_columns import Teacher, confirm, found_columns, remember
 from jobs.sources.hybrid import ReadsFirst
 from jobs.sources.input_files import InputFiles
 from jobs.sources.places import root_of
@@ -241,7 +241,9 @@ class FileSource(ReadsFirst):
         )
 
     def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
-        """Remove the files that were read, if the source was told to; see `port.CommitsPositions`."""
+        """Keep what read files taught, and remove the files if told to; see `port.CommitsPositions`."""
+        if self._contract.taught:
+            self._confirm(positions)
         if self._consumed.after is AfterReading.KEEP:
             return
         for split, position in positions.items():
@@ -269,17 +271,33 @@ class FileSource(ReadsFirst):
 
     def _discovered(self, split: SplitId, files: Iterable[FoundFile]) -> Iterator[SeenFile]:
         """Yield the files up to the first with a column that only the next tick's schema has. Raise SourceError."""
+        self._waiting.discard(split)
         for file in files:
             footer, unknown = self._footer(split, file), self._fit(split, file).unknown
             if unknown and self._contract.on_misfit is OnMisfit.EVOLVE:
-                path = self._files.folder(split) / file.name
-                remember(place_in(self._files.root, ""), path, unknown)
+                self._learn(split, file, unknown)
                 self._waiting.add(split)
-                _log.info("waits for the next tick, which has its columns", file=str(path))
                 return
             yield SeenFile(
                 name=file.name, size=file.size, modified_ns=file.modified_ns, rows=footer.rows, contents=footer.contents
             )
+
+    def _learn(self, split: SplitId, file: FoundFile, unknown: tuple[Column, ...]) -> None:
+        """Remember the columns of a file. Raise SourceError if it cannot be read: then it teaches nothing."""
+        path = self._files.folder(split) / file.name
+        self._format.require_readable(path, self._footer(split, file), keeps_corrupt=self._corrupt is not None)
+        folder = "" if self._files.one_split else str(split)
+        teacher = Teacher(split=split, folder=folder, name=file.name, size=file.size, modified_ns=file.modified_ns)
+        remember(place_in(self._files.root, ""), path, unknown, teacher, self._contract.schema.names)
+        _log.info("waits for the next tick, which has its columns", file=str(path))
+
+    def _confirm(self, positions: Mapping[SplitId, str]) -> None:
+        read = set[tuple[SplitId, str]]()
+        for split, text in positions.items():
+            position = FilePosition.parse(text)
+            whole = position.files if position.rest is None else position.files[:-1]
+            read.update((split, file.name) for file in whole)
+        confirm(place_in(self._files.root, ""), lambda teacher: (split_id(teacher.split), teacher.name) in read)
 
     def _footer(self, split: SplitId, file: FoundFile) -> Footer:
         return _footer(self._format.name, tuple(self._options.items()), self._files.folder(split), file)
@@ -353,9 +371,14 @@ def _contract(root: StoragePlace, schema: StructType, columns: str, corrupt_colu
         raise SourceError('columns="quarantine" needs a corrupt_column: it holds the rows that do not fit')
     if columns != OnMisfit.EVOLVE.value:
         return Contract(schema, OnMisfit(columns), keeps_corrupt=bool(corrupt_column))
-    later = [field for field in found_columns(root) if field.name not in schema.names]
+    lessons = found_columns(root)
+    later = [field for field in lessons.columns if field.name not in schema.names]
     return Contract(
-        StructType([*schema, *later]), OnMisfit.EVOLVE, frozenset(field.name for field in later), bool(corrupt_column)
+        StructType([*schema, *later]),
+        OnMisfit.EVOLVE,
+        found=frozenset(field.name for field in later),
+        keeps_corrupt=bool(corrupt_column),
+        taught=bool(lessons.taught),
     )
 
 

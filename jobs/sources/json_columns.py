@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Final
 
-from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType
+from pyspark.sql.types import BooleanType, DataType, DecimalType, DoubleType, LongType, StringType
 
 from jobs.sources.csv_text import is_utf8
 from jobs.sources.file_footer import Column
@@ -26,6 +26,9 @@ _TIME_ALONE: Final = re.compile(r"[\x00-\x20]*(?:T|[0-9]+[\x00-\x20]*:)")
 _SHOWN_MAX: Final = 40
 _TYPES: Final[dict[type, DataType]] = {bool: BooleanType(), int: LongType(), float: DoubleType()}
 _LONG_MAX: Final = 2**63 - 1
+_DOUBLE_MAX: Final = 2**53
+_LONG_ALONE: Final = DecimalType(19, 0)
+"""Stands for a bigint of which a double would lose digits. It never leaves this module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,15 @@ class JsonLook:
     """What a look at all records of a file finds: their fields, and about their number.
 
     A file is `doubtful` if Spark's reader could take a record for another one without a word (`exact_values`). `times`
-    are the fields with a text that is a time without a day, if each line cannot be parsed by itself.
+    are the fields with a text that is a time without a day, if each line cannot be parsed by itself. `bad_line` is the
+    first line that was parsed and is no object.
     """
 
     columns: tuple[Column, ...]
     lines: int
     doubtful: bool = False
     times: frozenset[str] = frozenset()
+    bad_line: int | None = None
 
 
 def json_columns(opened: IO[bytes], encoding: str) -> JsonLook:
@@ -53,8 +58,8 @@ def json_columns(opened: IO[bytes], encoding: str) -> JsonLook:
     for record in lines.telling():
         _add(types, record)
     if is_utf8(encoding):
-        return JsonLook(_columns(types), lines.count, lines.doubtful)
-    return JsonLook(_columns(types), lines.count, times=frozenset(lines.times))
+        return JsonLook(_columns(types), lines.count, lines.doubtful, bad_line=lines.bad_line)
+    return JsonLook(_columns(types), lines.count, times=frozenset(lines.times), bad_line=lines.bad_line)
 
 
 def document_columns(text: str) -> JsonLook:
@@ -92,7 +97,8 @@ def _add(types: dict[str, DataType], record: dict[str, object]) -> None:
 
 
 def _columns(types: dict[str, DataType]) -> tuple[Column, ...]:
-    return tuple(Column(name, None, each) for name, each in types.items())
+    found = {name: LongType() if each == _LONG_ALONE else each for name, each in types.items()}
+    return tuple(Column(name, None, each) for name, each in found.items())
 
 
 class _Lines:
@@ -102,11 +108,12 @@ class _Lines:
         """Read nothing yet."""
         self._opened, self._encoding, self._is_utf8 = opened, encoding, is_utf8(encoding)
         self.count, self.doubtful, self.times = 0, False, set[str]()
+        self.bad_line: int | None = None
 
     def telling(self) -> Iterator[dict[str, object]]:
         """Yield the records up to the bound, and the later ones that have a name that no record before them has."""
         left, known = RECORDS_BYTES_MAX, set[bytes]()
-        for line in self._opened:
+        for number, line in enumerate(self._opened, 1):
             left -= len(line)
             names = {name for name, colon in _TEXTS.findall(line) if colon}
             is_new = left >= 0 or not names <= known
@@ -118,7 +125,7 @@ class _Lines:
             if plain and (is_new or not is_one or not self._is_utf8):
                 record = self._parsed(line)
                 if record is None:
-                    self.doubtful = True
+                    self.doubtful, self.bad_line = True, self.bad_line or number
                     continue
                 if not self._is_utf8:
                     self.times.update(name for name, value in record.items() if _has_time(value))
@@ -141,6 +148,8 @@ def _type(value: object) -> DataType:
     """Return the type as which Spark reads a value. It reads lists and objects as their text."""
     if isinstance(value, int) and abs(value) > _LONG_MAX:
         return StringType()
+    if isinstance(value, int) and abs(value) > _DOUBLE_MAX:
+        return _LONG_ALONE
     return _TYPES.get(type(value), StringType())
 
 
@@ -148,5 +157,6 @@ def _wider(one: DataType, other: DataType) -> DataType:
     """Return a type that holds the values of both."""
     if one == other:
         return one
-    numbers = {LongType(), DoubleType()}
-    return DoubleType() if {one, other} == numbers else StringType()
+    if {one, other} == {LongType(), _LONG_ALONE}:
+        return _LONG_ALONE
+    return DoubleType() if {one, other} == {LongType(), DoubleType()} else StringType()

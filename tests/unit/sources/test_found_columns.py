@@ -1,11 +1,11 @@
-"""Tests that with `columns="evolve"` a source gets the columns that its files bring, and never loses one again."""
+"""Tests that with `columns="evolve"` a source gets the columns of files that it reads, and never loses one again."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
-from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.messages import PollSource
 from jobs.sources.files import FileSource
 from jobs.sources.found_columns import FOUND
@@ -58,9 +58,11 @@ def test_a_bounded_split_does_not_end_before_a_file_that_waits(tmp_path):
 
 
 def test_a_column_stays_when_its_files_are_gone(tmp_path):
-    """A declared column may still not be missing."""
+    """A completed checkpoint has read them. A declared column may still not be missing."""
     write(tmp_path, "1.parquet", word=pa.array(["w"]))
     assert poll(source(tmp_path)) is None
+    then = source(tmp_path)
+    then.notify_checkpoint_complete(CheckpointId(1), {SplitId("a"): poll(then).end})
     (tmp_path / "a" / "1.parquet").unlink()
     write(tmp_path, "2.parquet", more=pa.array([1.5]))
     assert poll(source(tmp_path)) is None
@@ -69,6 +71,49 @@ def test_a_column_stays_when_its_files_are_gone(tmp_path):
     pq.write_table(pa.table({"word": ["w"]}), tmp_path / "a" / "3.parquet")
     with pytest.raises(SourceError, match="no column 'n'"):
         poll(source(tmp_path))
+
+
+@pytest.mark.parametrize("mend", [True, False])
+def test_a_file_that_was_never_read_is_forgotten_when_it_is_removed_or_mended(tmp_path, mend):
+    """What a bad file taught must not outlive it: the next file may have the column with another type."""
+    write(tmp_path, "1.parquet", word=pa.array([1]))
+    assert poll(source(tmp_path)) is None
+    assert [("n", "bigint"), ("word", "bigint")] == names(source(tmp_path))
+    (tmp_path / "a" / "1.parquet").unlink()
+    assert [("n", "bigint")] == names(source(tmp_path))
+    write(tmp_path, "1.parquet" if mend else "2.parquet", word=pa.array(["w"]))
+    assert poll(source(tmp_path)) is None
+    assert [("n", "bigint"), ("word", "string")] == names(source(tmp_path))
+    assert 1 == poll(source(tmp_path)).rows
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        ("1.json", b'{"n": 1, "word": "w"}\n{"n": 2,\n', "line 2 is no JSON object, so its columns are not added"),
+        ("1.json", b'{"n": 1, "N": "w"}\n', "column 'N' has the name of column 'n' but for its case"),
+        ("1.parquet", None, "cannot be read as Parquet"),
+    ],
+)
+def test_a_damaged_file_teaches_nothing(tmp_path, name, data, why):
+    """It is named. When it is gone, the split goes on."""
+    write(tmp_path, name, word=pa.array(["w" * 1_000]))
+    path = tmp_path / "a" / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + b"\xff" * 60 + whole[64:] if data is None else data)
+    with pytest.raises(SourceError, match=why):
+        poll(source(tmp_path, format=name.split(".")[1]))
+    assert not (tmp_path / FOUND).exists()
+    path.unlink()
+    assert poll(source(tmp_path, format=name.split(".")[1])) is None
+
+
+def test_digits_that_a_double_would_lose_stay(tmp_path):
+    """A field with a number of 16 digits and one with a point becomes text. Without the point it is a bigint."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.json").write_text('{"x": 9007199254740993, "y": 9007199254740993}\n{"x": 0.5, "y": 1}\n')
+    assert poll(source(tmp_path, format="json")) is None
+    assert [("n", "bigint"), ("x", "string"), ("y", "bigint")] == names(source(tmp_path, format="json"))
 
 
 def test_a_column_that_is_declared_later_comes_once(tmp_path):
