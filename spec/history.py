@@ -349,7 +349,9 @@ class History:
     baseline: tuple[CheckpointId, ...] = ()
     """The checkpoints that existed before the first event, oldest first, without savepoints."""
     pinned: tuple[CheckpointId, ...] = ()
-    """The savepoints that existed then."""
+    """The savepoints that existed then, and the abandoned checkpoints on which one stands."""
+    stood_upon: tuple[CheckpointId, ...] = ()
+    """The entries on which plain savepoints stood then."""
     tolerable: int | None = None
     """How many checkpoints in a row may fail (`tolerable_failures`). None: not known."""
     events: list[Event] = field(default_factory=list)

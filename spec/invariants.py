@@ -57,7 +57,15 @@ from spec.politeness import impolite
 from spec.positions import wrongly_positioned
 from spec.reset import badly_moved
 from spec.rollback import goes_back, no_way_back, not_gone_back, off_the_line, wrongly_marked, wrongly_retained
-from spec.savepoints import badly_answered, drained_rows, falsely_answered, not_silent, plain_savepoints, unpinned
+from spec.savepoints import (
+    badly_answered,
+    cut_not_kept,
+    drained_rows,
+    falsely_answered,
+    not_silent,
+    plain_savepoints,
+    unpinned,
+)
 from spec.statistics import wrongly_measured
 
 if TYPE_CHECKING:
@@ -332,6 +340,7 @@ INVARIANTS |= {
     "way-back-stays": no_way_back,
     "savepoint-is-silent": not_silent,
     "pinned-stays": unpinned,
+    "cut-of-a-savepoint-stays": cut_not_kept,
     "requests-are-answered": badly_answered,
     "answers-are-true": falsely_answered,
     "line": off_the_line,

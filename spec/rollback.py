@@ -39,15 +39,20 @@ class Line:
     there: dict[CheckpointId, CheckpointRecord] = field(default_factory=dict)
     off: set[CheckpointId] = field(default_factory=set)
 
+    @property
+    def stood_upon(self) -> set[CheckpointId]:
+        """The existing entries after which an existing plain savepoint, or a held cut, was taken. They stay."""
+        return {row.parent for row in self.there.values() if not row.commits} & self.there.keys()
+
     def turn(self, record: CheckpointRecord) -> Turned | None:
         """Return what an entry does to the existing ones, or None if it does not go back."""
         if not goes_back(record) or record.parent not in self.there:
             return None
         off = self._off_after(record.parent)
-        savepoints = {each for each, row in self.there.items() if row.is_savepoint}
+        staying = {each for each, row in self.there.items() if row.is_savepoint} | self.stood_upon
         return Turned(
-            dropped=tuple(sorted(off - savepoints)),
-            abandoned=tuple(sorted(off & savepoints - self.off)),
+            dropped=tuple(sorted(off - staying)),
+            abandoned=tuple(sorted(off & staying - self.off)),
             adopted=tuple(sorted(self.off - off)),
         )
 
@@ -146,8 +151,8 @@ def wrongly_marked(history: History) -> Iterator[str]:
 def wrongly_retained(history: History) -> Iterator[str]:
     """Yield every commit after which other checkpoints are kept than the newest `retained` ones, without savepoints.
 
-    A rollback only drops what it leaves behind, an approval only the held cut, and a reset drops nothing. The next
-    checkpoint drops the rest.
+    A checkpoint also stays if an existing plain savepoint stands on it. A rollback only drops what it leaves behind, an
+    approval only the held cut, and a reset drops nothing. The next checkpoint drops the rest.
     """
     line, retained, savepoints = Line(), list(history.baseline), set(history.pinned)
     held: set[CheckpointId] = set()
@@ -155,9 +160,10 @@ def wrongly_retained(history: History) -> Iterator[str]:
         if isinstance(event, SavepointDisposed):
             line.drop(event.checkpoint)
             held.discard(event.checkpoint)
+            retained = [each for each in retained if each != event.checkpoint]
         if not isinstance(event, RowCommitted):
             continue
-        record, turn = event.record, line.turn(event.record)
+        record, turn, stays = event.record, line.turn(event.record), line.stood_upon.union(history.stood_upon)
         line.take(record, event.kept)
         if turn is not None:
             retained = [*(each for each in retained if each not in turn.dropped), record.checkpoint]
@@ -167,7 +173,9 @@ def wrongly_retained(history: History) -> Iterator[str]:
         elif at_rest(record) or not held.issubset(event.kept):
             retained = [*retained, record.checkpoint]
         else:
-            retained = [*retained, record.checkpoint][-history.retained :]
+            whole = [*retained, record.checkpoint]
+            newest = [each for each in whole if each not in line.off][-history.retained :]
+            retained = [each for each in whole if each in newest or each in stays]
         held &= set(event.kept)
         kept = [checkpoint for checkpoint in event.kept if checkpoint not in savepoints]
         if kept != retained:

@@ -114,6 +114,34 @@ def unpinned(history: History) -> Iterator[str]:
                 pass
 
 
+def cut_not_kept(history: History) -> Iterator[str]:
+    """Yield every plain savepoint whose cut did not stay: the entry of the checkpoint that it stands on, or a file.
+
+    Its tables are those of this cut, and only this entry says what the operators' state was there.
+    """
+    rows: dict[CheckpointId, CheckpointRecord] = {}
+    stands: dict[CheckpointId, CheckpointId] = {}
+    for event in history.without_flow:
+        match event:
+            case RowCommitted(record, kept):
+                rows[record.checkpoint] = record
+                if not record.commits and record.parent in rows and record.parent in kept:
+                    stands[record.checkpoint] = record.parent
+                stands = {each: cut for each, cut in stands.items() if each in kept}
+                lost = [(each, cut) for each, cut in stands.items() if cut not in kept]
+                yield from (
+                    f"{each} stands on {cut}, which is gone after row {record.checkpoint}" for each, cut in lost
+                )
+            case FilesDiscarded(paths, _):
+                for each, cut in stands.items():
+                    gone = sorted(named_files(rows[cut]).intersection(paths))
+                    yield from (f"{path} of cut {cut} was deleted, on which {each} stands" for path in gone)
+            case SavepointDisposed(checkpoint):
+                stands.pop(checkpoint, None)
+            case _:
+                pass
+
+
 def badly_answered(history: History) -> Iterator[str]:
     """Yield every request that was answered twice, or never asked, or not answered by a tick that ended by itself."""
     asked: dict[Generation, list[str]] = {}

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from checkpointing.commit.at_rest import SavepointAtRest, is_savable
 from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.line import disposed_with, stood_upon
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.paths import ROOT
 from checkpointing.metadata.record import CheckpointRecord, RowKind
@@ -24,10 +25,12 @@ def saving(world: World, visitor: Visitor = SOMEONE) -> Iterator[None]:
 
 
 def disposable(world: World) -> tuple[CheckpointId, ...]:
-    """Return the savepoints that may go, because the next tick does not begin from them."""
+    """Return the savepoints that may go, because no tick begins from them and no other savepoint stands on them."""
     newest = newest_checkpoint(world.rows())
-    savepoints = (row for row in world.checkpoints() if row.is_savepoint and row.kind is not RowKind.HELD)
-    return tuple(row.checkpoint for row in savepoints if row != newest)
+    rows = world.checkpoints()
+    stays = stood_upon(rows)
+    savepoints = (row for row in rows if row.is_savepoint and row.kind is not RowKind.HELD)
+    return tuple(row.checkpoint for row in savepoints if row != newest and row.checkpoint not in stays)
 
 
 def disposing(world: World, checkpoint: CheckpointId, visitor: Visitor = SOMEONE) -> Iterator[None]:
@@ -38,13 +41,23 @@ def disposing(world: World, checkpoint: CheckpointId, visitor: Visitor = SOMEONE
         if checkpoint not in disposable(world):
             return Worked()
         seen.extend(row for row in work.seen.rows if isinstance(row, CheckpointRecord))
-        return Worked((checkpoint,))
+        return Worked(disposed_with(*_gone(seen, checkpoint)))
 
     yield from at_rest(world, DISPOSAL, dropped, visitor)
     yield
-    gone = [row for row in seen if row.checkpoint == checkpoint]
-    if not gone or checkpoint in (row.checkpoint for row in world.checkpoints()):
+    if not seen or checkpoint in (row.checkpoint for row in world.checkpoints()):
         return
-    named = frozenset[str]().union(*(world.paths_of(row) for row in seen if row.checkpoint != checkpoint))
-    unused = (path for path in sorted(world.paths_of(gone[0]) - named) if path.startswith(f"{ROOT}/"))
+    gone = disposed_with(*_gone(seen, checkpoint))
+    named, theirs = (
+        frozenset[str]().union(*(world.paths_of(row) for row in seen if (row.checkpoint in gone) is goes))
+        for goes in (False, True)
+    )
+    unused = (path for path in sorted(theirs - named) if path.startswith(f"{ROOT}/"))
     world.discard(world.readers.discardable(unused, world.now_ms))
+
+
+def _gone(
+    seen: list[CheckpointRecord], checkpoint: CheckpointId
+) -> tuple[CheckpointRecord, tuple[CheckpointRecord, ...]]:
+    """Return the savepoint's entry, and all entries."""
+    return next(row for row in seen if row.checkpoint == checkpoint), tuple(seen)

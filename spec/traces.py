@@ -217,8 +217,8 @@ def _world(setup: JobSetup) -> World:
     retained = tuple(sorted(setup.retained, key=lambda record: record.checkpoint))
 
     def new_history(world: World) -> History:
-        baseline = tuple(record.checkpoint for record in retained if not record.is_savepoint)
-        pinned = tuple(record.checkpoint for record in retained if record.is_savepoint)
+        pinned = tuple(record.checkpoint for record in retained if record.is_savepoint or record.abandoned)
+        baseline = tuple(record.checkpoint for record in retained if record.checkpoint not in pinned)
         config = setup.config
         return History(
             config.mode,
@@ -228,6 +228,7 @@ def _world(setup: JobSetup) -> World:
             world.state_of,
             baseline=baseline,
             pinned=pinned,
+            stood_upon=tuple(record.parent for record in retained if not record.commits),
             tolerable=config.tolerable_failures,
         )
 

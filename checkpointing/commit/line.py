@@ -4,6 +4,9 @@ Every committed entry names its parent, so the entries form a line that ends in 
 rollback's entry is an older one. The entries in between are then no longer on the line. Those that are not pinned are
 dropped in the rollback's own commit. A pinned one stays, marked as abandoned, until its owner disposes of it. A
 rollback to an abandoned entry puts it on the line again.
+
+A plain savepoint publishes nothing: its tables are those of the cut after which it was taken. So the entry of that cut
+stays as long as the savepoint's, whatever subsumes or abandons it. It alone says what the operators' state was there.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,7 +23,7 @@ class Turn:
     dropped: tuple[CheckpointId, ...]
     """These are dropped in the same commit."""
     abandoned: tuple[CheckpointId, ...]
-    """These are pinned. They stay, off the line."""
+    """These are pinned, or a plain savepoint stands on them. They stay, off the line."""
     adopted: tuple[CheckpointId, ...]
     """These were off the line, and are on it again."""
 
@@ -30,20 +33,38 @@ class Turn:
         return dict.fromkeys(self.abandoned, True) | dict.fromkeys(self.adopted, False)
 
 
+def stood_upon(rows: Iterable[CheckpointRecord]) -> frozenset[CheckpointId]:
+    """Return the checkpoints after which an existing plain savepoint was taken, or whose held successor exists."""
+    return frozenset(row.parent for row in rows if not row.commits)
+
+
+def disposed_with(gone: CheckpointRecord, rows: Iterable[CheckpointRecord]) -> tuple[CheckpointId, ...]:
+    """Return the entries that go when a user disposes of a savepoint: itself, and an abandoned one that only it kept.
+
+    A checkpoint that is still on the line goes with the next commit that subsumes it.
+    """
+    others = [row for row in rows if row.checkpoint != gone.checkpoint]
+    kept = stood_upon(others)
+    alone = (row for row in others if row.checkpoint == gone.parent and not gone.commits)
+    left = (row.checkpoint for row in alone if row.abandoned and not row.is_savepoint and row.checkpoint not in kept)
+    return (gone.checkpoint, *left)
+
+
 def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
     """Return what happens to these entries when the job goes back to one of them. `rows` must be all existing ones.
 
     Only committed entries are on the line. A plain savepoint belongs to the cut after which it was taken.
     """
     known = {row.checkpoint: row for row in rows}
+    stays = stood_upon(known.values())
     chain = tuple(_off_the_line(known, to))
     base = chain[-1].parent if chain else to.checkpoint
     kept = {row.checkpoint for row in chain}
     left = [row for row in known.values() if not row.abandoned and _after(row, base, kept)]
     on_again = [row for row in known.values() if row.abandoned and (row in chain or _stands_on(row) in {*kept, base})]
     return Turn(
-        dropped=tuple(sorted(row.checkpoint for row in left if not row.is_savepoint)),
-        abandoned=tuple(sorted(row.checkpoint for row in left if row.is_savepoint)),
+        dropped=tuple(sorted(row.checkpoint for row in left if not (row.is_savepoint or row.checkpoint in stays))),
+        abandoned=tuple(sorted(row.checkpoint for row in left if row.is_savepoint or row.checkpoint in stays)),
         adopted=tuple(sorted(row.checkpoint for row in on_again)),
     )
 

@@ -9,7 +9,7 @@ tables are checked, and this tick commits nothing after it. `TRANSITIONS` has ev
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -149,10 +149,12 @@ class TwoPhaseCommit:
         versions: Mapping[TableName, int],
         at_version: int,
         renamed: Mapping[TableName, Renamed] = NONE_RENAMED,
+        stays: Iterable[CheckpointId] = (),
     ) -> None:
         """Begin after a claim at `at_version`, with the newest committed entry as the parent.
 
-        The parent already has the graph's names. The first checkpoint publishes the tables in `renamed` whole.
+        The parent already has the graph's names. The first checkpoint publishes the tables in `renamed` whole. Entries
+        in `stays` are not subsumed, because a savepoint stands on them (`commit.line`).
         """
         self._graph = graph
         self._identity = identity
@@ -161,6 +163,7 @@ class TwoPhaseCommit:
         """How many rows the sources had sent in this tick at the parent's barrier, and how many of them estimated."""
         self._rows = (0, 0)
         """The same at the barrier of the entry that is being appended."""
+        self._stays = set(stays)
         self._versions = dict(versions)
         self._renamed = dict(renamed)
         self._at_version = at_version
@@ -290,7 +293,8 @@ class TwoPhaseCommit:
         self._state = CommitState.FINALISING
         self._record = self._compose(draft)
         self._rows = (draft.statistics.rows, draft.statistics.rows_estimated)
-        return (AppendRow(self._record, self._at_version, draft.subsumed),)
+        subsumed = tuple(each for each in draft.subsumed if each not in self._stays)
+        return (AppendRow(self._record, self._at_version, subsumed),)
 
     def _compose(self, draft: Draft) -> CheckpointRecord:
         by_vertex = {record.vertex: record for record in draft.vertices}
@@ -326,6 +330,7 @@ class TwoPhaseCommit:
             return self._reserved()
         record = self._committing()
         if not record.commits:
+            self._stays.add(record.parent)
             self._record, self._state = None, _S.ENDED if record.kind is RowKind.HELD else _S.IDLE
             return (Saved(record), *self._start())
         self._notes, self._outside = (), outside_publications(record, self._parent)

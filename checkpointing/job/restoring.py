@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 
 from checkpointing.channel_items import Segment
 from checkpointing.commit.draft import CommitIdentity
+from checkpointing.commit.line import stood_upon
 from checkpointing.commit.live_files import lists_of
 from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.coordinator.completed import CompletedCheckpoint, CompletedCheckpointStore
@@ -343,17 +344,19 @@ def commit_of(setup: JobSetup) -> TwoPhaseCommit:
         versions=setup.versions,
         at_version=setup.at_version,
         renamed=setup.renamed,
+        stays=stood_upon(setup.retained),
     )
 
 
 def completed_store(retained: tuple[CheckpointRecord, ...], keep: int) -> CompletedCheckpointStore:
     """Return the store of the retained checkpoints, with every state file registered under its checkpoint (D4).
 
-    Savepoints belong to the user. The store neither keeps nor subsumes them (E4).
+    Savepoints belong to the user. The store neither keeps nor subsumes them (E4), nor an abandoned checkpoint, which
+    stays because a savepoint stands on it.
     """
     registry = SharedStateRegistry()
     completed = []
-    own = (record for record in retained if not record.is_savepoint)
+    own = (record for record in retained if not (record.is_savepoint or record.abandoned))
     for record in sorted(own, key=lambda each: each.checkpoint):
         states: dict[Task, AcknowledgedState] = {
             SubtaskId(was.vertex, index): acknowledged(snapshot)

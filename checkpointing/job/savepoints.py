@@ -39,7 +39,10 @@ class Savepoints:
         self._unaligned = unaligned
         self._asked: dict[str, SavepointKind] = {}
         self._files: set[str] = set()
-        for row in rows:
+        known = tuple(rows)
+        self._committed = {row.checkpoint: row for row in known if row.commits}
+        """The entries after which a plain savepoint may be taken, or was."""
+        for row in known:
             self.pin(row)
 
     # -------------------------------------------------------------- requests
@@ -87,10 +90,21 @@ class Savepoints:
 
     # -------------------------------------------------------------- files
 
+    def stored(self, row: CheckpointRecord) -> None:
+        """Note an entry that is in. A committed one is the cut after which the next plain savepoint is taken."""
+        self.pin(row)
+        if row.commits:
+            self._committed = {row.checkpoint: row}
+
     def pin(self, row: CheckpointRecord) -> None:
-        """Keep the files that a savepoint's entry names. Other entries pin nothing."""
+        """Keep the files that a savepoint's entry names. A plain one also keeps those of the cut that it stands on.
+
+        Other entries pin nothing.
+        """
         if row.is_savepoint:
             self._files |= files_of(row)
+        if not row.commits and row.parent in self._committed:
+            self._files |= files_of(self._committed[row.parent])
 
     def unpinned(self, paths: Iterable[str]) -> tuple[str, ...]:
         """Return the files that no savepoint names."""

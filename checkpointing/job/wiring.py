@@ -271,7 +271,7 @@ class Wiring:
     def _stored(self, record: CheckpointRecord) -> None:
         self.ending.saved(record)
         self._forget(record.checkpoint)
-        self.savepoints.pin(record)
+        self.savepoints.stored(record)
         self.tell(told.CommitSucceeded(record.checkpoint))
 
     def rival_seen(self, fact: RivalSeen) -> None:

@@ -1,8 +1,11 @@
 """Takes a savepoint of the newest cut, and disposes of savepoints, while no tick runs. No Spark."""
 
+from collections.abc import Iterable
+
 from checkpointing.commit.approval import waits_for_approval
 from checkpointing.commit.at_rest import SavepointAtRest, is_savable
 from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.line import disposed_with
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import CheckpointId, JobName
 from checkpointing.metadata.paths import ROOT
@@ -66,6 +69,8 @@ def no_checkpoint_yet(job: JobName) -> SavepointRefusedError:
 def dispose(warehouse: Warehouse, checkpoint: int) -> int:
     """Delete a savepoint's entry, and the state files that no other entry names; return how many files were deleted.
 
+    An abandoned checkpoint that stayed only because the savepoint stands on it goes with it.
+
     A checkpoint that a dead tick committed is published first. Until then state tables show files that its entry no
     longer names.
 
@@ -82,7 +87,8 @@ def dispose(warehouse: Warehouse, checkpoint: int) -> int:
 
     def dropped(work: Work) -> Worked:
         seen.extend(work.seen.rows)
-        return Worked((_disposable(work.seen.rows, checkpoint, job).checkpoint,))
+        gone = _disposable(work.seen.rows, checkpoint, job)
+        return Worked(disposed_with(gone, _records(work.seen.rows)))
 
     done_at_rest(stores, Task(errand=DISPOSAL, do_work=dropped, possible=possible))
     gone = _disposable(tuple(seen), checkpoint, job)
@@ -90,10 +96,16 @@ def dispose(warehouse: Warehouse, checkpoint: int) -> int:
         raise ClaimUnsettledError(job, f"savepoint {gone.checkpoint} is still there")
     # `seen` holds the entries while the job was held. A tick that has begun since may have subsumed some of them. Until
     # it has published its first checkpoint, state tables show the files of the checkpoint before.
-    kept = [row for row in seen if isinstance(row, CheckpointRecord) and row != gone]
-    named = {path for row in kept for path in named_files(row)}
-    unused = [path for path in sorted(named_files(gone)) if path.startswith(f"{ROOT}/") and path not in named]
+    records = _records(seen)
+    dropped_too = disposed_with(gone, records)
+    named = {path for row in records if row.checkpoint not in dropped_too for path in named_files(row)}
+    theirs = {path for row in records if row.checkpoint in dropped_too for path in named_files(row)}
+    unused = [path for path in sorted(theirs) if path.startswith(f"{ROOT}/") and path not in named]
     return sum(warehouse.delete(path) for path in deletable(warehouse, unused))
+
+
+def _records(rows: Iterable[Row]) -> tuple[CheckpointRecord, ...]:
+    return tuple(row for row in rows if isinstance(row, CheckpointRecord))
 
 
 def _is_users(row: CheckpointRecord) -> bool:
@@ -112,6 +124,12 @@ def _disposable(rows: tuple[Row, ...], checkpoint: int, job: JobName) -> Checkpo
         raise SavepointRefusedError(
             f"savepoint {checkpoint} is what the next tick of {job} begins from, so it stays: dispose of it once a "
             "newer checkpoint has completed"
+        )
+    others = [str(each.checkpoint) for each in found.values() if not each.commits and each.parent == row.checkpoint]
+    if row.is_savepoint and row.commits and others:
+        raise SavepointRefusedError(
+            f"savepoint {checkpoint} of {job} has the tables of savepoint {', '.join(others)}, which was taken after "
+            f"it: dispose of {others[0]} first"
         )
     if not row.is_savepoint:
         raise SavepointRefusedError(

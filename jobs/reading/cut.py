@@ -150,7 +150,7 @@ class Cut:
         name = self._warehouse.paths.state_table(VertexId(operator))
         row = self._row or self._source.past_row(self._recorded.checkpoint)
         if row is None:
-            raise self._unreadable(f"the state of {operator}", "its entry in `checkpoints` was subsumed")
+            raise self._without_entry(f"the state of {operator}")
         return opened_state(self._warehouse.root, row, VertexId(operator), self._opened(name))
 
     def _opened(self, table: str) -> DeltaTable:
@@ -177,6 +177,19 @@ class Cut:
         seen = LogSeen(version, published=published, oldest=min(log_versions(folder), default=0))
         return seen.is_as_published(
             version, Wanted(self._recorded.checkpoint if named else None, self._recorded.checkpoint)
+        )
+
+    def _without_entry(self, what: str) -> ReadingError:
+        """Return the error for a cut that is kept and whose entry is gone. No file is damaged then.
+
+        Tidemark up to 0.1.0 kept the cut on which a savepoint stands without its entry.
+        """
+        if self._source.still(self._recorded.checkpoint) is not None:
+            return self._unreadable(what, "its entry in `checkpoints` was subsumed")
+        return CutUnreadableError(
+            f"{what} can't be read at cut {self.checkpoint} of {self.job}: an older version of Tidemark kept this cut "
+            "for a savepoint, without the entry that says which state files count. Its tables can be read. Read the "
+            "state at another cut"
         )
 
     def _unreadable(self, what: str, why: Exception | str) -> ReadingError:

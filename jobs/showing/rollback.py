@@ -95,8 +95,7 @@ def _left_behind(plan: RollbackPlan, words: PositionWords, typed: str) -> Iterat
     if plan.turn.dropped:
         yield Text(f"abandoned, and deleted with the rollback: {_ids(plan.turn.dropped)}")
     if plan.turn.abandoned:
-        what = plural(len(plan.turn.abandoned), "savepoint")
-        yield Text(f"abandoned, and kept until disposed of: {what} ({_ids(plan.turn.abandoned)})")
+        yield Text(f"abandoned, and kept until you dispose of the savepoints: {_ids(plan.turn.abandoned)}")
     if plan.turn.adopted:
         yield Text(f"no longer abandoned: {_ids(plan.turn.adopted)}")
     for row in plan.damaged:

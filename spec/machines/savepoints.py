@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from checkpointing.coordinator.messages import RequestFailed, RequestSucceeded
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
-from checkpointing.identifiers import CheckpointId, Generation, VertexId
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, VertexId
 from checkpointing.job.ending import OWN_REQUEST
 from checkpointing.job.savepoints import Savepoints
 from checkpointing.messages import SavepointFailed, SavepointKind, SavepointRequested, SavepointTaken
@@ -22,7 +22,8 @@ ANSWERED: Final = "savepoints-answered"
 """Each request for a savepoint gets one answer. The answer has the request's own name, and the kind that was asked for.
 Nobody hears of the tick's own checkpoints."""
 PINNED: Final = "pins-hold"
-"""A tick deletes no file of a savepoint, of a stop's savepoint or of a held cut. It may delete other files."""
+"""A tick deletes no file of a savepoint, of a stop's savepoint or of a held cut, and none of a cut on which one of them
+stands. It may delete other files."""
 
 _NAMES: Final = ("before the release", OWN_REQUEST, "savepoint:", "")
 _kinds = st.sampled_from(list(SavepointKind))
@@ -46,6 +47,8 @@ class SavepointsMachine(RuleBasedStateMachine):
         """For each open request: how the coordinator calls it, and what it asks for."""
         self.pinned: set[str] = set()
         self.free: set[str] = set()
+        self.newest: tuple[CheckpointId, str] = NO_CHECKPOINT, ""
+        """The newest committed entry and its file."""
         self.begin([], unaligned=False)
 
     @initialize(rows=_rows, unaligned=st.booleans())
@@ -120,7 +123,7 @@ class SavepointsMachine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from([RowKind.CHECKPOINT, RowKind.SAVEPOINT, RowKind.HELD]), pinned=st.booleans())
     def commit(self, kind: RowKind, pinned: bool) -> None:  # noqa: FBT001 - drawn
         """An entry is in."""
-        self.savepoints.pin(self._row(kind, pinned))
+        self.savepoints.stored(self._row(kind, pinned))
 
     @rule()
     def discard(self) -> None:
@@ -131,11 +134,17 @@ class SavepointsMachine(RuleBasedStateMachine):
         expect(left == due, PINNED, f"{left} may go, due are {due}")
 
     def _row(self, kind: RowKind, pinned: bool) -> CheckpointRecord:  # noqa: FBT001 - drawn
-        path = f"file-{next(self.numbers)}"
+        number, (parent, below) = CheckpointId(next(self.numbers)), self.newest
+        path = f"file-{number}"
         (self.pinned if pinned or kind in (RowKind.SAVEPOINT, RowKind.HELD) else self.free).add(path)
+        if kind in (RowKind.SAVEPOINT, RowKind.HELD):
+            self.pinned |= {below} - {""}
+            self.free.discard(below)
+        else:
+            self.newest = number, path
         file = KeyedFile(FileHandle(path, 1, 1, 1), KeyedFileKind.BASE, 0, 7, Version(Generation(1), 1))
         sums = VertexRecord(vertex=VertexId("sums"), micro_batch=1, subtasks=(SubtaskSnapshot(state=(file,)),))
-        return plain_entry(kind, pinned=pinned, vertices=(sums,))
+        return plain_entry(kind, pinned=pinned, vertices=(sums,), checkpoint=number, parent=parent)
 
 
 _ID: Final = CheckpointId(7)

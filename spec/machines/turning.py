@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from checkpointing.commit.at_rest import Recipe, Rollback, SavepointAtRest, Stamp, turn_of
 from checkpointing.commit.cleanup import readable_cuts
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.line import restorable
+from checkpointing.commit.line import disposed_with, restorable
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKind, Statistics
 from spec.machines.judging import expect
@@ -99,9 +99,22 @@ class LineMachine(RuleBasedStateMachine):
     @rule(pick=_pick)
     def dispose(self, pick: int) -> None:
         """Dispose of a savepoint, unless the job stands at it."""
-        pinned = [each for each, row in sorted(self.there.items()) if row.pinned and each != self.end]
-        if pinned:
-            del self.there[pinned[pick % len(pinned)]]
+        stays = self._stood_upon(self.there) | {self.end}
+        pinned = [each for each, row in sorted(self.there.items()) if row.pinned and each not in stays]
+        if not pinned:
+            return
+        gone, before = pinned[pick % len(pinned)], dict(self.there)
+        for each in disposed_with(before[gone], tuple(before.values())):
+            del self.there[each]
+        stood_on, line = self._stood_upon({gone: before[gone]}), set(self._walk(self.end))
+        alone = {each for each in stood_on & before.keys() - line if not before[each].pinned}
+        due = {gone} | alone - self._stood_upon(self.there)
+        went = before.keys() - self.there.keys()
+        expect(
+            went - due <= self.untold, WAY_BACK, f"{sorted(went)} went with savepoint {gone}, due were {sorted(due)}"
+        )
+        expect(due - went <= self.untold, WAY_BACK, f"{sorted(due - went)} stay without savepoint {gone}")
+        self.untold -= went
 
     # -------------------------------------------------------------- judging
 
@@ -127,7 +140,7 @@ class LineMachine(RuleBasedStateMachine):
         """Judge a rollback by the entries that it drops, and by those to which a user may go back now."""
         on = {each for each, row in before.items() if each in line or (not row.commits and self.built_on[each] in line)}
         gone = before.keys() - self.there.keys()
-        due = {each for each in before.keys() - on if not before[each].pinned}
+        due = {each for each in before.keys() - on - self._stood_upon(before) if not before[each].pinned}
         expect(gone == due, WAY_BACK, f"{sorted(gone)} went, due were {sorted(due)}, the line is {sorted(line)}")
         offered = {row.checkpoint for row in restorable(self.there.values())} - {self.end}
         wrong = offered ^ (on & self.there.keys())
@@ -140,6 +153,10 @@ class LineMachine(RuleBasedStateMachine):
         expect(
             not guessed, WAY_BACK, f"no existing entry tells whether {guessed} are on the line, and their mark changed"
         )
+
+    def _stood_upon(self, rows: Mapping[CheckpointId, CheckpointRecord]) -> set[CheckpointId]:
+        """Return the entries after which one of these plain savepoints was taken. They stay."""
+        return {row.parent for row in rows.values() if not row.commits}
 
     def _walk(self, end: CheckpointId) -> Iterator[CheckpointId]:
         """Yield an entry and its ancestors, also those that are gone."""
@@ -167,8 +184,8 @@ class LineMachine(RuleBasedStateMachine):
         self.cuts |= {self.end} - {NO_CHECKPOINT}
         self._put(self._entry(RowKind.CHECKPOINT, checkpoint, pinned=pinned))
         self.end = checkpoint
-        own = [each for each, row in sorted(self.there.items()) if not row.pinned]
-        for subsumed in own[: -self.retained]:
+        own = [each for each, row in sorted(self.there.items()) if not (row.pinned or row.abandoned)]
+        for subsumed in set(own[: -self.retained]) - self._stood_upon(self.there):
             del self.there[subsumed]
 
     def _save(self, checkpoint: CheckpointId) -> None:

@@ -17,7 +17,8 @@ def the_cut_goes_that_a_savepoint_follows_on(patch: Patch) -> None:
     def readable_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
         records = [row for row in rows if isinstance(row, CheckpointRecord)]
         parents = {row.parent for row in records if row.commits and row.checkpoint not in recorded}
-        return frozenset(recorded).intersection({row.checkpoint for row in records} | parents)
+        followed = {row.parent for row in records if not row.commits} - parents
+        return frozenset(recorded).intersection({row.checkpoint for row in records} | parents) - followed
 
     patch.function(cleanup, "readable_cuts", readable_cuts)
 

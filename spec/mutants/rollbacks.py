@@ -39,6 +39,24 @@ def a_rollback_drops_savepoints_too(patch: Patch) -> None:
     patch.function(line, "turn_back", turn_back)
 
 
+@mutant(WAY_BACK, LINES)
+def a_rollback_drops_the_checkpoint_that_a_savepoint_stands_on(patch: Patch) -> None:
+    real = line.turn_back
+
+    def turn_back(rows: Iterable[CheckpointRecord], to: CheckpointRecord) -> Turn:
+        known = tuple(rows)
+        turn, own = real(known, to), {row.checkpoint for row in known if not row.is_savepoint}
+        left = tuple(each for each in turn.abandoned if each not in own)
+        return replace(turn, dropped=(*turn.dropped, *own.intersection(turn.abandoned)), abandoned=left)
+
+    patch.function(line, "turn_back", turn_back)
+
+
+@mutant(WAY_BACK, LINES)
+def an_abandoned_checkpoint_outlives_its_savepoint(patch: Patch) -> None:
+    patch.function(line, "disposed_with", lambda gone, _: (gone.checkpoint,))
+
+
 @mutant("line", ROLLBACKS)
 def a_rollback_drops_only_the_newest_entry(patch: Patch) -> None:
     real = line.turn_back

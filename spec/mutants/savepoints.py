@@ -42,8 +42,10 @@ from checkpointing.messages import (
     SavepointTaken,
     TablePublished,
 )
+from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
-from spec.mutants.judges import COMMIT, COORDINATOR, SAVEPOINTS
+from spec.machines.savepoints import PINNED
+from spec.mutants.judges import COMMIT, COORDINATOR, PINS, SAVEPOINTS
 from spec.mutants.planting import Patch, mutant
 
 _Answered = tuple[tuple[SavepointTaken | SavepointFailed, ...], SavepointKind | None]
@@ -288,3 +290,26 @@ def a_drain_loses_the_end_of_its_data(patch: Patch) -> None:
             real(self, subtask, item)
 
     patch.put(Wiring, "broadcast", broadcast)
+
+
+# ------------------------------------------------------------------ the cut that a plain savepoint stands on
+
+
+@mutant("cut-of-a-savepoint-stays", SAVEPOINTS)
+def the_checkpoint_that_a_savepoint_stands_on_is_subsumed(patch: Patch) -> None:
+    real = TwoPhaseCommit._finalise
+
+    def finalise(self: TwoPhaseCommit, draft: Draft) -> tuple[CommitEffect, ...]:
+        self._stays.clear()
+        return real(self, draft)
+
+    patch.put(TwoPhaseCommit, "_finalise", finalise)
+
+
+@mutant(PINNED, PINS)
+def the_state_of_the_cut_that_a_savepoint_stands_on_is_discarded(patch: Patch) -> None:
+    def pin(self: Savepoints, row: CheckpointRecord) -> None:
+        if row.is_savepoint:
+            self._files |= files_of(row)
+
+    patch.put(Savepoints, "pin", pin)

@@ -281,10 +281,15 @@ Next_content(was, staged) ==
     UNION {IF t \in Appends \/ Of(staged, t) = {} THEN Of(was, t) \cup Of(staged, t)
            ELSE {f \in Of(staged, t) : f[3] = newest(t)} : t \in Tables}
 
+\* The entries after which an existing plain savepoint was taken. They stay as long as the savepoint.
+\* models: checkpointing.commit.line.stood_upon
+StoodUpon(rows) == {e.parent : e \in {r \in rows : r.kind = "savepoint"}}
+
 \* models: checkpointing.coordinator.completed.subsume
 Subsumed(j, v) ==
     LET old == {e \in Rows(j, v) : e.kind \in {"checkpoint", "rollback"}} IN
     {e.id : e \in {f \in old : Cardinality({g \in old : g.version > f.version}) >= Retain - 1}}
+        \ StoodUpon(Rows(j, v))
 
 \* All subtasks have acknowledged: compose the entry and send it. Its append is the commit point.
 \* models: checkpointing.commit.two_phase.TwoPhaseCommit.offer
@@ -420,7 +425,8 @@ RollBack(p, to) ==
             [Blank EXCEPT !.kind = "rollback", !.id = me.next, !.parent = to.id, !.content = to.content,
                           !.touched = Tables, !.adds = to.content \ now,
                           !.removes = {f \in now \ to.content : f[1] \in Appends},
-                          !.drops = {e.id : e \in {r \in rows : r.kind \notin Pinned /\ r.id \notin line}}])
+                          !.drops = {e.id : e \in {r \in rows : r.kind \notin Pinned
+                                                            /\ r.id \notin line \cup StoodUpon(rows)}}])
     /\ UNCHANGED <<log, tables, cuts, files, left, ended, recorded>>
 
 \* The release removes the entry of a savepoint. Afterwards the process deletes the state files that only it named.
@@ -428,11 +434,15 @@ RollBack(p, to) ==
 Dispose(p, e) ==
     LET j == p[1]
         rows == Rows(j, proc[p].at)
+        line == Line(j, Newest(j, proc[p].at).id)
+        alone == {r \in rows : r.id \in StoodUpon({e}) \ (StoodUpon(rows \ {e}) \cup line) /\ r.kind \notin Pinned}
+        gone == {e} \cup alone
     IN
     /\ proc[p].pc = "disposing"
-    /\ e \in rows /\ e.kind \in Pinned /\ e # Newest(j, proc[p].at)
-    /\ Becomes(p, [proc[p] EXCEPT !.pc = "ending", !.going = {e.id},
-                   !.look = {f \in Named(e) : f[1] \in Upserts} \ UNION {Named(r) : r \in rows \ {e}}])
+    /\ e \in rows /\ e.kind \in Pinned /\ e # Newest(j, proc[p].at) /\ e.id \notin StoodUpon(rows)
+    /\ Becomes(p, [proc[p] EXCEPT !.pc = "ending", !.going = {r.id : r \in gone},
+                   !.look = {f \in UNION {Named(r) : r \in gone} : f[1] \in Upserts}
+                                \ UNION {Named(r) : r \in rows \ gone}])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
 \* No savepoint can be disposed of.
@@ -440,6 +450,7 @@ Dispose(p, e) ==
 NothingToDispose(p) ==
     /\ proc[p].pc = "disposing"
     /\ ~\E e \in Rows(p[1], proc[p].at) : e.kind \in Pinned /\ e # Newest(p[1], proc[p].at)
+                                            /\ e.id \notin StoodUpon(Rows(p[1], proc[p].at))
     /\ Becomes(p, [proc[p] EXCEPT !.pc = "ending"])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 

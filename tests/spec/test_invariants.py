@@ -187,6 +187,17 @@ def delete_a_file_of_a_savepoint(events):
     return put(events, place + 1, FilesDiscarded((min(files_of(events[place].record)),), ()))
 
 
+def delete_a_file_of_the_cut_below_a_savepoint(events):
+    rows = {event.record.checkpoint: event.record for event in events if isinstance(event, RowCommitted)}
+
+    def others(saved):  # the files of the entry below that the savepoint does not name
+        below = rows.get(saved.parent) if saved.kind is RowKind.SAVEPOINT else None
+        return frozenset() if below is None or below.pinned else files_of(below) - files_of(saved)
+
+    place = first(events, RowCommitted, lambda row: others(row.record))
+    return put(events, place + 1, FilesDiscarded((min(others(events[place].record)),), ()))
+
+
 def drop_a_savepoint(events):
     place = first(events, RowCommitted, lambda row: row.record.kind is RowKind.SAVEPOINT)
     later = first(events, RowCommitted, lambda row: row.record.checkpoint > events[place].record.checkpoint)
@@ -364,9 +375,18 @@ FALSIFIED_SAVEPOINTS = (
 )
 
 
+CUT_STAYS = "cut-of-a-savepoint-stays"
+
+
 def test_each_invariant_is_falsified_here():
     """The lists have every invariant. If nothing can break an invariant, it is none."""
-    lists = {*FALSIFIED, *FALSIFIED_AT_DOORS, *FALSIFIED_ROLLBACKS, *(name for name, _ in FALSIFIED_SAVEPOINTS)}
+    lists = {
+        *FALSIFIED,
+        *FALSIFIED_AT_DOORS,
+        *FALSIFIED_ROLLBACKS,
+        *(name for name, _ in FALSIFIED_SAVEPOINTS),
+        CUT_STAYS,
+    }
     assert set(INVARIANTS) == lists | FALSIFIED_ELSEWHERE
 
 
@@ -392,3 +412,8 @@ def test_each_invariant_of_rollbacks_can_fail_alone(name):
 def test_each_invariant_of_savepoints_can_fail_alone(name, change):
     """This history has savepoints and stops."""
     assert {name} == falsified(change, 513, savepoints_max=4)
+
+
+def test_the_invariant_of_a_savepoints_cut_can_fail_alone():
+    """In this history, a plain savepoint stands on a checkpoint that has other state files."""
+    assert {CUT_STAYS} == falsified(delete_a_file_of_the_cut_below_a_savepoint, 31, savepoints_max=4)

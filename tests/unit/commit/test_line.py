@@ -3,7 +3,7 @@
 import pytest
 
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.line import Turn, restorable, turn_back
+from checkpointing.commit.line import Turn, disposed_with, restorable, turn_back
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics
 
@@ -35,12 +35,24 @@ def test_later_entries_are_dropped():
     assert Turn((), (), ()) == turn_back(STRAIGHT, STRAIGHT[-1])
 
 
-@pytest.mark.parametrize(("savepoint", "leaves"), [(row(3, 2, **PLAIN), False), (row(6, 5, **PLAIN), True)])
-def test_a_plain_savepoint_goes_with_the_cut_that_it_was_taken_after(savepoint, leaves):
-    """A savepoint of the target cut stays as it was, although its id is higher."""
+@pytest.mark.parametrize(
+    ("savepoint", "abandoned", "dropped"), [(row(3, 2, **PLAIN), (), (4, 5)), (row(6, 5, **PLAIN), (5, 6), (4,))]
+)
+def test_a_plain_savepoint_goes_with_the_cut_that_it_was_taken_after(savepoint, abandoned, dropped):
+    """A savepoint of the target cut stays as it was, although its id is higher. Another one keeps its cut's entry."""
     turn = turn_back((*STRAIGHT, savepoint), STRAIGHT[1])
-    assert ((savepoint.checkpoint,) if leaves else ()) == turn.abandoned
-    assert (4, 5) == turn.dropped
+    assert (abandoned, dropped) == (turn.abandoned, turn.dropped)
+
+
+def test_a_cut_without_its_savepoint_goes():
+    """Disposal drops an abandoned checkpoint on which no other savepoint stands, and none that is on the line."""
+    left, plain = row(5, 4, abandoned=True), row(6, 5, abandoned=True, **PLAIN)
+    other = row(7, 5, abandoned=True, **PLAIN)
+    rollback = row(8, 2, kind=RowKind.ROLLBACK)
+    assert (6, 5) == disposed_with(plain, (left, plain, rollback))
+    assert (6,) == disposed_with(plain, (left, plain, other, rollback))
+    assert (6,) == disposed_with(row(6, 2, **PLAIN), (STRAIGHT[1], row(6, 2, **PLAIN), rollback))
+    assert (6,) == disposed_with(plain, (left.model_copy(update={"pinned": True}), plain, rollback))
 
 
 def test_going_back_to_a_plain_savepoint_drops_checkpoints_after_its_parent():

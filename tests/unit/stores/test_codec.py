@@ -83,15 +83,15 @@ def test_a_checkpoint_of_format_1_is_read_unpinned() -> None:
     assert isinstance(row, CheckpointRecord)
     assert (False, False, FORMAT) == (row.pinned, row.is_savepoint, row.format)
     written = json.loads(text)["row"] | {"format": FORMAT}
-    assert [] == _lost(written, json.loads(row.model_dump_json()))
+    assert [] == lost(written, json.loads(row.model_dump_json()))
 
 
-def _lost(written: Any, read: Any, at: str = "row") -> list[str]:
+def lost(written: Any, read: Any, at: str = "row") -> list[str]:
     """Return every place whose value was not read. The result may have more fields."""
     if isinstance(written, dict) and isinstance(read, dict):
-        return [lost for name in written for lost in _lost(written[name], read.get(name), f"{at}.{name}")]
+        return [each for name in written for each in lost(written[name], read.get(name), f"{at}.{name}")]
     if isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
-        return [lost for n, pair in enumerate(zip(written, read, strict=True)) for lost in _lost(*pair, f"{at}[{n}]")]
+        return [each for n, pair in enumerate(zip(written, read, strict=True)) for each in lost(*pair, f"{at}[{n}]")]
     return [] if written == read else [at]
 
 
@@ -110,7 +110,7 @@ def test_a_checkpoint_of_format_2_is_on_its_line_and_removes_nothing() -> None:
     assert isinstance(row, CheckpointRecord)
     assert (True, False, True, FORMAT) == (row.pinned, row.abandoned, row.commits, row.format)
     assert {()} == {table.removes for table in row.tables}
-    assert [] == _lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
+    assert [] == lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
 
 
 @pytest.mark.parametrize("kind", ["claim", "release"])
@@ -126,7 +126,7 @@ def test_a_checkpoint_of_format_3_has_no_meanings_of_its_state() -> None:
     assert isinstance(row, CheckpointRecord)
     assert FORMAT == row.format
     assert {(None, ())} == {(vertex.meanings, vertex.table_keys) for vertex in row.vertices}
-    assert [] == _lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
+    assert [] == lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
 
 
 @pytest.mark.parametrize("kind", ["claim", "release"])
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_format_4_has_no_renames_subtasks_and_hooks() -> None:
     assert {SubtaskStatistics()} == {vertex.subtasks for vertex in row.statistics.vertices}
     measured = [(each.start_delay_ms, each.bytes_processed, each.async_ms) for each in row.statistics.vertices]
     assert {(None, None, None)} == set(measured)
-    assert [] == _lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
+    assert [] == lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
 
 
 @pytest.mark.parametrize("kind", ["claim", "release"])
@@ -184,7 +184,7 @@ def test_a_checkpoint_of_format_5_names_all_its_files() -> None:
     row = decode(text)
     assert isinstance(row, CheckpointRecord)
     assert (FORMAT, (), (), True) == (row.format, row.manifests, row.held_in, row.is_whole)
-    assert [] == _lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
+    assert [] == lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
 
 
 @pytest.mark.parametrize("kind", ["claim", "release"])

@@ -33,6 +33,7 @@ from jobs.stores.lease import LeaseFile
 from jobs.stores.requests import CancelRequest, SavepointAnswer, SavepointRequest
 from jobs.stores.reservations import ReservationFile
 from jobs.stores.savepoint_copy import CopyManifest
+from tests.unit.stores.test_codec import lost
 
 ROOT = Path(__file__).parents[3]
 ROWS = Path(__file__).parent / "rows"
@@ -119,11 +120,11 @@ def test_a_record_with_another_field_has_another_digest():
 
 @pytest.mark.parametrize("text", FORMAT_6)
 def test_an_entry_of_version_0_1_0_is_read(text):
-    """All of it is read, and written again it is an entry of the present format."""
+    """All of it is read, and written again it is an entry of the present format, perhaps with later fields."""
     row, written = decode(text), json.loads(text)
     again = json.loads(encode(row, writer="tidemark-spark 0.2.0"))
     assert (written["kind"], FORMAT) == (again["kind"], again["format"])
-    assert written["row"] | {"format": FORMAT} == again["row"]
+    assert [] == lost(written["row"] | {"format": FORMAT}, again["row"])
 
 
 def test_the_entries_of_version_0_1_0_are_of_every_kind():
