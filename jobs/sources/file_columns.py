@@ -13,7 +13,7 @@ A file that does not name its columns always fits: a CSV file without a header. 
 which is null then, and Spark itself judges the type of each value (`json_columns`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -83,7 +83,7 @@ class Contract:
         if footer.broken_at is not None and not self.keeps_corrupt:
             raise SourceError(
                 f"{path}: line {footer.broken_at} is no text in the file's encoding: name the right one, as in "
-                'options={"encoding": "windows-1252"}, or give the source a corrupt_column, which holds such lines'
+                'options={"encoding": "ISO-8859-1"}, or give the source a corrupt_column, which holds such lines'
             )
         fit = self._fit(path, footer)
         is_broken = footer.broken_at is not None
@@ -94,6 +94,8 @@ class Contract:
             self._must_be_values(path, footer.first)
             return Fit()
         by_name = _by_name(path, footer.columns)
+        if not footer.may_lack:
+            _must_differ(path, by_name)
         unknown = tuple(column for name, column in by_name.items() if name not in self.schema.names)
         if footer.may_lack:
             self._must_have_days(path, footer.times)
@@ -158,6 +160,17 @@ def _by_name(path: StoragePlace, columns: tuple[Column, ...]) -> dict[str, Colum
         twice = next(name for name in names if names.count(name) > 1)
         raise SourceError(f"{path} has two columns {twice!r} (it has {', '.join(names)}): write one of each name")
     return by_name
+
+
+def _must_differ(path: StoragePlace, names: Iterable[str]) -> None:
+    """Raise SourceError for names that differ by case only. Spark takes them for one column."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise SourceError(
+                f"{path} has columns {other!r} and {name!r}, which Spark takes for one: rename one of them in the file"
+            )
 
 
 def _conversion(column: Column | None, field: StructField) -> Conversion | Cast | None:
