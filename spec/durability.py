@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from checkpointing.graph import TableMode
 from spec.history import CutsDropped, CutWritten, History
-from spec.mishap_events import CutsSeen, PowerLost
+from spec.mishap_events import CutsSeen, NamedTooEarly, PowerLost
 from spec.pipeline import first_table, graph
 
 if TYPE_CHECKING:
@@ -19,6 +19,15 @@ def taken_by_power_cuts(history: History) -> Iterator[str]:
             yield from (f"file {path} had gone, and a row names it" for path in event.files)
             for checkpoint, table, version in event.versions:
                 yield f"{table} lost version {version}, which the cut of {checkpoint} names"
+
+
+def named_too_early(history: History) -> Iterator[str]:
+    """Yield every file that an entry names and that nobody had made durable before the entry was appended.
+
+    A power cut need not strike for that. So each seed judges each entry.
+    """
+    for event in history.of(NamedTooEarly):
+        yield f"row {event.checkpoint} names {event.paths[0]}, which is not durable"
 
 
 def changed_cuts(history: History) -> Iterator[str]:

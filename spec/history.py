@@ -21,7 +21,7 @@ from spec.attempt_events import AttemptEvent
 from spec.compaction_events import CompactionTold
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
 from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCancelled, JudgementTold
-from spec.mishap_events import CutsSeen, EntriesLost, ListsWereStale, PowerLost, TableRestored
+from spec.mishap_events import CutsSeen, EntriesLost, ListsWereStale, NamedTooEarly, PowerLost, TableRestored
 from spec.model import Contents
 from spec.outside_events import OutsideEvent
 from spec.politeness import UnseenLeft, UnseenRefused
@@ -290,6 +290,7 @@ Event = (
     | CutsCorrected
     | CutsSeen
     | PowerLost
+    | NamedTooEarly
     | EntriesLost
     | TableRestored
     | ListsWereStale

@@ -24,7 +24,7 @@ from spec.counted import miscounted
 from spec.cut_contents import expected, first_cuts, held, other_files, repeated_keys, shown
 from spec.declining import badly_retried, wrongly_counted, wrongly_declined
 from spec.descriptions import undescribed
-from spec.durability import changed_cuts, dropped_cuts, taken_by_power_cuts
+from spec.durability import changed_cuts, dropped_cuts, named_too_early, taken_by_power_cuts
 from spec.entries_say import publishes, publishes_whole
 from spec.finished import wrongly_gone_on
 from spec.held_cuts import left_by_rejected, not_kept, seen_too_early
@@ -51,7 +51,7 @@ from spec.life import badly_ended, falsely_told, left_uncommitted, left_unsettle
 from spec.names import wrongly_renamed
 from spec.net import wrongly_netted
 from spec.new_tables import not_begun_empty
-from spec.outside import left_inside, wrongly_outside
+from spec.outside import before_its_tables, left_inside, wrongly_outside
 from spec.overwriting import fallen_back, not_the_newest
 from spec.politeness import impolite
 from spec.positions import wrongly_positioned
@@ -367,6 +367,7 @@ INVARIANTS |= {
     "formats-keep-their-meaning": texts.read_otherwise,
     "false-entries-refused": texts.believed,
     "durable": taken_by_power_cuts,
+    "synced-first": named_too_early,
     "cuts-hold": changed_cuts,
     "cuts-stay": dropped_cuts,
     "compaction-keeps-rows": wrongly_compacted,
@@ -388,6 +389,7 @@ INVARIANTS |= {
     "rejected-leaves-nothing": left_by_rejected,
     "outside-follows": wrongly_outside,
     "outside-completely": left_inside,
+    "outside-last": before_its_tables,
     "votes-count": pre_committed.wrongly_voted,
     "pre-committed-stays": pre_committed.rolled_back_too_early,
     "pre-committed-goes": pre_committed.left_pre_committed,

@@ -36,6 +36,14 @@ class PowerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedTooEarly:
+    """An entry was appended before these files that it names were durable."""
+
+    checkpoint: CheckpointId
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EntriesLost:
     """A table's log lost its newest entries."""
 

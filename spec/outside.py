@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, RowKind
-from spec.history import CutWritten, History, RowCommitted
+from spec.history import CutWritten, History, RowCommitted, TableChanged
 from spec.outside_events import LEAVES_OUTSIDE_EVERY, OutsidePassedOver, OutsidePublished
 
 
@@ -76,6 +76,27 @@ def left_inside(history: History) -> Iterator[str]:
                 missing = [table for table in due_outside(entries[checkpoint]) if (checkpoint, table) not in taken]
                 if missing:
                     yield f"cut {checkpoint} is recorded, and {missing[0]} has not got its rows outside"
+            case _:
+                pass
+
+
+def before_its_tables(history: History) -> Iterator[str]:
+    """Yield every outside sink that gets an entry before all tables of the entry show it.
+
+    A table may refuse the entry. Then nothing of it may be outside: a sink of an append table takes nothing back.
+    """
+    entries: dict[CheckpointId, CheckpointRecord] = {}
+    shown: dict[TableName, CheckpointId] = {}
+    for event in history.without_flow:
+        match event:
+            case RowCommitted(record):
+                entries[record.checkpoint] = record
+            case TableChanged(checkpoint, publication):
+                shown[publication.table] = max(checkpoint, shown.get(publication.table, NO_CHECKPOINT))
+            case OutsidePublished(checkpoint, table) if checkpoint in entries:
+                late = (each.table for each in entries[checkpoint].tables)
+                for each in (name for name in late if shown.get(name, NO_CHECKPOINT) < checkpoint):
+                    yield f"{table} gets checkpoint {checkpoint} outside, and {each} does not show it yet"
             case _:
                 pass
 

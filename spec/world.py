@@ -40,7 +40,7 @@ from spec.history import (
     SavepointDisposed,
     TableChanged,
 )
-from spec.mishap_events import CutsSeen, EntriesLost, PowerLost, TableRestored
+from spec.mishap_events import CutsSeen, EntriesLost, NamedTooEarly, PowerLost, TableRestored
 from spec.named_files import named_files
 from spec.outside_targets import OutsideTargets
 from spec.pipeline import ROW_BYTES
@@ -213,6 +213,9 @@ class World:
             row = self.as_stored(row)
             if isinstance(row, CheckpointRecord):
                 self.durable.update(files_to_sync(row, self.checkpoints()))
+                early = sorted(self.paths_of(row) & self.files.keys() - self.durable - self.gone)
+                if early:
+                    self.history.add(NamedTooEarly(row.checkpoint, tuple(early)))
             self._commit(row, subsumed, marks)
             return RowAppended(row.nonce, self.version)
         there = next((version for version, known in self.log if known.nonce == row.nonce), None)

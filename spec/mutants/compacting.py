@@ -16,7 +16,6 @@ from spec.machines.compacting_asks import COMPACTS
 from spec.machines.compactions import GROUPS
 from spec.mutants.judges import (
     COMPACTIONS,
-    COMPACTIONS_WITHOUT_POWER,
     COMPACTS_IN_TURN,
     SMALL_FILES,
     with_long_runs,
@@ -123,7 +122,7 @@ def an_entry_does_not_need_the_file_that_it_compacts_into(patch: Patch) -> None:
     patch.function(files, "handles_of", handles_of)
 
 
-@mutant("durable", COMPACTIONS_WITHOUT_POWER)
+@mutant("synced-first", COMPACTIONS)
 def a_compacted_file_is_not_synced(patch: Patch) -> None:
     real = durability._appended
 

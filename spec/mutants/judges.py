@@ -143,9 +143,6 @@ COMPACTIONS = Judge(
     partial(_simulated, savepoints_max=3, rollbacks_max=1, clean_ups_max=2, declines=True, compacts=2),
     SEEDS_MAX,
 )
-COMPACTIONS_WITHOUT_POWER = Judge(
-    "simulator with compactions and power cuts", partial(_simulated, compacts=2, mishaps=Mishaps(1, 0)), SEEDS_MAX
-)
 BROADCASTS = Judge(
     "simulator with broadcast state",
     partial(_simulated, broadcasts=True, rollbacks_max=ROLLBACKS_MAX, savepoints_max=2),

@@ -41,6 +41,32 @@ def rows_go_outside_before_the_commit_point(patch: Patch) -> None:
     patch.put(TwoPhaseCommit, "_checked", checked)
 
 
+@mutant("outside-last", OUTSIDE)
+def outside_sinks_are_published_before_the_tables(patch: Patch) -> None:
+    real = TwoPhaseCommit._publish
+
+    def publish(self: TwoPhaseCommit, tables: tuple[Publication, ...] = ()) -> tuple[CommitEffect, ...]:
+        if tables and self._outside:
+            first, self._outside = self._outside, tables
+            todo = real(self, first)
+            self._outside = tables
+            return todo
+        return real(self, tables)
+
+    patch.put(TwoPhaseCommit, "_publish", publish)
+
+
+@mutant("outside-last", OUTSIDE)
+def roll_forward_publishes_outside_sinks_first(patch: Patch) -> None:
+    real = recovering.publications
+
+    def first(record: CheckpointRecord) -> tuple[Publication, ...]:
+        return (*outside.outside_publications(record, None), *real(record))
+
+    patch.put(recovering, "publications", first)
+    patch.put(recovering, "outside_publications", _nothing)
+
+
 @mutant("outside-completely", OUTSIDE)
 def a_cut_does_not_wait_for_outside_sinks(patch: Patch) -> None:
     patch.put(two_phase, "outside_publications", _nothing)

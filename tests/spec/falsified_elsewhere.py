@@ -16,6 +16,7 @@ FALSIFIED_ELSEWHERE = {
     "said-why",
     "published-at-once",
     "way-back-stays",
+    "outside-last",
     "overwrites-show-newest",
     "overwrites-only-rise",
     *FALSIFIED_HELD,

@@ -33,7 +33,7 @@ from spec.history import (
 from spec.hook_events import HookRestoring
 from spec.invariants import INVARIANTS, violations
 from spec.judgement_events import JudgementCancelled
-from spec.mishap_events import CutsSeen, PowerLost
+from spec.mishap_events import CutsSeen, NamedTooEarly, PowerLost
 from spec.moves import Moves
 from spec.pipeline import position_before
 from spec.politeness import UnseenLeft
@@ -336,6 +336,7 @@ FALSIFIED = (
         "ids-rise": give_an_id_again,
         "line": begin_from_an_older_row,
         "durable": append(PowerLost((), ("state/totals/a",))),
+        "synced-first": append(NamedTooEarly(CheckpointId(1), ("a",))),
         "cuts-hold": show_a_cut_without_its_files,
         "discarded-is-unreferenced": append(FilesDiscarded(("a",), ("a",))),
         "reserved-stays": append(ReservedGone("a")),

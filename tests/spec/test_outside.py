@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from checkpointing.graph import TableMode
+from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord
-from spec.history import CutWritten, RowCommitted
-from spec.outside import left_inside, wrongly_outside
+from spec.history import CutWritten, RowCommitted, TableChanged
+from spec.outside import before_its_tables, left_inside, wrongly_outside
 from spec.outside_events import OutsidePublished
 from spec.rollback import no_way_back
 
@@ -42,3 +43,12 @@ def test_the_entry_before_an_unpublished_one_stays(kept, wrong):
     """Without it, nobody could go back from an entry that a sink never takes."""
     history = SimpleNamespace(baseline=(3,), pinned=(), without_flow=[RowCommitted(BACK, kept)])
     assert wrong == bool([*no_way_back(history)])
+
+
+@pytest.mark.parametrize("first", ["table", "sink"])
+def test_a_sink_gets_an_entry_after_its_tables(first):
+    """A table that refuses the entry afterwards would leave rows in the sink that no table shows."""
+    shown = TableChanged(9, Publication(table="gold/totals", mode=TableMode.UPSERT), 2, frozenset())
+    both = [shown, OutsidePublished(9, "gold/totals", ())]
+    events = [RowCommitted(BACK, (3, 9)), *(both if first == "table" else reversed(both))]
+    assert (first == "sink") == bool([*before_its_tables(SimpleNamespace(without_flow=events))])

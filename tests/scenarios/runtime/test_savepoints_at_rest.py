@@ -157,7 +157,7 @@ def test_what_a_dead_tick_committed_is_published_before_a_savepoint_goes(tmp_pat
     dispose(at(tmp_path), savepoint.checkpoint)
     table = DeltaTable(str(tmp_path / table_of_state(JOB, VertexId("by_key"))))
     assert [] == [uri for uri in table.file_uris() if not Path(uri).exists()]
-    assert {newest.checkpoint} == set(records(tmp_path))
+    assert {newest.parent, newest.checkpoint} == set(records(tmp_path))
     assert newest.checkpoint in CutStore(at(tmp_path)).recorded()
     run(tmp_path, plan=planned)
     assert undisturbed == read_cut(tmp_path)
