@@ -1,28 +1,40 @@
 """Computes a file's statistics as a Delta log has them, by which readers skip files (Delta protocol).
 
-A column gets bounds only if all engines agree on its order. Nested, binary and boolean columns get none, and so do
-float columns with NaN. Timestamps have microseconds in memory and milliseconds in statistics, so the upper bound is
-rounded up.
+A column gets bounds only if all engines agree on its order. Nested and binary columns get none. Some values have no
+bound that every reader understands: NaN, an infinity, a date or moment outside of the years 1 to 9999, and a text that
+is no UTF-8. A file with such a value gets no bounds at all. For if a file has some bounds but lacks those of a column,
+the dataset of delta-rs takes the lacking ones for null, and skips the file. So booleans get bounds too, which Spark
+ignores. A bound never lies inside the values:
+
+- Decimals are written with all their digits.
+- Timestamps have microseconds in memory and milliseconds in statistics, so the upper bound is rounded up.
+- Some engines hold -0.0 to be less than 0.0. So a lower bound of zero is -0.0, and an upper one 0.0.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_COLUMNS_MAX = 32
+_COLUMNS_MAX: Final = 32
 """Delta's default for `delta.dataSkippingNumIndexedCols`."""
-_TEXT_MAX = 32
-_HIGHEST = "\U0010ffff"
-_LATEST = datetime.max.replace(tzinfo=UTC) - timedelta(microseconds=999)
+_TEXT_MAX: Final = 32
+_HIGHEST: Final = "\U0010ffff"
+_ZERO_HOUR: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_A_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_MILLISECONDS: Final = 10**3
 
-_Bound = str | int | float
+_Bound = str | int | float | Decimal
+"""A bound. Dates and moments are texts, which have the order of their values."""
+
 _ORDERED = (
+    pa.types.is_boolean,
     pa.types.is_integer,
     pa.types.is_floating,
     pa.types.is_decimal,
@@ -51,8 +63,9 @@ class FileStatistics:
         self._besides = besides
         self._rows = 0
         self._nulls: Counter[str] = Counter()
-        self._extremes: dict[str, tuple[Any, Any] | None] = {}
-        """The extremes of each column that has values, or None if it gets no bounds."""
+        self._lowest: dict[str, _Bound | None] = {}
+        self._highest: dict[str, _Bound | None] = {}
+        """The bounds of each column that has values, or None if it has none that a log can hold."""
 
     def add(self, rows: pa.Table) -> None:
         """Count these rows too. They have the same columns as those before."""
@@ -63,90 +76,97 @@ class FileStatistics:
             if pa.types.is_nested(column.type):
                 continue
             self._nulls[name] += column.null_count
-            if column.null_count < len(column):
-                found, known = _extremes(column), self._extremes.get(name)
-                if name in self._extremes and found is not None:
-                    found = None if known is None else (min(known[0], found[0]), max(known[1], found[1]))
-                self._extremes[name] = found
+            if column.null_count < len(column) and any(is_kind(column.type) for is_kind in _ORDERED):
+                low, high = _extremes(column)
+                known, before = self._lowest.get(name, low), self._highest.get(name, high)
+                self._lowest[name] = None if low is None or known is None else min(known, low)
+                self._highest[name] = None if high is None or before is None else max(before, high)
 
     def json(self) -> str:
         """Return the statistics as a log writes them."""
-        extremes = {name: found for name, found in self._extremes.items() if found is not None}
-        return _json(
-            {
-                "numRecords": self._rows,
-                "minValues": _bounds({name: _lower(low) for name, (low, _) in extremes.items()}),
-                "maxValues": _bounds({name: _upper(high) for name, (_, high) in extremes.items()}),
-                "nullCount": dict(self._nulls),
-            }
-        )
+        least = {name: _lower(low) for name, low in self._lowest.items()}
+        greatest = {name: _upper(high) for name, high in self._highest.items()}
+        return _json(_statistics(self._rows, least, greatest, self._nulls))
 
 
-def logged_statistics(action: Mapping[str, Any]) -> str:
-    """Return the statistics of an add action, as `DeltaTable.get_add_actions` shows it; what it lacks stays absent."""
-    found = {
-        "numRecords": action.get("num_records"),
-        "minValues": _bounds(action.get("min") or {}),
-        "maxValues": _bounds(action.get("max") or {}),
-        "nullCount": {
-            name: nulls for name, nulls in (action.get("null_count") or {}).items() if isinstance(nulls, int)
-        },
-    }
+def logged_statistics(rows: int | None, least: pa.Scalar, greatest: pa.Scalar, nulls: Mapping[str, object]) -> str:
+    """Return the statistics of an add action, as `DeltaTable.get_add_actions` shows it; what it lacks stays absent.
+
+    `least` and `greatest` are structs of the columns' bounds, or nulls.
+    """
+    low = {name: _bound(each, up=False) for name, each in _fields(least).items()}
+    high = {name: _bound(each, up=True) for name, each in _fields(greatest).items()}
+    numbers = {name: number for name, number in nulls.items() if isinstance(number, int)}
+    found = _statistics(rows, low, high, numbers)
     return _json({name: each for name, each in found.items() if each is not None and each != {}})
 
 
-def _json(statistics: Mapping[str, object]) -> str:
-    return json.dumps(statistics, separators=(",", ":"), ensure_ascii=False)
+def _statistics(
+    rows: int | None,
+    least: Mapping[str, _Bound | None],
+    greatest: Mapping[str, _Bound | None],
+    nulls: Mapping[str, int],
+) -> dict[str, object]:
+    """Return the statistics, without any bounds if a column lacks one."""
+    whole = None not in least.values() and None not in greatest.values()
+    bounds = {"minValues": least, "maxValues": greatest} if whole and least and greatest else {}
+    return {"numRecords": rows, **bounds, "nullCount": dict(nulls)}
 
 
-def _extremes(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value of a column that has values, or None if it gets no bounds."""
-    if not any(is_kind(column.type) for is_kind in _ORDERED):
-        return None
+def _json(value: object) -> str:
+    match value:
+        case Mapping():
+            return "{" + ",".join(f"{_json(name)}:{_json(each)}" for name, each in value.items()) + "}"
+        case Decimal():
+            return format(value, "f")
+        case _:
+            return json.dumps(value, ensure_ascii=False)
+
+
+def _fields(bounds: pa.Scalar) -> dict[str, pa.Scalar]:
+    """Return the bounds that a log has. Those of nested columns are left out."""
+    found = bounds.items() if bounds.is_valid else ()
+    return {name: each for name, each in found if each.is_valid and not pa.types.is_nested(each.type)}
+
+
+def _extremes(column: pa.ChunkedArray) -> tuple[_Bound | None, _Bound | None]:
+    """Return bounds of a column that has values. A text is not shortened yet."""
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
-        return None
+        return None, None
     extremes = pc.min_max(column)
-    low, high = extremes["min"].as_py(), extremes["max"].as_py()
-    if isinstance(low, float) and not (-float("inf") < low and float(high) < float("inf")):
+    return _bound(extremes["min"], up=False), _bound(extremes["max"], up=True)
+
+
+def _bound(value: pa.Scalar, *, up: bool) -> _Bound | None:
+    """Return a value, or the next greater one (`up`) or lesser one that a log can hold. None if it can hold none."""
+    kind = value.type
+    try:
+        if pa.types.is_timestamp(kind):
+            return _moment(value.value, kind, up=up)
+        if pa.types.is_date32(kind):
+            return date.fromordinal(_ZERO_HOUR.toordinal() + value.value).isoformat()
+        plain = value.as_py()
+    except (ValueError, OverflowError):
         return None
-    return low, high
+    if isinstance(plain, float):
+        return (plain or (0.0 if up else -0.0)) if math.isfinite(plain) else None
+    return plain if isinstance(plain, str | int | Decimal) else None
 
 
-def _lower(value: object) -> object:
+def _moment(value: int, kind: pa.TimestampType, *, up: bool) -> str:
+    """Return a moment or local time in milliseconds. Raises OverflowError outside of the years 1 to 9999."""
+    unit = _A_SECOND[kind.unit]
+    milliseconds = -(-value * _MILLISECONDS // unit) if up else value * _MILLISECONDS // unit
+    text = (_ZERO_HOUR + timedelta(milliseconds=milliseconds)).replace(tzinfo=None).isoformat(timespec="milliseconds")
+    return text if kind.tz is None else f"{text}Z"
+
+
+def _lower(value: _Bound | None) -> _Bound | None:
     return value[:_TEXT_MAX] if isinstance(value, str) else value
 
 
-def _upper(value: object) -> object:
-    if isinstance(value, datetime):
-        return min(value, _LATEST.replace(tzinfo=value.tzinfo)) + timedelta(microseconds=999)
-    return _longer_than(value) if isinstance(value, str) else value
-
-
-def _longer_than(value: str) -> str | None:
-    """Return a text of at most 33 characters that no text beginning like `value` exceeds, or None."""
-    if len(value) <= _TEXT_MAX:
+def _upper(value: _Bound | None) -> _Bound | None:
+    """Return the bound. A longer text becomes one of 33 characters that no text with its beginning exceeds, or None."""
+    if not isinstance(value, str) or len(value) <= _TEXT_MAX:
         return value
     return value[:_TEXT_MAX] + _HIGHEST if value[_TEXT_MAX] != _HIGHEST else None
-
-
-def _bounds(values: Mapping[str, object]) -> dict[str, _Bound]:
-    """Return values as a log writes them; those of types without bounds are left out."""
-    return {name: bound for name, value in values.items() if (bound := _bound(value)) is not None}
-
-
-def _bound(value: object) -> _Bound | None:
-    match value:
-        case bool():
-            return None
-        case datetime(tzinfo=None):
-            return value.isoformat(timespec="milliseconds")
-        case datetime():
-            return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
-        case date():
-            return value.isoformat()
-        case Decimal():
-            return float(value)
-        case int() | float() | str():
-            return value
-        case _:
-            return None

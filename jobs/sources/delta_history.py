@@ -7,12 +7,10 @@ table stays in its folder until VACUUM, so an older version can still be read.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql.types import StructType
@@ -27,6 +25,7 @@ from jobs.storage.together import both
 from jobs.stores.delta_log import DeltaLog
 from jobs.stores.known_table import paths_with_deletion_vectors
 from jobs.stores.log_entries import entry_place, log_versions
+from jobs.stores.logged_files import logged_files
 
 _READ_FEATURES: Final = frozenset(
     {"timestampNtz", "deletionVectors", "columnMapping", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -280,30 +279,7 @@ def _snapshot(history: DeltaHistory, version: int, table_id: str) -> tuple[DataF
     del table_id  # it is part of the key of the cache, because the table may be created again
     table = history.opened(version)
     vectors = paths_with_deletion_vectors(table)
-    adds = pa.table(table.get_add_actions()).to_pylist()
-    adds.sort(key=lambda add: (add["modification_time"], add["path"]))
+    files = sorted(logged_files(table).values(), key=lambda file: (file.written_ms, file.encoded))
     return tuple(
-        DataFile(
-            unquote(add["path"]),
-            add["size_bytes"],
-            add.get("num_records"),
-            {name: _text(value) for name, value in (add.get("partition") or {}).items()},
-            add["path"] in vectors or unquote(add["path"]) in vectors,
-        )
-        for add in adds
+        DataFile(file.path, file.bytes, file.rows, dict(file.partition), file.path in vectors) for file in files
     )
-
-
-def _text(value: object) -> str | None:
-    """Return a value of a partition column in the form of Delta's log."""
-    if value is None or isinstance(value, str):
-        return value or None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ")
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.decode(errors="surrogateescape")
-    return str(value)

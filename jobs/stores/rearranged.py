@@ -8,21 +8,20 @@ It can't be undone if somebody has changed a merged file since, or if a file fro
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from checkpointing.identifiers import TableName
-from jobs.sinks.statistics import logged_statistics
 from jobs.stores.delta_log import add, remove
 from jobs.stores.known_table import Action, active_paths, paths_with_deletion_vectors
 from jobs.stores.log_entries import LogEntry, entries_after, entry_actions
+from jobs.stores.logged_files import LoggedFile, logged_files
 from jobs.stores.lost_files import is_ours
 from jobs.stores.warehouse import Warehouse
 
@@ -81,7 +80,7 @@ def to_undo(warehouse: Warehouse, name: TableName, table: DeltaTable, after: int
         return None
     at_ms = warehouse.now_ms()
     gone = tuple(remove(path, at_ms, data_change=False) for path in sorted(now - then))
-    again = tuple(_again(path, known[path], at_ms) for path in back)
+    again = tuple(_again(known[path], at_ms) for path in back)
     return Undo(tuple(each.entry for each in reversed(mixed)), (*gone, *again))
 
 
@@ -103,22 +102,14 @@ def _files(actions: list[dict[str, Any]]) -> tuple[frozenset[str], frozenset[str
     return added, removed, rearranges
 
 
-def _logged(warehouse: Warehouse, name: TableName, merges: list[_Merge]) -> Mapping[str, dict[str, Any]]:
+def _logged(warehouse: Warehouse, name: TableName, merges: list[_Merge]) -> Mapping[str, LoggedFile]:
     """Return what the log said of the files right before each of these merges."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, LoggedFile] = {}
     for merge in merges:
         before = DeltaTable(str(warehouse.place(name)), version=merge.entry.version - 1)
-        found |= {unquote(each["path"]): each for each in pa.table(before.get_add_actions()).to_pylist()}
+        found |= logged_files(before)
     return found
 
 
-def _again(path: str, logged: Mapping[str, Any], at_ms: int) -> Action:
-    partition = values_of_log(logged)
-    return add(path, logged["size_bytes"], logged_statistics(logged), at_ms, partition, data_change=False)
-
-
-def values_of_log(logged: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """Yield a file's values of partition columns as a log writes them. `logged` is what delta-rs says of the file."""
-    for column, value in (logged.get("partition") or {}).items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        yield column, None if value is None else text
+def _again(file: LoggedFile, at_ms: int) -> Action:
+    return add(file.path, file.bytes, file.statistics, at_ms, file.partition, data_change=False)

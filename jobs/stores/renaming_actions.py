@@ -7,10 +7,7 @@ change of rows (`dataChange=false`), so nobody who follows the table reads a row
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-from urllib.parse import unquote
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -20,8 +17,8 @@ from checkpointing.messages import Publication
 from checkpointing.metadata.paths import partition_of, relative_to_table
 from jobs.stores.delta_log import add, remove
 from jobs.stores.known_table import Action, KnownTable
+from jobs.stores.logged_files import logged_files
 from jobs.stores.lost_files import is_ours
-from jobs.stores.rearranged import values_of_log
 from jobs.stores.renamed_files import Renamed, RenamedFiles, TakenNameError
 from jobs.stores.table_rules import purge
 from jobs.stores.warehouse import Warehouse
@@ -44,7 +41,7 @@ class RenamingActions:
 
     def prepare(self, table: KnownTable, name: TableName, renamed: Renamed, generation: Generation, told: Told) -> None:
         """Write the files again that the table shows now. Raises as `RenamedFiles.written_again` does."""
-        sizes = {f"{name}/{path}": each["size_bytes"] for path, each in _logged(table.loaded).items()}
+        sizes = {f"{name}/{path}": each.bytes for path, each in logged_files(table.loaded).items()}
         total, done, unseen = sum(sizes.values()), 0, _unseen(table.loaded, renamed)
         for path in sorted(table.files):
             self._files.written_again(name, path, renamed, generation, unseen)
@@ -125,19 +122,15 @@ def _unseen(table: DeltaTable, renamed: Renamed) -> tuple[str, ...]:
     return tuple(new for new, _ in renamed if new not in shown)
 
 
-def _logged(table: DeltaTable) -> Mapping[str, Mapping[str, Any]]:
-    return {unquote(each["path"]): each for each in pa.table(table.get_add_actions()).to_pylist()}
-
-
 def _partitions(
     table: DeltaTable, name: TableName, paths: Iterable[str]
 ) -> Mapping[str, tuple[tuple[str, str | None], ...]]:
     """Return the partition of each file. Paths tell those of our files, and the log those of other writers' files."""
     if not table.metadata().partition_columns:
         return {}
-    logged = _logged(table)
+    logged = logged_files(table)
     return {
-        path: partition_of(path) if is_ours(inside) or inside not in logged else tuple(values_of_log(logged[inside]))
+        path: partition_of(path) if is_ours(inside) or inside not in logged else logged[inside].partition
         for path in paths
         for inside in (path.removeprefix(f"{name}/"),)
     }

@@ -28,9 +28,9 @@ from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.metadata.paths import is_state_table, laid_out_otherwise, relative_to_table
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
-from jobs.sinks.statistics import logged_statistics
 from jobs.stores.cuts import Cut
 from jobs.stores.known_table import paths_with_deletion_vectors
+from jobs.stores.logged_files import logged_files
 from jobs.stores.lost_files import is_ours, lost_files, marked, merged
 from jobs.stores.output_tables import first_problem
 from jobs.stores.rearranged import Undo, to_undo
@@ -290,11 +290,8 @@ def _with_statistics(old: DeltaTable, name: TableName, files: list[FileHandle]) 
     """Return the files with statistics. Handles of an entry have their own, and the others get those of the log."""
     if not any(file.crc32 == UNKNOWN_CRC32 for file in files):
         return tuple(files)
-    logged = {f"{name}/{unquote(each['path'])}": each for each in pa.table(old.get_add_actions()).to_pylist()}
-    return tuple(
-        replace(file, stats=logged_statistics(logged[file.path])) if file.crc32 == UNKNOWN_CRC32 else file
-        for file in files
-    )
+    logged = {f"{name}/{path}": each.statistics for path, each in logged_files(old).items()}
+    return tuple(replace(file, stats=logged[file.path]) if file.crc32 == UNKNOWN_CRC32 else file for file in files)
 
 
 def _active(table: DeltaTable, name: TableName) -> dict[str, FileHandle]:

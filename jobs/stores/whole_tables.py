@@ -7,9 +7,7 @@ then add.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
 from checkpointing.commit.net import keyed_tables, nothing_staged
@@ -18,9 +16,9 @@ from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.metadata.paths import is_data_file, laid_out_otherwise
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
-from jobs.sinks.statistics import logged_statistics
 from jobs.stores.cuts import Cut
 from jobs.stores.known_table import paths_with_deletion_vectors
+from jobs.stores.logged_files import logged_files
 from jobs.stores.table_rules import purge
 from jobs.stores.warehouse import Warehouse
 
@@ -147,15 +145,14 @@ def _in_log(warehouse: Warehouse, name: TableName, version: int | None) -> Itera
     table = load(warehouse, name, version)
     folder = str(warehouse.place(name))
     partitioned_by = table.metadata().partition_columns
-    actions = pa.table(table.get_add_actions()).to_pylist()
-    marked = paths_with_deletion_vectors(table).intersection(action["path"] for action in actions)
+    files = logged_files(table)
+    marked = paths_with_deletion_vectors(table).intersection(files)
     if marked:
         raise TableNotCopyableError(
             f"table {name} has deletion vectors on {len(marked)} files ({min(marked)}), which a copy would lose: "
             f"{purge(folder)}, let the job complete a checkpoint, and try again"
         )
-    for action in actions:
-        path = unquote(action["path"])
+    for path, file in files.items():
         if not is_data_file(path):
             raise TableNotCopyableError(
                 f"table {name} names a file outside its folder ({path}), as a shallow clone does: copy the table whole"
@@ -165,5 +162,4 @@ def _in_log(warehouse: Warehouse, name: TableName, version: int | None) -> Itera
                 f"table {name} is laid out by {', '.join(partitioned_by)}, and others have added {path}, whose "
                 "partition no entry tells: move its rows into the pipeline's input, or name another table"
             )
-        rows, stats = action["num_records"], logged_statistics(action)
-        yield FileHandle(f"{name}/{path}", rows or 0, action["size_bytes"], UNKNOWN_CRC32, stats)
+        yield FileHandle(f"{name}/{path}", file.rows or 0, file.bytes, UNKNOWN_CRC32, file.statistics)

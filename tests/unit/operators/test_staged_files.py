@@ -103,6 +103,9 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     assert [] == [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+FAR = 2**62
+DIGITS = Decimal("-12345678901234567.89")
+NO_UTF8 = pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers())
 MOMENT = datetime(2013, 1, 1, 5, 0, 0, 123456, tzinfo=UTC)
 
 
@@ -114,7 +117,8 @@ MOMENT = datetime(2013, 1, 1, 5, 0, 0, 123456, tzinfo=UTC)
         pytest.param(pa.array(["b", "a" * 40]), "a" * 32, "b", id="long text: a prefix is a lower bound"),
         pytest.param(pa.array(["z" * 33]), "z" * 32, "z" * 32 + "\U0010ffff", id="long text: upper bound is above it"),
         pytest.param(pa.array([date(2013, 1, 2)]), "2013-01-02", "2013-01-02", id="dates"),
-        pytest.param(pa.array([Decimal("1.50")]), 1.5, 1.5, id="decimals"),
+        pytest.param(pa.array([Decimal("1.50")]), Decimal("1.50"), Decimal("1.50"), id="decimals"),
+        pytest.param(pa.array([DIGITS]), DIGITS, DIGITS, id="all digits of a decimal"),
         pytest.param(
             pa.array([MOMENT], pa.timestamp("us", "UTC")),
             "2013-01-01T05:00:00.123Z",
@@ -130,16 +134,32 @@ MOMENT = datetime(2013, 1, 1, 5, 0, 0, 123456, tzinfo=UTC)
         pytest.param(pa.array([1.0, float("nan")]), None, None, id="no bounds with NaN"),
         pytest.param(pa.array([1.0, float("inf")]), None, None, id="no bounds with infinity, which JSON lacks"),
         pytest.param(pa.array([None, None], pa.int64()), None, None, id="only nulls"),
-        pytest.param(pa.array([True]), None, None, id="booleans"),
-        pytest.param(pa.array(["z" * 32 + "\U0010ffff"]), "z" * 32, None, id="no text is above it"),
+        pytest.param(pa.array([True, False]), False, True, id="booleans"),
+        pytest.param(pa.array(["z" * 32 + "\U0010ffff"]), None, None, id="no text is above it"),
+        pytest.param(pa.array([0.0]), -0.0, 0.0, id="both zeros"),
+        pytest.param(pa.array([FAR], pa.timestamp("us", "UTC")), None, None, id="moments after the year 9999"),
+        pytest.param(pa.array([-FAR], pa.timestamp("us")), None, None, id="local times before the year 1"),
+        pytest.param(pa.array([4_000_000], pa.int32()).view(pa.date32()), None, None, id="days after the year 9999"),
+        pytest.param(NO_UTF8, None, None, id="a text that is no UTF-8"),
     ],
 )
 def test_bounds_cover_every_value_or_are_left_out(column, low, high):
     """A bound that is wrong by a millisecond or a letter would make a reader skip rows."""
-    stats = json.loads(statistics_json(pa.table({"c": column})))
-    assert (low, high) == (stats["minValues"].get("c"), stats["maxValues"].get("c"))
+    stats = json.loads(statistics_json(pa.table({"c": column})), parse_float=Decimal)
+    if isinstance(low, float):
+        assert str(low) == str(stats["minValues"]["c"])
+        assert str(high) == str(stats["maxValues"]["c"])
+        low, high = stats["minValues"]["c"], stats["maxValues"]["c"]
+    assert (low, high) == (stats.get("minValues", {}).get("c"), stats.get("maxValues", {}).get("c"))
     assert {"c": column.null_count} == stats["nullCount"]
     assert len(column) == stats["numRecords"]
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+def test_a_file_gets_all_of_its_bounds_or_none(odd):
+    """If only one column lacks its bounds, the dataset of delta-rs skips the file."""
+    stats = json.loads(statistics_json(pa.table({"n": [1, 2], "f": [odd, 1.0], "x": [None, None]})))
+    assert {"numRecords": 2, "nullCount": {"n": 0, "f": 0, "x": 2}} == stats
 
 
 def test_nested_columns_and_those_after_the_32nd_have_no_statistics():
