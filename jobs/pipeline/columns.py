@@ -94,6 +94,13 @@ def require_free(where: str, names: Iterable[str]) -> None:
         raise InvalidPipelineError(f"{where}: a state column may not be called {taken[0]!r}; rename it")
 
 
+def require_no_key_group(where: str, names: Iterable[str]) -> None:
+    """Raise InvalidPipelineError for a column that has the name of the one that Tidemark adds to each keyed row."""
+    taken = [name for name in names if name.lower() == KEY_GROUP]
+    if taken:
+        raise InvalidPipelineError(f"{where}: keyed rows may not have a column {taken[0]!r}; drop or rename it before")
+
+
 def require_keys_alike(
     where: str, left: StructType, keys: Sequence[str], right: StructType, its: Sequence[str]
 ) -> None:

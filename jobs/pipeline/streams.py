@@ -17,7 +17,14 @@ from jobs.operators.spec import FAILED, Chain
 from jobs.pipeline.aggregates import AggregateColumn, hashes
 from jobs.pipeline.aggregating import aggregate_vertex
 from jobs.pipeline.changed_columns import NOTHING, changed_columns
-from jobs.pipeline.columns import ALL, require_columns, require_keys, require_keys_alike, require_unique
+from jobs.pipeline.columns import (
+    ALL,
+    require_columns,
+    require_keys,
+    require_keys_alike,
+    require_no_key_group,
+    require_unique,
+)
 from jobs.pipeline.declarations import Declarations
 from jobs.pipeline.direct import unkept_keyed_vertex, unkept_union, with_append_table, with_table
 from jobs.pipeline.enriching import enrich_vertex
@@ -261,6 +268,7 @@ class Stream:
     def key_by(self, *keys: str) -> "KeyedStream":
         """Key the rows by these columns; raise InvalidPipelineError unless each is there, once."""
         require_keys(f"key_by on {self.origin}", self.schema, keys)
+        require_no_key_group(f"key_by on {self.origin}", self.schema.names)
         return KeyedStream(self, keys)
 
     def aggregate(self, id: str, /, *, renamed_from: str | None = None, **columns: AggregateColumn) -> "Stream":

@@ -32,11 +32,10 @@ def main() -> int:
     asked.add_argument("--case", type=Path, help="a file with a case of a report: run it only")
     asked.add_argument("--tries", type=int, default=TRIES, help="so often a case that differs runs with fewer rows")
     told = asked.parse_args()
-    from jobs.spark.jars import delta_jars
     from jobs.spark.session import SparkConfig, open_session
 
     with tempfile.TemporaryDirectory() as folder:
-        judge = Judge(open_session(SparkConfig(jars=delta_jars())), Path(folder), told.tries)
+        judge = Judge(open_session(SparkConfig(jar_sets=("delta", "kafka"))), Path(folder), told.tries)
         if told.case:
             judge.judge(Case.read(told.case.read_text()))
         else:
@@ -50,7 +49,15 @@ def night(judge: Judge, first: int, end: float, ways: list[str], operators: list
     number = first
     while time.monotonic() < end:
         began, before = time.monotonic(), len(judge.judgement.differences)
-        drawn(number, lambda case: time.monotonic() < end and judge.judge(case), ways, operators)
+
+        def judged(case: Case, number: int = number) -> None:
+            if time.monotonic() < end:
+                start = time.monotonic()
+                judge.judge(case)
+                took = f"{time.monotonic() - start:.1f} s"
+                print(f"seed {number}: {took} {case.way}: {', '.join(case.operators)}", file=sys.stderr, flush=True)
+
+        drawn(number, judged, ways, operators)
         for found in judge.judgement.differences[before:]:
             print(f"seed {number}: {found.written()}", flush=True)
         print(f"seed {number}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

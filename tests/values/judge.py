@@ -19,6 +19,7 @@ from jobs.sources.port import SourceError
 from tests.values.cases import Case
 from tests.values.comparing import differences
 from tests.values.operators import OPERATORS, Roles
+from tests.values.readers import misread
 from tests.values.ways import WAYS
 from tidemark import CheckpointConfig, InvalidPipelineError, Pipeline
 from tidemark.testing import TickFailedError, Trial
@@ -159,6 +160,14 @@ class Judge:
             also = self.spark.sql(_roles(case).filled(operator.also)).toArrow()
             rest = cut.arrow(f"{table}_also")
             yield from (Difference(name, alone, f"{table}_also: {what}") for what in differences(also, rest, **told))
+        if operator.filtered is not None:
+            column = (case.names[1], case.names[2])[operator.filtered == "{v}"]
+            for row in {0, case.rows.num_rows - 1}:
+                frame = self.spark.sql(_roles(case).filled(operator.sql))
+                yield from (
+                    Difference(name, alone, what)
+                    for what in misread(self.spark, cut, table, frame, column, case.rows.column(column)[row])
+                )
         if notes:
             self.judgement.crosses(case, name)
 
@@ -184,7 +193,7 @@ class Judge:
     @contextmanager
     def _delivered(self, case: Case) -> Iterator[Path]:
         """Yield a folder with the rows of the case below `data/in`."""
-        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        folder = Path(tempfile.mkdtemp(prefix="case", dir=self.folder))
         try:
             WAYS[case.way].deliver(case.rows, folder / "data/in", case.files, self.spark, case.columns)
             yield folder

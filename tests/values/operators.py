@@ -69,6 +69,8 @@ class Operator:
     """Columns of doubles that were added up in another order, or are estimates."""
     nearly: float = NEARLY
     """How far they may be off, relatively."""
+    filtered: str | None = None
+    """The column by whose values all readers filter the table."""
     also: str | None = None
     """What a second table must show: that of the name with `_also` behind it."""
 
@@ -170,6 +172,16 @@ def _overwrite(rows: Stream, of: Roles, table: str) -> Stream:
 @_operator("partitioned append", "SELECT * FROM raw", exact_zeros=True)
 def _partitioned(rows: Stream, of: Roles, table: str) -> Stream:
     return rows.table(table, id=_id(table), partition_by=[of.key])
+
+
+@_operator("readers of an append table", "SELECT * FROM raw", exact_zeros=True, filtered="{v}")
+def _read_append(rows: Stream, of: Roles, table: str) -> Stream:
+    return rows.table(table, id=_id(table))
+
+
+@_operator("readers of an upsert table", "SELECT {k}, count(*) AS x FROM raw GROUP BY {k}", filtered="{k}")
+def _read_upsert(rows: Stream, of: Roles, table: str) -> Stream:
+    return rows.key_by(of.key).aggregate(_id(table), x=count()).upsert(table)
 
 
 # ------------------------------------------------------------------ aggregates

@@ -14,7 +14,9 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructTy
 
 from jobs.operators import keyed_job
 from jobs.operators.schemas import quoted
-from tidemark import FileSource, Pipeline, Stream
+from tests.scenarios.kafka.topics import TopicMaker
+from tests.values.servers import kafka
+from tidemark import FileSource, KafkaSource, Pipeline, Stream
 
 SPLITS: Final = ("a", "b")
 
@@ -52,7 +54,9 @@ class Way:
                 case "orc":
                     pa.orc.write_table(part, str(path))
                 case _:
-                    self._by_spark(spark.createDataFrame(part, columns), path)
+                    stored = folder.parent.parent / f"{number}.parquet"
+                    pq.write_table(part, stored)
+                    self._by_spark(spark.read.schema(columns).parquet(str(stored)), path)
 
     def _by_spark(self, rows: DataFrame, path: Path) -> None:
         written = path.with_name(f"_{path.name}")
@@ -83,6 +87,23 @@ class Way:
                 setattr(keyed_job, name, value)
 
 
+class KafkaWay(Way):
+    """Rows are JSON records of a topic with two Kafka partitions."""
+
+    def deliver(self, rows: pa.Table, folder: Path, files: int, spark: SparkSession, columns: StructType) -> None:
+        """Write the rows to files of JSON, and their lines to a topic that is called after the case's folder."""
+        super().deliver(rows, folder, files, spark, columns)
+        topic = TopicMaker(kafka().servers).made(_named(folder), len(SPLITS), {})
+        for partition, split in enumerate(SPLITS):
+            for path in sorted((folder / split).glob("[!_]*.json")):
+                topic.write(path.read_bytes().splitlines(), partition)
+
+    def stream(self, pipeline: Pipeline, folder: Path, columns: StructType) -> Stream:
+        """Return the stream of the topic's records."""
+        source = KafkaSource(kafka().servers, _named(folder), columns)
+        return self.first(pipeline.source("in", source).drop("_split", "_position"))
+
+
 OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"csv": {"header": "true", "multiLine": "true", "escape": '"'}}
 
 
@@ -93,6 +114,11 @@ def flat(kind: DataType) -> bool:
 def not_ntz(kind: DataType) -> bool:
     """Return whether pyarrow writes the type to ORC as Spark reads it: it has no time without a zone there."""
     return not isinstance(kind, TimestampNTZType | MapType | StructType | ArrayType)
+
+
+def _named(folder: Path) -> str:
+    """Return the name of the case's folder: that of its topic and of its database."""
+    return folder.parent.parent.name.lower()
 
 
 def _through_spark(stream: Stream) -> Stream:
@@ -120,4 +146,6 @@ WAYS: Final[Mapping[str, Way]] = {
     "csv": Way(flat, "csv"),
     "json": Way(every, "json"),
     "orc": Way(not_ntz, "orc"),
+    "Kafka in tasks": KafkaWay(file_format="json"),
+    "Kafka by the connector": KafkaWay(file_format="json", first=_through_spark),
 }

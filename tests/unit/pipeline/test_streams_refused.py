@@ -174,6 +174,11 @@ def test_an_unknown_column_is_refused_with_the_known_ones(write) -> None:
             id="reserved",
         ),
         pytest.param(
+            lambda rows: rows.with_column("_Key_group", "n", LongType()).key_by("n"),
+            "key_by on numbers: keyed rows may not have a column '_Key_group'; drop or rename it before",
+            id="ours beside the key",
+        ),
+        pytest.param(
             lambda rows: rows.key_by("n").aggregate("sums", total=sum_of("split")),
             "can't sum column split",
             id="sum of text",

@@ -1,0 +1,28 @@
+"""The servers that some ways read from, each started when a case first needs it, and stopped with this process."""
+
+import atexit
+import tempfile
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+from tests.kafka_broker import Broker, running_broker
+from tests.postgres_server import PostgresServer
+
+_OPEN = ExitStack()
+atexit.register(_OPEN.close)
+
+
+@cache
+def kafka() -> Broker:
+    """Return the running broker."""
+    folder = _OPEN.enter_context(tempfile.TemporaryDirectory(prefix="broker"))
+    return _OPEN.enter_context(running_broker(Path(folder)))
+
+
+@cache
+def postgres() -> PostgresServer:
+    """Return the running server."""
+    server = PostgresServer()
+    _OPEN.callback(server.close)
+    return server
