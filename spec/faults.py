@@ -121,6 +121,8 @@ class Scenario:
     """True if a vertex has broadcast state."""
     overwrites: bool = False
     """True if the pipeline has an overwrite table."""
+    counts: bool = False
+    """True if suites count rows, so that they also judge an epoch without rows."""
 
     @property
     def mode(self) -> CheckpointingMode:

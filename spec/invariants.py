@@ -46,7 +46,7 @@ from spec.imports import wrongly_imported
 from spec.judgements import wrongly_judged
 from spec.key_ranges import foreign_files
 from spec.leaks import left_behind, reserved_gone
-from spec.letting_in import overtaken, unchecked, unjudged
+from spec.letting_in import overtaken, unchecked, uncounted, unjudged
 from spec.life import badly_ended, falsely_told, left_uncommitted, left_unsettled, wrongly_fenced
 from spec.names import wrongly_renamed
 from spec.net import wrongly_netted
@@ -354,6 +354,7 @@ INVARIANTS |= {
     "positions-are-true": wrongly_positioned,
     "tables-are-checked": unchecked,
     "files-are-judged": unjudged,
+    "empty-is-judged": uncounted,
     "savepoint-is-aligned": overtaken,
     "caught-up-is-committed": left_uncommitted,
     "statistics-are-true": wrongly_measured,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from checkpointing.graph import JobGraph, TableMode
-from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, RenameKind, RowKind
 from spec.history import (
     CheckBegun,
@@ -12,6 +12,7 @@ from spec.history import (
     History,
     RowCommitted,
     SegmentSent,
+    SegmentsRun,
     TablesLookedAt,
 )
 from spec.judgement_events import JudgementBegun, JudgementTold
@@ -132,6 +133,53 @@ def _not_let_through(
             new = {file.path for file in table.adds + table.files} - shown.get(table.table, frozenset())
             for path in sorted(new - passed):
                 yield f"entry {record.checkpoint} adds {path} to {table.table}, and no suite let it through"
+
+
+def uncounted(history: History) -> Iterator[str]:
+    """Yield every entry whose vertex worked on rows and left none for a table, without a verdict on that.
+
+    Only tables are meant whose suite says something of no rows.
+    """
+    graphs: dict[Generation, JobGraph] = {}
+    worked: dict[tuple[Generation, VertexId], set[int]] = {}
+    asked: set[tuple[_Of, VertexId]] = set()
+    entries: dict[CheckpointId, CheckpointRecord] = {}
+    watched = _watched(history)
+    for event in history.events:
+        match event:
+            case DoorStarted(generation, graph):
+                graphs[generation] = graph
+            case SegmentsRun(generation, vertex, micro_batch, inputs) if any(each.segments for each in inputs):
+                worked.setdefault((generation, vertex), set()).add(micro_batch)
+            case JudgementBegun(generation, vertex, checkpoint):
+                asked.add(((generation, checkpoint), vertex))
+            case RowCommitted(record):
+                parent = entries.get(record.parent)
+                entries[record.checkpoint] = record
+                if record.generation in watched and not at_rest(record):
+                    ran = {name: numbers for (by, name), numbers in worked.items() if by == record.generation}
+                    yield from _not_counted(record, parent, graphs[record.generation], ran, asked)
+            case _:
+                pass
+
+
+def _not_counted(
+    record: CheckpointRecord,
+    parent: CheckpointRecord | None,
+    graph: JobGraph,
+    ran: Mapping[VertexId, set[int]],
+    asked: set[tuple[_Of, VertexId]],
+) -> Iterator[str]:
+    same = parent is not None and parent.generation == record.generation
+    before = {was.vertex: was.micro_batch for was in parent.vertices} if same and parent is not None else {}
+    added = {table.table for table in record.tables if table.adds}
+    for was in record.vertices:
+        numbers = {each for each in ran.get(was.vertex, ()) if before.get(was.vertex, 0) < each <= was.micro_batch}
+        tables = (table for vertex in graph.vertices if vertex.id == was.vertex for table in vertex.tables)
+        counted = [each.name for each in tables if each.judged_empty and each.mode is TableMode.APPEND]
+        for table in (each for each in counted if each not in added):
+            if numbers and ((record.generation, record.checkpoint), was.vertex) not in asked:
+                yield f"entry {record.checkpoint} adds nothing to {table}, and no suite was asked about that"
 
 
 def overtaken(history: History) -> Iterator[str]:

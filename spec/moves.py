@@ -100,6 +100,9 @@ class Moves:
     """True if the orders are read in parts: some splits to their end, and then the others (B4)."""
     overwrites: bool = False
     """True if the pipeline has an overwrite table."""
+    counts: bool = False
+    """True if suites count rows, so that they also judge an epoch without rows. Only a judge asks for it, so that the
+    other seeds keep their runs."""
     mishaps: Mishaps = NO_MISHAPS
     pause_ms: int = 0
     """The minimum pause, if the seed's job has an interval and one checkpoint at a time."""

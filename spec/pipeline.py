@@ -241,6 +241,15 @@ def with_broadcast(bare: JobGraph) -> JobGraph:
     return replace(bare, vertices=tuple(vertices))
 
 
+def with_counts(bare: JobGraph) -> JobGraph:
+    """Return the graph with suites that also judge an epoch whose rows left none for their tables."""
+    vertices = (
+        replace(vertex, tables=tuple(replace(table, judged_empty=table.judged) for table in vertex.tables))
+        for vertex in bare.vertices
+    )
+    return replace(bare, vertices=tuple(vertices))
+
+
 def with_columns(bare: JobGraph, columns: tuple[TableColumn, ...]) -> JobGraph:
     """Return the graph with these columns in every table."""
     vertices = (

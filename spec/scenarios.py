@@ -28,6 +28,7 @@ def scenario_of(seed: int, moves: Moves, random: Random, shapes: Random) -> Scen
     voters = Random(f"voters of {seed}").choice([2, 3, 3, 3]) if moves.votes else 0  # noqa: S311 - must be repeatable
     scenario = replace(scenario, outside=moves.outside, voters=voters)
     scenario = replace(scenario, broadcasts=moves.broadcasts, overwrites=moves.overwrites)
+    scenario = replace(scenario, counts=moves.counts)
     scenario = limited(scenario, shapes) if moves.limits else scenario
     scenario = hooked(scenario, seed) if moves.hooks else scenario
     scenario = declining(scenario, seed) if moves.declines else scenario

@@ -7,7 +7,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.tick.messages import Work
 from spec.carrying_out import Hands
 from spec.faults import Scenario, with_state_of_nobody
-from spec.pipeline import JOB, ORDERS, RENAMING, graph, is_renamed, must_audit, with_broadcast, with_sinks
+from spec.pipeline import JOB, ORDERS, RENAMING, graph, is_renamed, must_audit, with_broadcast, with_counts, with_sinks
 from spec.renaming import Names, blocked, link, names_of, taken
 from spec.tick_plan import TickPlan
 from spec.world import World
@@ -73,4 +73,5 @@ def _graph(
         overwrites=scenario.overwrites,
     )
     built = with_broadcast(built) if scenario.broadcasts else built
+    built = with_counts(built) if scenario.counts else built
     return with_sinks(built, voters=scenario.voters) if scenario.outside else built

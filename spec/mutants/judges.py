@@ -159,6 +159,7 @@ OVERWRITES = Judge(
 OVERWRITES_WITH_RELEASES = Judge(
     "simulator with overwrite tables and releases", partial(_simulated, releases=True, overwrites=True), SEEDS_MAX
 )
+COUNTS = Judge("simulator with suites that count rows", partial(_simulated, savepoints_max=2, counts=True), SEEDS_MAX)
 SHAPES = Judge(
     "simulator with other splits and vertices",
     partial(_simulated, savepoints_max=2, rollbacks_max=1, splits=True, vertices=True),

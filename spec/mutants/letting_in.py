@@ -9,12 +9,14 @@ from checkpointing.commit.two_phase import CommitEffect, TwoPhaseCommit
 from checkpointing.config import CheckpointConfig
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties
 from checkpointing.handles import FileHandle, StagedFile
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.job import barriers
+from checkpointing.job.judgements import Judgements, Snapshots
 from checkpointing.job.operator_run import OperatorRun
-from checkpointing.messages import CheckTables, TablesChecked
+from checkpointing.messages import CheckTables, JudgeSuites, TablesChecked
 from checkpointing.metadata.record import CheckpointRecord
-from spec.mutants.judges import CLEAN_UPS, RELEASES, SAVEPOINTS
+from checkpointing.snapshots import SubtaskSnapshot
+from spec.mutants.judges import CLEAN_UPS, COUNTS, RELEASES, SAVEPOINTS
 from spec.mutants.planting import Patch, mutant
 
 # ------------------------------------------------------------------ tables
@@ -104,6 +106,31 @@ def the_first_checkpoint_is_not_judged(patch: Patch) -> None:
         return real(self, staged, parent) if parent is not None else ()
 
     patch.put(OperatorRun, "to_judge", to_judge)
+
+
+@mutant("empty-is-judged", COUNTS)
+def a_table_without_files_is_not_judged(patch: Patch) -> None:
+    """A suite that wants a row lets an epoch in whose rows all went elsewhere."""
+    real = Judgements.begin
+
+    def begin(
+        self: Judgements, vertex: VertexId, checkpoint: CheckpointId, files: _Judged, snapshots: Snapshots
+    ) -> tuple[JudgeSuites, ...]:
+        return real(self, vertex, checkpoint, tuple(each for each in files if each[1]), snapshots)
+
+    patch.put(Judgements, "begin", begin)
+
+
+@mutant("empty-is-judged", COUNTS)
+def rows_before_a_failed_checkpoint_have_not_come(patch: Patch) -> None:
+    """They belong to the next checkpoint, which forgets that they came."""
+    real = OperatorRun.take_snapshot
+
+    def take_snapshot(self: OperatorRun, checkpoint: CheckpointId) -> tuple[SubtaskSnapshot, ...]:
+        self.worked = {after: went for after, went in self.worked.items() if after == self.passed}
+        return real(self, checkpoint)
+
+    patch.put(OperatorRun, "take_snapshot", take_snapshot)
 
 
 # ------------------------------------------------------------------ barriers

@@ -17,6 +17,7 @@ FALSIFIED_ELSEWHERE = {
     "published-at-once",
     "way-back-stays",
     "outside-last",
+    "empty-is-judged",
     "overwrites-show-newest",
     "overwrites-only-rise",
     *FALSIFIED_HELD,
