@@ -190,3 +190,26 @@ def test_other_types_are_left_to_spark():
         assert not can_be_plain(StructType().add("l", "long").add("x", kind)), kind
     assert not can_be_plain(StructType().add("x", StringType("UNICODE_CI")))
     assert can_be_plain(SCHEMA)
+
+
+def test_a_record_that_only_seems_to_be_one_is_undecoded(spark):
+    """Spark itself would read its first object, the present day, 15 and a rounded number."""
+    schema = StructType().add("l", LongType()).add("at", "timestamp").add("n", DecimalType(5, 2))
+    good = [
+        b'{"l":1}',
+        b'{"l":1,"x":{"y":"}{"}}',
+        b'{"at":"2024-05-01"}',
+        b'{"n":"1.5"}',
+        b'{"n":-1.25}',
+        b'{"n":"1e1"}',
+    ]
+    bad = [b'{"l":1}{"l":2}', b'{"l":1} 2', b'{"x":{}}]', b'[{"l":1}]', b'{"at":"12:00"}', b'{"at":"T1"}']
+    bad += [b'{"at":"\\u0031:00"}', b'{"n":"1,5"}', b'{"n":1.239}', b'{"l":1']
+    form = RecordForm(format="json", value=schema)
+    records = spark.createDataFrame(
+        [(value, place) for place, value in enumerate([*good, *bad])],
+        StructType().add(VALUE, "binary").add("offset", "long"),
+    )
+    rows = form.rows(records, F.lit("t-0")).orderBy("_position").collect()
+    assert [None] * len(good) + bad == [row[UNDECODED_COLUMN] and bytes(row[UNDECODED_COLUMN]) for row in rows]
+    assert all(row.l is row["at"] is row.n is None for row in rows[len(good) :])
