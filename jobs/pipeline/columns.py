@@ -78,9 +78,14 @@ def _inside(kind: DataType) -> list[DataType]:
 
 
 def require_unique(where: str, names: Iterable[str]) -> None:
-    """Raise InvalidPipelineError if two columns have one name; case does not count, as in Spark and Delta."""
+    """Raise InvalidPipelineError if two columns have one name; case does not count, as in Spark and Delta.
+
+    A name must not be a pattern either, for which Polars would take several columns.
+    """
     seen: dict[str, str] = {}
     for name in names:
+        if name == "*" or (name.startswith("^") and name.endswith("$")):
+            raise InvalidPipelineError(f"{where}: column {name!r} has a name that Polars takes for a pattern; rename it")
         if name.lower() in seen:
             other = seen[name.lower()]
             raise InvalidPipelineError(f"{where}: columns {other!r} and {name!r} have one name; rename one")

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import LongType, StringType, StructType
 
 from jobs.sources.files import FileSource
-from tidemark import Expectation, Pipeline, count, join
+from tidemark import Expectation, InvalidPipelineError, Pipeline, count, join
 from tidemark.testing import Trial
 
 pytestmark = pytest.mark.spark
@@ -64,3 +64,20 @@ def test_columns_of_odd_names_pass_through_every_step(spark, tmp_path, form):
     assert [("ann", 2), ("bob", 1)] == sorted(cut.polars("out/by_task").select(KEY, "n").collect().rows())
     assert [5] == cut.polars("quarantine/rows").collect()[NUMBER].to_list()
     assert 3 == cut.polars("out/joined").collect().height
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["n", "N"], "columns 'n' and 'N' have one name; rename one"),
+        (["n", "*"], "column '\\*' has a name that Polars takes for a pattern; rename it"),
+        (["n", "^n.*$"], "has a name that Polars takes for a pattern; rename it"),
+    ],
+)
+def test_names_that_an_engine_takes_for_others_are_refused_when_the_pipeline_is_built(tmp_path, names, said):
+    """Spark finds a column whatever the case of its name, and Polars finds several columns by a pattern."""
+    schema = StructType()
+    for name in names:
+        schema = schema.add(name, LongType())
+    with pytest.raises(InvalidPipelineError, match=said):
+        Pipeline("odd").source("in", FileSource(tmp_path, schema))
