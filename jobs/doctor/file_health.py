@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
 from checkpointing.commit.cleanup import Unneeded, readable_cuts
@@ -16,6 +15,7 @@ from jobs.recovery.restore_damage import way_out
 from jobs.runtime.cleaning import plan_cleanup
 from jobs.showing.quantities import plural, size
 from jobs.stores.cuts import Cut
+from jobs.stores.logged_files import logged_files
 from jobs.stores.soundness import damages
 from jobs.stores.warehouse import Warehouse
 
@@ -107,10 +107,10 @@ def _missing(warehouse: Warehouse, table: TableName, version: int) -> Iterator[s
         loaded = DeltaTable(str(folder), version=version)
     except Exception:  # noqa: BLE001 - the table's own section says so
         return
-    for action in pa.table(loaded.get_add_actions()).to_pylist():
-        found = (folder / action["path"]).size()
-        if found != action["size_bytes"]:
-            yield f"{table}/{action['path']}"
+    for path, file in logged_files(loaded).items():
+        is_elsewhere = "://" in path or path.startswith("/")  # another writer's, outside the table's folder
+        if not is_elsewhere and (folder / path).size() != file.bytes:
+            yield f"{table}/{path}"
 
 
 def _unneeded(warehouse: Warehouse, unneeded: tuple[Unneeded, ...]) -> Iterator[Finding]:
