@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from jobs.storage.folder import Folder
+from jobs.storage.folder import Folder, is_link, link_to
 from jobs.storage.folder_obstacles import folder_obstacles, kind_of
 from jobs.storage.objects import ObjectStore
 from jobs.storage.obstacle import Obstacle
@@ -20,6 +20,8 @@ def obstacles(warehouse: Warehouse, *, thorough: bool = False) -> Iterator[Obsta
     logs = tuple(f"{name}/_delta_log" for name in (paths.checkpoints, paths.cuts))
     match warehouse.storage:
         case Folder() as folder:
+            own = (paths.requests, paths.traces, paths.reservations, paths.manifests, paths.checkpoints, paths.cuts)
+            yield from dict.fromkeys(_linked(folder, name) for name in (*own, *logs) if is_link(folder, name))
             yield from folder_obstacles(folder, (paths.folder, paths.requests, paths.traces, *logs))
         case ObjectStore() as store:
             found, has_run = both(
@@ -30,6 +32,11 @@ def obstacles(warehouse: Warehouse, *, thorough: bool = False) -> Iterator[Obsta
                 yield from broken_promises(store, paths.folder)
         case _:
             raise TypeError(f"no storage of Tidemark's: {warehouse.storage}")
+
+
+def _linked(folder: Folder, name: str) -> Obstacle:
+    path = folder.path(link_to(folder, name) or name)
+    return Obstacle(f"{path} is a symbolic link, and a tick deletes files there", "put the folder itself there")
 
 
 def _is_there(warehouse: Warehouse, folder: str) -> bool:

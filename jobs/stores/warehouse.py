@@ -1,19 +1,23 @@
 """Combines a job's paths with a storage, a clock, and the name under which the stores write."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.paths import ROOT, ProtocolPaths
 from jobs.distribution import DISTRIBUTION, installed_version
 from jobs.engine_paths import must_suit_delta
 from jobs.storage.address import Root
-from jobs.storage.folder import link_to
+from jobs.storage.folder import Folder, link_to
 from jobs.storage.local import local_path
 from jobs.storage.location import storage_of
 from jobs.storage.place import StoragePlace
-from jobs.storage.port import Storage
+from jobs.storage.port import Listed, Storage
+
+_IN_A_JOBS_FOLDER: Final = 2
+"""So many slashes has the name of a folder in a job's folder."""
 
 
 def system_clock_ms() -> int:
@@ -25,6 +29,25 @@ def installed_writer() -> str:
     """Return this software and its version, as log entries name it."""
     found = installed_version()
     return DISTRIBUTION if found is None else f"{DISTRIBUTION} {found}"
+
+
+class OwnFolder(Folder):
+    """A warehouse's folder. Nothing behind a symbolic link inside a table or a job's folder is deleted there.
+
+    Only Tidemark makes folders inside them, so such a link leads to files that are not the job's.
+    """
+
+    __slots__ = ()
+
+    def delete(self, name: str) -> None:
+        """Delete a file if it exists, and if it does not lie behind a link."""
+        if link_to(self, name) is None:
+            Folder.delete(self, name)
+
+    def list(self, name: str, *, deep: bool = False) -> Iterator[Listed]:
+        """Yield the entries of a folder. A link in the place of a job's requests, traces or reservations has none."""
+        is_jobs = name.startswith(f"{ROOT}/") and name.count("/") == _IN_A_JOBS_FOLDER
+        return iter(()) if is_jobs and self.path(name).is_symlink() else Folder.list(self, name, deep=deep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +67,8 @@ class Warehouse:
         """Refuse a folder that cannot hold tables. Nothing has been claimed or written then."""
         if isinstance(self.root, Path):
             must_suit_delta(self.root)
-        object.__setattr__(self, "storage", storage_of(self.root))
+        storage = OwnFolder(self.root) if isinstance(self.root, Path) else storage_of(self.root)
+        object.__setattr__(self, "storage", storage)
 
     def place(self, name: str) -> StoragePlace:
         """Return the place with a warehouse-relative name."""
