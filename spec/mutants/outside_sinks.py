@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from checkpointing.commit import outside, two_phase
+from checkpointing.commit import outside, recovery, two_phase
 from checkpointing.commit.behind import Doubt
 from checkpointing.commit.two_phase import CommitEffect, TwoPhaseCommit
 from checkpointing.graph import TableMode
@@ -58,7 +58,7 @@ def outside_sinks_are_published_before_the_tables(patch: Patch) -> None:
 
 @mutant("outside-last", OUTSIDE)
 def roll_forward_publishes_outside_sinks_first(patch: Patch) -> None:
-    real = recovering.publications
+    real = recovery.publications
 
     def first(record: CheckpointRecord) -> tuple[Publication, ...]:
         return (*outside.outside_publications(record, None), *real(record))
