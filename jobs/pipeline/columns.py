@@ -85,7 +85,7 @@ def require_unique(where: str, names: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         if name == "*" or (name.startswith("^") and name.endswith("$")):
-            raise InvalidPipelineError(f"{where}: column {name!r} has a name that Polars takes for a pattern; rename it")
+            raise InvalidPipelineError(f"{where}: Polars takes the name of column {name!r} for a pattern; rename it")
         if name.lower() in seen:
             other = seen[name.lower()]
             raise InvalidPipelineError(f"{where}: columns {other!r} and {name!r} have one name; rename one")

@@ -89,7 +89,7 @@ WHERE p.pubname = %s ORDER BY 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedTable:
     """A table of a publication, and the condition on its published rows (None: all rows are published)."""
 
     table: SourceTable
@@ -114,7 +114,7 @@ def system_of(connection: Connection) -> str:
     return str(_only(connection, "SELECT system_identifier::text FROM pg_control_system()"))
 
 
-def published(connection: Connection, publication: str, wanted: Sequence[str] | None) -> tuple[Published, ...]:
+def published(connection: Connection, publication: str, wanted: Sequence[str] | None) -> tuple[PublishedTable, ...]:
     """Return the wanted tables of a publication, by default all. Raise SourceError for a table that is not in it."""
     if not connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [publication]).fetchone():
         tables = ", ".join(wanted or ["TABLE, ..."])
@@ -325,7 +325,7 @@ def tables_not_read(connection: Connection, publication: str, tables: Sequence[S
     return [] if found is None else sorted(found.tables.keys() - {table.full_name for table in tables})
 
 
-def _published(connection: Connection, publication: str) -> Iterator[Published]:
+def _published(connection: Connection, publication: str) -> Iterator[PublishedTable]:
     for oid, schema, name, names, row_filter, identity, updates in connection.execute(
         _TABLES, [publication]
     ).fetchall():
@@ -336,7 +336,7 @@ def _published(connection: Connection, publication: str) -> Iterator[Published]:
                 f"table {schema}.{name} has no replica identity, so updates and deletes name no row: give it a primary "
                 f"key, or run ALTER TABLE {schema}.{name} REPLICA IDENTITY FULL"
             )
-        yield Published(SourceTable(oid=oid, schema_=schema, name=name, columns=columns, keys=keys), row_filter)
+        yield PublishedTable(SourceTable(oid=oid, schema_=schema, name=name, columns=columns, keys=keys), row_filter)
 
 
 def _columns(connection: Connection, oid: int) -> Iterator[SourceColumn]:

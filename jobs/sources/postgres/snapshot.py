@@ -22,7 +22,7 @@ from psycopg.pq import ExecStatus
 from jobs.sources.change_rows import SNAPSHOT
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.batches import Batches, Heads, TableRows
-from jobs.sources.postgres.catalog import Published
+from jobs.sources.postgres.catalog import PublishedTable
 from jobs.sources.postgres.connection import Connection, Server
 from jobs.sources.postgres.lsn import parsed
 from jobs.sources.postgres.slot import PLUGIN
@@ -43,7 +43,7 @@ def snapshot(server: Server, slot: str) -> Iterator[tuple[Connection, int]]:
 
 
 def copied_rows(
-    reader: Connection, tables: Sequence[Published], horizon: int, batches: Batches
+    reader: Connection, tables: Sequence[PublishedTable], horizon: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Yield all published rows of the tables."""
     for number, each in enumerate(tables):

@@ -11,7 +11,7 @@ from jobs.sources.port import SourceError
 from jobs.sources.postgres.batches import Batches
 from jobs.sources.postgres.catalog import (
     CatalogFacts,
-    Published,
+    PublishedTable,
     catalog_facts,
     must_decode,
     must_go_on,
@@ -53,7 +53,7 @@ class Reading:
     new_columns: NewColumns
     nulls_for_unfit: bool
 
-    def published(self, connection: Connection) -> tuple[Published, ...]:
+    def published(self, connection: Connection) -> tuple[PublishedTable, ...]:
         """Return the tables. Raise SourceError if the server cannot give their changes."""
         must_decode(connection)
         return published(connection, self.publication, self.tables)
@@ -147,7 +147,7 @@ class Staging:
         """Return what the catalog said when the newest file was written."""
         return None if self._log.last is None else self._log.last.note.origin.catalog
 
-    def _snapshot(self, tables: Sequence[Published], note: Note) -> None:
+    def _snapshot(self, tables: Sequence[PublishedTable], note: Note) -> None:
         batches = self._batches([each.table for each in tables])
         with (
             self._log.writing(note, batches.schema) as draft,
