@@ -153,8 +153,11 @@ def _pair(arguments: _Arguments, operator: str) -> str:
 
 
 def _or_null(good: Callable[[_Arguments], str]) -> Callable[[_Arguments], str]:
-    """Return the rule that null passes, and every other value for which `good` is true."""
-    return lambda arguments: f"({arguments.column()} IS NULL OR {good(arguments)})"
+    """Return the rule that null passes, and every other value for which `good` is true.
+
+    A value that Spark cannot compare gives null without ANSI mode. It was not judged, so it does not pass.
+    """
+    return lambda arguments: f"({arguments.column()} IS NULL OR COALESCE({good(arguments)}, FALSE))"
 
 
 _Rule = tuple[frozenset[str], frozenset[str], Callable[[_Arguments], str]]

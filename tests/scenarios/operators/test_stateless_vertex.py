@@ -15,6 +15,9 @@ from checkpointing.messages import SubtaskOutput
 from jobs.operators.failures import MicroBatchError
 from jobs.operators.own_workers import reported
 from jobs.operators.spec import InputPlan, RowRule, StagedTable, StatelessSpec, VertexPlan, quarantine_schema
+from jobs.operators.stateless_job import failed_rules
+from jobs.quality.expectation import Expectation
+from jobs.quality.rules import compile_row_rule
 
 pytestmark = pytest.mark.spark
 
@@ -130,3 +133,17 @@ def _counts(_batches):
     """Yield how many objects are frozen and how many are not, where a report and a worker's name are expected."""
     frozen, alive = str(gc.get_freeze_count()), str(len(gc.get_objects()))
     yield pa.RecordBatch.from_pydict({"report": [frozen], "worker": [alive]})
+
+
+def test_a_value_that_a_rule_cannot_compare_does_not_pass(spark):
+    """Without ANSI mode, `'x' >= 5` is null in Spark. The value was not judged, so the row goes to quarantine."""
+    rule = Expectation("expect_column_values_to_be_between", {"column": "a", "min_value": 5})
+    rules = (RowRule("at least 5", compile_row_rule(rule)),)
+    ansi = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        rows = spark.createDataFrame([("x",), ("7",), ("3",), (None,)], "a string")
+        failed = [row.failed for row in rows.select(failed_rules(rules).alias("failed")).collect()]
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", ansi)
+    assert ["at least 5", None, "at least 5", None] == failed

@@ -21,28 +21,32 @@ def _rule(kind: str, **kwargs: object) -> str:
         (
             "expect_column_values_to_be_between",
             {"column": "a", "min_value": 0, "max_value": 9, "strict_max": True},
-            "(`a` IS NULL OR (`a` >= 0 AND `a` < 9))",
+            "(`a` IS NULL OR COALESCE((`a` >= 0 AND `a` < 9), FALSE))",
         ),
         (
             "expect_column_value_lengths_to_be_between",
             {"column": "a", "max_value": 3},
-            "(`a` IS NULL OR (length(`a`) <= 3))",
+            "(`a` IS NULL OR COALESCE((length(`a`) <= 3), FALSE))",
         ),
         (
             "expect_column_values_to_be_in_set",
             {"column": "a", "value_set": ["x", "y"]},
-            "(`a` IS NULL OR (`a` IN ('x', 'y')))",
+            "(`a` IS NULL OR COALESCE((`a` IN ('x', 'y')), FALSE))",
         ),
-        ("expect_column_values_to_be_in_set", {"column": "a", "value_set": []}, "(`a` IS NULL OR FALSE)"),
+        (
+            "expect_column_values_to_be_in_set",
+            {"column": "a", "value_set": []},
+            "(`a` IS NULL OR COALESCE(FALSE, FALSE))",
+        ),
         (
             "expect_column_values_to_not_be_in_set",
             {"column": "a", "value_set": [1]},
-            "(`a` IS NULL OR NOT (`a` IN (1)))",
+            "(`a` IS NULL OR COALESCE(NOT (`a` IN (1)), FALSE))",
         ),
         (
             "expect_column_values_to_match_regex",
             {"column": "a", "regex": r"^\d"},
-            r"(`a` IS NULL OR (CAST(`a` AS STRING) RLIKE '^\\d'))",
+            r"(`a` IS NULL OR COALESCE((CAST(`a` AS STRING) RLIKE '^\\d'), FALSE))",
         ),
         (
             "expect_column_pair_values_a_to_be_greater_than_b",
