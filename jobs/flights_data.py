@@ -178,7 +178,7 @@ def _rows_in(folder: Path, dataset: _Dataset) -> int:
 def main() -> None:
     """Write the input into the folder given on the command line (default: data), and print its size or the error."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else "data")
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False)
     started = time.monotonic()
     with console.status(f"writing flights and weather under {root}"):
         try:

@@ -13,7 +13,7 @@ import typer
 from jobs.cli import commands
 from jobs.cli.errors import CommandError, ExitCode, code_of, own_code_of, sentence_of, story_of
 from jobs.cli.new_project import init
-from jobs.cli.streams import standard_streams
+from jobs.cli.streams import printable, standard_streams
 from jobs.credentials import without_credentials
 from jobs.runtime.interrupts import Deadline
 from jobs.suggestions import nearest
@@ -133,14 +133,14 @@ def _complain(error: Exception, *, debug: bool) -> None:
     if debug:
         import traceback  # noqa: PLC0415 - only here
 
-        typer.echo(without_credentials("".join(traceback.format_exception(error))), err=True)
-        typer.echo(without_credentials(story_of(error)), err=True)
+        typer.echo(printable(without_credentials("".join(traceback.format_exception(error)))), err=True)
+        typer.echo(printable(without_credentials(story_of(error))), err=True)
         _say(sentence_of(error))
         return
     _say(sentence_of(error))
     for line in own_code_of(error):
-        typer.echo(line, err=True)
+        typer.echo(printable(line), err=True)
 
 
 def _say(sentence: str) -> None:
-    typer.echo(f"tidemark: {without_credentials(sentence)}", err=True)
+    typer.echo(printable(f"tidemark: {without_credentials(sentence)}"), err=True)

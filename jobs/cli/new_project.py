@@ -32,7 +32,7 @@ def init(
 
     made = create_project(folder, name, tidemark)
     reused = _this_environment()
-    Console(file=sys.stdout, highlight=False).print(
+    Console(file=sys.stdout, highlight=False, markup=False, emoji=False).print(
         Group(
             Text.assemble(
                 ("project ", "bold"), (made.name, "bold"), f" in {made.folder}: it depends on {made.tidemark}"

@@ -6,7 +6,7 @@ Every command imports this module, so it imports nothing heavy.
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TextIO, cast
 
@@ -14,7 +14,7 @@ import typer
 
 from jobs.cli.errors import CommandError, ExitCode
 from jobs.cli.naming import completed
-from jobs.cli.streams import LastingStream
+from jobs.cli.streams import LastingStream, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,10 +73,19 @@ def layer(values: dict[str, object]) -> "Layer":
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """Return a console on stdout or stderr. While the JVM starts, it still writes to the user's stderr."""
-    from rich.console import Console  # noqa: PLC0415 - not needed for --help
+    """Return a console on stdout or stderr. While the JVM starts, it still writes to the user's stderr.
 
-    found = Console(file=_lasting_stderr() if stderr else sys.stdout, highlight=False, markup=False, emoji=False)
+    It prints names as they are: no markup counts in them, and no control character reaches the terminal.
+    """
+    from rich.console import Console, ConsoleOptions, RenderableType  # noqa: PLC0415 - not needed for --help
+    from rich.segment import Segment  # noqa: PLC0415 - the same
+
+    class Plain(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else printable(text), style, control)
+
+    found = Plain(file=_lasting_stderr() if stderr else sys.stdout, highlight=False, markup=False, emoji=False)
     if not found.is_terminal:
         found.width = _LOG_WIDTH
     return found

@@ -4,10 +4,20 @@ Output that can no longer be written is dropped.
 """
 
 import os
+import re
 import sys
 from typing import Final, TextIO
 
 _STANDARD: Final = (0, 1, 2)
+_CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters other than tabs and the ends of lines.
+
+    Names of tables, columns and files come from data. A terminal would obey the control characters in them.
+    """
+    return _CONTROLS.sub("?", text)
 
 
 class LastingStream:

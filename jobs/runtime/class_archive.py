@@ -108,7 +108,7 @@ def _end(session: SparkSession) -> None:
 def main() -> None:
     """Make the archive and say how long it took. A failure is only reported, since Spark also starts without it."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False)
     started = time.monotonic()
     try:
         with console.status("archiving Spark's classes, once, so that it starts in a fraction of the time"):

@@ -137,7 +137,7 @@ def main(names: list[str]) -> None:
 
     If it fails, say why and exit with 1.
     """
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False)
     folder = jars_folder()
     try:
         for jars in map(jar_set, names or [DELTA.name]):

@@ -6,9 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
+from jobs.cli.options import console
+from jobs.cli.streams import printable
 
 TIDEMARK = str(Path(sys.executable).with_name("tidemark"))
 PIPELINE = """
@@ -78,3 +83,21 @@ def test_an_empty_name_of_a_folder_is_refused(option, capsys):
     """An empty name would mean the current folder, which no user means by it."""
     assert ExitCode.USAGE == execute(["explain" if option == "--data" else "run", "flights", option, ""])
     assert "'' names no folder; '.' is the current one" in capsys.readouterr().err
+
+
+def test_names_from_data_reach_the_terminal_as_text(capsys):
+    """No markup counts in a name, and no control character reaches the terminal. Styles of our own still do."""
+    name = "a[red]b[/red]\x1b[2J\x1b]0;title\x07\x9b1m\rc"
+    table = Table("[bold]head[/bold]")
+    table.add_row(name)
+    out = console()
+    out.print(name, soft_wrap=True)
+    out.print(Group(Text(name), table))
+    printed = capsys.readouterr().out
+    assert "a[red]b[/red]?[2J?]0;title" in printed
+    assert "[bold]head[/bold]" in printed
+    assert printable(printed) == printed
+    assert ExitCode.NOT_THERE == execute(["run", "no\x1b[2Jsuch"])
+    said = capsys.readouterr().err
+    assert "such" in said
+    assert "\x1b" not in said
