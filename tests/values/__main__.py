@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
@@ -64,12 +65,19 @@ def night(judge: Judge, first: int, end: float, ways: list[str], operators: list
         number += 1
 
 
-def drawn(number: int, judge: Callable[[Case], object], ways: list[str], operators: list[str], **told: bool) -> None:
-    """Draw the batch of a seed; `told` goes to `cases`."""
+def drawn(
+    number: int,
+    judge: Callable[[Case], object],
+    ways: list[str],
+    operators: list[str],
+    examples: int = BATCH,
+    **told: Any,
+) -> None:
+    """Draw so many cases of a seed; `told` goes to `cases`."""
 
     @seed(number)
     @settings(
-        max_examples=BATCH,
+        max_examples=examples,
         database=None,
         deadline=None,
         phases=[Phase.generate],

@@ -82,11 +82,12 @@ def cases(
     operators: Sequence[str] = tuple(OPERATORS),
     *,
     odd_names: bool = True,
+    keys: Sequence[DataType] = (*SCALARS, *NAN_HAS),
 ) -> Case:
     """Draw a case of these ways and operators."""
     way = draw(st.sampled_from(ways))
     takes = WAYS[way].takes
-    key = draw(st.sampled_from([kind for kind in (*SCALARS, *NAN_HAS) if takes(kind)]))
+    key = draw(st.sampled_from([kind for kind in keys if takes(kind)]))
     value = draw(types().filter(takes))
     amount = draw(st.sampled_from([kind for kind in NUMBERS if takes(kind)]))
     names = draw(st.lists(st.sampled_from(NAMES), min_size=3, max_size=3, unique_by=str.lower))

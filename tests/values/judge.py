@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
+from jobs.operators.schemas import quoted
 from jobs.planner import plan
 from jobs.reading import Cut
 from jobs.sources.port import SourceError
@@ -156,6 +158,13 @@ class Judge:
             return
         table = _table(name)
         yield from (Difference(name, alone, what) for what in differences(due, cut.arrow(table), **told))
+        if operator.elsewhere is not None:
+            written = operator.elsewhere(_roles(case, trial.data.parent.name.lower()), due.schema)
+            yield from (
+                Difference(name, alone, f"the sink's target: {what}") for what in differences(due, written, **told)
+            )
+        if operator.states:
+            yield from (Difference(name, alone, what) for what in self._state(cut, case, name, due))
         if operator.also is not None:
             also = self.spark.sql(_roles(case).filled(operator.also)).toArrow()
             rest = cut.arrow(f"{table}_also")
@@ -170,6 +179,17 @@ class Judge:
                 )
         if notes:
             self.judgement.crosses(case, name)
+
+    def _state(self, cut: Cut, case: Case, name: str, due: pa.Table) -> Iterator[str]:
+        """Yield what the SELECT of the operator's state shows otherwise than the table."""
+        names = [case.names[1] if each == "{k}" else each for each in OPERATORS[name].states]
+        state, columns = cut.state(_table(name).partition("/")[2]), quoted(names)
+        shown = {
+            "Spark": self.spark.sql(f"SELECT {columns} FROM ({state.sql('spark')})").toArrow(),
+            "Polars": state.polars().collect().to_arrow().cast(state.schema),
+        }
+        for reader, rows in shown.items():
+            yield from (f"the state by {reader}: {what}" for what in differences(due, rows.select(names)))
 
     def _smaller(self, found: Difference) -> Difference:
         """Return the difference with fewer rows, as far as some tries lead."""
@@ -207,14 +227,14 @@ def _build(case: Case, operators: Sequence[str]) -> Callable[[Path], Pipeline]:
         pipeline = Pipeline("judged", config=config, parallelism=case.parallelism)
         rows = WAYS[case.way].stream(pipeline, data / "in", case.columns)
         for name in operators:
-            OPERATORS[name].build(rows, _roles(case), _table(name))
+            OPERATORS[name].build(rows, _roles(case, data.parent.name.lower()), _table(name))
         return pipeline
 
     return build
 
 
-def _roles(case: Case) -> Roles:
-    return Roles(*case.names, case.columns)
+def _roles(case: Case, place: str = "") -> Roles:
+    return Roles(*case.names, case.columns, place)
 
 
 def _table(operator: str) -> str:

@@ -5,14 +5,19 @@ from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
+import psycopg
+import pyarrow as pa
+from psycopg import sql
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import LongType, StructType
 
 from jobs.operators.schemas import quoted
 from tests.values.comparing import NEARLY
+from tests.values.servers import postgres
 from tidemark import (
     AggregateColumn,
     Expectation,
+    PostgresSink,
     Processed,
     Stream,
     apply_changes,
@@ -48,11 +53,13 @@ class Roles:
     amount: str
     gone: str
     kinds: StructType
+    place: str
+    """A name that no other case has, for what lies outside of its folder."""
 
-    def filled(self, sql: str) -> str:
+    def filled(self, text: str) -> str:
         """Return a text of SQL with the quoted names of the columns for `{k}` and the others."""
         names = {"id": self.id, "k": self.key, "v": self.value, "n": self.amount, "gone": self.gone}
-        return sql.format(**{short: quoted([name]) for short, name in names.items()})
+        return text.format(**{short: quoted([name]) for short, name in names.items()})
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,10 @@ class Operator:
     """Columns of doubles that were added up in another order, or are estimates."""
     nearly: float = NEARLY
     """How far they may be off, relatively."""
+    states: tuple[str, ...] = ()
+    """The columns that the operator's state shares with its table: its SELECT must show them in Spark and DuckDB."""
+    elsewhere: Callable[[Roles, pa.Schema], pa.Table] | None = None
+    """Reads what an outside sink has written, in these columns."""
     filtered: str | None = None
     """The column by whose values all readers filter the table."""
     also: str | None = None
@@ -78,9 +89,9 @@ class Operator:
 OPERATORS: Final[dict[str, Operator]] = {}
 
 
-def _operator(name: str, sql: str, **more: object) -> Callable[[Callable], Callable]:
+def _operator(name: str, query: str, **more: object) -> Callable[[Callable], Callable]:
     def keep(build: Callable) -> Callable:
-        OPERATORS[name] = Operator(build, sql, **more)  # type: ignore[arg-type] - the names are its own
+        OPERATORS[name] = Operator(build, query, **more)  # type: ignore[arg-type] - the names are its own
         return build
 
     return keep
@@ -179,7 +190,12 @@ def _read_append(rows: Stream, of: Roles, table: str) -> Stream:
     return rows.table(table, id=_id(table))
 
 
-@_operator("readers of an upsert table", "SELECT {k}, count(*) AS x FROM raw GROUP BY {k}", filtered="{k}")
+@_operator(
+    "readers of an upsert table",
+    "SELECT {k}, count(*) AS x FROM raw GROUP BY {k}",
+    filtered="{k}",
+    states=("{k}", "x"),
+)
 def _read_upsert(rows: Stream, of: Roles, table: str) -> Stream:
     return rows.key_by(of.key).aggregate(_id(table), x=count()).upsert(table)
 
@@ -187,7 +203,7 @@ def _read_upsert(rows: Stream, of: Roles, table: str) -> Stream:
 # ------------------------------------------------------------------ aggregates
 
 
-def _aggregate(name: str, made: Callable[[Roles], AggregateColumn], sql: str, **more: object) -> None:
+def _aggregate(name: str, made: Callable[[Roles], AggregateColumn], value: str, **more: object) -> None:
     """Add the aggregate by key, and that of all rows."""
 
     def by_key(rows: Stream, of: Roles, table: str) -> Stream:
@@ -203,10 +219,10 @@ def _aggregate(name: str, made: Callable[[Roles], AggregateColumn], sql: str, **
 
     ranked = "SELECT *, row_number() OVER (PARTITION BY {k} ORDER BY {id} DESC) AS nth_ FROM raw"
     newest = f"(SELECT * FROM ({ranked}) WHERE nth_ = 1)"
-    keep = _operator(name, f"SELECT {{k}}, {sql} AS x, count(*) AS rows_of_key FROM raw GROUP BY {{k}}", **more)
+    keep = _operator(name, f"SELECT {{k}}, {value} AS x, count(*) AS rows_of_key FROM raw GROUP BY {{k}}", **more)
     keep(by_key)
-    _operator(f"{name} of all", f"SELECT true AS _all, {sql} AS x FROM raw", **more)(of_all)
-    _operator(f"{name} of changes", f"SELECT {{gone}}, {sql} AS x FROM {newest} GROUP BY {{gone}}", **more)(again)
+    _operator(f"{name} of all", f"SELECT true AS _all, {value} AS x FROM raw", **more)(of_all)
+    _operator(f"{name} of changes", f"SELECT {{gone}}, {value} AS x FROM {newest} GROUP BY {{gone}}", **more)(again)
 
 
 _X: Final = ("x",)
@@ -387,6 +403,38 @@ def _history(rows: Stream, of: Roles, table: str) -> Stream:
     return history.upsert(table)
 
 
+@_operator(
+    "enrich",
+    f"SELECT l.*, 1L AS x FROM {_LEFT} l SEMI JOIN {_RIGHT} r ON l.{{k}} = r.rk",
+)
+def _enrich(rows: Stream, of: Roles, table: str) -> Stream:
+    present = of.filled("{k} IS NOT NULL")
+    right = _right(rows, of).transform(lambda frame: frame.filter("rk IS NOT NULL")).with_column("x", "1", LongType())
+    left = _left(rows, of).transform(lambda frame: frame.filter(present))
+    return left.key_by(of.key).connect(right.key_by("rk")).enrich(_id(table), "x").table(table)
+
+
+# ------------------------------------------------------------------ outside sinks
+
+
+_WRITTEN: Final = "SELECT {id}, {k}, {n}, {gone} FROM raw"
+
+
+def _in_postgres(of: Roles, columns: pa.Schema) -> pa.Table:
+    with psycopg.connect(postgres().url()) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        names = sql.SQL(", ").join(sql.Identifier(name) for name in columns.names)
+        found = connection.execute(sql.SQL("SELECT {} FROM {}").format(names, sql.Identifier(of.place))).fetchall()
+    given = [list(column) for column in zip(*found, strict=True)] or [[]] * len(columns)
+    return pa.table([pa.array(each, field.type) for each, field in zip(given, columns, strict=True)], columns)
+
+
+@_operator("sink to PostgreSQL", _WRITTEN, exact_zeros=True, elsewhere=_in_postgres)
+def _postgres_sink(rows: Stream, of: Roles, table: str) -> Stream:
+    sink = PostgresSink(postgres().url(), of.place)
+    return rows.select(of.id, of.key, of.amount, of.gone).table(table, id=_id(table), sink=sink)
+
+
 # ------------------------------------------------------------------ functions
 
 
@@ -405,7 +453,7 @@ class Passes:
         return Processed(state=kept.select(self.key, summed), output=kept.select(self.key, summed))
 
 
-@_operator("function", "SELECT {k}, count(*) AS seen FROM raw GROUP BY {k}")
+@_operator("function", "SELECT {k}, count(*) AS seen FROM raw GROUP BY {k}", states=("{k}", "seen"))
 def _function(rows: Stream, of: Roles, table: str) -> Stream:
     seen = StructType().add("seen", LongType())
     output = StructType().add(of.key, of.kinds[of.key].dataType).add("seen", LongType())
