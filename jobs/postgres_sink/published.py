@@ -51,7 +51,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class TargetNumbers:
     """The row of one job's table and one target."""
 
     connection: Connection

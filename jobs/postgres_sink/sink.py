@@ -18,7 +18,7 @@ from psycopg import sql
 from checkpointing.commit.pre_committed import SinkTransaction
 from jobs.accidents import SERVER_DISK_FULL
 from jobs.postgres_sink.prepared import PreparedTransactions
-from jobs.postgres_sink.published import Published
+from jobs.postgres_sink.published import TargetNumbers
 from jobs.postgres_sink.refusing import ABOUT_ROWS, BATCH_ROWS, Refusals, RowRefusedError, plain
 from jobs.postgres_sink.refusing import create as create_refused
 from jobs.postgres_sink.trial import TrialWrite
@@ -235,8 +235,8 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
             raise SinkError(f"{self!r}: {self._told(error)}") from None
         return newest
 
-    def _numbers(self, connection: Connection, job: str, table: str) -> Published:
-        return Published(connection, self._schema, self._target, job, table)
+    def _numbers(self, connection: Connection, job: str, table: str) -> TargetNumbers:
+        return TargetNumbers(connection, self._schema, self._target, job, table)
 
     def _must_prepare(self, connection: Connection, job: str, table: str) -> None:
         try:
