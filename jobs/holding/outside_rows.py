@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from checkpointing.handles import FileHandle
 from checkpointing.messages import Publication
 from jobs.sinks.port import Difference, TableChanges
+from jobs.state.key_joins import join_by_key
 from jobs.storage.parquet import parquet_of
 from jobs.stores.warehouse import Warehouse
 
@@ -84,8 +85,9 @@ def difference(now: pl.DataFrame | None, was: pl.DataFrame | None, keys: Sequenc
         return Difference(now.to_arrow(), gone.to_arrow())
     numbers = {name: str(number) for number, name in enumerate(now.columns)}  # no name of a user's meets another one
     by, others = [numbers[name] for name in keys], [numbers[name] for name in now.columns if name not in keys]
-    before = was.select(now.columns).rename(numbers).with_columns(pl.lit(value=True).alias("known"))
-    joined = now.rename(numbers).join(before, on=by, how="left", suffix=" before", nulls_equal=True)
+    named = {name: f"{number} before" if name not in keys else number for name, number in numbers.items()}
+    before = was.select(now.columns).rename(named).with_columns(pl.lit(value=True).alias("known"))
+    joined = join_by_key(now.rename(numbers), before, by, "left")
     differs = [pl.col(name).ne_missing(pl.col(f"{name} before")) for name in others]
     changed = joined.filter(pl.any_horizontal(pl.col("known").is_null(), *differs)).select(numbers.values())
     return Difference(changed.rename({number: name for name, number in numbers.items()}).to_arrow(), gone.to_arrow())

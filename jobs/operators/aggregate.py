@@ -13,6 +13,7 @@ from pyspark.sql.types import StructField, StructType
 from jobs.operators.aggregate_functions import AggregateFunction, AggregateMeaning, Sum
 from jobs.operators.functions import Processed
 from jobs.operators.sums import fitting, may_overflow, require_totals_fit, sum_of_rows
+from jobs.state.key_joins import join_by_key
 from jobs.state.merge import KEY_GROUP
 
 _BEFORE = "\0"
@@ -71,7 +72,7 @@ class KeyedAggregates:
     def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
         """Return the new row of each key of the partials (see `MergesPartials`); raises as `process` does."""
         known = before.select(*self.keys, *(pl.col(one.name).alias(f"{_BEFORE}{one.name}") for one in self.aggregates))
-        beside = partials.join(known, on=list(self.keys), how="left", nulls_equal=True)
+        beside = join_by_key(partials, known, self.keys, "left")
         for name, column in self._sums():
             require_totals_fit(beside, self.keys, column, name, f"{_BEFORE}{name}", before.schema[name])
         new = (_of_two(one, before.schema[one.name]) for one in self.aggregates)

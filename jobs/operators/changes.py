@@ -11,6 +11,8 @@ from typing import Final
 import polars as pl
 import pyarrow as pa
 
+from jobs.state.key_joins import join_by_key
+
 KIND: Final = "_change_kind"
 """The column of a changelog that holds the kind of a row."""
 
@@ -39,7 +41,7 @@ def changes_of(before: pl.DataFrame, after: pl.DataFrame, keys: Sequence[str]) -
     on, names = list(keys), before.columns
     others = [name for name in names if name not in keys]
     old = before.select(*on, *(pl.col(name).alias(_BEFORE + name) for name in others))
-    both = after.join(old, on=on, how="inner", nulls_equal=True)
+    both = join_by_key(after, old, on, "inner")
     differs = [pl.col(name).ne_missing(pl.col(_BEFORE + name)) for name in others]
     changed = both.filter(pl.any_horizontal(differs)) if others else both.clear()
     was = changed.select(*on, *(pl.col(_BEFORE + name).alias(name) for name in others)).select(names)

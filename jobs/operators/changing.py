@@ -17,6 +17,7 @@ from jobs.operators.changes import ADDING, KIND
 from jobs.operators.changing_functions import TIMES, ChangingTotal, Kept, Retracts, changing
 from jobs.operators.functions import Processed
 from jobs.operators.sums import require_fit
+from jobs.state.key_joins import join_by_key
 from jobs.state.merge import KEY_GROUP
 
 ROWS: Final = "_rows"
@@ -62,22 +63,22 @@ class ChangingAggregates:
         sides = ((rows.filter(adds), ""), (rows.filter(~adds), _LESS))
         for side, prefix in sides:
             sums = (function.add().cast(types[name]).alias(prefix + name) for name, function in self._retracting())
-            found = found.join(
+            found = join_by_key(
+                found,
                 side.group_by(self.keys).agg(pl.lit(value=True).alias(prefix + _ROW), *sums),
-                on=list(self.keys),
-                how="left",
-                nulls_equal=True,
+                self.keys,
+                "left",
             )
         for name, kept in self._keeping():
             lists = _kept_rows(weighed, self.keys, kept, name, types[name])
-            found = found.join(lists, on=list(self.keys), how="left", nulls_equal=True)
+            found = join_by_key(found, lists, self.keys, "left")
         return found
 
     def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
         """Return the new row of each key of the partials that has rows. Raise SumOverflowError for a sum too large."""
         held = [ROWS, *(one.name for one in self.aggregates)]
         known = before.select(*self.keys, *(pl.col(name).alias(_BEFORE + name) for name in held))
-        beside = partials.join(known, on=list(self.keys), how="left", nulls_equal=True)
+        beside = join_by_key(partials, known, self.keys, "left")
         count = (pl.col(ROWS) + pl.col(_BEFORE + ROWS).fill_null(0)).alias(ROWS)
         live = beside.with_columns(count).filter(pl.col(ROWS) > 0)
         more = live.with_columns(_merged(name, function, before.schema[name]) for name, function in self._retracting())

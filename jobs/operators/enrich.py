@@ -18,6 +18,7 @@ import polars as pl
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from jobs.operators.functions import Processed
+from jobs.state.key_joins import join_by_key
 
 RIGHT = "right"
 WAITING = "waiting"
@@ -42,7 +43,7 @@ class EnrichFunction:
         left, right = inputs
         known = self._known(right, state)
         candidates = pl.concat([_released(state, left.columns), left])
-        found = candidates.join(known, on=list(self.keys), how="left", nulls_equal=False)
+        found = join_by_key(candidates, known, self.keys, "left", nulls_equal=False)
         is_known = pl.col(RIGHT).is_not_null()
         gained = [pl.col(RIGHT).struct.field(name) for name in self.columns]
         output = found.filter(is_known).select(*left.columns, *gained)

@@ -22,6 +22,7 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from jobs.operators.counted_rows import TIMES, as_changes, as_lists, counted, kept, weighed
 from jobs.operators.functions import Processed
+from jobs.state.key_joins import join_by_key
 
 LEFT: Final = "_left"
 RIGHT: Final = "_right"
@@ -99,7 +100,7 @@ class JoinFunction:
         on = list(self.keys)
         found = pl.concat([left.select(on), right.select(on)]).unique()
         for name, rows in ((LEFT, left), (RIGHT, right)):
-            found = found.join(as_lists(rows, on, name, state.schema[name]), on=on, how="left", nulls_equal=True)
+            found = join_by_key(found, as_lists(rows, on, name, state.schema[name]), on, "left")
         return found.select(state.columns)
 
 
@@ -154,7 +155,7 @@ def _side(state: pl.DataFrame, name: str, columns: Sequence[str], arrived: pl.Da
 
 
 def _matches(left: pl.DataFrame, right: pl.DataFrame, on: Sequence[str]) -> pl.DataFrame:
-    found = left.join(right.rename({TIMES: "\0times"}), on=list(on), how="inner", nulls_equal=False)
+    found = join_by_key(left, right.rename({TIMES: "\0times"}), on, "inner", nulls_equal=False)
     return found.with_columns(pl.col(TIMES) * pl.col("\0times")).drop("\0times")
 
 

@@ -35,6 +35,7 @@ from jobs.state.backend import RangeState
 from jobs.state.backends import StateBackend
 from jobs.state.failures import KeyGroupError
 from jobs.state.frames import arrow_of, conform, empty_frame
+from jobs.state.key_joins import one_form
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
 from jobs.state.merge import (
     DELETED,
@@ -158,7 +159,8 @@ class KeyedTask:
         yield from report_batch(self._report(subtask, own, arrived))
 
     def _report(self, subtask: int, own: KeyGroupRange, arrived: Arrived) -> TaskReport:
-        rows, seen = self._seen(subtask, arrived.frames[: len(self.inputs)])
+        given = zip(arrived.frames, self.inputs, strict=False)
+        rows, seen = self._seen(subtask, [one_form(frame, layout.keys) for frame, layout in given])
         range_state = self._range_state(subtask, own)
         if isinstance(self.function, MergesPartials):
             made = self._aggregate(self.function, range_state, rows[0], seen)

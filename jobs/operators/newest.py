@@ -9,6 +9,7 @@ import polars as pl
 from jobs.operators.functions import Processed
 from jobs.sources.change_rows import BEFORE, DELETE, KIND, LSN, TRUNCATE, UNCHANGED
 from jobs.sources.port import POSITION_COLUMN
+from jobs.state.key_joins import join_by_key
 from jobs.state.merge import KEY_GROUP
 
 DELETED: Final = "_is_deleted"
@@ -60,7 +61,7 @@ class NewestRows:
         """Return the newest row of each key of the partials, `before` taken into account."""
         others = [name for name in before.columns if name not in (KEY_GROUP, *self.keys)]
         known = before.select(*self.keys, *(pl.col(name).alias(_BEFORE + name) for name in others))
-        beside = partials.join(known, on=list(self.keys), how="left", nulls_equal=True)
+        beside = join_by_key(partials, known, self.keys, "left")
         had = pl.col(_BEFORE + POSITION_COLUMN).is_not_null()
         newer = ~had | (pl.col(POSITION_COLUMN) >= pl.col(_BEFORE + POSITION_COLUMN))
         filled = [
@@ -84,7 +85,7 @@ class NewestRows:
         lacking = [pl.col(name).filter(~_lacks(name)).last().alias(_BEFORE + name) for name in unsent]
         known = [(~_lacks(name)).any().alias(f"{_BEFORE}{_BEFORE}{name}") for name in unsent]
         found = rows.group_by(self.keys).agg(*lacking, *known)
-        beside = newest.join(found, on=list(self.keys), how="left", nulls_equal=True)
+        beside = join_by_key(newest, found, self.keys, "left")
         still = pl.concat_list(
             [
                 pl.when(_lacks(name) & ~pl.col(f"{_BEFORE}{_BEFORE}{name}")).then(pl.lit(name)).otherwise(None)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from jobs.state.key_joins import join_by_key
+
 _FOUND = "\0"
 """A column beside the user's: no column of a user begins with it."""
 
@@ -128,7 +130,7 @@ def _places_of(rows: pl.DataFrame, touched: pl.DataFrame, keys: Sequence[str]) -
     if not further and _is_plain(rows.schema[first]):
         return rows[first].is_in(touched[first].implode(), nulls_equal=True)
     wanted = touched.select(keys).unique().with_columns(pl.lit(value=True).alias(_FOUND))
-    both = rows.select(keys).join(wanted, on=list(keys), how="left", nulls_equal=True, maintain_order="left")
+    both = join_by_key(rows.select(keys), wanted, keys, "left")
     return both[_FOUND].is_not_null()
 
 

@@ -11,6 +11,7 @@ import polars as pl
 
 from checkpointing.handles import KeyedFileKind
 from checkpointing.key_groups import KeyGroupRange
+from jobs.state.key_joins import join_by_key
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
 
 KEY_GROUP = "_key_group"
@@ -61,7 +62,7 @@ def change_of(before: pl.DataFrame, after: pl.DataFrame, touched: pl.DataFrame, 
     the new rows without key group. Raise KeyError if `after` holds a key that was not touched, or twice.
     """
     on = list(keys)
-    new = touched.join(after, on=on, how="inner", nulls_equal=True)
+    new = join_by_key(touched, after, on, "inner")
     if new.height != after.height:
         raise KeyError(f"{after.height - new.height} rows of the new state have keys that were not touched")
     if after.select(on).is_duplicated().any():
@@ -81,7 +82,7 @@ def without_unchanged(delta: pl.DataFrame, before: pl.DataFrame, keys: Sequence[
     was = before.select(
         *keys, *(pl.col(name).alias(_BEFORE + name) for name in others), pl.lit(value=True).alias(_BEFORE)
     )
-    both = delta.join(was, on=list(keys), how="left", nulls_equal=True)
+    both = join_by_key(delta, was, keys, "left")
     there = pl.col(_BEFORE).fill_null(value=False) & ~pl.col(DELETED)
     same = pl.all_horizontal(there, *(pl.col(name).eq_missing(pl.col(_BEFORE + name)) for name in others))
     return both.filter(~same).select(delta.columns)

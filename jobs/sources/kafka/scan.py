@@ -23,6 +23,9 @@ VALUE: Final = "value"
 Decoding = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Yields each batch with the columns of the records' values, in place of the column VALUE."""
 
+_MS_MAX: Final = (2**63 - 1) // 1000
+"""The most milliseconds that fit a timestamp, which counts microseconds."""
+
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -31,7 +34,16 @@ def _keys(records: Sequence["Message"]) -> pa.Array:
 
 
 def _timestamps(records: Sequence["Message"]) -> pa.Array:
-    return pa.array([record.timestamp()[1] * 1000 for record in records], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    """Return the records' times. Raises SourceError for one that Spark's type does not hold."""
+    written = [record.timestamp()[1] for record in records]
+    far = next((record for record, ms in zip(records, written, strict=True) if abs(ms) > _MS_MAX), None)
+    if far is not None:
+        raise SourceError(
+            f"topic {far.topic()}, partition {far.partition()}, offset {far.offset()}: the record's time "
+            f"{far.timestamp()[1]} is no count of milliseconds; its producer may write nanoseconds. Leave 'timestamp' "
+            "out of the source's metadata, or go on behind the record with tidemark reset"
+        )
+    return pa.array([ms * 1000 for ms in written], pa.int64()).cast(pa.timestamp("us", "UTC"))
 
 
 def _headers(records: Sequence["Message"]) -> pa.Array:

@@ -97,6 +97,17 @@ def test_each_type_and_all_together_hash_as_in_spark(spark):
     assert key_groups(list(made.values()), GROUPS).to_pylist() == theirs.column("every").to_pylist()
 
 
+@pytest.mark.parametrize("rows", [9, 300])
+def test_long_keys_hash_as_in_spark(spark, rows):
+    """Few long keys are hashed one by one, and many word by word together. A key of a megabyte takes no second."""
+    draw = random.Random(rows)  # noqa: S311 - reproducible rows, no secret
+    lengths = [1_000_003, *(draw.randrange(3_000) for _ in range(rows - 1))]
+    keys = pa.table({"number": range(rows), "key": [draw.randbytes(length) for length in lengths]})
+    theirs = spark.createDataFrame(keys).selectExpr("number", f"pmod(hash(key), {GROUPS}) as key").toArrow()
+    column = keys.column("key").combine_chunks()
+    assert key_groups([column], GROUPS).to_pylist() == theirs.sort_by("number").column("key").to_pylist()
+
+
 def test_a_part_of_a_column_hashes_as_the_whole():
     """Arrow keeps a part as an offset into the whole column's buffers."""
     for name, column in columns().items():
