@@ -52,7 +52,7 @@ class ExpectationVerdict(_Kept):
 
     def _unexpected(self) -> str:
         among = f", among them {', '.join(self.sample)}" if self.sample else ""
-        return f"{_rows(self.unexpected_count)} ({self.unexpected_percent:.3g} %) are not as expected{among}"
+        return f"{_rows(self.unexpected_count)} ({self.unexpected_percent:.3g} %) not as expected{among}"
 
 
 class Verdict(_Kept):

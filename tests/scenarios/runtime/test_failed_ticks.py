@@ -57,7 +57,7 @@ def test_a_rejected_checkpoint_is_listed_and_found_until_the_job_goes_on(tmp_pat
     assert ExitCode.DONE is code
     assert "checkpoint 1 failed (generation 1, " in listed
     assert "suite large rejects 100 rows staged for table bronze/numbers: 1 of 1 expectations are not met:" in listed
-    assert f"{LEAST}(column='n', min_value=140): 100 rows (100 %) are not as expected, among them 0, 1," in listed
+    assert f"{LEAST}(column='n', min_value=140): 100 rows (100 %) not as expected, among them 0, 1," in listed
     assert "in bronze/numbers/_data/1/" in listed
     assert "nobody holds the job: the last tick failed and released the job" in listed
     code, page = typed("doctor", JOB, "--warehouse", tmp_path)

@@ -149,7 +149,7 @@ def test_an_expectation_that_saw_only_nulls_says_so_and_mostly_says_what_it_let_
     assert (True, "all 2 values are null", None) == (verdict.passed, first.unjudged, second.unjudged)
     assert verdict.unjudged is None
     assert "not judged: all 2 values are null" in verdict.report()
-    assert "met, as mostly=0.5 allows: 1 row (50 %) are not as expected, among them -1" in verdict.report()
+    assert "met, as mostly=0.5 allows: 1 row (50 %) not as expected, among them -1" in verdict.report()
 
 
 def test_large_integers_beside_nulls_stay_exact(judge):
