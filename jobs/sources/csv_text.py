@@ -192,8 +192,12 @@ class _Counted:
     def __init__(self, dialect: Dialect) -> None:
         """Begin with nothing."""
         self._quote, self._escape = dialect.quote, "" if dialect.escape == dialect.quote else dialect.escape
-        near = f"[^{re.escape(dialect.sep[0] + dialect.sep[-1] + dialect.quote)}\r\n]"
-        self._stray = re.compile(f"{near}{re.escape(dialect.quote)}{near}") if dialect.quote else None
+        near, quote = (
+            f"[^{re.escape(dialect.sep[0] + dialect.sep[-1] + dialect.quote)}\\r\\n]",
+            re.escape(dialect.quote),
+        )
+        # It begins with the quote, which Python finds fast, and then looks back.
+        self._stray = re.compile(f"{quote}(?<={near}{quote})(?={near})") if dialect.quote else None
         self._rest, self._inside, self._has_stray = "", False, False
         self.kinds = {"\r\n": 0, "\n": 0, "\r": 0}
         self.lines = self.newlines = self.quotes = 0
@@ -231,7 +235,8 @@ class _Counted:
         self._has_stray = self._has_stray or (self._stray is not None and self._stray.search(text) is not None)
         pieces = text.split(self._quote)
         outside, inside = (pieces[1::2], pieces[::2]) if self._inside else (pieces[::2], pieces[1::2])
-        self.breaks_inside = self.breaks_inside or any("\n" in piece or "\r" in piece for piece in inside)
+        quoted = "".join(inside)
+        self.breaks_inside = self.breaks_inside or "\n" in quoted or "\r" in quoted
         self._inside ^= len(pieces) % 2 == 0
         self._breaks(self._quote.join(outside), 0)
 
