@@ -104,6 +104,11 @@ class Contract:
         names = tuple(by_name) if all(column.said is None for column in footer.columns) else None
         wrong = [why for field in self.schema if (why := self._misfit(by_name, field)) is not None]
         if wrong and self.on_misfit is OnMisfit.QUARANTINE:
+            if footer.has_user_types:
+                raise SourceError(
+                    f"{path}: its footer names user-defined types of Spark, so its rows cannot be set aside: write it "
+                    "anew with plain types, or remove it"
+                )
             return Fit(names=names, set_aside=str(path))
         self._must_fit(path, wrong, unknown)
         read = ((field.name, _conversion(by_name.get(field.name), field)) for field in self.schema)

@@ -17,11 +17,13 @@ from pyspark.sql.types import DataType, NullType, TimestampType
 
 from jobs.sources.arrow_types import Conversion, conversion_of, spark_type
 from jobs.sources.port import SourceError
+from jobs.sources.schema_json import schema_of_json
 from jobs.storage.parquet import FOOTER_TAIL, footer_of
 from jobs.storage.place import StoragePlace
 
 _DIGEST_BYTES: Final = 6
 _SPARK_VERSION: Final = b"org.apache.spark.version"
+_SPARK_SCHEMA: Final = b"org.apache.spark.sql.parquet.row.metadata"
 _LEGACY: Final = frozenset({b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"})
 
 Conversions = tuple[tuple[str, Conversion], ...]
@@ -79,6 +81,10 @@ class Footer:
     times: frozenset[str] = frozenset()
     bad_line: int | None = None
 
+    has_user_types: bool = False
+    """Whether a Parquet file names a schema of Spark's that Tidemark does not read, as one with user-defined types.
+    If nobody gives Spark the columns, it takes this schema, and PySpark imports the modules that it names."""
+
 
 def read_footer(path: StoragePlace) -> Footer:
     """Return the footer of a Parquet file; no row is read. Raises SourceError if it is unreadable or truncated."""
@@ -86,7 +92,8 @@ def read_footer(path: StoragePlace) -> Footer:
         end = footer_of(path)
         with pq.ParquetFile(pa.BufferReader(end)) as file:
             known = digest(end[:-FOOTER_TAIL])
-            return Footer(int(file.metadata.num_rows), known, tuple(_columns(file)), is_plain=_is_plain(file))
+            rows, columns, user_types = int(file.metadata.num_rows), tuple(_columns(file)), _has_user_types(file)
+            return Footer(rows, known, columns, is_plain=_is_plain(file), has_user_types=user_types)
     except (pa.ArrowException, OSError) as error:
         raise unreadable(path, "Parquet", error) from error
 
@@ -123,6 +130,16 @@ def _is_plain(file: pq.ParquetFile) -> bool:
     legacy = not _LEGACY.isdisjoint(said)
     leaves = map(file.schema.column, range(len(file.schema)))
     return not (old or legacy or any(leaf.physical_type == "INT96" for leaf in leaves))
+
+
+def _has_user_types(file: pq.ParquetFile) -> bool:
+    said = (file.metadata.metadata or {}).get(_SPARK_SCHEMA)
+    try:
+        if said is not None:
+            schema_of_json(said.decode())
+    except ValueError:
+        return True
+    return False
 
 
 def _columns(file: pq.ParquetFile) -> Iterator[Column]:

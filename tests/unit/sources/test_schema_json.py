@@ -4,11 +4,15 @@ import json
 import sys
 from contextlib import suppress
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import PollSource
 from jobs.sources.delta import DeltaSource
 from jobs.sources.files import FileSource
 from jobs.sources.found_columns import FOUND
@@ -146,3 +150,24 @@ def test_a_source_of_a_table_imports_nothing_that_its_log_names(tmp_path):
         poll(source, read.end)
     with pytest.raises(SourceError, match="'c0' is a user-defined type"):
         source._history.commit(1)
+
+
+@pytest.mark.parametrize("said", [json.dumps(struct(STRANGER)), "no JSON"])
+def test_a_file_that_is_set_aside_gives_spark_no_types_of_a_stranger(tmp_path, said):
+    """Nobody gives Spark the columns of such a file. It would take them from the footer, and PySpark would import."""
+    (tmp_path / "input" / "a").mkdir(parents=True)
+    rows = pa.table({"other": [1]}).replace_schema_metadata({"org.apache.spark.sql.parquet.row.metadata": said})
+    pq.write_table(rows, tmp_path / "input" / "a" / "1.parquet")
+    source = FileSource(tmp_path / "input", SCHEMA, columns="quarantine", corrupt_column="bad")
+    with pytest.raises(SourceError, match=r"1\.parquet: its footer names user-defined types"):
+        source.poll(PollSource(VertexId("in"), SplitId("a"), None, 100))
+
+
+def test_a_file_with_sparks_own_schema_is_set_aside(tmp_path):
+    """Spark writes its schema into each file. One of plain types does no harm."""
+    (tmp_path / "input" / "a").mkdir(parents=True)
+    said = json.dumps(struct("string"))
+    rows = pa.table({"other": [1]}).replace_schema_metadata({"org.apache.spark.sql.parquet.row.metadata": said})
+    pq.write_table(rows, tmp_path / "input" / "a" / "1.parquet")
+    source = FileSource(tmp_path / "input", SCHEMA, columns="quarantine", corrupt_column="bad")
+    assert 1 == source.poll(PollSource(VertexId("in"), SplitId("a"), None, 100)).rows
