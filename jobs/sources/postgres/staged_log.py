@@ -33,6 +33,8 @@ from jobs.sources.postgres.way_out import ANEW
 from jobs.storage.folder import sync
 
 SPLIT: Final = "changes"
+FORMAT: Final = 2
+"""The newest format of a file's footer that this version reads, and the one that it writes."""
 _NOTE: Final = b"tidemark"
 _ROWS_PER_GROUP: Final = 128 * 1024
 
@@ -65,11 +67,14 @@ class Origin(BaseModel):
 
 
 class Note(BaseModel):
-    """The content of a file's footer: the horizons of its first and last transaction, and the rows before it."""
+    """The content of a file's footer: the horizons of its first and last transaction, and the rows before it.
+
+    Since format 2 the origin has the server's timeline and catalog.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: int = 1
+    format: int = FORMAT
     start: NonNegativeInt
     end: NonNegativeInt
     before: NonNegativeInt
@@ -214,7 +219,14 @@ class UnfinishedFile:
 def _opened(path: Path) -> ChangeFile:
     try:
         footer = pq.read_metadata(path)
-        note = Note.model_validate_json((footer.metadata or {})[_NOTE])
+        text = (footer.metadata or {})[_NOTE]
+        written_in = json.loads(text).get("format", 1)
+        if written_in > FORMAT:
+            raise SourceError(
+                f"{path} was written by a newer version of Tidemark (format {written_in}, and this version reads up to "
+                f"{FORMAT}): run the pipeline with that version"
+            )
+        note = Note.model_validate_json(text)
     except (KeyError, OSError, pa.ArrowException, ValidationError, json.JSONDecodeError) as error:
         raise SourceError(
             f"{path} is not a file of PostgreSQL changes ({type(error).__name__}): put the file back as it was "

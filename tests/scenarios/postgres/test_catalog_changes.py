@@ -1,10 +1,12 @@
 """A change of the server's catalog sends no row. The next tick finds it all the same, also one without new rows."""
 
+import json
 import shutil
 import signal
 import subprocess
 
 import psycopg
+import pyarrow.parquet as pq
 import pytest
 
 from jobs.sources.port import SourceError
@@ -90,6 +92,27 @@ def test_changes_that_lose_nothing_go_on(bank):
     bank.sql("ALTER PUBLICATION bank ADD TABLE later; TRUNCATE giro")
     assert ["truncate"] == all_rows(bank.source(), end)["_kind"].to_list()
     assert "tables that are not read, since they came later: public.later" in bank.source().health()
+
+
+def test_files_of_an_older_version_go_on_and_those_of_a_newer_one_are_called_that(bank):
+    """A footer without facts takes those of now. A footer of another format is not called damaged."""
+    end = read_once(bank)
+    for file in bank.source()._log.look().files:
+        table = pq.read_table(file.path)
+        note = json.loads(pq.read_metadata(file.path).metadata[b"tidemark"])
+        note["origin"] = {name: part for name, part in note["origin"].items() if name not in ("timeline", "catalog")}
+        pq.write_table(table.replace_schema_metadata({"tidemark": json.dumps(note | {"format": 1})}), file.path)
+    bank.sql("ALTER PUBLICATION bank SET (publish = 'insert, update')")
+    bank.sql(UPDATE)
+    later = polled(bank.source(), end)
+    assert 1 == later.rows
+    bank.sql("ALTER PUBLICATION bank SET (publish = 'insert')")
+    with pytest.raises(SourceError, match="sends no update any more"):
+        polled(bank.source(), later.end)
+    newest = bank.source()._log.look().last.path
+    pq.write_table(table.replace_schema_metadata({"tidemark": json.dumps(note | {"format": 9, "new": 1})}), newest)
+    with pytest.raises(SourceError, match="was written by a newer version of Tidemark"):
+        bank.source().schema()
 
 
 @pytest.mark.parametrize(
