@@ -22,6 +22,8 @@ from jobs.state.key_joins import join_by_key
 
 RIGHT = "right"
 WAITING = "waiting"
+_KNOWN = "\0right"
+"""The known right row beside the columns of a left one, which may have a column `right`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,11 @@ class EnrichFunction:
         left, right = inputs
         known = self._known(right, state)
         candidates = pl.concat([_released(state, left.columns), left])
-        found = join_by_key(candidates, known, self.keys, "left", nulls_equal=False)
-        is_known = pl.col(RIGHT).is_not_null()
-        gained = [pl.col(RIGHT).struct.field(name) for name in self.columns]
+        found = join_by_key(candidates, known.rename({RIGHT: _KNOWN}), self.keys, "left", nulls_equal=False)
+        is_known = pl.col(_KNOWN).is_not_null()
+        gained = [pl.col(_KNOWN).struct.field(name) for name in self.columns]
         output = found.filter(is_known).select(*left.columns, *gained)
-        waiting = self._waiting(found.filter(~is_known).drop(RIGHT), state.schema)
+        waiting = self._waiting(found.filter(~is_known).drop(_KNOWN), state.schema)
         new = pl.concat([known.with_columns(pl.lit(None, dtype=state.schema[WAITING]).alias(WAITING)), waiting])
         return Processed(state=new, output=output)
 

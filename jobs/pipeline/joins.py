@@ -3,6 +3,7 @@
 from typing import Literal
 
 from checkpointing.identifiers import vertex_id
+from jobs.operators.counted_rows import TIMES
 from jobs.operators.join import LEFT, RIGHT, JoinType, join_schema
 from jobs.pipeline.columns import require_unique
 from jobs.pipeline.failures import InvalidPipelineError
@@ -40,7 +41,7 @@ def join(
     except ValueError as error:
         raise InvalidPipelineError(f"{where}: {error}") from error
     for each in inputs:
-        require_unique(where, [*each.schema.names, LEFT, RIGHT])
+        require_unique(where, [*each.schema.names, LEFT, RIGHT, TIMES])
     taken = (changes_taken(where, declarations, each, ()) for each in inputs)
     changes_of = tuple(dict.fromkeys(name for names in taken for name in names))
     vertex = JoinVertex(

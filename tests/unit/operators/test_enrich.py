@@ -155,3 +155,20 @@ def test_schemas_hold_the_gained_columns_and_the_waiting_rows():
     kept = enrich_state_schema(["k"], left, timed, ["temp"], "at")["right"].dataType
     assert ["temp", "at"] == kept.names
     assert ["temp"] == enrich_state_schema(["k"], left, timed, ["temp"], "temp")["right"].dataType.names
+
+
+def test_a_left_column_may_be_called_as_the_state_calls_the_right_row():
+    """The right row lies beside the left ones under a name that no column of a user has."""
+    left = pl.DataFrame({"k": ["a", "b"], "right": [1, 2]})
+    state = pl.DataFrame(
+        schema={
+            "k": pl.String,
+            "right": pl.Struct({"temp": pl.Int64}),
+            "waiting": pl.List(pl.Struct({"k": pl.String, "right": pl.Int64})),
+        }
+    )
+    first = FUNCTION.process([left, pl.DataFrame({"rk": ["a"], "temp": [7]})], state)
+    assert [("a", 1, 7)] == first.output.rows()
+    waiting = first.state.filter(pl.col("k") == "b")
+    second = FUNCTION.process([left.clear(), pl.DataFrame({"rk": ["b"], "temp": [8]})], waiting)
+    assert [("b", 2, 8)] == second.output.rows()

@@ -1,6 +1,7 @@
 """Joins are planned with the kinds of their inputs, and steps that cannot take a row back are refused by name."""
 
 import pytest
+from pyspark.sql.types import LongType
 
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.planner import plan
@@ -75,3 +76,11 @@ def test_joins_that_cannot_be_are_refused():
         join(keyed, keyed, "joined", how="outer")
     with pytest.raises(InvalidPipelineError, match=r"columns \['value'\] are on both sides"):
         join(keyed, keyed, "joined")
+
+
+def test_a_column_that_counts_kept_rows_is_refused_by_name():
+    """The state keeps each row with a column `_times`. A user's column of that name failed in the middle of a tick."""
+    _, _, rows = streams()
+    named = rows.with_column("_times", "value", LongType()).key_by("key")
+    with pytest.raises(InvalidPipelineError, match="'_times' and '_times' have one name; rename one"):
+        join(named, rows.select("key").key_by("key"), "joined")
