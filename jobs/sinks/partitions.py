@@ -40,7 +40,7 @@ def partitions(table: TableName, rows: pa.Table, by: tuple[str, ...]) -> Iterato
             f"table {table}: one micro-batch has rows of {len(begins)} partitions by {', '.join(by)} for one task, "
             f"which writes at most {PARTITIONS_MAX}: lay the table out by a column of fewer values, such as a date"
         )
-    texts = [_texts(ordered.column(name).take(pa.array(begins))) for name in by]
+    texts = [_texts(table, name, ordered.column(name).take(pa.array(begins))) for name in by]
     for begin, end, values in zip(begins, [*begins[1:], ordered.num_rows], zip(*texts, strict=True), strict=True):
         yield _folder(table, by, values), ordered.slice(begin, end - begin)
 
@@ -67,9 +67,15 @@ def _begins(ordered: pa.Table, by: tuple[str, ...]) -> list[int]:
     return [int(place) for place in np.flatnonzero(new)]
 
 
-def _texts(values: pa.ChunkedArray) -> list[str | None]:
-    """Return values as Delta's protocol writes those of partition columns."""
-    return [None if value is None else _text(value) for value in values.to_pylist()]
+def _texts(table: TableName, column: str, values: pa.ChunkedArray) -> list[str | None]:
+    """Return values as Delta's protocol writes those of partition columns. Raises PartitionError if it has no text."""
+    try:
+        return [None if value is None else _text(value) for value in values.to_pylist()]
+    except (ValueError, OverflowError) as error:
+        raise PartitionError(
+            f"table {table}: partition column {column} holds a date outside of the years 1 to 9999, or a text that is "
+            "no UTF-8, of which no reader makes a partition: correct it with with_column, or leave such rows out"
+        ) from error
 
 
 def _text(value: object) -> str:

@@ -103,3 +103,16 @@ def test_a_key_that_is_an_empty_text_cannot_be_a_partition(upsert):
     (file,) = upsert().write(KeyedRows.of(frame()), frame((1, "", 1)), frame())
     assert (("city", None),) == partition_of(file.file.path)
     assert [(1, None, 1)] == upsert((file,)).load().frame().rows()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pa.array([4_000_000], pa.int32()).view(pa.date32()),
+        pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers()),
+    ],
+)
+def test_a_value_without_a_text_names_table_and_column(odd):
+    """A date after the year 9999 was an OverflowError, and bytes that are no UTF-8 a UnicodeDecodeError."""
+    with pytest.raises(PartitionError, match="partition column odd holds a date outside of the years 1 to 9999"):
+        list(partitions(TableName("silver/days"), pa.table({"odd": odd, "n": [1]}), ("odd",)))
