@@ -238,7 +238,7 @@ def _roles(case: Case, place: str = "") -> Roles:
 
 
 def _table(operator: str) -> str:
-    return "out/" + re.sub(r"\W+", "_", operator)
+    return "out/" + re.sub(r"\W+", "_", operator.lower())
 
 
 def _kinds(case: Case, operator: str) -> str:
