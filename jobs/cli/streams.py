@@ -60,16 +60,22 @@ class LastingStream:
 def standard_streams() -> tuple[LastingStream, LastingStream]:
     """Return stdout and stderr as lasting streams, and make them the process's.
 
-    A closed descriptor is first opened on /dev/null, so that no file of the tick gets its number.
+    A closed descriptor is first opened on /dev/null, so that no file of the tick gets its number. The streams have
+    descriptors of their own, because 1 and 2 belong to Spark's log while its JVM starts.
     """
     for descriptor in _STANDARD:
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
-    out, err = (
-        LastingStream(stream or os.fdopen(number, "w", closefd=False))
-        for number, stream in ((1, sys.stdout), (2, sys.stderr))
-    )
+    out, err = (LastingStream(_own(number, stream)) for number, stream in ((1, sys.stdout), (2, sys.stderr)))
     sys.stdout, sys.stderr = out, err
     return out, err
+
+
+def _own(number: int, stream: TextIO | None) -> TextIO:
+    """Return a stream that writes where this descriptor leads, as the given one does."""
+    if stream is None:
+        return os.fdopen(os.dup(number), "w")
+    stream.flush()
+    return os.fdopen(os.dup(number), "w", buffering=1, encoding=stream.encoding, errors=stream.errors)
