@@ -10,7 +10,7 @@ from jobs.operators.schemas import arrow_schema
 from tests.values import __main__ as nights
 from tests.values.cases import Case
 from tests.values.judge import Judge
-from tests.values.odd_values import SCALARS
+from tests.values.odd_values import NANS, SCALARS
 from tests.values.operators import OPERATORS
 from tests.values.ways import WAYS
 
@@ -48,6 +48,12 @@ KNOWN = {
         [("a", "x", 1), ("b", None, 2)],
         ("append", "deduplicate", "sum"),
         "Spark reads",
+    ),
+    "NaN and zeros as keys": case_of(
+        (DoubleType(), DoubleType(), LongType()),
+        ("k", "v", "n"),
+        [(key, value, 1) for key in (0.0, -0.0, *NANS, None, 1.5) for value in (0.0, NANS[1])][::3],
+        ("count", "deduplicate", "top", "inner join", "apply_changes", "enrich", "collect_set", "count of changes"),
     ),
 }
 
