@@ -148,7 +148,7 @@ def test_no_file_that_a_savepoint_names_is_discarded(job):
     claim = job.claim.model_copy(update={"first_id": 3})
     three = {"every_rows": 3, "slice_rows_max": 3}
     story = job.story(graph, three, linger_ms=0, restored=cut, retained=(pinned, cut), claim=claim, limits=NEVER)
-    for number in (1, 2, 3, 4):
+    for number in (1, 2, 3, 4, 5):
         story.offers("left", 3)
         if number == 2:
             story.tell(asked(PLAIN))

@@ -4,13 +4,15 @@ import json
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from jobs.kafka_sink.records import RECORDS_MAX, Records, deleted, tombstones
+from jobs.kafka_sink.refusing import Sorting
 from jobs.kafka_sink.sink import KafkaSink
-from jobs.kafka_sink.target import KafkaTarget
+from jobs.kafka_sink.target import KafkaTarget, RecordLimits
 from jobs.kafka_sink.upserting import UpsertedRecords
 from jobs.sinks.port import Difference, SinkError, TableChanges
 from jobs.sources.kafka.failures import SINK
@@ -149,7 +151,9 @@ def test_a_topic_gets_the_changes_or_the_whole_table(since, there, expected):
     def shown():
         return {key.encode() for key in there}
 
-    found = [each for some in UpsertedRecords(Records("json", None), Changes(), shown).since(since) for each in some]
+    limits = RecordLimits(client=1_000, topic=1_000, codec=None, is_compacted=True)
+    upserted = UpsertedRecords(Records("json", None), Changes(), shown, Sorting("orders", limits, None, {}))
+    found = [each for topic, some in upserted.since(since) for each in some if topic == "orders"]
     plain = [(each["key"], each["value"] and json.loads(each["value"])["v"]) for each in found]
     assert expected == [(key.decode() if isinstance(key, bytes) else key, value) for key, value in plain]
 
@@ -209,7 +213,8 @@ def test_parameters_that_do_not_fit_are_refused_when_they_are_written(given, sai
 
 def target(options=None, job="shop", table="out/orders", topic="orders"):
     settings = ClientSettings("k:1", options or {}, lambda: {"sasl.password": "s3cret"}, SINK)
-    return KafkaTarget(settings, None, topic, job, table)
+    cluster = SimpleNamespace(settings=lambda topic: {"max.message.bytes": "5000"})
+    return KafkaTarget(settings, cluster, topic, job, table)
 
 
 def test_jobs_tables_and_topics_have_names_of_their_own():
@@ -227,6 +232,7 @@ def test_the_producer_has_the_users_settings_but_for_what_makes_it_exact():
     producer, group = target(given).for_producer(), target(given).for_group()
     assert given.items() <= producer.items()
     assert ("5000", "s3cret") == (producer["message.timeout.ms"], producer["sasl.password"])
+    assert "5000" == producer["batch.size"]
     assert ("900000", "60000") == tuple(
         target().for_producer()[name] for name in ("transaction.timeout.ms", "message.timeout.ms")
     )
