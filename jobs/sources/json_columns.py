@@ -1,25 +1,25 @@
 """Finds the columns of a file of JSON lines: the fields of its records.
 
-No part of the file names its columns, so each record is looked at. The first ones are parsed whole, up to a bound. Of
-the later ones only those are parsed that have a name that no record before them has. A record that is no JSON object is
-left to Spark, and so is its type.
+No part of the file names its columns, so each record is parsed. The types of a field are those of its values in the
+first records, up to a bound, or of its first value behind them. A record that is no JSON object is left to Spark.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Final
 
+from pydantic_core import from_json
 from pyspark.sql.types import BooleanType, DataType, DecimalType, DoubleType, LongType, StringType
 
 from jobs.sources.csv_text import is_utf8
 from jobs.sources.file_footer import Column
 
 RECORDS_BYTES_MAX: Final = 1024 * 1024
-"""So many bytes of records are parsed whatever they have, after decompression."""
-_TEXTS: Final = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"(\s*+:)?')
-"""The texts of a record. Those with a colon are names, of its fields or of fields inside them."""
+"""The values of so many bytes of records, after decompression, say which type a field has."""
+_BLOCK_BYTES: Final = 1024 * 1024
+_MARK: Final = b"\xef\xbb\xbf"
 _MAY_BE_TIME: Final = re.compile(rb'"[\x00-\x20]*+(?:T[0-9]|\\|[0-9]++[\x00-\x20]*+[:\\])')
 """Matches a text that may be a time without a day, or is written so that only a parser can tell."""
 _TIME_ALONE: Final = re.compile(r"[\x00-\x20]*(?:T|[0-9]+[\x00-\x20]*:)")
@@ -48,9 +48,9 @@ class JsonLook:
 
 
 def json_columns(opened: IO[bytes], encoding: str) -> JsonLook:
-    """Return the fields of the records, in the order in which they come, with the types of the values that were parsed.
+    """Return the fields of the records, in the order in which they come, with the types of their first values.
 
-    A field that has no value in any of these is left out: nothing is lost without it. Raises OSError or EOFError for a
+    A field that never has a value is left out: nothing is lost without it. Raises OSError or EOFError for a
     packed file that is damaged. If the file is no UTF-8, it raises ValueError for a line with several objects.
     """
     types: dict[str, DataType] = {}
@@ -104,44 +104,59 @@ def _columns(types: dict[str, DataType]) -> tuple[Column, ...]:
 class _Lines:
     """The lines of a file. It counts those that are not empty."""
 
-    def __init__(self, opened: Iterable[bytes], encoding: str) -> None:
+    def __init__(self, opened: IO[bytes], encoding: str) -> None:
         """Read nothing yet."""
         self._opened, self._encoding, self._is_utf8 = opened, encoding, is_utf8(encoding)
         self.count, self.doubtful, self.times = 0, False, set[str]()
         self.bad_line: int | None = None
 
     def telling(self) -> Iterator[dict[str, object]]:
-        """Yield the records up to the bound, and the later ones that have a name that no record before them has."""
-        left, known = RECORDS_BYTES_MAX, set[bytes]()
-        for number, line in enumerate(self._opened, 1):
-            left -= len(line)
-            names = {name for name, colon in _TEXTS.findall(line) if colon}
-            is_new = left >= 0 or not names <= known
-            known |= names
-            plain = line.strip()
-            self.count += bool(plain)
-            self.doubtful = self.doubtful or _MAY_BE_TIME.search(line) is not None
-            is_one = plain[:1] == b"{" and plain.find(b"}") == len(plain) - 1
-            if plain and (is_new or not is_one or not self._is_utf8):
-                record = self._parsed(line)
-                if record is None:
-                    self.doubtful, self.bad_line = True, self.bad_line or number
-                    continue
-                if not self._is_utf8:
-                    self.times.update(name for name, value in record.items() if _has_time(value))
-                if is_new:
-                    yield record
+        """Yield the records up to the bound, and later ones whose values are the first ones of their field."""
+        left, known, parsed = RECORDS_BYTES_MAX, set[str](), self._utf8 if self._is_utf8 else self._decoded
+        for number, line in enumerate(self._lines(), 1):
+            left -= len(line) + 1
+            if not line or line.isspace():
+                continue
+            self.count += 1
+            record = parsed(line)
+            if record is None:
+                self.doubtful, self.bad_line = True, self.bad_line or number
+            elif left >= 0:
+                known.update(name for name, value in record.items() if value is not None)
+                yield record
+            elif not record.keys() <= known:
+                new = {name: value for name, value in record.items() if value is not None and name not in known}
+                known |= new.keys()
+                yield new
 
-    def _parsed(self, line: bytes) -> dict[str, object] | None:
+    def _lines(self) -> Iterator[bytes]:
+        """Yield the lines, and look for times in many of them at once."""
+        for block in iter(lambda: self._opened.read(_BLOCK_BYTES) + self._opened.readline(), b""):
+            self.doubtful = self.doubtful or _MAY_BE_TIME.search(block) is not None
+            yield from block.removesuffix(b"\n").split(b"\n")
+
+    def _utf8(self, line: bytes) -> dict[str, object] | None:
+        """Return the record of a line, or None if the line is no object and nothing else."""
+        try:
+            found = from_json(line.removeprefix(_MARK))
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _decoded(self, line: bytes) -> dict[str, object] | None:
+        """Return the record of a line that is no UTF-8. Raise ValueError if the line has several."""
         try:
             found = json.loads(line.decode(self._encoding).removeprefix("\ufeff"))
         except json.JSONDecodeError as error:
-            if error.msg == "Extra data" and not self._is_utf8:
+            if error.msg == "Extra data":
                 raise ValueError(f"line {self.count} has more than one record") from error
             return None
         except (ValueError, LookupError, RecursionError):
             return None
-        return found if isinstance(found, dict) else None
+        if not isinstance(found, dict):
+            return None
+        self.times.update(name for name, value in found.items() if _has_time(value))
+        return found
 
 
 def _type(value: object) -> DataType:

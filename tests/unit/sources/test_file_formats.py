@@ -171,14 +171,15 @@ def test_a_field_that_the_schema_does_not_have_is_refused_by_default(folder, com
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2"])
 def test_a_field_that_only_late_records_of_json_lines_have_is_found(folder, suffix):
-    """Texts that look like names, and names inside of fields, are no columns. A later type is Spark's to judge."""
-    many = b'{"n": 1, "in": {"deep": ["\\"x\\": 1", ":"]}}\n' * (RECORDS_BYTES_MAX // 40)
+    """Texts that look like names, and names inside of fields, are no columns. A null says no type."""
+    many = b'{"n": 1, "late": null, "in": {"deep": ["\\"x\\": 1", ":"]}}\n' * (RECORDS_BYTES_MAX // 40)
     late = b'{"n": 2, "in": {"deeper": 1, "more": 1}}\nno record: "n":\n{"n": 3, "more": 1.5, ":odd": true}\n'
     pack = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[suffix]
     path = folder / f"1.json{suffix}"
-    path.write_bytes(pack(many + late + many + b'{"last": "x"}'))
+    path.write_bytes(pack(many + late + many + b'{"last": "x", "late": 1.5}'))
     found = {each.name: each.type.simpleString() for each in format_named("json").footer(local(path), {}).columns}
-    assert {"n": "bigint", "in": "string", "more": "double", ":odd": "boolean", "last": "string"} == found
+    late_ones = {"more": "double", ":odd": "boolean", "last": "string", "late": "double"}
+    assert {"n": "bigint", "in": "string", **late_ones} == found
 
 
 def test_a_late_field_of_json_lines_is_refused_by_default(folder):
