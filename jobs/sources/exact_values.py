@@ -49,6 +49,7 @@ _OWN_OPTIONS: Final = frozenset({"mode", "columnnameofcorruptrecord", "linesep",
 
 
 CORRUPT: Final = "_corrupt"
+KEYS_ARE_TEXTS: Final = "whose keys are no texts, and in JSON all are: make the key a string, and cast it in a step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,10 @@ def decimal_of(text: Column, kind: DecimalType) -> Column:
     plain = F.when(F.instr(text, ",") == 0, text).when(F.rlike(text, F.lit(_THOUSANDS)), F.replace(text, F.lit(",")))
     widest = DecimalType(_DIGITS_MAX, _DIGITS_MAX - (kind.precision - kind.scale))
     value = plain.try_cast(kind)
-    return F.when(value == plain.try_cast(widest), value)
+    more = F.rlike(text, F.lit(f"[.][0-9]{{{kind.scale}}}[0-9]*[1-9]"))  # than even the widest decimal holds
+    shifted = F.rlike(text, F.lit("[eE]"))
+    same = F.when(shifted, value.cast("double") == plain.try_cast("double")).otherwise(~more)
+    return F.when((value == plain.try_cast(widest)) & same, value)
 
 
 def is_whole(record: Column, options: Mapping[str, str]) -> Column:
@@ -111,8 +115,10 @@ def has_bad_values(record: Column, schema: StructType, options: Mapping[str, str
         if not fields:
             continue
         texts = StructType([StructField(field.name, _as_text(field.dataType, kind)) for field in fields])
-        found = F.from_json(record, texts, dict(options))
-        bad = any_of(_bad(found.getField(field.name), field.dataType, kind) for field in fields)
+        said = F.from_json(record, texts, dict(options))
+        read = F.from_json(record, StructType(fields), dict(options)) if kind is DecimalType else said
+        look = _Look(record, kind)
+        bad = any_of(look.bad(said.getField(field.name), read.getField(field.name), field.dataType) for field in fields)
         doubtful.append(bad if may_be is None else F.when(may_be, bad))
     return doubtful
 
@@ -120,6 +126,23 @@ def has_bad_values(record: Column, schema: StructType, options: Mapping[str, str
 def any_of(conditions: Iterable[Column]) -> Column:
     """Return whether one of the conditions is true. It is never null."""
     return reduce(Column.__or__, (F.coalesce(each, F.lit(False)) for each in conditions))  # noqa: FBT003
+
+
+def map_without_texts(schema: StructType) -> str | None:
+    """Return the column of which a map has keys that are no texts, or None. Spark reads no such map from JSON."""
+    return next((field.name for field in schema if _has_other_keys(field.dataType)), None)
+
+
+def _has_other_keys(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return any(_has_other_keys(field.dataType) for field in kind)
+        case ArrayType(elementType=element):
+            return _has_other_keys(element)
+        case MapType(keyType=key, valueType=value):
+            return not isinstance(key, StringType) or _has_other_keys(value)
+        case _:
+            return False
 
 
 def has_decimals(schema: StructType) -> bool:
@@ -162,20 +185,40 @@ def _as_text(kind: DataType, wanted: type[DataType]) -> DataType:
             return StringType()
 
 
-def _bad(value: Column, kind: DataType, wanted: type[DataType]) -> Column:
-    match kind:
-        case StructType():
-            return any_of(
-                _bad(value.getField(each.name), each.dataType, wanted) for each in kind if _has(each.dataType, wanted)
-            )
-        case ArrayType(elementType=element):
-            return F.exists(value, lambda each: _bad(each, element, wanted))
-        case MapType(valueType=element):
-            return F.exists(F.map_values(value), lambda each: _bad(each, element, wanted))
-        case DecimalType():
-            return value.isNotNull() & decimal_of(value, kind).isNull()
-        case _:
-            return is_time_alone(value)
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Looks for values of one kind, decimals or timestamps, that a record only seems to have."""
+
+    record: Column
+    wanted: type[DataType]
+
+    def bad(self, said: Column, read: Column, kind: DataType) -> Column:
+        """Return whether a value is bad: `said` is its text, and `read` is what Spark makes of it."""
+        match kind:
+            case StructType():
+                inner = [each for each in kind if _has(each.dataType, self.wanted)]
+                parts = ((said.getField(each.name), read.getField(each.name), each.dataType) for each in inner)
+                return any_of(self.bad(*part) for part in parts)
+            case ArrayType(elementType=element):
+                return self._any(said, read, element)
+            case MapType(valueType=element):
+                return self._any(F.map_values(said), F.map_values(read), element)
+            case DecimalType():
+                return said.isNotNull() & decimal_of(said, kind).isNull() & self._loses(said, read)
+            case _:
+                return is_time_alone(said)
+
+    def _any(self, said: Column, read: Column, element: DataType) -> Column:
+        return F.exists(F.zip_with(said, read, lambda one, other: self.bad(one, other, element)), lambda bad: bad)
+
+    def _loses(self, said: Column, read: Column) -> Column:
+        """Return whether a decimal is another value than its text. Spark gives a number as text by way of a double.
+
+        So the text of a number says only its first 17 digits. The text in quotes is what the record has.
+        """
+        quoted = F.contains(self.record, F.concat(F.lit('"'), said, F.lit('"')))
+        differs = F.coalesce(read.cast("double") != said.try_cast("double"), F.lit(True))  # noqa: FBT003
+        return quoted | differs
 
 
 def casted(value: Column, own: DataType, wanted: DataType) -> Column:

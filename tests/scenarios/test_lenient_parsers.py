@@ -15,6 +15,8 @@ pytestmark = pytest.mark.spark
 
 N, WORD, AT = (StructField(*each) for each in (("n", LongType()), ("word", StringType()), ("at", TimestampType())))
 AMOUNT = StructField("amount", DecimalType(5, 2))
+WIDE = StructField("wide", DecimalType(38, 18))
+MOST = Decimal("-99999999999999999999.999999999999999999")
 DEEP = StructField("deep", StructType([AT]))
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC).replace(tzinfo=None)
 
@@ -23,6 +25,7 @@ GOOD = {
     "and lines of CR LF": ("csv", '1,"a\nb"\r\n2,"a\r\nb"\r\n', [N, WORD], [(1, "a\nb"), (2, "a\r\nb")]),
     "a quote inside of a value": ("csv", '1,5" pipe\n2,x\n', [N, WORD], [(1, '5" pipe'), (2, "x")]),
     "decimals": ("csv", '"1.50"\n"-1.5"\n', [AMOUNT], [(Decimal("1.50"),), (Decimal("-1.50"),)]),
+    "38 digits": ("json", f'{{"wide": {MOST}}}\n{{"wide": "{MOST}"}}\n', [WIDE], [(MOST,), (MOST,)]),
     "a time": ("csv", "2024-05-01 12:00\n2024-05-01T12:00:00Z\n", [AT], [(NOON,), (NOON,)]),
     "braces in a text": ("json", '{"n": 1, "word": "}{"}\n', [N, WORD], [(1, "}{")]),
     "a number as it is written": ("json", '{"n": 1, "word": 1.10}\n', [N, WORD], [(1, "1.10")]),
@@ -46,6 +49,7 @@ BAD = {
     "a time inside": ("json", '{"n": {}, "deep": {"at": "T12:00"}}\n', [N, DEEP]),
     "a comma in JSON": ("json", '{"n": {}, "amount": "1,5"}\n', [N, AMOUNT]),
     "digits in JSON": ("json", '{"n": {}, "amount": 1.239}\n', [N, AMOUNT]),
+    "more than 38 digits": ("json", '{"n": {}, "wide": "0.1234567890123456789"}\n', [N, WIDE]),
     "bytes in JSON": ("json", b'{"n": {}, "word": "\xff"}\n', [N, WORD]),
 }
 

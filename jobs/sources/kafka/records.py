@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from jobs.quality.expectation import Expectation
-from jobs.sources.exact_values import CORRUPT, JsonRecords
+from jobs.sources.exact_values import CORRUPT, KEYS_ARE_TEXTS, JsonRecords, map_without_texts
 from jobs.sources.kafka.avro_form import avro_form
 from jobs.sources.kafka.plain_json import PlainJson, can_be_plain
 from jobs.sources.kafka.scan import VALUE, Decoding
@@ -121,6 +121,9 @@ def record_form(
                     "a KafkaSource with format='json' needs schema=, a StructType of the value's columns; format='raw' "
                     "gives the bytes"
                 )
+            odd = map_without_texts(schema)
+            if odd is not None:
+                raise SourceError(f"column {odd!r} of a KafkaSource has a map {KEYS_ARE_TEXTS}")
             value = schema
         case "avro":
             value, avro = avro_form(schema, writers, UNDECODED_COLUMN)

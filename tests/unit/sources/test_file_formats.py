@@ -117,6 +117,14 @@ def test_a_wrong_setting_is_refused_when_the_pipeline_is_built(folder, given, me
         source(folder, **given)
 
 
+def test_a_map_of_json_whose_keys_are_no_texts_is_refused(folder):
+    """Spark reads none. Parquet has such maps."""
+    schema = StructType().add("m", "map<int,int>")
+    assert schema == FileSource(folder.parent, schema).schema()
+    with pytest.raises(SourceError, match="column 'm' has a map whose keys are no texts.*make the key a string"):
+        FileSource(folder.parent, schema, format="json")
+
+
 def test_a_column_that_appears_is_refused_by_default(folder):
     """The message has both ways out."""
     pq.write_table(pa.table({"n": [1], "word": ["w"], "more": [1]}), folder / "1.parquet")
