@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
-from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import LongType, MapType, StringType, StructType, TimestampType
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
@@ -119,9 +119,9 @@ def test_a_wrong_setting_is_refused_when_the_pipeline_is_built(folder, given, me
 
 def test_a_map_of_json_whose_keys_are_no_texts_is_refused(folder):
     """Spark reads none. Parquet has such maps."""
-    schema = StructType().add("m", "map<int,int>")
+    schema = StructType().add("m", MapType(LongType(), LongType()))
     assert schema == FileSource(folder.parent, schema).schema()
-    with pytest.raises(SourceError, match="column 'm' has a map whose keys are no texts.*make the key a string"):
+    with pytest.raises(SourceError, match=r"column 'm' has a map whose keys are no texts.*make the key a string"):
         FileSource(folder.parent, schema, format="json")
 
 

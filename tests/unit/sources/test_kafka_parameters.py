@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType
 from rich.pretty import pretty_repr
 
 from checkpointing.identifiers import SplitId
@@ -113,6 +113,9 @@ def test_adjoining_ranges_are_joined_and_empty_ones_dropped():
     ]
     shown = [(one.place.topic, one.range.first, one.range.end) for one in joined(made)]
     assert [("a", 0, 4), ("a", 7, 8), ("b", 5, 9)] == shown
+
+
+MAPS = StructType().add("m", ArrayType(MapType(LongType(), LongType())))
 
 
 @pytest.mark.parametrize(
