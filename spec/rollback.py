@@ -41,8 +41,8 @@ class Line:
 
     @property
     def stood_upon(self) -> set[CheckpointId]:
-        """The existing entries after which an existing plain savepoint, or a held cut, was taken. They stay."""
-        return {row.parent for row in self.there.values() if not row.commits} & self.there.keys()
+        """The entries after which an existing plain savepoint, or a held cut, was taken. They stay."""
+        return {row.parent for row in self.there.values() if not row.commits}
 
     def turn(self, record: CheckpointRecord) -> Turned | None:
         """Return what an entry does to the existing ones, or None if it does not go back."""

