@@ -46,7 +46,7 @@ def hold(root):
 
 def test_a_savepoint_at_rest_is_the_newest_cut_under_a_new_id(tmp_path):
     """Its entry names the same state and positions, no tables, and its parent. The job is released again."""
-    run(tmp_path, 2)
+    run(tmp_path, 1)
     newest = newest_checkpoint(tuple(records(tmp_path).values()))
     taken = take_savepoint(at(tmp_path), nobody_waits)
     row = records(tmp_path)[taken.record.checkpoint]
@@ -90,11 +90,14 @@ def test_a_savepoint_changes_nothing_for_the_ticks_that_follow(tmp_path, undistu
 
 
 def test_what_a_savepoint_names_outlives_the_retained_checkpoints(tmp_path):
-    """Checkpoints go, one by one. Every file that the savepoint names still exists, and so does its entry."""
+    """Checkpoints go, one by one. Every file that the savepoint names still exists, and so does its entry.
+
+    The checkpoint on which it stands stays too.
+    """
     run(tmp_path, 1)
     row = savepoint_at_rest(at(tmp_path))
     run(tmp_path)
-    assert row.parent not in records(tmp_path)
+    assert row.parent in records(tmp_path)
     assert row == records(tmp_path)[row.checkpoint]
     assert [] == [path for path in named_files(row) if not (tmp_path / path).exists()]
 
@@ -119,14 +122,21 @@ def test_a_stop_of_a_job_at_rest_says_that_nothing_runs(tmp_path, kind):
 
 
 def test_a_disposed_savepoint_is_gone_with_what_only_it_named(tmp_path, undisturbed):
-    """Its entry and its state files go. Everything that a checkpoint names stays."""
+    """Its entry goes at once. The checkpoint on which it stood goes with the next one, and their state files with it.
+
+    Everything that a checkpoint names stays.
+    """
     run(tmp_path, 1)
     row = savepoint_at_rest(at(tmp_path))
-    run(tmp_path)
-    kept = {path for each in records(tmp_path).values() if each != row for path in named_files(each)}
-    only = {path for path in named_files(row) if path.startswith("_tidemark/")} - kept
-    assert 2 == len(only) == dispose(at(tmp_path), row.checkpoint)
+    run(tmp_path, 1)
+    assert 0 == dispose(at(tmp_path), row.checkpoint)
     assert row.checkpoint not in records(tmp_path)
+    assert row.parent in records(tmp_path)
+    run(tmp_path)
+    assert row.parent not in records(tmp_path)
+    kept = {path for each in records(tmp_path).values() for path in named_files(each)}
+    only = {path for path in named_files(row) if path.startswith("_tidemark/")} - kept
+    assert 2 == len(only)
     assert [] == [path for path in only if (tmp_path / path).exists()]
     assert [] == [path for path in kept if not (tmp_path / path).exists()]
     assert undisturbed == read_cut(tmp_path)
@@ -138,8 +148,10 @@ def test_state_that_a_reader_has_reserved_outlives_the_savepoint_that_kept_it(tm
     row = savepoint_at_rest(at(tmp_path))
     with Cuts(tmp_path, JOB).reserved() as cut:
         before = sorted(cut.state("by_key").polars().collect().rows())
-        run(tmp_path)
+        run(tmp_path, 1)
         assert 0 == dispose(at(tmp_path), row.checkpoint)
+        run(tmp_path)
+        assert row.parent not in records(tmp_path)
         assert before == sorted(cut.state("by_key").polars().collect().rows())
     assert clean_up(at(tmp_path), 0).deleted.files
 
