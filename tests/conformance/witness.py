@@ -68,7 +68,7 @@ class Witness:
         self._root = root
         self.history = History(
             config.mode,
-            config.retained,
+            config.kept,
             MAX_PARALLELISM,
             self.rows_of,
             self.state_of,
