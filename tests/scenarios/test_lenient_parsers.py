@@ -92,12 +92,13 @@ def test_a_bad_record_is_told(spark, tmp_path, case):
     [
         ("1.csv", b'n\n"two\n1\n', {"header": "true"}, "line 2 opens a quote that is never closed"),
         ("1.csv", b'n\r\n"a\nb"\n1\r\n', {"header": "true"}, "its lines end in several ways"),
-        ("1.csv.gz", gzip.compress(b"n\n" * 5_000)[:-9], {"header": "true"}, "cannot be read as CSV"),
-        ("1.json.gz", gzip.compress(b'{"n": 1}\n' * 5_000)[:-9], {}, "cannot be read as JSON"),
+        ("1.csv.gz", gzip.compress(b"n\n" * 5_000, mtime=0)[:-9], {"header": "true"}, "cannot be read as CSV"),
+        ("1.json.gz", gzip.compress(b'{"n": 1}\n' * 5_000, mtime=0)[:-9], {}, "cannot be read as JSON"),
         ("1.json", b'[{"word": "1"}] x', {"multiLine": "true"}, "stands behind its end"),
         ("1.json", b'[{"word": "1",\n "at": "12:00"}]', {"multiLine": "true"}, "a time without a day"),
         ("1.json", '{"word": "é"}{}\n'.encode("latin-1"), {"encoding": "latin-1"}, "more than one record"),
     ],
+    ids=["open quote", "line ends", "cut CSV", "cut JSON", "behind", "time", "two records"],
 )
 def test_a_file_that_ends_inside_of_a_record_or_of_which_spark_reads_a_part_is_refused(
     tmp_path, name, data, options, why
