@@ -1,9 +1,29 @@
 """Checks the columns that a user names."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from pyspark.sql.types import ArrayType, DataType, DatetimeType, MapType, NumericType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DatetimeType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NumericType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.state.merge import DELETED, KEY_GROUP
@@ -56,6 +76,48 @@ def require_shallow(where: str, rows: StructType) -> None:
             )
 
 
+_KEPT: Final = frozenset(
+    {
+        *(ArrayType, BinaryType, BooleanType, ByteType, DateType, DecimalType, DoubleType, FloatType, IntegerType),
+        *(LongType, MapType, ShortType, StringType, StructType, TimestampNTZType, TimestampType),
+    }
+)
+"""The types that Spark, Arrow, Polars and Delta all have."""
+
+
+def require_kept(where: str, rows: StructType) -> None:
+    """Raise InvalidPipelineError if tables, states or files between vertices cannot hold a column's type."""
+    require_shallow(where, rows)
+    for field in rows.fields:
+        for kind in _parts(field.dataType):
+            if type(kind) not in _KEPT:
+                raise InvalidPipelineError(
+                    f"{where}: column {field.name!r} has the type {kind.simpleString()}, which Delta tables or Arrow "
+                    "files cannot hold: cast it to another type in a step before, for example to a text or a number, "
+                    "or drop it there"
+                )
+            if isinstance(kind, StructType):
+                require_unique(f"{where}: column {field.name!r}", kind.names, "fields")
+
+
+def require_plain_texts(where: str, rows: StructType) -> None:
+    """Raise InvalidPipelineError for a text that Spark compares by a collation. An operator compares its bytes."""
+    for field in rows.fields:
+        if any(isinstance(kind, StringType) and kind.simpleString() != "string" for kind in _parts(field.dataType)):
+            raise InvalidPipelineError(
+                f"{where}: column {field.name!r} has the type {field.dataType.simpleString()}, and operators compare "
+                "texts without a collation: cast it to string in a step before"
+            )
+
+
+def _parts(kind: DataType) -> Iterator[DataType]:
+    """Yield a type and all types inside of it."""
+    level = [kind]
+    while level:
+        yield from level
+        level = [inner for each in level for inner in _inside(each)]
+
+
 def _depth(kind: DataType) -> int:
     """Return how deep a type is nested, at most one more than is allowed. It needs no recursion of Python's."""
     level, depth = [kind], -1
@@ -77,7 +139,7 @@ def _inside(kind: DataType) -> list[DataType]:
             return []
 
 
-def require_unique(where: str, names: Iterable[str]) -> None:
+def require_unique(where: str, names: Iterable[str], what: str = "columns") -> None:
     """Raise InvalidPipelineError if two columns have one name; case does not count, as in Spark and Delta.
 
     A name must not be a pattern either, for which Polars would take several columns.
@@ -88,7 +150,7 @@ def require_unique(where: str, names: Iterable[str]) -> None:
             raise InvalidPipelineError(f"{where}: Polars takes the name of column {name!r} for a pattern; rename it")
         if name.lower() in seen:
             other = seen[name.lower()]
-            raise InvalidPipelineError(f"{where}: columns {other!r} and {name!r} have one name; rename one")
+            raise InvalidPipelineError(f"{where}: {what} {other!r} and {name!r} have one name; rename one")
         seen[name.lower()] = name
 
 

@@ -13,7 +13,7 @@ from checkpointing.metadata.paths import table_of_broadcast, table_of_state
 from checkpointing.renames import unclear_rename
 from jobs.operators.schemas import arrow_schema, delta_columns
 from jobs.operators.spec import KeyedSpec, StagedTable, VertexPlan
-from jobs.pipeline.columns import require_shallow
+from jobs.pipeline.columns import require_kept, require_plain_texts
 from jobs.pipeline.failures import InvalidPipelineError
 from jobs.pipeline.pipeline import Pipeline
 from jobs.pipeline.vertices import (
@@ -60,6 +60,7 @@ def plan(pipeline: Pipeline, *, parallelism: int | None = None, config: Checkpoi
         backend=_backend(used),
     )
     plans = {vertex.id: vertex_plan(vertex, around) for vertex in vertices if not isinstance(vertex, SourceVertex)}
+    _require_kept_columns(plans)
     sources = [vertex for vertex in vertices if isinstance(vertex, SourceVertex)]
     schemas = dict(_schemas(pipeline.name, plans))
     suites = _suites(vertices)
@@ -241,10 +242,23 @@ def _output_tables(planned: VertexPlan) -> Iterator[StagedTable]:
         yield spec.quarantine
 
 
+def _require_kept_columns(plans: Mapping[VertexId, VertexPlan]) -> None:
+    """Raise InvalidPipelineError for a column that a vertex cannot take or pass on."""
+    for name, planned in plans.items():
+        spec, where = planned.spec, f"vertex {name}"
+        for table in _output_tables(planned):
+            require_kept(f"table {table.name}", table.schema)
+        if not isinstance(spec, KeyedSpec):
+            require_kept(where, spec.schema)
+            continue
+        for rows in (*(taken.schema for taken in spec.inputs), spec.state, spec.output, *spec.outputs.values()):
+            require_kept(where, rows)
+            require_plain_texts(where, rows)
+
+
 def _schemas(job: JobName, plans: Mapping[VertexId, VertexPlan]) -> Iterator[tuple[TableName, pa.Schema]]:
     for name, planned in plans.items():
         for table in _output_tables(planned):
-            require_shallow(f"table {table.name}", table.schema)
             yield table.name, arrow_schema(table.schema)
         if isinstance(planned.spec, KeyedSpec):
             yield table_of_state(job, name), state_file_schema(arrow_schema(planned.spec.state), planned.spec.keys)

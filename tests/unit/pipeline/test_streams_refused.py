@@ -1,14 +1,30 @@
 """A wrong pipeline is refused at the line that is wrong. The error names the id, the rule and the way out."""
 
+import re
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DoubleType, LongType, MapType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    CharType,
+    DayTimeIntervalType,
+    DoubleType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from checkpointing.identifiers import InvalidNameError
 from jobs.pipeline import InvalidPipelineError, Pipeline, Stream, count, sum_of
+from jobs.pipeline.top import deduplicate
 from jobs.planner import plan
 from jobs.quality.expectation import Expectation
 from jobs.sinks.port import Sink
@@ -413,3 +429,46 @@ def test_a_type_that_no_table_can_hold_is_refused(kind, tmp_path) -> None:
     schema = of(30)
     write_deltalake(str(tmp_path), pa.table([pa.nulls(2, schema.field(0).type)], schema=schema))
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (DayTimeIntervalType(), "column 'x' has the type interval day to second, which Delta tables"),
+        (ArrayType(YearMonthIntervalType()), "column 'x' has the type interval year to month, which Delta tables"),
+        (StructType().add("a", NullType()), "column 'x' has the type void, which Delta tables"),
+        (VariantType(), "column 'x' has the type variant, which Delta tables"),
+        (CharType(3), "column 'x' has the type char(3), which Delta tables"),
+        (
+            StructType().add("a", LongType()).add("A", LongType()),
+            "column 'x': fields 'a' and 'A' have one name; rename",
+        ),
+    ],
+)
+def test_a_type_that_tidemark_cannot_keep_is_refused_unless_a_step_converts_it(kind, why) -> None:
+    """It is refused when the pipeline is planned: at an append table, an aggregate and a deduplication."""
+
+    def planned(write, *, converted: bool):
+        pipeline = Pipeline("example")
+        rows = numbers(pipeline).with_column("x", "NULL", kind)
+        write(rows.with_column("x", "1", LongType()) if converted else rows)
+        return plan(pipeline)
+
+    for where, write in (
+        ("table bronze/x", lambda rows: rows.table("bronze/x", id="kept")),
+        ("table gold/x", lambda rows: rows.key_by("x").aggregate("kept", rows=count()).upsert("gold/x")),
+        ("table gold/x", lambda rows: deduplicate(rows.key_by("key"), "kept", order_by="n").upsert("gold/x")),
+    ):
+        planned(write, converted=True)
+        with pytest.raises(InvalidPipelineError, match=re.escape(f"{where}: {why}")):
+            planned(write, converted=False)
+
+
+def test_texts_with_a_collation_are_refused_by_keyed_operators() -> None:
+    """Spark finds A and a equal, and an operator does not. A table that no operator follows takes them."""
+    pipeline = Pipeline("example")
+    rows = numbers(pipeline).with_column("x", "key", StringType("UTF8_LCASE")).table("bronze/x", id="kept")
+    plan(pipeline)
+    rows.key_by("x").aggregate("counted", rows=count()).upsert("gold/x")
+    with pytest.raises(InvalidPipelineError, match=r"vertex counted: column 'x' has .*: cast it"):
+        plan(pipeline)
