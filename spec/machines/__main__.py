@@ -64,7 +64,6 @@ from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.tracing import TraceMachine
 from spec.machines.turning import LineMachine
-from spec.machines.two_phase_sink import TwoPhaseSinkMachine
 
 MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     *GATE_MACHINES.values(),
@@ -90,7 +89,6 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     AppendedColumnsMachine,
     ClaimsMachine,
     NotifyingMachine,
-    TwoPhaseSinkMachine,
     TraceMachine,
     RollingForwardMachine,
     MeaningsMachine,

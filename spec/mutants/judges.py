@@ -56,7 +56,6 @@ from spec.machines.spreading import SpreadingMachine
 from spec.machines.subtask import SubtaskMachine
 from spec.machines.tracing import TraceMachine
 from spec.machines.turning import LineMachine
-from spec.machines.two_phase_sink import TwoPhaseSinkMachine
 from spec.mishaps import Mishaps
 from spec.moves import Moves, drawn
 from spec.simulator import simulate
@@ -311,7 +310,6 @@ REPAIRS = Judge("machine of damaged tables", _by_machine(RepairMachine), 60)
 APPENDED_COLUMNS = Judge("machine of an append table's columns", _by_machine(AppendedColumnsMachine), 60)
 CLAIMS = Judge("machine of claims", _by_machine(ClaimsMachine), 60)
 NOTIFICATIONS = Judge("machine of what a cut tells", _by_machine(NotifyingMachine), 60)
-TWO_PHASE_SINKS = Judge("machine of a sink that commits in two phases", _by_machine(TwoPhaseSinkMachine), 60)
 TRACES = Judge("machine of traces", _by_machine(TraceMachine), 60)
 MEANINGS = Judge("machine of changed state", _by_machine(MeaningsMachine), 60)
 CHANGED_TYPES = Judge("machine of types", _by_machine(EvolvingMachine), 60)

@@ -81,7 +81,6 @@ from spec.mutants import (
     top_rows,
     tracing,
     transactions,
-    two_phase_sinks,
     unreadable,
     upstream,
 )
@@ -165,7 +164,6 @@ _ROOMS = (
     subtasks,
     telling,
     claims,
-    two_phase_sinks,
     tracing,
     evolving,
     rolling_forward,

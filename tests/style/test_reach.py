@@ -11,15 +11,12 @@ import pytest
 from tests.style.reach import CORE, USERS, Definition, Reach
 from tests.style.test_style import imported, module, sources
 
-ALPHABETS = {"channel_items", "messages", "sink_messages"}
+ALPHABETS = {"channel_items", "messages"}
 """The modules whose classes are facts, effects and messages."""
 
-SINKS = "two-phase sinks (F3)"
 FINISHED_TASKS = "tasks that finish one by one (B4)"
 
 WAITING = {
-    "checkpointing.commit.sink_messages": SINKS,
-    "checkpointing.commit.two_phase_sink": SINKS,
     "checkpointing.coordinator.restoring.check_finished": FINISHED_TASKS,
     "checkpointing.channel_items.EndOfChannel": FINISHED_TASKS,
     "checkpointing.gate.messages.DeliverEnd": FINISHED_TASKS,
@@ -37,8 +34,8 @@ JUDGED = ("snapshot", "blocked", "pending")
 """Questions to a gate that its judges ask: the explorer, the gate's machine and Flink's cases compare its states."""
 
 UNHEARD = {
-    "checkpointing.task.messages.NotifyOperatorsComplete": SINKS,
-    "checkpointing.task.messages.NotifyOperatorsAborted": SINKS,
+    "checkpointing.task.messages.NotifyOperatorsComplete": "the coordinator itself tells sources, hooks and listeners",
+    "checkpointing.task.messages.NotifyOperatorsAborted": "the coordinator itself tells hooks and listeners",
     "checkpointing.gate.messages.BlockChannel": "done by the gate itself, and told to those who judge it",
     "checkpointing.gate.messages.ResumeChannel": "done by the gate itself, and told to those who judge it",
     "checkpointing.gate.messages.PutAside": "done by the gate itself, and told to those who judge it",
