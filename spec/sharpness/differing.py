@@ -15,8 +15,9 @@ from functools import cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Final, TypeVar
 
-from spec.sharpness.core import all_slips, code_in, function_of
-from spec.sharpness.slips import Slip, places, tree_of
+from spec.planting import code_in, function_of, tree_of
+from spec.sharpness.core import all_slips
+from spec.sharpness.slips import Slip, places
 
 _ALWAYS: Final = ("negation", "negation dropped", "off by one", "other truth", "dropped call")
 """Operators whose slips change the value each time, or whose effect cannot be foreseen."""

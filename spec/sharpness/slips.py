@@ -1,13 +1,14 @@
 """Finds the slips that a maintainer could make: a fixed set of operators looks for them in a module's source."""
 
 import ast
-import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from types import MappingProxyType, ModuleType
 from typing import Final
+
+from spec.planting import Function, functions, tree_of
 
 _FLIPPED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = MappingProxyType(
     {
@@ -29,7 +30,6 @@ _SYMMETRIC: Final = ("max", "min")
 _TOLD_ONLY: Final = ("__repr__", "__str__")
 """Methods whose result only people read."""
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 Change = Callable[[ast.AST], ast.AST]
 
 
@@ -109,22 +109,6 @@ def lines(module: ModuleType, slip: Slip) -> frozenset[int]:
 def places(tree: ast.Module, slip: Slip) -> list[ast.AST]:
     """Return the nodes of the slip's function in the order in which slips count them."""
     return list(_nodes(dict(functions(tree))[slip.function]))
-
-
-def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
-    """Yield the module's functions and the methods of its classes, each with its qualified name."""
-    for node in tree.body:
-        if isinstance(node, Function):
-            yield node.name, node
-        elif isinstance(node, ast.ClassDef):
-            for inner in node.body:
-                if isinstance(inner, Function):
-                    yield f"{node.name}.{inner.name}", inner
-
-
-def tree_of(module: ModuleType) -> ast.Module:
-    """Return the syntax tree of the module's source."""
-    return ast.parse(inspect.getsource(module))
 
 
 def _nodes(function: Function) -> Iterator[ast.AST]:

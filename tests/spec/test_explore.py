@@ -10,13 +10,12 @@ from checkpointing.gate.channels import Channels
 from checkpointing.job.readers import SourceReaders
 from checkpointing.messages import SavepointKind
 from spec import explore
+from spec.bugs.plant import bugs, planted
 from spec.explore import WORLDS
 from spec.explore_branching import branch, digest
 from spec.explore_job import DrivenJob
 from spec.explore_steps import FAULTS
 from spec.machines import commit
-from spec.mutants.planting import planted
-from spec.mutants.registry import MUTANTS
 
 
 @pytest.mark.dear
@@ -189,24 +188,20 @@ def test_a_bug_is_met_in_the_small_world(bug, monkeypatch):
 @pytest.mark.parametrize(
     ("world", "bug"),
     [
-        ("savepoint", "a plain savepoint is published"),
+        ("savepoint", "a checkpoint builds on the savepoint before it"),
         ("zombie", "a claim takes the generation of the one before"),
-        ("zombie", "ids begin again after a crash"),
-        ("failing", "an entry of unknown outcome is taken for an appended one"),
-        ("failing", "a refused entry is taken for an appended one"),
+        ("failing", "other files are published than the entry names"),
         ("rollback", "a tick begins from the target of a rollback"),
-        ("rollback", "a rollback leaves upsert tables as they are"),
-        ("rollback", "the entry after a rollback builds on the target"),
-        ("reset", "a tick begins from the entry before a reset"),
-        ("reset", "a reset begins with no state"),
-        ("reset", "the entry after a reset builds on the entry before it"),
+        ("rollback", "a rollback has the nonce of its target"),
+        ("reset", "a reset publishes the newest entry once more"),
+        ("reset", "a reset takes the id of the entry that it moves"),
     ],
 )
-def test_a_mutant_is_met_in_a_world_of_its_kind(world, bug):
-    """On some path within the world, a seeded bug breaks the invariant that it names."""
-    with planted(MUTANTS[bug]):
+def test_a_bug_is_met_in_a_world_of_its_kind(world, bug):
+    """On some path within the world, a planted bug breaks the rule that it names."""
+    with planted(bugs()[bug]):
         found = explore.explore(WORLDS[world])
-    assert MUTANTS[bug].breaks in {broken.invariant for broken, _ in found.violations}
+    assert bugs()[bug].rule in {broken.invariant for broken, _ in found.violations}
 
 
 def test_the_command_ends_with_the_counts(capsys):

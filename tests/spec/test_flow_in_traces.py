@@ -5,8 +5,7 @@ import pytest
 from checkpointing.config import CheckpointConfig
 from jobs.runtime.settings import RuntimeSettings
 from jobs.runtime.tick import run_tick
-from spec.mutants.planting import planted
-from spec.mutants.registry import MUTANTS
+from spec.bugs.plant import bugs, planted
 from spec.traces import judge
 from tests.scenarios.runtime.sequence_job import LocalEngine, build
 
@@ -17,7 +16,6 @@ WITH_PAUSE = BY_TIME.model_copy(update={"min_pause_ms": 30})
 FOUND = (
     ("a slice of several rows counts as one row", BY_ROWS),
     ("a slice may have one row too many", BY_TIME),
-    ("an idle split is asked again at once", BY_TIME),
 )
 
 
@@ -32,8 +30,8 @@ def broken(folder, config):
 @pytest.mark.parametrize(("bug", "config"), FOUND)
 def test_a_bug_of_the_flow_is_found_in_a_real_trace(bug, config, tmp_path):
     """The planted bug also answers when the trace is replayed, so only the rules can find it."""
-    with planted(MUTANTS[bug]):
-        assert MUTANTS[bug].breaks in broken(tmp_path, config)
+    with planted(bugs()[bug]):
+        assert bugs()[bug].rule in broken(tmp_path, config)
 
 
 @pytest.mark.parametrize("config", [BY_ROWS, BY_TIME, WITH_PAUSE])

@@ -3,8 +3,7 @@
 import pytest
 
 from spec import scale
-from spec.mutants.planting import planted
-from spec.mutants.registry import MUTANTS
+from spec.bugs.plant import bugs, planted
 
 
 @pytest.mark.parametrize(("vertices", "subtasks", "checkpoints"), [(20, 20, 2), (3, 4, 60)])
@@ -18,7 +17,7 @@ def test_a_large_job_keeps_every_invariant(vertices, subtasks, checkpoints):
 
 def test_a_bug_in_a_large_job_is_found(capsys):
     """The invariants judge it as they judge a trace."""
-    with planted(MUTANTS["the last table is not published"]):
+    with planted(bugs()["the last table is not published"]):
         assert 1 == scale.main(["--vertices", "3", "--subtasks", "2", "--checkpoints", "2"])
     assert "published-completely" in capsys.readouterr().out
     assert 0 == scale.main(["--vertices", "3", "--subtasks", "2", "--checkpoints", "2"])

@@ -5,16 +5,10 @@ from spec.machines.keeping import KeepingMachine
 
 
 def test_reserved_files_stay_and_all_others_are_deleted(run_machine):
-    """Checkpoints, ticks, clean-ups and readers act in any order. Readers renew, leave and are killed.
-
-    The planted bugs that this machine finds are in `spec.mutants.reservations`.
-    """
+    """Checkpoints, ticks, clean-ups and readers act in any order. Readers renew, leave and are killed."""
     run_machine(CleanupMachine)
 
 
 def test_needed_files_stay_and_all_others_are_deleted(run_machine):
-    """There are entries, abandoned savepoints, rollbacks, foreign writers, dead ticks, readers without reservations.
-
-    The planted bugs that this machine finds are in `spec.mutants.needing`.
-    """
+    """There are entries, abandoned savepoints, rollbacks, foreign writers, dead ticks, readers without reservations."""
     run_machine(KeepingMachine)

@@ -14,11 +14,10 @@ from checkpointing.commit.recovery import publications
 from checkpointing.commit.two_phase import CheckpointCommitted, CommitState, TwoPhaseCommit
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.tick import claiming, holding, messages, recovering
+from spec.bugs.plant import bugs
 from spec.machines import commit, commit_lives, commit_world
 from spec.machines.commit import CommitMachine
 from spec.machines.judging import BrokenRuleError
-from spec.mutants.judges import COMMIT
-from spec.mutants.registry import MUTANTS
 
 
 def test_commit_and_recovery_keep_every_rule(run_machine):
@@ -229,10 +228,10 @@ BUGS = {
 
 
 def test_every_rule_of_the_commit_can_be_broken():
-    """The list above and `spec.mutants` have every rule. If nothing can break a rule, it is none."""
+    """The list above and `spec/bugs` have every rule. If nothing can break a rule, it is none."""
     text = "".join(map(inspect.getsource, (commit, commit_lives, commit_world)))
     rules = set(re.findall(r'(?:expect\([^"]*|BrokenRuleError\(|_shows\([^"]*)"([a-z-]+)"', text))
-    planted = {bug.breaks for bug in MUTANTS.values() if bug.judge is COMMIT}
+    planted = {bug.rule for bug in bugs().values()}
     assert rules <= planted.union(*(found for _, found in BUGS.values()))
 
 

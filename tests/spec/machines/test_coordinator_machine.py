@@ -20,11 +20,10 @@ from checkpointing.coordinator.shared_state import SharedStateRegistry, Unregist
 from checkpointing.coordinator.triggering import Triggering
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
+from spec.bugs.plant import bugs
 from spec.machines import coordinator, coordinator_driver, coordinator_model, coordinator_queue, coordinator_telling
 from spec.machines.coordinator import CoordinatorMachine
 from spec.machines.judging import BrokenRuleError, expect
-from spec.mutants.judges import COORDINATOR
-from spec.mutants.registry import MUTANTS
 
 
 def test_the_coordinator_keeps_every_rule(run_machine):
@@ -222,10 +221,10 @@ BUGS = {
 
 
 def test_every_rule_of_the_coordinator_can_be_broken():
-    """The list above and `spec.mutants` have every rule. If nothing can break a rule, it is none."""
+    """The list above and `spec/bugs` have every rule. If nothing can break a rule, it is none."""
     text = "".join(map(inspect.getsource, ROOMS))
     rules = set(re.findall(r'(?:expect\([^"]*|BrokenRuleError\()"([a-z-]+)"', text))
-    planted = {bug.breaks for bug in MUTANTS.values() if bug.judge is COORDINATOR}
+    planted = {bug.rule for bug in bugs().values()}
     rules |= {coordinator_telling.TELLS}
     assert rules <= planted.union(*(found for _, found in BUGS.values()))
 

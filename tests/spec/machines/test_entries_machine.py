@@ -5,10 +5,7 @@ from spec.machines.entries import EntriesMachine
 
 
 def test_an_entry_is_believed_exactly_if_tidemark_may_have_written_it(run_machine):
-    """Each field of an entry gets values at the edge of what it may say. Fields that must agree contradict each other.
-
-    The planted bugs that this machine finds are in `spec.mutants.entries`.
-    """
+    """Each field of an entry gets values at the edge of what it may say, and fields that must agree contradict."""
     run_machine(EntriesMachine)
 
 

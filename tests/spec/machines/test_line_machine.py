@@ -4,8 +4,5 @@ from spec.machines.turning import LineMachine
 
 
 def test_a_rollback_leaves_the_entries_of_its_line(run_machine):
-    """Checkpoints complete, also after a savepoint that was triggered later. Users save, roll back, and dispose.
-
-    The planted bugs that this machine finds are in `spec.mutants.rollbacks`.
-    """
+    """Checkpoints complete, also after a savepoint that was triggered later. Users save, roll back, and dispose."""
     run_machine(LineMachine)

@@ -4,8 +4,5 @@ from spec.machines.outside_transaction import OutsideTransactionMachine
 
 
 def test_a_target_with_transactions_gets_each_checkpoint_once(run_machine):
-    """Processes publish the same checkpoint, die, wake up late, and lose requests and replies.
-
-    The planted bugs that this machine finds are in `spec.mutants.outside_transactions`.
-    """
+    """Processes publish the same checkpoint, die, wake up late, and lose requests and replies."""
     run_machine(OutsideTransactionMachine)

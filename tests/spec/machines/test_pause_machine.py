@@ -4,8 +4,5 @@ from spec.machines.pausing import PauseMachine
 
 
 def test_a_pause_lasts_as_long_as_the_failures_in_a_row_say(run_machine):
-    """Requests of the tick and of users succeed and fail in any order, and time passes in between.
-
-    The planted bugs that this machine finds are in `spec.mutants.declining`.
-    """
+    """Requests of the tick and of users succeed and fail in any order, and time passes in between."""
     run_machine(PauseMachine)

@@ -4,8 +4,5 @@ from spec.machines.planning import PlanMachine
 
 
 def test_what_a_coordinator_works_out_at_once_is_right(run_machine):
-    """Cases are drawn one after the other.
-
-    The planted bugs that this machine finds are in `spec.mutants.telling`.
-    """
+    """Cases are drawn one after the other."""
     run_machine(PlanMachine)

@@ -5,10 +5,7 @@ from spec.machines.restoring import RestoresMachine
 
 
 def test_a_cut_is_refused_exactly_if_something_would_get_lost(run_machine):
-    """One cut is restored into many changed pipelines, with and without leave to leave state behind.
-
-    The planted bugs that this machine finds are in `spec.mutants.fitting`.
-    """
+    """One cut is restored into many changed pipelines, with and without leave to leave state behind."""
     run_machine(RestoresMachine)
 
 

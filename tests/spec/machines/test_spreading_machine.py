@@ -5,10 +5,7 @@ from spec.machines.spreading import SpreadingMachine
 
 
 def test_key_groups_and_state_are_spread_over_subtasks(run_machine):
-    """At any parallelism, each key group has one subtask, and no element of state is lost.
-
-    The planted bugs that both machines find are in `spec.mutants.spreading`.
-    """
+    """At any parallelism, each key group has one subtask, and no element of state is lost."""
     run_machine(SpreadingMachine)
 
 

