@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec import profiles, scenes
 from spec.applying import broken_by_applied_changes
+from spec.applying_a_database import broken_by_changes_of_a_database
 from spec.changing import ADD_UP, TOGETHER, changes_add_up, cuts_hold_all_changes
 from spec.joining import JOINS, joins_add_up
 from spec.laying_out import LAID_OUT, LAYOUT_STAYS, MODE_STAYS, files_keep_their_partition, layouts_stay, modes_stay
@@ -262,6 +263,7 @@ JUDGES: Final[Mapping[str, Judge]] = {
     **{name: Judge(_by_machine(machine), 10) for name, machine in _MACHINES.items()},
     **{name: Judge(partial(_by_model, *model), 20) for name, model in _MODELS.items()},
     "model of tables of changes": Judge(broken_by_applied_changes, 20),
+    "model of changes of a database": Judge(broken_by_changes_of_a_database, 20),
     **{name: Judge(partial(_by_scene, *scene), 1) for name, scene in _SCENES.items()},
 }
 """All judges, by the name that a planted bug gives."""

@@ -100,9 +100,9 @@ def _parts(tree: ast.Module) -> Mapping[str, ast.AST]:
     """Return functions, methods and all other statements of a module, by a name that a change leaves as it is."""
     found: dict[str, ast.AST] = dict(functions(tree))
     for place, (owner, node) in enumerate(_others(tree)):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        named = isinstance(targets[0], ast.Name) and not owner
-        found[ast.unparse(targets[0]) if named else f"{owner} statement {place}"] = node
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        name = target.id if isinstance(target, ast.Name) and not owner else f"{owner} statement {place}"
+        found[name] = node
     return found
 
 
