@@ -111,6 +111,7 @@ class Contract:
                 )
             return Fit(names=names, set_aside=str(path))
         self._must_fit(path, wrong, unknown)
+        _must_not_differ_in_case(path, by_name, self.schema.names)
         read = ((field.name, _conversion(by_name.get(field.name), field)) for field in self.schema)
         return Fit(tuple((name, how) for name, how in read if how is not None), names, None, unknown)
 
@@ -175,6 +176,18 @@ def _must_differ(path: StoragePlace, names: Iterable[str]) -> None:
         if other != name:
             raise SourceError(
                 f"{path} has columns {other!r} and {name!r}, which Spark takes for one: rename one of them in the file"
+            )
+
+
+def _must_not_differ_in_case(path: StoragePlace, names: Iterable[str], wanted: Iterable[str]) -> None:
+    """Raise SourceError if the file calls a column of the schema otherwise in case: its values would be lost."""
+    has = {name.lower(): name for name in names}
+    for name in wanted:
+        other = has.get(name.lower(), name)
+        if other != name:
+            raise SourceError(
+                f"{path}: column {other!r} has the name of column {name!r} of the source's schema but for its case: "
+                "rename it in the file or in the schema"
             )
 
 

@@ -6,7 +6,7 @@ import gzip
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import orc
+from pyarrow import csv, orc
 from pyspark.sql.types import LongType, MapType, StringType, StructType, TimestampType
 
 from checkpointing.identifiers import SplitId, VertexId
@@ -131,6 +131,18 @@ def test_a_column_that_appears_is_refused_by_default(folder):
     with pytest.raises(SourceError, match=r"a column 'more' that the source's schema does not have: add it .*ignore"):
         poll(source(folder))
     assert 1 == poll(source(folder, columns="ignore")).rows
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "csv"])
+def test_a_column_that_is_called_otherwise_in_case_is_no_column_to_ignore(folder, kind):
+    """Spark would read its values, and a source that ignored it would read nulls."""
+    path, rows = folder / f"1.{kind}", pa.table({"N": [1], "word": ["w"]})
+    {"parquet": pq.write_table, "orc": orc.write_table, "csv": csv.write_csv}[kind](rows, str(path))
+    options = {"options": {"header": "true"}} if kind == "csv" else {}
+    with pytest.raises(
+        SourceError, match=rf"1\.{kind}: column 'N' has the name of column 'n' .* but for its case: rename"
+    ):
+        poll(source(folder, format=kind, columns="ignore", **options))
 
 
 @pytest.mark.parametrize("columns", ["ignore", "quarantine"])
