@@ -88,7 +88,7 @@ class OperatorState:
             version=self._version,
             slices=self._slices,
             keys=self.keys,
-            columns=tuple(self.schema.names),
+            columns=self.schema,
         )
         return state_sql(query, dialect)
 

@@ -7,7 +7,9 @@ would have to be downloaded.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
+
+import pyarrow as pa
 
 from jobs.engine_paths import duckdb_path, spark_sql_table
 from jobs.reading.state_slices import StateSlice, files_of
@@ -18,19 +20,35 @@ Dialect = Literal["spark", "duckdb"]
 DIALECTS: tuple[Dialect, ...] = ("spark", "duckdb")
 
 _QUERY = """\
-WITH counted (_file, _age_rank, _first, _last) AS (
+WITH counted ({own}_file, {own}_age_rank, {own}_first, {own}_last) AS (
   VALUES
     {counted}
 ),
 newest AS (
-  SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY _age_rank DESC) AS _nth
-  FROM (SELECT *, {name} AS _file FROM {rows}) AS stored
-  JOIN counted USING (_file)
-  WHERE _key_group BETWEEN _first AND _last
+  SELECT *, row_number() OVER (PARTITION BY {keys} ORDER BY {own}_age_rank DESC) AS {own}_nth
+  FROM (SELECT *, {name} AS {own}_file FROM {rows}) AS stored
+  JOIN counted USING ({own}_file)
+  WHERE _key_group BETWEEN {own}_first AND {own}_last
 )
 SELECT {columns}
 FROM newest
-WHERE _nth = 1 AND NOT _deleted"""
+WHERE {own}_nth = 1 AND NOT _deleted"""
+_OWN: Final = ("_file", "_age_rank", "_first", "_last", "_nth", "_path")
+_TYPES: Final[dict[pa.DataType, str]] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.date32(): "date",
+}
+"""What both engines call a type alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +60,7 @@ class StateQuery:
     version: int
     slices: tuple[StateSlice, ...]
     keys: tuple[str, ...]
-    columns: tuple[str, ...]
+    columns: pa.Schema
     root: Root
 
 
@@ -51,18 +69,48 @@ def state_sql(query: StateQuery, dialect: Dialect) -> str:
 
     It needs no view and no setting. It names a version and files that do not change, so its result never changes.
     """
-    quoted = [_column(name, dialect) for name in query.columns]
+    quoted = [_column(name, dialect) for name in query.columns.names]
     if not query.slices:
-        nothing = ", ".join(f"NULL AS {name}" for name in quoted)
-        return f"-- {query.title}\nSELECT {nothing} WHERE 1 = 0"
+        nothing = (
+            f"CAST(NULL AS {_type(of, dialect)}) AS {name}"
+            for name, of in zip(quoted, query.columns.types, strict=True)
+        )
+        return f"-- {query.title}\nSELECT {', '.join(nothing)} WHERE 1 = 0"
+    own = _own(query.columns.names)
     text = _QUERY.format(
         counted=",\n    ".join(_counted(each) for each in query.slices),
         keys=", ".join(_column(key, dialect) for key in query.keys),
-        name=_file_name(dialect),
-        rows=_rows(query, dialect),
+        name=_file_name(own, dialect),
+        rows=_rows(query, own, dialect),
         columns=", ".join(quoted),
+        own=own,
     )
     return f"-- {query.title}\n{text}"
+
+
+def _own(columns: Sequence[str]) -> str:
+    """Return what is put before the names of the query's own columns, so that none is called as one of the state's."""
+    taken, own = {name.lower() for name in columns}, ""
+    while any(f"{own}{name}" in taken for name in _OWN):
+        own += "_"
+    return own
+
+
+def _type(of: pa.DataType, dialect: Dialect) -> str:
+    """Return the name of a column's type in SQL. A state has no maps."""
+    spark = dialect == "spark"
+    if pa.types.is_timestamp(of):
+        return ("timestamp" if spark else "timestamptz") if of.tz else ("timestamp_ntz" if spark else "timestamp")
+    if pa.types.is_decimal(of):
+        return f"decimal({of.precision}, {of.scale})"
+    if pa.types.is_list(of) or pa.types.is_large_list(of):
+        inner = _type(of.value_type, dialect)
+        return f"array<{inner}>" if spark else f"{inner}[]"
+    if pa.types.is_struct(of):
+        colon, marks = (":", "<>") if spark else ("", "()")
+        fields = (f"{_column(each.name, dialect)}{colon} {_type(each.type, dialect)}" for each in of)
+        return f"struct{marks[0]}{', '.join(fields)}{marks[1]}"
+    return _TYPES[of]
 
 
 def _counted(each: StateSlice) -> str:
@@ -70,22 +118,22 @@ def _counted(each: StateSlice) -> str:
     return f"({_text(name)}, {each.age_rank}, {each.first}, {each.last})"
 
 
-def _file_name(dialect: Dialect) -> str:
+def _file_name(own: str, dialect: Dialect) -> str:
     match dialect:
         case "spark":
             return "_metadata.file_name"
         case "duckdb":
-            return "parse_filename(_path)"
+            return f"parse_filename({own}_path)"
         case _ as unreachable:
             assert_never(unreachable)
 
 
-def _rows(query: StateQuery, dialect: Dialect) -> str:
+def _rows(query: StateQuery, own: str, dialect: Dialect) -> str:
     match dialect:
         case "spark":
             return f"{spark_sql_table(query.folder)} VERSION AS OF {query.version}"
         case "duckdb":
-            return f"read_parquet({_list(query.root, query.slices)}, filename = '_path', union_by_name = true)"
+            return f"read_parquet({_list(query.root, query.slices)}, filename = '{own}_path', union_by_name = true)"
         case _ as unreachable:
             assert_never(unreachable)
 

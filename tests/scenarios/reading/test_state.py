@@ -73,6 +73,7 @@ def test_a_state_without_rows_has_its_columns(tmp_path):
     assert (0, ["place", "day", "rows", "seen"]) == (state.polars().collect().height, state.arrow().schema.names)
     found = duckdb.connect().sql(state.sql("duckdb"))
     assert (["place", "day", "rows", "seen"], []) == (found.columns, found.fetchall())
+    assert ["VARCHAR", "BIGINT", "BIGINT", "BIGINT[]"] == [str(kind) for kind in found.types]
 
 
 def test_rows_in_flight_are_counted_and_not_mixed_in(tmp_path):
