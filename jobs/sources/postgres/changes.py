@@ -137,7 +137,8 @@ class PostgresChanges:
     def of(self, table: str) -> tuple[Callable[[DataFrame], DataFrame], StructType]:
         """Return the step that keeps one table's changes, as in `changes.transform(*bank.of("public.accounts"))`.
 
-        Its columns are those of the change, `_split`, `_position`, and then the table's own.
+        Its columns are those of the change, `_split`, `_position`, and then the table's own. Raises SourceError for a
+        table that is not read, and for one with a column of such a name.
         """
         found = next((each for each in self.tables() if each.full_name == table), None)
         if found is None:
@@ -150,6 +151,12 @@ class PostgresChanges:
         later = dict(zip((each.name for each in found.columns[len(inside) :]), found.later_fields(), strict=True))
         beside = [f"{quoted(field.name)} AS {quoted(name)}" for name, field in later.items()]
         added = [StructField(name, field.dataType) for name, field in later.items()]
+        taken = [name for name in (*found.fields().names, *later) if name.lower() in outside]
+        if taken:
+            raise SourceError(
+                f"{table}: its column {taken[0]!r} has the name of a column that each change has: rename it in the "
+                f"database, or take it from the column {found.column} under another name, in a transform of your own"
+            )
 
         def only(rows: DataFrame) -> DataFrame:
             return rows.filter(F.col(TABLE) == F.lit(table)).selectExpr(*outside, *inside, *beside)

@@ -258,3 +258,13 @@ def test_the_password_leaves_the_source_nowhere(bank, caplog):
     assert files
     assert [] == [text for text in shown if CANARY in text]
     assert [] == [content for content in files if CANARY.encode() in content]
+
+
+@pytest.mark.parametrize("name", ["_LSN", "_kind", "_position"])
+def test_a_column_that_is_called_like_one_of_each_change_is_refused(tmp_path, name):
+    """The sentence names the table and two ways out. The column of the whole table has it all the same."""
+    source = PostgresChanges("env:URL", "p", "s", staged=tmp_path, schema={"public.t": f"id int, {name} string"})
+    refused(
+        f"public.t: its column '{name}' has the name of a column .* from the column public_t", source.of, "public.t"
+    )
+    assert name in source.schema()["public_t"].dataType.names
