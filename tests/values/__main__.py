@@ -93,15 +93,17 @@ def drawn(
 def report(judgement: Judgement) -> str:
     """Return how much was crossed, what was refused, and by which operators there are differences."""
     triples = judgement.crossed
-    operators, kinds, ways = (len({key[place] for key in triples}) for place in range(3))
+    operators, kinds, ways = ({key[place] for key in triples} for place in range(3))
     lines = [
         (
-            f"{judgement.cases} cases crossed {operators} operators x {kinds} types x {ways} ways: "
-            f"{len(triples)} combinations, {sum(triples.values())} comparisons"
+            f"{judgement.cases} cases crossed {len(operators)} of {len(OPERATORS)} operators x {len(kinds)} types x "
+            f"{len(ways)} of {len(WAYS)} ways: {len(triples)} combinations, {sum(triples.values())} comparisons"
         ),
-        f"not crossed: {', '.join(sorted(set(OPERATORS) - {key[0] for key in triples})) or 'none'}",
+        f"operators not crossed: {', '.join(sorted(set(OPERATORS) - operators)) or 'none'}",
+        f"ways not crossed: {', '.join(sorted(set(WAYS) - ways)) or 'none'}",
+        f"types crossed: {', '.join(sorted(kinds))}",
         "refused:",
-        *(f"  {times} x {name}: {kind}" for (name, kind), times in sorted(judgement.refused.items())),
+        *(f"  {times} x {said}" for said, times in judgement.refused.most_common()),
         f"differences: {len(judgement.differences)}",
         *(f"  {times} x {name}" for name, times in Counter(each.operator for each in judgement.differences).items()),
     ]

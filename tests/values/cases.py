@@ -97,17 +97,13 @@ def cases(
     for name, kind in zip(names, (key, value, amount), strict=True):
         columns.add(name, kind)
     columns.add("gone", BooleanType())
+    least = min(3, len(operators))
+    some = st.lists(st.sampled_from(operators), min_size=least, max_size=OPERATORS_MAX, unique=True)
     return Case(
         columns,
         draw(_tables(columns, key, value, amount)),
         way,
-        tuple(
-            draw(
-                st.lists(
-                    st.sampled_from(operators), min_size=min(3, len(operators)), max_size=OPERATORS_MAX, unique=True
-                )
-            )
-        ),
+        tuple(draw(some)),
         files=draw(st.integers(1, 3)),
         every_rows=draw(st.integers(2, 8)),
         slice_rows_max=draw(st.integers(1, 8)),

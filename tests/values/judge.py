@@ -10,20 +10,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+import duckdb
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
 from jobs.operators.schemas import quoted
+from jobs.operators.spec import InvalidSpecError
 from jobs.planner import plan
 from jobs.reading import Cut
 from jobs.sources.port import SourceError
 from tests.values.cases import Case
 from tests.values.comparing import differences
 from tests.values.operators import OPERATORS, Roles
-from tests.values.readers import misread
+from tests.values.readers import Asked, misread
 from tests.values.ways import WAYS
-from tidemark import CheckpointConfig, InvalidPipelineError, Pipeline
+from tidemark import CheckpointConfig, InvalidPipelineError, Pipeline, SinkError
 from tidemark.testing import TickFailedError, Trial
 
 TRIES: Final = 10
@@ -34,6 +36,14 @@ _RAW: Final = re.compile(
     r"ParseException|UNRESOLVED_COLUMN|DeltaError|java\.|pyo3|InvalidOperation"
 )
 """What no user should have to read."""
+_KIND: Final = re.compile(r"(\w+(?:Error|Exception)): ")
+OWN_KINDS: Final = frozenset({"MicroBatchError"})
+"""The kinds of error by which Tidemark refuses a row. Others are accidents."""
+_WAY_OUT: Final = re.compile(
+    r"[;:,.] (?:or |and )?(rename|name|take|turn|use|cast|make|derive|drop|write|leave|choose|declare|give|correct|"
+    r"filter|convert|add|keep|have|let) "
+)
+"""Matches what to type or change next."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +66,15 @@ class Judgement:
     cases: int = 0
     crossed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """How often an operator was compared with Spark SQL, by operator, type and way."""
-    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How often an operator refused a type in a sentence that names the column."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """How often operators refused a case, by the sentence without its names."""
     differences: list[Difference] = field(default_factory=list)
+
+    def refuses(self, operator: str, said: str, notes: bool) -> None:
+        """Note that an operator was refused."""
+        if notes:
+            plain = re.sub(r"\S*/data/in|'.*'|(?<=vertex )\w+|(?<=column )[^;:]+?(?= (of|holds|has))", "...", said)
+            self.refused[re.sub(r"\w+<.*>|\w+\([\d,]+\)|(?<=table )[^ :]+|(?<=on )\w+", "...", plain)[:160]] += 1
 
     def crosses(self, case: Case, operator: str) -> None:
         """Note that an operator was compared."""
@@ -95,8 +111,8 @@ class Judge:
                 refused = self._refused(folder / "data", case, name)
                 if refused is None:
                     taken.append(name)
-                elif _names(refused, case):
-                    self.judgement.refused[name, f"{_kinds(case, name)}: {refused[:150]}"] += notes
+                elif _is_sentence(refused, case, name):
+                    self.judgement.refuses(name, refused, notes)
                 else:
                     found.append(Difference(name, replace(case, operators=(name,)), f"refused by {refused}"))
             trial = Trial(_build(case, taken), folder)
@@ -106,10 +122,10 @@ class Judge:
         """Return why this operator's pipeline is refused when it is built; None if it is not."""
         try:
             plan(_build(case, (name,))(data))
-        except (InvalidPipelineError, SourceError) as error:
+        except (InvalidPipelineError, InvalidSpecError, SourceError, SinkError) as error:
             return str(error)
         except Exception as error:  # noqa: BLE001 - anything else is a difference
-            return f"{type(error).__name__}: {error}"
+            return f"Tidemark without a sentence of its own: {type(error).__name__}: {error}"
         return None
 
     def _ran(self, trial: Trial, case: Case, notes: bool) -> list[Difference]:
@@ -125,19 +141,11 @@ class Judge:
                     for each in self._once(replace(case, operators=(name,)), notes=notes)
                 ]
             (name,), said = case.operators, _said(error)
-            if self._spark_fails(trial, case, name) or (not _RAW.search(said) and _names(said, case)):
-                self.judgement.refused[name, f"{_kinds(case, name)}: {said[:150]}"] += notes
+            if _is_sentence(said, case, name):
+                self.judgement.refuses(name, f"by a tick: {said}", notes)
                 return []
             return [Difference(name, case, said)]
         return [each for name in case.operators for each in self._compared(trial, cut, case, name, notes)]
-
-    def _spark_fails(self, trial: Trial, case: Case, name: str) -> bool:
-        """Return whether Spark SQL fails too, as for a sum that does not fit."""
-        try:
-            self._due(trial, case, name)
-        except Exception:  # noqa: BLE001 - whatever Spark raises
-            return True
-        return False
 
     def _due(self, trial: Trial, case: Case, name: str):
         WAYS[case.way].raw(self.spark, trial.data / "in", case.columns).createOrReplaceTempView("raw")
@@ -145,12 +153,7 @@ class Judge:
 
     def _compared(self, trial: Trial, cut: Cut, case: Case, name: str, notes: bool) -> Iterator[Difference]:
         operator, alone = OPERATORS[name], replace(case, operators=(name,))
-        told = {
-            "exact_zeros": operator.exact_zeros,
-            "unordered": operator.unordered,
-            "about": operator.about,
-            "nearly": operator.nearly,
-        }
+        told = {each: getattr(operator, each) for each in ("exact_zeros", "unordered", "about", "nearly")}
         try:
             due = self._due(trial, case, name)
         except Exception as error:  # noqa: BLE001 - Spark cannot answer, for example because a sum does not fit
@@ -167,7 +170,8 @@ class Judge:
             yield from (Difference(name, alone, what) for what in self._state(cut, case, name, due))
         if operator.also is not None:
             also = self.spark.sql(_roles(case).filled(operator.also)).toArrow()
-            rest = cut.arrow(f"{table}_also")
+            beside = f"{table.partition('/')[2]}_broadcast"
+            rest = cut.state(beside).arrow() if operator.states else cut.arrow(f"{table}_also")
             yield from (Difference(name, alone, f"{table}_also: {what}") for what in differences(also, rest, **told))
         if operator.filtered is not None:
             column = (case.names[1], case.names[2])[operator.filtered == "{v}"]
@@ -175,7 +179,7 @@ class Judge:
                 frame = self.spark.sql(_roles(case).filled(operator.sql))
                 yield from (
                     Difference(name, alone, what)
-                    for what in misread(self.spark, cut, table, frame, column, case.rows.column(column)[row])
+                    for what in misread(Asked(self.spark, cut, table, frame, column, case.rows.column(column)[row]))
                 )
         if notes:
             self.judgement.crosses(case, name)
@@ -186,7 +190,8 @@ class Judge:
         state, columns = cut.state(_table(name).partition("/")[2]), quoted(names)
         shown = {
             "Spark": self.spark.sql(f"SELECT {columns} FROM ({state.sql('spark')})").toArrow(),
-            "Polars": state.polars().collect().to_arrow().cast(state.schema),
+            "Polars": state.arrow(),
+            "DuckDB": _by_duckdb(state.sql("duckdb")).cast(state.schema),
         }
         for reader, rows in shown.items():
             yield from (f"the state by {reader}: {what}" for what in differences(due, rows.select(names)))
@@ -221,6 +226,12 @@ class Judge:
             shutil.rmtree(folder)
 
 
+def _by_duckdb(query: str) -> pa.Table:
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        return connection.execute(query).to_arrow_table()
+
+
 def _build(case: Case, operators: Sequence[str]) -> Callable[[Path], Pipeline]:
     def build(data: Path) -> Pipeline:
         config = CheckpointConfig(every_rows=case.every_rows, slice_rows_max=case.slice_rows_max, retained=2)
@@ -241,16 +252,26 @@ def _table(operator: str) -> str:
     return "out/" + re.sub(r"\W+", "_", operator.lower())
 
 
-def _kinds(case: Case, operator: str) -> str:
-    sql = OPERATORS[operator].sql
-    used = [name for name, role in zip(case.names[1:4], ("{k}", "{v}", "{n}"), strict=True) if role in sql]
-    return ", ".join(short(case.columns[name].dataType) for name in used) or "*"
-
-
 def _said(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__ if not isinstance(error, TickFailedError) else ''} {error}".split())[:1500]
 
 
-def _names(said: str, case: Case) -> bool:
-    """Return whether a text names one of the columns of the case."""
-    return any(name in said or repr(name)[1:-1] in said for name in case.names[1:4])
+def _is_sentence(said: str, case: Case, operator: str) -> bool:
+    """Return whether this is a refusal by Tidemark that names place and column, and says what to type or change."""
+    kinds = set(_KIND.findall(said)) - OWN_KINDS
+    if said.startswith("Tidemark without") or _RAW.search(said) or kinds or not _WAY_OUT.search(said):
+        return False
+    columns = [
+        re.escape(form) for name in case.names[1:4] for form in {name, repr(name)[1:-1], name.replace("`", "``")}
+    ]
+    column = re.compile(rf"(column|key|field) ({'|'.join(columns)})(?!\w)|['`\"]({'|'.join(columns)})['`\"]")
+    places = (
+        _table(operator),
+        _table(operator).partition("/")[2],
+        "/data/in",
+        "on in:",
+        "source in:",
+        "KafkaSource",
+        "public.",
+    )
+    return column.search(said) is not None and any(place in said for place in places)

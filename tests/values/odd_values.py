@@ -11,25 +11,7 @@ from decimal import Context, Decimal
 from typing import Final
 
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T  # noqa: N812 - short, for a list of all
 
 _EXACT: Final = Context(prec=60)
 NANS: Final = tuple(
@@ -37,6 +19,7 @@ NANS: Final = tuple(
     for bits in (0x7FF8000000000000, 0xFFF8000000000000, 0x7FF8000000000001, 0xFFFFFFFFFFFFFFFF)
 )
 """The NaN of most processors, a negative one, and two with other bits."""
+_FLOATS: Final = (math.inf, -math.inf, 0.0, -0.0, 1.5)
 TEXTS: Final = (
     "",
     " ",
@@ -74,147 +57,105 @@ MOMENTS: Final = (
     253_402_300_799_999_999 - DAY_US,
 )
 DAYS: Final = tuple(moment // DAY_US for moment in MOMENTS)
-WHOLE: Final[Mapping[DataType, int]] = {ByteType(): 8, ShortType(): 16, IntegerType(): 32, LongType(): 64}
+WHOLE: Final[Mapping[T.DataType, int]] = {T.ByteType(): 8, T.ShortType(): 16, T.IntegerType(): 32, T.LongType(): 64}
 DECIMALS: Final = tuple(
-    DecimalType(*form) for form in ((1, 0), (2, 2), (9, 2), (18, 4), (19, 0), (20, 2), (38, 0), (38, 18), (38, 38))
+    T.DecimalType(*form) for form in ((1, 0), (2, 2), (9, 2), (18, 4), (19, 0), (20, 2), (38, 0), (38, 18), (38, 38))
 )
-SCALARS: Final[tuple[DataType, ...]] = (
-    BooleanType(),
+SCALARS: Final[tuple[T.DataType, ...]] = (
+    T.BooleanType(),
     *WHOLE,
-    FloatType(),
-    DoubleType(),
+    T.FloatType(),
+    T.DoubleType(),
     *DECIMALS,
-    StringType(),
-    BinaryType(),
-    DateType(),
-    TimestampType(),
-    TimestampNTZType(),
+    T.StringType(),
+    T.BinaryType(),
+    T.DateType(),
+    T.TimestampType(),
+    T.TimestampNTZType(),
 )
-NAN_HAS: Final = (FloatType(), DoubleType()) * 3
+NAN_HAS: Final = (T.FloatType(), T.DoubleType()) * 3
 """Drawn more often as keys than other types."""
-NUMBERS: Final = (*WHOLE, FloatType(), DoubleType(), *DECIMALS)
-NAMES: Final = (
-    "v",
-    "a.b",
-    "a b",
-    "a`b",
-    'a"b',
-    "a'b",
-    "a`.`b",
-    "\u00e4",
-    "select",
-    "1",
-    "a,b",
-    "a=b",
-    "%20",
-    "_key_group",
-    "_deleted",
-    "_kind",
-    "_tag",
-    "_subtask",
-    "_all",
-    "_left",
-    "_right",
-    "_rows",
-    "_times",
-    "_waiting",
-    "waiting",
-    "_applied_sequence",
-    "_applied_delete",
-    "_failed",
-    "_hash_of_v",
-    "valid_from",
-    "current",
-    "_change_type",
-    "_order",
-    "key",
-    "value",
-    "rows",
-    "element",
-)
+NUMBERS: Final = (*WHOLE, T.FloatType(), T.DoubleType(), *DECIMALS)
+_NAMES: Final = """
+v a.b a`b a"b a'b a`.`b \u00e4 select 1 a,b a=b %20 valid_from current key value rows element waiting
+_key_group _deleted _kind _tag _subtask _all _left _right _rows _times _waiting _applied_sequence _applied_delete
+_failed _hash_of_v _change_type _order _file _nth _path _age_rank _first filename _table _lsn
+"""
+NAMES: Final = (*_NAMES.split(), "a b")
 """Names of columns: with characters of SQL and of paths, and names that Tidemark uses itself."""
 
 
-def types() -> st.SearchStrategy[DataType]:
+def types() -> st.SearchStrategy[T.DataType]:
     """Draw a type, nested or not."""
     scalar = st.sampled_from(SCALARS)
-    inner = st.one_of(scalar, st.builds(_pair, scalar, scalar), st.builds(ArrayType, scalar))
+    inner = st.one_of(scalar, st.builds(_pair, scalar, scalar), st.builds(T.ArrayType, scalar))
     nested = st.one_of(
         st.builds(_pair, inner, inner),
-        st.builds(ArrayType, inner),
-        st.builds(MapType, st.sampled_from((StringType(), LongType(), DateType())), inner),
+        st.builds(T.ArrayType, inner),
+        st.builds(T.MapType, st.sampled_from((T.StringType(), T.LongType(), T.DateType())), inner),
     )
     return st.one_of(scalar, scalar, nested)
 
 
-def values(kind: DataType) -> st.SearchStrategy[object]:
+def values(kind: T.DataType) -> st.SearchStrategy[object]:
     """Draw a value of the type, or null."""
     return st.one_of(st.none(), *([_of(kind)] * 4))
 
 
-def amounts(kind: DataType) -> st.SearchStrategy[object]:
+def amounts(kind: T.DataType) -> st.SearchStrategy[object]:
     """Draw a number whose sums fit their type and do not depend on an order, or null."""
     whole = st.integers(-100, 100)
     match kind:
-        case LongType():
+        case T.LongType():
             some: st.SearchStrategy[object] = st.one_of(whole, st.sampled_from((2**53 + 1, -(2**53) - 1, 10**17)))
-        case FloatType() | DoubleType():
+        case T.FloatType() | T.DoubleType():
             some = st.one_of(whole.map(lambda n: n / 8), st.sampled_from((*NANS, math.inf, -math.inf, 0.0, -0.0)))
-        case DecimalType():
+        case T.DecimalType():
             some = _decimals(kind, 100)
         case _:
             some = _of(kind)
     return st.one_of(st.none(), some, some, some)
 
 
-def _pair(one: DataType, other: DataType) -> StructType:
-    return StructType().add("a", one).add("b", other)
+def _pair(one: T.DataType, other: T.DataType) -> T.StructType:
+    return T.StructType().add("a", one).add("b", other)
 
 
-def _of(kind: DataType) -> st.SearchStrategy[object]:  # noqa: PLR0911, PLR0912 - flat: a case for each type
+def _of(kind: T.DataType) -> st.SearchStrategy[object]:  # noqa: PLR0911, PLR0912 - flat: a case for each type
     match kind:
-        case BooleanType():
+        case T.BooleanType():
             return st.booleans()
-        case ByteType() | ShortType() | IntegerType() | LongType():
+        case T.ByteType() | T.ShortType() | T.IntegerType() | T.LongType():
             most = 2 ** (WHOLE[kind] - 1)
             return st.sampled_from((0, 1, -1, 2, 7, most - 1, -most, most - 2))
-        case FloatType():
-            odd = (
-                math.inf,
-                -math.inf,
-                0.0,
-                -0.0,
-                1.5,
-                3.4028234663852886e38,
-                -3.4028234663852886e38,
-                1.401298464324817e-45,
-            )
-            return st.sampled_from((*NANS, *odd, 0.10000000149011612))
-        case DoubleType():
-            odd = (math.inf, -math.inf, 0.0, -0.0, 1.5, 1.7976931348623157e308, -1.7976931348623157e308, 5e-324, 0.1)
-            return st.sampled_from((*NANS, *odd, 2.0**53 + 2))
-        case DecimalType():
+        case T.FloatType():
+            least, most = (struct.unpack("<f", struct.pack("<I", bits))[0] for bits in (1, 0x7F7FFFFF))
+            return st.sampled_from((*NANS, *_FLOATS, most, -most, least, 0.10000000149011612))
+        case T.DoubleType():
+            least, most = 5e-324, 1.7976931348623157e308
+            return st.sampled_from((*NANS, *_FLOATS, most, -most, least, 0.1, 2.0**53 + 2))
+        case T.DecimalType():
             return _decimals(kind)
-        case StringType():
+        case T.StringType():
             return st.one_of(st.sampled_from(TEXTS), st.text(st.characters(codec="utf-8"), max_size=4))
-        case BinaryType():
+        case T.BinaryType():
             return st.one_of(st.sampled_from(BYTES), st.binary(max_size=4))
-        case DateType():
+        case T.DateType():
             return st.sampled_from(DAYS)
-        case TimestampType() | TimestampNTZType():
+        case T.TimestampType() | T.TimestampNTZType():
             return st.sampled_from(MOMENTS)
-        case StructType():
+        case T.StructType():
             return st.fixed_dictionaries({field.name: values(field.dataType) for field in kind.fields})
-        case ArrayType():
+        case T.ArrayType():
             return st.lists(values(kind.elementType), max_size=3)
-        case MapType():
+        case T.MapType():
             pairs = st.tuples(_of(kind.keyType), values(kind.valueType))
             return st.lists(pairs, max_size=3, unique_by=lambda pair: pair[0])
         case _:
             raise AssertionError(kind)
 
 
-def _decimals(kind: DecimalType, share: int = 1) -> st.SearchStrategy[object]:
+def _decimals(kind: T.DecimalType, share: int = 1) -> st.SearchStrategy[object]:
     """Draw decimals, at most this share of the greatest one."""
     most = max(9, (10**kind.precision - 1) // share)
     digits = st.one_of(

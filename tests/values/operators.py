@@ -2,45 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import polars as pl
 import psycopg
 import pyarrow as pa
 from psycopg import sql
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
+import tidemark as td
 from jobs.operators.schemas import quoted
+from tests.scenarios.kafka.records import read
 from tests.values.comparing import NEARLY
-from tests.values.servers import postgres
-from tidemark import (
-    AggregateColumn,
-    Expectation,
-    PostgresSink,
-    Processed,
-    Stream,
-    apply_changes,
-    approx_count_distinct,
-    approx_percentile,
-    avg_of,
-    collect_list,
-    collect_set,
-    count,
-    count_distinct,
-    deduplicate,
-    first_of,
-    join,
-    last_of,
-    max_by,
-    max_of,
-    min_by,
-    min_of,
-    stddev_of,
-    sum_of,
-    top,
-    var_of,
-)
+from tests.values.servers import kafka, postgres, topic
+from tidemark import AggregateColumn, Expectation, KafkaSink, PostgresSink, Processed, Stream
 
 
 @dataclass(frozen=True)
@@ -83,7 +61,7 @@ class Operator:
     filtered: str | None = None
     """The column by whose values all readers filter the table."""
     also: str | None = None
-    """What a second table must show: that of the name with `_also` behind it."""
+    """What a second table must show: that of the name with `_also` behind it, or the broadcast state."""
 
 
 OPERATORS: Final[dict[str, Operator]] = {}
@@ -101,17 +79,31 @@ def _id(table: str) -> str:
     return table.partition("/")[2]
 
 
-# ------------------------------------------------------------------ steps and append tables
+def _step(name: str, query: str, step: Callable[[Stream, Roles], Stream], **more: object) -> None:
+    def build(rows: Stream, of: Roles, table: str) -> Stream:
+        return step(rows, of).table(table, id=_id(table))
+
+    _operator(name, query, exact_zeros=True, **more)(build)
 
 
-@_operator("append", "SELECT * FROM raw", exact_zeros=True)
-def _append(rows: Stream, of: Roles, table: str) -> Stream:
-    return rows.table(table, id=_id(table))
+def _present(rows: Stream, sql: str) -> Stream:
+    return rows.transform(lambda frame: frame.filter(sql))
 
 
-@_operator("with_column", "SELECT *, {v} AS x FROM raw", exact_zeros=True)
-def _with_column(rows: Stream, of: Roles, table: str) -> Stream:
-    return rows.with_column("x", quoted([of.value]), of.kinds[of.value].dataType).table(table, id=_id(table))
+_step("append", "SELECT * FROM raw", lambda rows, of: rows)
+_step("readers of an append table", "SELECT * FROM raw", lambda rows, of: rows, filtered="{v}")
+_step("select", "SELECT {v}, {id} FROM raw", lambda rows, of: rows.select(of.value, of.id))
+_step("drop", "SELECT {id}, {v}, {gone} FROM raw", lambda rows, of: rows.drop(of.amount, of.key))
+_step(
+    "filter",
+    "SELECT * FROM raw WHERE {v} IS NOT NULL",
+    lambda rows, of: _present(rows, of.filled("{v} IS NOT NULL")),
+)
+_step(
+    "with_column",
+    "SELECT *, {v} AS x FROM raw",
+    lambda rows, of: rows.with_column("x", quoted([of.value]), of.kinds[of.value].dataType),
+)
 
 
 @_operator("transform", "SELECT *, {k} IS NULL OR {n} > 1 AS x FROM raw", exact_zeros=True)
@@ -119,22 +111,6 @@ def _transform(rows: Stream, of: Roles, table: str) -> Stream:
     added = StructType([*rows.schema.fields]).add("x", "boolean")
     sql = of.filled("{k} IS NULL OR {n} > 1")
     return rows.transform(lambda frame: frame.withColumn("x", F.expr(sql)), added).table(table, id=_id(table))
-
-
-@_operator("filter", "SELECT * FROM raw WHERE {v} IS NOT NULL", exact_zeros=True)
-def _filter(rows: Stream, of: Roles, table: str) -> Stream:
-    sql = of.filled("{v} IS NOT NULL")
-    return rows.transform(lambda frame: frame.filter(sql)).table(table, id=_id(table))
-
-
-@_operator("select", "SELECT {v}, {id} FROM raw", exact_zeros=True)
-def _select(rows: Stream, of: Roles, table: str) -> Stream:
-    return rows.select(of.value, of.id).table(table, id=_id(table))
-
-
-@_operator("drop", "SELECT {id}, {v}, {gone} FROM raw", exact_zeros=True)
-def _drop(rows: Stream, of: Roles, table: str) -> Stream:
-    return rows.drop(of.amount, of.key).table(table, id=_id(table))
 
 
 @_operator("rename", "SELECT {id}, {v} AS `x.y`, {k} AS `x``y` FROM raw", exact_zeros=True)
@@ -146,26 +122,26 @@ def _rename(rows: Stream, of: Roles, table: str) -> Stream:
     return rows.transform(lambda frame: frame.selectExpr(*sql), renamed).table(table, id=_id(table))
 
 
-@_operator(
-    "row rules", "SELECT * FROM raw WHERE {v} IS NOT NULL", exact_zeros=True, also="SELECT * FROM raw WHERE {v} IS NULL"
+def _rules(name: str, kept: str, rule: Callable[[Roles], Expectation]) -> None:
+    def build(rows: Stream, of: Roles, table: str) -> Stream:
+        good = rows.check_rows(rule(of), quarantine=f"{table}_also", id=f"{_id(table)}_check")
+        return good.table(table, id=_id(table))
+
+    others = f"SELECT * FROM raw WHERE NOT ({kept})"
+    _operator(name, f"SELECT * FROM raw WHERE {kept}", exact_zeros=True, also=others)(build)
+
+
+_rules(
+    "row rules",
+    "{v} IS NOT NULL",
+    lambda of: Expectation("expect_column_values_to_not_be_null", {"column": of.value}),
 )
-def _rules(rows: Stream, of: Roles, table: str) -> Stream:
-    rule = Expectation("expect_column_values_to_not_be_null", {"column": of.value})
-    good = rows.check_rows(rule, quarantine=f"{table}_also", id=f"{_id(table)}_check")
-    return good.table(table, id=_id(table))
-
-
-@_operator(
+_BETWEEN: Final = {"min_value": -5, "max_value": 5}
+_rules(
     "row rules of numbers",
-    "SELECT * FROM raw WHERE {n} IS NULL OR {n} BETWEEN -5 AND 5",
-    exact_zeros=True,
-    also="SELECT * FROM raw WHERE NOT ({n} IS NULL OR {n} BETWEEN -5 AND 5)",
+    "{n} IS NULL OR {n} BETWEEN -5 AND 5",
+    lambda of: Expectation("expect_column_values_to_be_between", {"column": of.amount, **_BETWEEN}),
 )
-def _between(rows: Stream, of: Roles, table: str) -> Stream:
-    told = {"column": of.amount, "min_value": -5, "max_value": 5}
-    rule = Expectation("expect_column_values_to_be_between", told)
-    good = rows.check_rows(rule, quarantine=f"{table}_also", id=f"{_id(table)}_check")
-    return good.table(table, id=_id(table))
 
 
 @_operator("union", "SELECT {id}, {v} FROM raw UNION ALL SELECT -{id} - 1, {v} FROM raw", exact_zeros=True)
@@ -176,8 +152,7 @@ def _union(rows: Stream, of: Roles, table: str) -> Stream:
 
 @_operator("overwrite", "SELECT * FROM raw WHERE {k} = (SELECT max({k}) FROM raw)", exact_zeros=True)
 def _overwrite(rows: Stream, of: Roles, table: str) -> Stream:
-    sql = of.filled("{k} IS NOT NULL")
-    return rows.transform(lambda frame: frame.filter(sql)).overwrite(table, version=of.key, id=_id(table))
+    return _present(rows, of.filled("{k} IS NOT NULL")).overwrite(table, version=of.key, id=_id(table))
 
 
 @_operator("partitioned append", "SELECT * FROM raw", exact_zeros=True)
@@ -185,36 +160,30 @@ def _partitioned(rows: Stream, of: Roles, table: str) -> Stream:
     return rows.table(table, id=_id(table), partition_by=[of.key])
 
 
-@_operator("readers of an append table", "SELECT * FROM raw", exact_zeros=True, filtered="{v}")
-def _read_append(rows: Stream, of: Roles, table: str) -> Stream:
-    return rows.table(table, id=_id(table))
+def _counted_keys(name: str, partitioned: bool, **more: object) -> None:
+    def build(rows: Stream, of: Roles, table: str) -> Stream:
+        counted = rows.key_by(of.key).aggregate(_id(table), x=td.count())
+        return counted.upsert(table, partition_by=[of.key] if partitioned else None)
+
+    _operator(name, "SELECT {k}, count(*) AS x FROM raw GROUP BY {k}", **more)(build)
 
 
-@_operator(
-    "readers of an upsert table",
-    "SELECT {k}, count(*) AS x FROM raw GROUP BY {k}",
-    filtered="{k}",
-    states=("{k}", "x"),
-)
-def _read_upsert(rows: Stream, of: Roles, table: str) -> Stream:
-    return rows.key_by(of.key).aggregate(_id(table), x=count()).upsert(table)
-
-
-# ------------------------------------------------------------------ aggregates
+_counted_keys("partitioned upsert", True)
+_counted_keys("readers of an upsert table", False, filtered="{k}", states=("{k}", "x"))
 
 
 def _aggregate(name: str, made: Callable[[Roles], AggregateColumn], value: str, **more: object) -> None:
     """Add the aggregate by key, and that of all rows."""
 
     def by_key(rows: Stream, of: Roles, table: str) -> Stream:
-        return rows.key_by(of.key).aggregate(_id(table), x=made(of), rows_of_key=count()).upsert(table)
+        return rows.key_by(of.key).aggregate(_id(table), x=made(of), rows_of_key=td.count()).upsert(table)
 
     def of_all(rows: Stream, of: Roles, table: str) -> Stream:
         return rows.aggregate(_id(table), x=made(of)).upsert(table)
 
     def again(rows: Stream, of: Roles, table: str) -> Stream:
         """Aggregate the newest rows of each key: what an update replaces is taken back."""
-        newest = deduplicate(rows.key_by(of.key), f"{_id(table)}_newest", order_by=of.id, keep="last")
+        newest = td.deduplicate(rows.key_by(of.key), f"{_id(table)}_newest", order_by=of.id, keep="last")
         return newest.key_by(of.gone).aggregate(_id(table), x=made(of)).upsert(table)
 
     ranked = "SELECT *, row_number() OVER (PARTITION BY {k} ORDER BY {id} DESC) AS nth_ FROM raw"
@@ -226,32 +195,38 @@ def _aggregate(name: str, made: Callable[[Roles], AggregateColumn], value: str, 
 
 
 _X: Final = ("x",)
-_aggregate("count", lambda of: count(of.value), "count({v})")
-_aggregate("min", lambda of: min_of(of.value), "min({v})")
-_aggregate("max", lambda of: max_of(of.value), "max({v})")
-_aggregate("sum", lambda of: sum_of(of.amount), "sum({n})", about=_X)
-_aggregate("avg", lambda of: avg_of(of.amount), "avg({n})", about=_X)
-_aggregate("variance", lambda of: var_of(of.amount), "var_samp({n})", about=_X)
-_aggregate("variance of all values", lambda of: var_of(of.amount, population=True), "var_pop({n})", about=_X)
-_aggregate("deviation", lambda of: stddev_of(of.amount), "stddev_samp({n})", about=_X)
-_aggregate("first", lambda of: first_of(of.value, order_by=[of.id]), "min_by({v}, {id})")
-_aggregate("last", lambda of: last_of(of.value, order_by=[of.id]), "max_by({v}, {id})")
-_aggregate("first by value", lambda of: first_of(of.id, order_by=[of.value]), "min(struct({v}, {id})).{id}")
-_aggregate("last by value", lambda of: last_of(of.id, order_by=[of.value]), "max(struct({v}, {id})).{id}")
+_aggregate("count", lambda of: td.count(of.value), "count({v})")
+_aggregate("min", lambda of: td.min_of(of.value), "min({v})")
+_aggregate("max", lambda of: td.max_of(of.value), "max({v})")
+_aggregate("sum", lambda of: td.sum_of(of.amount), "sum({n})", about=_X)
+_aggregate("avg", lambda of: td.avg_of(of.amount), "avg({n})", about=_X)
+_aggregate("variance", lambda of: td.var_of(of.amount), "var_samp({n})", about=_X)
+_aggregate("variance of all values", lambda of: td.var_of(of.amount, population=True), "var_pop({n})", about=_X)
+_aggregate("deviation", lambda of: td.stddev_of(of.amount), "stddev_samp({n})", about=_X)
+_aggregate("first", lambda of: td.first_of(of.value, order_by=[of.id]), "min_by({v}, {id})")
+_aggregate("last", lambda of: td.last_of(of.value, order_by=[of.id]), "max_by({v}, {id})")
+_aggregate("first by value", lambda of: td.first_of(of.id, order_by=[of.value]), "min(struct({v}, {id})).{id}")
+_aggregate("last by value", lambda of: td.last_of(of.id, order_by=[of.value]), "max(struct({v}, {id})).{id}")
 _aggregate(
     "first not null",
-    lambda of: first_of(of.value, order_by=[of.id], ignore_nulls=True),
+    lambda of: td.first_of(of.value, order_by=[of.id], ignore_nulls=True),
     "min_by({v}, {id}) FILTER (WHERE {v} IS NOT NULL)",
 )
-_aggregate("min_by", lambda of: min_by(of.id, of.value), "min(struct({v}, {id})) FILTER (WHERE {v} IS NOT NULL).{id}")
-_aggregate("max_by", lambda of: max_by(of.id, of.value), "max(struct({v}, {id})) FILTER (WHERE {v} IS NOT NULL).{id}")
-_aggregate("collect_list", lambda of: collect_list(of.value), "collect_list({v})", unordered=_X)
-_aggregate("collect_set", lambda of: collect_set(of.value), "collect_set({v})", unordered=_X)
-_aggregate("count_distinct", lambda of: count_distinct(of.value), "count(DISTINCT {v})")
-_aggregate("approx_count_distinct", lambda of: approx_count_distinct(of.value), "count(DISTINCT {v})")
+_aggregate(
+    "min_by", lambda of: td.min_by(of.id, of.value), "min(struct({v}, {id})) FILTER (WHERE {v} IS NOT NULL).{id}"
+)
+_aggregate(
+    "max_by", lambda of: td.max_by(of.id, of.value), "max(struct({v}, {id})) FILTER (WHERE {v} IS NOT NULL).{id}"
+)
+_aggregate("collect_list", lambda of: td.collect_list(of.value), "collect_list({v})", unordered=_X)
+_aggregate("collect_set", lambda of: td.collect_set(of.value), "collect_set({v})", unordered=_X)
+_aggregate("count_distinct", lambda of: td.count_distinct(of.value), "count(DISTINCT {v})")
+_HASHES: Final = "count(DISTINCT CASE WHEN {v} IS NOT NULL THEN xxhash64({v}) END)"
+"""Spark's estimate counts hashes, and `array()` has that of `array(NULL)`."""
+_aggregate("approx_count_distinct", lambda of: td.approx_count_distinct(of.value), _HASHES)
 _aggregate(
     "approx_percentile",
-    lambda of: approx_percentile(of.amount, 0.5),
+    lambda of: td.approx_percentile(of.amount, 0.5),
     "cast(percentile_approx({n}, 0.5, 100000) AS double)",
     about=_X,
     nearly=0.0101,
@@ -262,54 +237,39 @@ _aggregate(
     "aggregate of an aggregate", "SELECT c, count(*) AS x FROM (SELECT count(*) AS c FROM raw GROUP BY {k}) GROUP BY c"
 )
 def _twice(rows: Stream, of: Roles, table: str) -> Stream:
-    per_key = rows.key_by(of.key).aggregate(f"{_id(table)}_first", c=count())
-    return per_key.key_by("c").aggregate(_id(table), x=count()).upsert(table)
+    per_key = rows.key_by(of.key).aggregate(f"{_id(table)}_first", c=td.count())
+    return per_key.key_by("c").aggregate(_id(table), x=td.count()).upsert(table)
 
 
-@_operator("partitioned upsert", "SELECT {k}, count(*) AS x FROM raw GROUP BY {k}")
-def _partitioned_upsert(rows: Stream, of: Roles, table: str) -> Stream:
-    counted = rows.key_by(of.key).aggregate(_id(table), x=count())
-    return counted.upsert(table, partition_by=[of.key])
+def _first_rows(name: str, keep: Literal["first", "last"], least: str) -> None:
+    def build(rows: Stream, of: Roles, table: str) -> Stream:
+        some = rows.select(of.key, of.id, of.value).key_by(of.key)
+        return td.deduplicate(some, _id(table), order_by=of.id, keep=keep).upsert(table)
+
+    sql = f"SELECT {{k}}, {least}({{id}}) AS {{id}}, {least}_by({{v}}, {{id}}) AS {{v}} FROM raw GROUP BY {{k}}"
+    _operator(name, sql)(build)
 
 
-# ------------------------------------------------------------------ first rows of a key
+_first_rows("deduplicate", "first", "min")
+_first_rows("deduplicate, last", "last", "max")
 
 
-@_operator("deduplicate", "SELECT {k}, min({id}) AS {id}, min_by({v}, {id}) AS {v} FROM raw GROUP BY {k}")
-def _deduplicate(rows: Stream, of: Roles, table: str) -> Stream:
-    some = rows.select(of.key, of.id, of.value)
-    return deduplicate(some.key_by(of.key), _id(table), order_by=of.id).upsert(table)
+def _top(name: str, order: str) -> None:
+    def build(rows: Stream, of: Roles, table: str) -> Stream:
+        some = rows.select(of.key, of.value, of.id).key_by(of.key)
+        return td.top(some, _id(table), n=2, order_by=[of.value + order], row_number="nth").upsert(table)
+
+    nth = f"row_number() OVER (PARTITION BY {{k}} ORDER BY {{v}} {order}, {{id}}) AS nth"
+    _operator(name, f"SELECT * FROM (SELECT {{k}}, {{v}}, {{id}}, {nth} FROM raw) WHERE nth <= 2")(build)
 
 
-@_operator("deduplicate, last", "SELECT {k}, max({id}) AS {id}, max_by({v}, {id}) AS {v} FROM raw GROUP BY {k}")
-def _deduplicate_last(rows: Stream, of: Roles, table: str) -> Stream:
-    some = rows.select(of.key, of.id, of.value)
-    return deduplicate(some.key_by(of.key), _id(table), order_by=of.id, keep="last").upsert(table)
-
-
-def _top_sql(order: str) -> str:
-    ranked = f"SELECT {{k}}, {{v}}, {{id}}, row_number() OVER (PARTITION BY {{k}} ORDER BY {order}) AS nth FROM raw"
-    return f"SELECT * FROM ({ranked}) WHERE nth <= 2"
-
-
-@_operator("top", _top_sql("{v}, {id}"))
-def _top(rows: Stream, of: Roles, table: str) -> Stream:
-    some = rows.select(of.key, of.value, of.id).key_by(of.key)
-    return top(some, _id(table), n=2, order_by=[of.value], row_number="nth").upsert(table)
-
-
-@_operator("top, descending", _top_sql("{v} DESC, {id}"))
-def _top_descending(rows: Stream, of: Roles, table: str) -> Stream:
-    some = rows.select(of.key, of.value, of.id).key_by(of.key)
-    return top(some, _id(table), n=2, order_by=[f"{of.value} desc"], row_number="nth").upsert(table)
+_top("top", "")
+_top("top, descending", " desc")
 
 
 @_operator("keys of two columns", "SELECT {k}, {v}, count(*) AS x FROM raw GROUP BY {k}, {v}")
 def _two_keys(rows: Stream, of: Roles, table: str) -> Stream:
-    return rows.key_by(of.key, of.value).aggregate(_id(table), x=count()).upsert(table)
-
-
-# ------------------------------------------------------------------ joins
+    return rows.key_by(of.key, of.value).aggregate(_id(table), x=td.count()).upsert(table)
 
 
 def _right(rows: Stream, of: Roles) -> Stream:
@@ -325,46 +285,43 @@ _LEFT: Final = "(SELECT {k}, {id}, {v} FROM raw WHERE {id} % 3 > 0)"
 
 
 def _left(rows: Stream, of: Roles) -> Stream:
-    kept = of.filled("{id} % 3 > 0")
-    return rows.select(of.key, of.id, of.value).transform(lambda frame: frame.filter(kept))
+    return _present(rows.select(of.key, of.id, of.value), of.filled("{id} % 3 > 0"))
 
 
 def _join(how: str) -> None:
     def build(rows: Stream, of: Roles, table: str) -> Stream:
         left, right = _left(rows, of).key_by(of.key), _right(rows, of).key_by("rk")
-        joined = join(left, right, f"{_id(table)}_joined", how=how)  # type: ignore[arg-type] - one of its words
-        return joined.key_by(of.id, "rid").aggregate(_id(table), x=count(), key=min_of(of.key)).upsert(table)
+        joined = td.join(left, right, f"{_id(table)}_joined", how=how)  # type: ignore[arg-type] - one of its words
+        return joined.key_by(of.id, "rid").aggregate(_id(table), x=td.count(), key=td.min_of(of.key)).upsert(table)
 
     sql = (
         f"SELECT {{id}}, rid, coalesce({{k}}, rk) AS key FROM {_LEFT} l {how.upper()} JOIN {_RIGHT} r ON l.{{k}} = r.rk"
     )
-    _operator(f"{how} join", f"SELECT {{id}}, rid, count(*) AS x, min(key) AS key FROM ({sql}) GROUP BY {{id}}, rid")(
-        build
-    )
+    query = f"SELECT {{id}}, rid, count(*) AS x, min(key) AS key FROM ({sql}) GROUP BY {{id}}, rid"
+    _operator(f"{how} join", query)(build)
 
 
 for _how in ("inner", "left", "right", "full"):
     _join(_how)
 
 
-@_operator("inner join's rows", f"SELECT l.{{k}}, {{id}}, {{v}}, rid FROM {_LEFT} l JOIN {_RIGHT} r ON l.{{k}} = r.rk")
-def _joined_rows(rows: Stream, of: Roles, table: str) -> Stream:
-    return join(_left(rows, of).key_by(of.key), _right(rows, of).key_by("rk"), _id(table)).table(table)
+def _appended(name: str, how: Literal["inner", "semi"], columns: str) -> None:
+    def build(rows: Stream, of: Roles, table: str) -> Stream:
+        left, right = _left(rows, of).key_by(of.key), _right(rows, of).key_by("rk")
+        return td.join(left, right, _id(table), how=how).table(table)
+
+    _operator(name, f"SELECT {columns} FROM {_LEFT} l {how.upper()} JOIN {_RIGHT} r ON l.{{k}} = r.rk")(build)
 
 
-@_operator("semi join", f"SELECT {{k}}, {{id}}, {{v}} FROM {_LEFT} l SEMI JOIN {_RIGHT} r ON l.{{k}} = r.rk")
-def _semi(rows: Stream, of: Roles, table: str) -> Stream:
-    return join(_left(rows, of).key_by(of.key), _right(rows, of).key_by("rk"), _id(table), how="semi").table(table)
+_appended("inner join's rows", "inner", "l.{k}, {id}, {v}, rid")
+_appended("semi join", "semi", "{k}, {id}, {v}")
 
 
 @_operator("anti join", f"SELECT {{id}}, {{k}}, {{v}}, 1L AS x FROM {_LEFT} l ANTI JOIN {_RIGHT} r ON l.{{k}} = r.rk")
 def _anti(rows: Stream, of: Roles, table: str) -> Stream:
     left = _left(rows, of).with_column("x", "1", LongType())
-    kept = join(left.key_by(of.key), _right(rows, of).key_by("rk"), f"{_id(table)}_joined", how="anti")
-    return deduplicate(kept.key_by(of.id), _id(table), order_by="x").upsert(table)
-
-
-# ------------------------------------------------------------------ changes
+    kept = td.join(left.key_by(of.key), _right(rows, of).key_by("rk"), f"{_id(table)}_joined", how="anti")
+    return td.deduplicate(kept.key_by(of.id), _id(table), order_by="x").upsert(table)
 
 
 _NEWEST: Final = (
@@ -372,18 +329,16 @@ _NEWEST: Final = (
 )
 
 
-def _with_keys(rows: Stream, of: Roles) -> Stream:
-    sql = of.filled("{k} IS NOT NULL")
-    return rows.select(of.key, of.value, of.id, of.gone).transform(lambda frame: frame.filter(sql))
+def _applied(rows: Stream, of: Roles, table: str, **more: object) -> Stream:
+    changes = _present(rows.select(of.key, of.value, of.id, of.gone), of.filled("{k} IS NOT NULL"))
+    told = {"keys": [of.key], "sequence_by": of.id, "apply_as_deletes": of.gone, **more}
+    return td.apply_changes(changes, _id(table), **told).upsert(table)  # type: ignore[arg-type] - its own names
 
 
-@_operator(
+_operator(
     "apply_changes",
     f"SELECT {{k}}, {{v}}, {{id}}, {{gone}} FROM {_NEWEST} WHERE nth_ = 1 AND NOT coalesce({{gone}}, false)",
-)
-def _apply(rows: Stream, of: Roles, table: str) -> Stream:
-    changes = _with_keys(rows, of)
-    return apply_changes(changes, _id(table), keys=[of.key], sequence_by=of.id, apply_as_deletes=of.gone).upsert(table)
+)(_applied)
 
 
 _HISTORY: Final = (
@@ -392,50 +347,78 @@ _HISTORY: Final = (
 )
 
 
-@_operator(
+_operator(
     "apply_changes, history",
     "SELECT {k}, {v}, {id}, {gone}, {id} AS valid_from, valid_to, valid_to IS NULL AS current "
     f"FROM {_HISTORY} WHERE NOT coalesce({{gone}}, false)",
-)
-def _history(rows: Stream, of: Roles, table: str) -> Stream:
-    changes, told = _with_keys(rows, of), {"keys": [of.key], "sequence_by": of.id, "apply_as_deletes": of.gone}
-    history = apply_changes(changes, _id(table), type=2, track_history_columns=[of.id], **told)  # type: ignore[arg-type]
-    return history.upsert(table)
+)(lambda rows, of, table: _applied(rows, of, table, type=2, track_history_columns=[of.id]))
 
 
-@_operator(
-    "enrich",
-    f"SELECT l.*, 1L AS x FROM {_LEFT} l SEMI JOIN {_RIGHT} r ON l.{{k}} = r.rk",
-)
+@_operator("enrich", f"SELECT l.*, 1L AS x FROM {_LEFT} l SEMI JOIN {_RIGHT} r ON l.{{k}} = r.rk")
 def _enrich(rows: Stream, of: Roles, table: str) -> Stream:
-    present = of.filled("{k} IS NOT NULL")
-    right = _right(rows, of).transform(lambda frame: frame.filter("rk IS NOT NULL")).with_column("x", "1", LongType())
-    left = _left(rows, of).transform(lambda frame: frame.filter(present))
+    right = _present(_right(rows, of), "rk IS NOT NULL").with_column("x", "1", LongType())
+    left = _present(_left(rows, of), of.filled("{k} IS NOT NULL"))
     return left.key_by(of.key).connect(right.key_by("rk")).enrich(_id(table), "x").table(table)
 
 
-# ------------------------------------------------------------------ outside sinks
+def _in_postgres(suffix: str) -> Callable[[Roles, pa.Schema], pa.Table]:
+    def read_table(of: Roles, columns: pa.Schema) -> pa.Table:
+        with psycopg.connect(postgres().url()) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            names = sql.SQL(", ").join(map(sql.Identifier, columns.names))
+            query = sql.SQL("SELECT {} FROM {}").format(names, sql.Identifier(of.place + suffix))
+            found = connection.execute(query).fetchall()
+        given = [list(column) for column in zip(*found, strict=True)] or [[]] * len(columns)
+        return pa.table([pa.array(each, field.type) for each, field in zip(given, columns, strict=True)], columns)
+
+    return read_table
 
 
-_WRITTEN: Final = "SELECT {id}, {k}, {n}, {gone} FROM raw"
-
-
-def _in_postgres(of: Roles, columns: pa.Schema) -> pa.Table:
-    with psycopg.connect(postgres().url()) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        names = sql.SQL(", ").join(sql.Identifier(name) for name in columns.names)
-        found = connection.execute(sql.SQL("SELECT {} FROM {}").format(names, sql.Identifier(of.place))).fetchall()
-    given = [list(column) for column in zip(*found, strict=True)] or [[]] * len(columns)
-    return pa.table([pa.array(each, field.type) for each, field in zip(given, columns, strict=True)], columns)
-
-
-@_operator("sink to PostgreSQL", _WRITTEN, exact_zeros=True, elsewhere=_in_postgres)
+@_operator(
+    "sink to PostgreSQL", "SELECT {id}, {k}, {n}, {gone} FROM raw", exact_zeros=True, elsewhere=_in_postgres("_sink")
+)
 def _postgres_sink(rows: Stream, of: Roles, table: str) -> Stream:
-    sink = PostgresSink(postgres().url(), of.place)
+    sink = PostgresSink(postgres().url(), f"{of.place}_sink")
     return rows.select(of.id, of.key, of.amount, of.gone).table(table, id=_id(table), sink=sink)
 
 
-# ------------------------------------------------------------------ functions
+def _from_json(lines: list[bytes], columns: pa.Schema) -> pa.Table:
+    """Return what Spark reads from lines of JSON."""
+    spark, schema = SparkSession.active(), from_arrow_schema(columns, prefer_timestamp_ntz=True)
+    rows = spark.createDataFrame([(bytearray(line),) for line in lines], "line binary")
+    parsed = rows.select(F.from_json(F.expr("decode(line, 'utf-8')"), schema, {"mode": "FAILFAST"}).alias("row"))
+    return parsed.select("row.*").toArrow()
+
+
+@_operator(
+    "sink to Kafka",
+    "SELECT {id}, {k}, {v}, {gone} FROM raw",
+    exact_zeros=True,
+    elsewhere=lambda of, columns: _from_json([value for *_, value in read(topic(f"{of.place}-sink"))], columns),
+)
+def _kafka_sink(rows: Stream, of: Roles, table: str) -> Stream:
+    sink = KafkaSink(kafka().servers, topic(f"{of.place}-sink").name, key=of.id)
+    return rows.select(of.id, of.key, of.value, of.gone).table(table, id=_id(table), sink=sink)
+
+
+_COUNTED: Final = "SELECT {k}, count(*) AS x FROM raw WHERE {k} IS NOT NULL GROUP BY {k}"
+
+
+def _counted(rows: Stream, of: Roles, table: str, sink: td.UpsertSink) -> Stream:
+    keyed = _present(rows, of.filled("{k} IS NOT NULL")).key_by(of.key)
+    return keyed.aggregate(_id(table), x=td.count()).upsert(table, sink=sink)
+
+
+def _last_of_keys(of: Roles, columns: pa.Schema) -> pa.Table:
+    return _from_json(list({key: value for _, _, key, value in read(topic(f"{of.place}-upsert"))}.values()), columns)
+
+
+_operator("upsert sink to PostgreSQL", _COUNTED, elsewhere=_in_postgres("_upsert"))(
+    lambda rows, of, table: _counted(rows, of, table, PostgresSink(postgres().url(), f"{of.place}_upsert"))
+)
+_operator("upsert sink to Kafka", _COUNTED, elsewhere=_last_of_keys)(
+    lambda rows, of, table: _counted(rows, of, table, KafkaSink(kafka().servers, topic(f"{of.place}-upsert").name))
+)
 
 
 @dataclass(frozen=True)
@@ -458,3 +441,38 @@ def _function(rows: Stream, of: Roles, table: str) -> Stream:
     seen = StructType().add("seen", LongType())
     output = StructType().add(of.key, of.kinds[of.key].dataType).add("seen", LongType())
     return rows.key_by(of.key).process(_id(table), Passes(of.key), state=seen, output=output).upsert(table)
+
+
+@dataclass(frozen=True)
+class Meets:
+    """Puts out each key with the id of the broadcast row of the same key. Keeps it."""
+
+    key: str
+    state_version = 1
+
+    def process(self, inputs, state):
+        """Return the keys that have come."""
+        return self._met(inputs[0], inputs[1])
+
+    def broadcast_changed(self, state, broadcast):
+        """Return all keys again."""
+        return self._met(state, broadcast)
+
+    def _met(self, rows, broadcast):
+        keys = rows.select(self.key).unique()
+        known = broadcast.select(pl.col("rk").alias(self.key), "rid")
+        met = keys.join(known, on=self.key, how="left", nulls_equal=True).select(self.key, "rid")
+        return Processed(state=met, output=met)
+
+
+@_operator(
+    "broadcast",
+    f"SELECT l.{{k}}, max(rid) AS rid FROM {_LEFT} l LEFT JOIN {_RIGHT} r ON l.{{k}} <=> r.rk GROUP BY l.{{k}}",
+    states=("{k}", "rid"),
+    also=f"SELECT rk, max(rid) AS rid FROM {_RIGHT} GROUP BY rk",
+)
+def _broadcast(rows: Stream, of: Roles, table: str) -> Stream:
+    state = StructType().add("rid", LongType())
+    output = StructType().add(of.key, of.kinds[of.key].dataType).add("rid", LongType())
+    met = td.broadcast(_right(rows, of), "rk", latest_by="rid").connect(_left(rows, of).key_by(of.key))
+    return met.process(_id(table), Meets(of.key), state=state, output=output).upsert(table)

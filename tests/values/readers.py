@@ -1,6 +1,7 @@
 """Filters a table by its values through each reader: what it skips by the bounds of a log must not hold the value."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -19,16 +20,37 @@ from jobs.reading import Cut
 COMPARED: Final = ("=", ">=", "<=")
 
 
-def misread(spark: SparkSession, cut: Cut, table: str, due: DataFrame, column: str, value: pa.Scalar) -> Iterator[str]:
+@dataclass(frozen=True)
+class Asked:
+    """A comparison of a column of a table with a value, and the rows that are due in the table."""
+
+    spark: SparkSession
+    cut: Cut
+    table: str
+    due: DataFrame
+    column: str
+    value: pa.Scalar
+    sign: str = ""
+
+    def compared(self, one: Any, other: Any) -> Any:
+        """Return a condition of a library."""
+        return {"=": one == other, ">=": one >= other, "<=": one <= other}[self.sign]
+
+    def dataset(self) -> pyarrow.dataset.Dataset:
+        """Return the table as delta-rs gives it to others."""
+        return DeltaTable(self.cut.folder(self.table), version=self.cut.version(self.table)).to_pyarrow_dataset()
+
+
+def misread(asked: Asked) -> Iterator[str]:
     """Yield each reader and comparison with this value that finds other rows in the table than without bounds."""
-    kind = due.schema[column].dataType
+    kind, value = asked.due.schema[asked.column].dataType, asked.value
     if isinstance(kind, StructType | ArrayType | MapType) or not value.is_valid:
         return
     for sign in COMPARED:
         for reader, count in _COUNTS.items():
-            shown, wanted = map(_told, count(spark, cut, table, due, column, value, sign))
+            shown, wanted = map(_told, count(replace(asked, sign=sign)))
             if shown != wanted:
-                yield f"{reader} finds {shown} rows of {column!r} {sign} {str(value)[:60]}, not {wanted}"
+                yield f"{reader} finds {shown} rows of {asked.column!r} {sign} {str(value)[:60]}, not {wanted}"
 
 
 Count = Callable[[], int]
@@ -42,11 +64,12 @@ def _told(count: Count) -> int | str:
         return f"{type(error).__name__}, no"
 
 
-def _spark(
-    spark: SparkSession, cut: Cut, table: str, due: DataFrame, column: str, value: pa.Scalar, sign: str
-) -> Counts:
-    condition = f"{quoted([column])} {sign} {_literal(due.schema[column].dataType, value)}"
-    return lambda: cut.spark(spark, table).filter(condition).count(), lambda: due.filter(condition).count()
+def _spark(asked: Asked) -> Counts:
+    condition = (
+        f"{quoted([asked.column])} {asked.sign} {_literal(asked.due.schema[asked.column].dataType, asked.value)}"
+    )
+    shown = asked.cut.spark(asked.spark, asked.table)
+    return lambda: shown.filter(condition).count(), lambda: asked.due.filter(condition).count()
 
 
 def _literal(kind: DataType, value: pa.Scalar) -> str:
@@ -68,49 +91,34 @@ def _literal(kind: DataType, value: pa.Scalar) -> str:
             return f"cast('{text}' AS {kind.simpleString()})"
 
 
-def _polars(
-    spark: SparkSession, cut: Cut, table: str, due: DataFrame, column: str, value: pa.Scalar, sign: str
-) -> Counts:
-    frame = cut.polars(table)
-    of = pl.from_arrow(pa.array([value], value.type))
+def _polars(asked: Asked) -> Counts:
+    frame = asked.cut.polars(asked.table)
+    of = pl.from_arrow(pa.array([asked.value], asked.value.type))
     assert isinstance(of, pl.Series)
-    condition = _compared(pl.col(column), pl.lit(of.item(), dtype=of.dtype), sign)
+    condition = asked.compared(pl.col(asked.column), pl.lit(of.item(), dtype=of.dtype))
     return lambda: frame.filter(condition).collect().height, lambda: frame.collect().filter(condition).height
 
 
-def _delta_rs(
-    spark: SparkSession, cut: Cut, table: str, due: DataFrame, column: str, value: pa.Scalar, sign: str
-) -> Counts:
-    known = _dataset(cut, table)
-    condition = _compared(pc.field(column), value, sign)
+def _delta_rs(asked: Asked) -> Counts:
+    known, condition = asked.dataset(), asked.compared(pc.field(asked.column), asked.value)
     return lambda: known.to_table(filter=condition).num_rows, lambda: known.to_table().filter(condition).num_rows
 
 
-def _duckdb(
-    spark: SparkSession, cut: Cut, table: str, due: DataFrame, column: str, value: pa.Scalar, sign: str
-) -> Counts:
-    known, given = _dataset(cut, table), value.as_py()
-    name = '"' + column.replace('"', '""') + '"'
+def _duckdb(asked: Asked) -> Counts:
+    known, given = asked.dataset(), asked.value.as_py()
+    name = '"' + asked.column.replace('"', '""') + '"'
 
     def count(rows: Any) -> int:
         connection = duckdb.connect()
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("rows_of_table", rows)
-        found = connection.execute(f"SELECT count(*) FROM rows_of_table WHERE {name} {sign} ?", [given]).fetchall()
-        return int(found[0][0])
+        query = f"SELECT count(*) FROM rows_of_table WHERE {name} {asked.sign} ?"
+        return int(connection.execute(query, [given]).fetchall()[0][0])
 
     return lambda: count(known), lambda: count(known.to_table())
 
 
-def _dataset(cut: Cut, table: str) -> pyarrow.dataset.Dataset:
-    return DeltaTable(cut.folder(table), version=cut.version(table)).to_pyarrow_dataset()
-
-
-def _compared(one: Any, other: Any, sign: str) -> Any:
-    return {"=": one == other, ">=": one >= other, "<=": one <= other}[sign]
-
-
-_COUNTS: Final[Mapping[str, Callable[..., Counts]]] = {
+_COUNTS: Final[Mapping[str, Callable[[Asked], Counts]]] = {
     "Spark": _spark,
     "Polars": _polars,
     "delta-rs": _delta_rs,

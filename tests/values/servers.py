@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.kafka_broker import Broker, running_broker
 from tests.postgres_server import PostgresServer
+from tests.scenarios.kafka.topics import Topic, TopicMaker
 
 _OPEN = ExitStack()
 atexit.register(_OPEN.close)
@@ -26,3 +27,9 @@ def postgres() -> PostgresServer:
     server = PostgresServer()
     _OPEN.callback(server.close)
     return server
+
+
+@cache
+def topic(name: str) -> Topic:
+    """Return a topic of two Kafka partitions, made when it is first asked for."""
+    return TopicMaker(kafka().servers).made(name, 2, {})

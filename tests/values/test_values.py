@@ -48,6 +48,15 @@ KNOWN = {
         ("append", "deduplicate", "sum"),
         "Spark reads",
     ),
+    "names of the query of a state": case_of(
+        (StringType(), StringType(), LongType()),
+        ("_file", "_path", "_nth"),
+        [("a", "x", 1), ("b", None, 2), ("a", "y", 3)],
+        ("readers of an upsert table", "function", "broadcast"),
+    ),
+    "an operator that no row has reached": case_of(
+        (DecimalType(9, 2), LongType(), LongType()), ("k", "v", "n"), [(Decimal(1), 1, 1)], ("broadcast",)
+    ),
     "NaN and zeros as keys": case_of(
         (DoubleType(), DoubleType(), LongType()),
         ("k", "v", "n"),

@@ -6,17 +6,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psycopg
 import pyarrow as pa
 import pyarrow.orc
 import pyarrow.parquet as pq
+from psycopg import sql
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType, TimestampNTZType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+)
 
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import PollSource
 from jobs.operators import keyed_job
 from jobs.operators.schemas import quoted
-from tests.scenarios.kafka.topics import TopicMaker
-from tests.values.servers import kafka
-from tidemark import FileSource, KafkaSource, Pipeline, Stream
+from jobs.postgres_sink.types import postgres_type
+from tests.values.servers import kafka, postgres, topic
+from tidemark import FileSource, KafkaSource, Pipeline, PostgresChanges, Stream
 
 SPLITS: Final = ("a", "b")
 
@@ -48,21 +61,16 @@ class Way:
             place.mkdir(parents=True, exist_ok=True)
             path = place / f"{number}.{self.file_format}"
             part = rows.slice(start, size)
-            match self.file_format:
-                case "parquet":
-                    pq.write_table(part, path)
-                case "orc":
-                    pa.orc.write_table(part, str(path))
-                case _:
-                    stored = folder.parent.parent / f"{number}.parquet"
-                    pq.write_table(part, stored)
-                    self._by_spark(spark.read.schema(columns).parquet(str(stored)), path)
-
-    def _by_spark(self, rows: DataFrame, path: Path) -> None:
-        written = path.with_name(f"_{path.name}")
-        rows.coalesce(1).write.format(self.file_format).options(**OPTIONS.get(self.file_format, {})).save(str(written))
-        (made,) = [each for each in written.iterdir() if each.name.startswith("part-")]
-        made.rename(path)
+            if self.file_format == "orc":
+                pa.orc.write_table(part, str(path))
+                continue
+            stored = path if self.file_format == "parquet" else folder.parent.parent / f"{number}.parquet"
+            pq.write_table(part, stored)
+            if stored != path:
+                written = path.with_name(f"_{path.name}")
+                rewritten = spark.read.schema(columns).parquet(str(stored)).coalesce(1).write.format(self.file_format)
+                rewritten.options(**OPTIONS.get(self.file_format, {})).save(str(written))
+                next(written.glob("part-*")).rename(path)
 
     def raw(self, spark: SparkSession, folder: Path, columns: StructType) -> DataFrame:
         """Return all rows at once, as Spark reads them."""
@@ -93,15 +101,54 @@ class KafkaWay(Way):
     def deliver(self, rows: pa.Table, folder: Path, files: int, spark: SparkSession, columns: StructType) -> None:
         """Write the rows to files of JSON, and their lines to a topic that is called after the case's folder."""
         super().deliver(rows, folder, files, spark, columns)
-        topic = TopicMaker(kafka().servers).made(_named(folder), len(SPLITS), {})
         for partition, split in enumerate(SPLITS):
             for path in sorted((folder / split).glob("[!_]*.json")):
-                topic.write(path.read_bytes().splitlines(), partition)
+                topic(_named(folder)).write(path.read_bytes().splitlines(), partition)
 
     def stream(self, pipeline: Pipeline, folder: Path, columns: StructType) -> Stream:
         """Return the stream of the topic's records."""
         source = KafkaSource(kafka().servers, _named(folder), columns)
         return self.first(pipeline.source("in", source).drop("_split", "_position"))
+
+
+class PostgresWay(Way):
+    """Rows are those of a table: half of them are in its snapshot, the others are inserted later."""
+
+    def deliver(self, rows: pa.Table, folder: Path, files: int, spark: SparkSession, columns: StructType) -> None:
+        """Write the rows to files, and to a table that is called after the case's folder."""
+        name, half = _named(folder), rows.num_rows // 2
+        rows = pa.table([pa.array(map(_without_nul, each.to_pylist()), each.type) for each in rows], rows.schema)
+        super().deliver(rows, folder, files, spark, columns)
+        kinds = [postgres_type(each.name, each.type) for each in rows.schema]
+        declared = [
+            sql.SQL("{} " + kind).format(sql.Identifier(each)) for each, kind in zip(columns.names, kinds, strict=True)
+        ]
+        insert = sql.SQL(f"INSERT INTO {{}} VALUES ({', '.join('%s::' + kind for kind in kinds)})")
+        insert = insert.format(sql.Identifier(name))
+        listed = list(zip(*(each.to_pylist() for each in rows), strict=True))
+        with psycopg.connect(postgres().url(), autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active")
+            cursor.execute(sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier(name), sql.SQL(", ").join(declared)))
+            cursor.execute(f"ALTER TABLE {name} REPLICA IDENTITY FULL; CREATE PUBLICATION {name} FOR TABLE {name}")  # type: ignore[arg-type] - letters
+            cursor.executemany(insert, listed[:half])
+            snapshot = _changes(folder)
+            snapshot.poll(PollSource(VertexId("in"), SplitId("changes"), None, len(listed)))
+            snapshot.close()
+            cursor.executemany(insert, listed[half:])
+
+    def stream(self, pipeline: Pipeline, folder: Path, columns: StructType) -> Stream:
+        """Return the stream of the table's rows."""
+        changes = _changes(folder)
+        return pipeline.source("in", changes).transform(*changes.of(f"public.{_named(folder)}")).select(*columns.names)
+
+
+def _changes(folder: Path) -> PostgresChanges:
+    return PostgresChanges(postgres().url(), _named(folder), _named(folder), staged=folder / "_staged")
+
+
+def _without_nul(value: object) -> object:
+    """Return a value without the only character that PostgreSQL has not."""
+    return value.replace("\0", "") if isinstance(value, str) else value
 
 
 OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"csv": {"header": "true", "multiLine": "true", "escape": '"'}}
@@ -116,8 +163,15 @@ def not_ntz(kind: DataType) -> bool:
     return not isinstance(kind, TimestampNTZType | MapType | StructType | ArrayType)
 
 
+def in_postgres(kind: DataType) -> bool:
+    """Return whether Tidemark reads such a column from PostgreSQL. A list of texts may hold a NUL."""
+    if isinstance(kind, ArrayType):
+        return in_postgres(kind.elementType) and not isinstance(kind.elementType, ArrayType | StringType)
+    return not isinstance(kind, ByteType | StructType | MapType)
+
+
 def _named(folder: Path) -> str:
-    """Return the name of the case's folder: that of its topic and of its database."""
+    """Return the name of the case's folder: that of its topic and of its table."""
     return folder.parent.parent.name.lower()
 
 
@@ -148,4 +202,5 @@ WAYS: Final[Mapping[str, Way]] = {
     "orc": Way(not_ntz, "orc"),
     "Kafka in tasks": KafkaWay(file_format="json"),
     "Kafka by the connector": KafkaWay(file_format="json", first=_through_spark),
+    "PostgreSQL changes": PostgresWay(in_postgres),
 }
