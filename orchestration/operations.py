@@ -7,6 +7,7 @@ may not run beside a tick is refused, and the message names the holder.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import dagster as dg
@@ -19,6 +20,7 @@ from jobs.at_rest.rollback import preview_rollback, roll_back
 from jobs.holding.failures import RollForwardError, SavepointRefusedError, TickRefusedError
 from jobs.recovery.rollback_plan import RollbackRefusedError
 from jobs.runtime.cleaning import clean_up, plan_cleanup
+from jobs.runtime.interrupts import ending_in_time
 from jobs.settings import InvalidSettingsError, TickSettings
 from jobs.showing.cleanup import render_cleanup
 from jobs.showing.quantities import plural, size
@@ -37,6 +39,7 @@ from orchestration.deployment import Deployment
 from orchestration.launchpad import given_settings, setting_fields
 from orchestration.pictures import as_text, block
 from orchestration.tags import ABOUT_TAG
+from orchestration.tick import ended_by_force
 
 _TOLD_EVERY_S: Final = 10.0
 _REFUSALS: Final = (
@@ -158,7 +161,7 @@ def _operation_job(
     )
     def operate(context: dg.OpExecutionContext) -> None:
         config = context.op_config
-        with _refusals():
+        with ending_in_time(partial(ended_by_force, context)), _refusals():
             given = given_settings({name: config[name] for name in _SETTINGS if name in config})
             settings = deployment.resolved(given)
             warehouse = deployment.warehouse(settings)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, assert_never
 
 import dagster as dg
@@ -12,6 +13,7 @@ from checkpointing.metadata.record import CheckpointRecord
 from jobs.holding.failures import JobHeldError, TickRefusedError
 from jobs.launch import Launch
 from jobs.runtime.driver import Inbox
+from jobs.runtime.interrupts import ending_in_time
 from jobs.runtime.report import TickReport
 from jobs.runtime.settings import RuntimeSettings
 from jobs.settings import InvalidSettingsError
@@ -45,8 +47,20 @@ def tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> It
     """Run one tick and yield its results: one for each changed table and one for each expectation.
 
     Raises dg.Failure, with the way out, for refused settings and a tick that failed; DagsterExecutionInterruptedError
-    if another tick holds the job, and if a termination of the Dagster run stopped the tick.
+    if another tick holds the job, and if a termination of the Dagster run stopped the tick. If the tick does not stop
+    in time, its process ends.
     """
+    with ending_in_time(partial(ended_by_force, context)):
+        yield from _tick_events(deployment, context)
+
+
+def ended_by_force(context: dg.AssetExecutionContext | dg.OpExecutionContext, said: str) -> None:
+    """Tell Dagster that the process of a terminated Dagster run ends without having ended its work."""
+    context.log.error(said)
+    context.instance.report_run_canceled(context.run, message=said)
+
+
+def _tick_events(deployment: Deployment, context: dg.AssetExecutionContext) -> Iterator[Events]:
     config = context.op_execution_context.op_config
     started = _launched(deployment, config, context)
     counts = RowCounts(started.warehouse, started.plan)

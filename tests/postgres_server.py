@@ -7,6 +7,8 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -86,6 +88,20 @@ class PostgresServer:
         """Kill the server by SIGKILL."""
         self.process.kill()
         self.process.wait()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop all processes of the server by SIGSTOP, as a machine that stands still does. The kernel goes on."""
+        processes = [self.process.pid]
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+            processes += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        try:
+            yield
+        finally:
+            for pid in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
     def close(self) -> None:
         """Stop the server and delete its folder."""

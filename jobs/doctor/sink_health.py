@@ -27,23 +27,34 @@ def sink_sections(warehouse: Warehouse, sinks: Sinks, state: JobState, rows: Ite
     findings: list[Finding] = []
     known: set[SinkTransaction] = set()
     elsewhere: dict[SinkTransaction, str] = {}
+    values: dict[str, object] = {}
     for table, bound in sinks().items():
-        sink = bound.sink
+        sink, job = bound.sink, warehouse.paths.job
+        left: tuple[SinkTransaction, ...] = ()
         try:
-            differs = out_of_step(warehouse.paths.job, table, bound, known_rows)
-            if differs is not None and state.activity is not Activity.RUNNING:
-                what = f"the sink of table {table} ({sink!r}) {differs}"
-                findings.append(Finding(what, f"{command('run', warehouse)}, and compare the target with the table"))
-            if not isinstance(sink, TwoPhaseSink):
-                continue
-            left = tuple(sink.pre_committed(warehouse.paths.job, table))
-            elsewhere |= dict(sink.left_elsewhere(warehouse.paths.job, table))
+            newest = sink.newest(job, table)
+            if isinstance(sink, TwoPhaseSink):
+                left = tuple(sink.pre_committed(job, table))
+                elsewhere |= dict(sink.left_elsewhere(job, table))
         except Exception as error:  # noqa: BLE001 - a sink is a user's code, and the next tick would meet it too
             first = (str(error).splitlines() or [type(error).__name__])[0]
             findings.append(Finding(f"the sink of table {table} cannot be looked at: {first}", "do what it says"))
+            values[str(table)] = {"sink": repr(sink), "error": first}
             continue
+        differs = None if newest is None else out_of_step(table, bound, newest, known_rows)
+        if differs is not None and state.activity is not Activity.RUNNING:
+            what = f"the sink of table {table} ({sink!r}) {differs}"
+            findings.append(Finding(what, f"{command('run', warehouse)}, and compare the target with the table"))
         known |= {*left}
-        seen.append((str(table), f"{sink!r}, {len(left) or 'nothing'} prepared"))
+        has = "" if newest is None else f", has checkpoint {newest}" if newest else ", has no checkpoint"
+        prepared = f", {len(left) or 'nothing'} prepared" if isinstance(sink, TwoPhaseSink) else ""
+        seen.append((str(table), f"{sink!r}{has}{prepared}"))
+        values[str(table)] = {
+            "sink": repr(sink),
+            "checkpoint": newest,
+            "in_step": None if newest is None else differs is None,
+            "prepared": [{"checkpoint": each.checkpoint, "generation": each.generation} for each in left],
+        }
         findings += [_finding(warehouse, each) for each in left if _is_left(each, state)]
     for each, said in elsewhere.items():
         if each not in known:
@@ -53,7 +64,7 @@ def sink_sections(warehouse: Warehouse, sinks: Sinks, state: JobState, rows: Ite
             )
             findings.append(Finding(what, way_out))
     if seen or findings:
-        yield Section("sinks", tuple(seen), tuple(findings))
+        yield Section("sinks", tuple(seen), tuple(findings), values)
 
 
 def _is_left(transaction: SinkTransaction, state: JobState) -> bool:

@@ -103,8 +103,8 @@ class OutsideSinks:
             except Exception as error:  # noqa: BLE001 - a sink is a user's code
                 why = (
                     f"the sink of table {table}, which vertex {bound.vertex} writes, refuses checkpoint "
-                    f"{effect.checkpoint}, so it is not committed: {_told(error)}. Correct the rows or the target, and "
-                    "start again"
+                    f"{effect.checkpoint}, so it is not committed: {_told(error)}. Correct the rows, the pipeline or "
+                    "the target, and start again"
                 )
                 break
         if why is not None or not effect.keeps:
@@ -206,12 +206,11 @@ def _after_import(newest: int | None) -> str:
     return f"has checkpoint {newest}, and goes on from there"
 
 
-def out_of_step(job: JobName, table: TableName, bound: TableSink, rows: Iterable[Row]) -> str | None:
-    """Return how a target differs from the job's newest checkpoint, or None if it does not or cannot be told."""
+def out_of_step(table: TableName, bound: TableSink, at: int, rows: Iterable[Row]) -> str | None:
+    """Return how a target with this newest checkpoint differs from the job's, or None if it does not."""
     records = tuple(row for row in rows if isinstance(row, CheckpointRecord))
     newest = newest_checkpoint(tuple(row for row in records if row.kind in (RowKind.CHECKPOINT, RowKind.ROLLBACK)))
-    at = bound.sink.newest(job, table) if newest is not None else None
-    if at is None or newest is None:
+    if newest is None:
         return None
     last = max(each.checkpoint for each in records)
     if at > last:

@@ -46,7 +46,7 @@ class Sorting:
         if why is None:
             yield from ((self.topic, records) for records in found)
         elif self.refused is None:
-            raise SinkError(why)
+            raise SinkError(f"{why}. With refused=, such rows go to a topic of their own")
         elif part.num_rows > 1:
             half = part.num_rows // 2
             yield from self._sorted(part.slice(0, half), made, leaves)

@@ -43,6 +43,7 @@ FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisd
 
 _LINE: Final = re.compile(r"COPY .*, line (\d+)", re.DOTALL)
 """The row that the server has refused, among those of one COPY."""
+_ELSEWHERE: Final = "With refused=, such rows go into a table of their own"
 _STAGED: Final = re.compile(r"tidemark_(?:rows|trial)_[0-9a-f]{32}")
 """A table that stands for the target inside a transaction. Messages name the target."""
 
@@ -314,7 +315,7 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
                     copy.write_row(row)
                 except (psycopg.DataError, ValueError, OverflowError) as error:
                     shown = {name: _cut(value) for name, value in zip(batch.schema.names, row, strict=True)}
-                    raise RowRefusedError(f"{self!r} cannot hold the row {shown} ({error})") from None
+                    raise self._cannot_hold(shown, error) from None
 
     def _values(self, part: pa.RecordBatch) -> Iterable[tuple[object, ...]]:
         """Return rows as Python values. Raise SinkError for one that has none, such as a text that is not UTF-8."""
@@ -324,7 +325,11 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
             if part.num_rows > 1:
                 halves = (part.slice(0, part.num_rows // 2), part.slice(part.num_rows // 2))
                 return chain.from_iterable(self._values(half) for half in halves)
-            raise RowRefusedError(f"{self!r} cannot hold the row {_shown(part)} ({error})") from None
+            raise self._cannot_hold(_shown(part), error) from None
+
+    def _cannot_hold(self, shown: dict[str, object], error: Exception) -> RowRefusedError:
+        way_out = f". {_ELSEWHERE}" if self._refused is None else ""
+        return RowRefusedError(f"{self!r} cannot hold the row {shown} ({error}){way_out}")
 
     def _reason(self, error: Exception) -> str:
         """Return why a row is refused."""
@@ -336,6 +341,8 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
         parts = [said.message_primary or str(error), said.message_detail, said.context]
         text = _STAGED.sub(self._name, ". ".join(part.rstrip(".") for part in parts if part))
         told = self._server.told(type(error)(text))
+        if isinstance(error, ABOUT_ROWS) and self._refused is None:
+            return f"{told}. {_ELSEWHERE}"
         return f"{SERVER_DISK_FULL}. The server said: {told}" if isinstance(error, psycopg.errors.DiskFull) else told
 
 

@@ -10,46 +10,91 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
 END_WITHIN_S: Final = 8.0
 """A process gets this long to end in order after SIGTERM."""
+_SAYING_S: Final = 1.0
+"""And this long to say that it did not."""
+_LOOK_S: Final = 0.2
 
 
 class Deadline:
-    """Ends this process some seconds after SIGTERM, if it is still there. Only the main thread may make one.
+    """Ends this process some seconds after a signal, if it is still there. Only the main thread may make or close one.
 
     A signal handler of Python's runs between two steps of the main thread, so a call that hangs there keeps it from
     running. The interpreter writes the signal's number into a socket at once, and another thread reads it.
     """
 
-    def __init__(self, say: Callable[[str], None], within_s: float = END_WITHIN_S) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        within_s: float = END_WITHIN_S,
+        signals: Collection[signal.Signals] = (signal.SIGTERM,),
+    ) -> None:
         """Begin to watch. `say` tells a user that the process ends without having ended its tick."""
         self._say = say
         self._within_s = within_s
+        self._signals = signals
         self._code: int | None = None
+        self._closed = threading.Event()
         self._read, self._written = socket.socketpair()
         self._written.settimeout(0)
-        signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
+        self._former = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._watch, name="sigterm-deadline", daemon=True).start()
 
     def done(self, code: int) -> None:
         """The command is done, and the process only has to end with this code."""
         self._code = code
 
+    def close(self) -> None:
+        """Say no more: what waited has ended. After a signal, end the process once only forgotten threads are left."""
+        signal.set_wakeup_fd(self._former)
+        self._closed.set()
+        self._written.close()
+
     def _watch(self) -> None:
-        while signal.SIGTERM not in self._read.recv(1):
-            pass
-        time.sleep(self._within_s)
+        number = 0
+        while number not in self._signals:
+            heard = self._read.recv(1)
+            if not heard:
+                return
+            number = heard[0]
+        late_at = time.monotonic() + self._within_s
+        if self._closed.wait(self._within_s):
+            while threading.main_thread().is_alive() or time.monotonic() < late_at:
+                time.sleep(_LOOK_S)
+            os._exit(128 + number)
         if self._code is None:
-            self._say(
-                f"ended by SIGTERM: something did not stop within {self._within_s:.0f} s, so its tick could not end in "
-                "order. What was committed stays, and the next tick takes over"
+            self._say_in_time(
+                f"ended by {signal.Signals(number).name}: something did not stop within {self._within_s:.0f} s, so its "
+                "tick could not end in order. What was committed stays, and the next tick takes over"
             )
-        os._exit(128 + signal.SIGTERM if self._code is None else self._code)
+        os._exit(128 + number if self._code is None else self._code)
+
+    def _say_in_time(self, said: str) -> None:
+        thread = threading.Thread(target=self._say, args=(said,), name="sigterm-said", daemon=True)
+        thread.start()
+        thread.join(_SAYING_S)
+
+
+@contextmanager
+def ending_in_time(say: Callable[[str], None]) -> Iterator[None]:
+    """End this process some seconds after SIGINT or SIGTERM, if this block is not done then. See `Deadline`.
+
+    Only the main thread can be interrupted: elsewhere nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    deadline = Deadline(say, signals=(signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        deadline.close()
 
 
 @contextmanager

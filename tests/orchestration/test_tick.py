@@ -2,7 +2,12 @@
 
 import asyncio
 import os
+import signal
+import subprocess
+import sys
+import time
 from logging import ERROR
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -24,6 +29,7 @@ from orchestration.tags import FAILURE_TAG
 from tests.orchestration.numbers import InterruptedEngine
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, read_cut
 
+ROOT = Path(__file__).parents[2]
 JUDGED = dg.AssetCheckKey(dg.AssetKey(BRONZE.split("/")), "value_between")
 BRONZE_KEY = dg.AssetKey(BRONZE.split("/"))
 CUTS_KEY = dg.AssetKey(["_tidemark", JOB, "cuts"])
@@ -166,6 +172,67 @@ def test_a_terminated_dagster_run_ends_its_tick_in_order(run_job, instance, tmp_
     assert dg.DagsterRunStatus.CANCELED is instance.get_runs()[0].status
     stores = JobStores(Warehouse(tmp_path / "warehouse", ProtocolPaths(JOB)), cross_freely)
     assert release_of(stores.observe().rows, Generation(1)) is not None
+    assert run_job().success
+    assert 300 == len(read_cut(tmp_path / "warehouse")[BRONZE])
+
+
+HANGING = """
+import socket, sys
+from functools import partial
+import dagster as dg
+from jobs.runtime.tick import run_tick
+from orchestration.pipelines import build_definitions
+from tests.scenarios.runtime.sequence_job import JOB, LocalEngine
+
+class HangingEngine(LocalEngine):
+    left = 3
+    def run(self, *asked):
+        self.left -= 1
+        if not self.left:
+            print("hangs", flush=True)
+            self.hang("run")
+        return super().run(*asked)
+    def close(self):
+        self.hang("close")
+        super().close()
+    def hang(self, where):
+        ours, theirs = socket.socketpair()
+        while where == sys.argv[3]:
+            ours.recv(1)
+
+with dg.DagsterInstance.local_temp(sys.argv[2]) as instance:
+    runner = partial(run_tick, engine=HangingEngine())
+    definitions = build_definitions("tests.orchestration.numbers:build", runner=runner)
+    definitions.resolve_job_def(f"{JOB}_tick").execute_in_process(
+        run_config={"ops": {JOB: {"config": {"warehouse": sys.argv[1]}}}}, instance=instance
+    )
+"""
+
+
+@pytest.mark.parametrize(("how", "where"), [(signal.SIGINT, "run"), (signal.SIGTERM, "close")])
+def test_a_terminated_dagster_run_ends_in_time_though_its_tick_hangs(run_job, tmp_path, how, where):
+    """Dagster sends SIGINT, others SIGTERM. The Dagster run is canceled, and no process stays. The next tick goes on.
+
+    In the first case a thread hangs, in the second one the tick itself.
+    """
+    (tmp_path / "dagster").mkdir()
+    words = [sys.executable, "-c", HANGING, str(tmp_path / "warehouse"), str(tmp_path / "dagster"), where]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT) as run:
+        assert "hangs\n" == run.stdout.readline()
+        run.send_signal(how)
+        begun = time.monotonic()
+        try:
+            assert 128 + how == run.wait(30)
+        finally:
+            run.kill()
+        assert time.monotonic() - begun < 10
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+        (ended,) = instance.get_runs()
+        assert dg.DagsterRunStatus.CANCELED is ended.status
+        logs = instance.all_logs(ended.run_id)
+        assert (where == "close") == any("something did not stop within 8 s" in log.user_message for log in logs)
+    table = str(tmp_path / "warehouse" / BRONZE)
+    assert not DeltaTable.is_deltatable(table) or 0 == DeltaTable(table).to_pyarrow_table().num_rows % 100
     assert run_job().success
     assert 300 == len(read_cut(tmp_path / "warehouse")[BRONZE])
 

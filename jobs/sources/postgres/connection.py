@@ -2,18 +2,22 @@
 
 import os
 import time
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import psycopg
+from psycopg import generators
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow
 
 from jobs.sources.port import SourceAwayError, SourceError
 from jobs.sources.postgres.lsn import parsed
 
 Connection = psycopg.Connection[TupleRow]
+Result = TypeVar("Result")
 
 _ENVIRONMENT: Final = "env:"
 _PATIENCE_S: Final = 30.0
@@ -48,6 +52,11 @@ _ALIVE: Final = {
 }
 """With these a connection to a host that has vanished ends after a minute."""
 
+SILENT_S: Final = 30.0
+"""If a server sends nothing for so long, a second connection finds out whether it answers at all."""
+_STATEMENT_S: Final = 3600.0
+"""How long a statement may take (`statement_timeout`). The client waits no longer than that and a little."""
+
 _HOLDERS: Final = """
 SELECT l.relation::regclass::text, l.pid, coalesce(application_name, ''), coalesce(state, ''), gid
 FROM pg_locks AS l
@@ -70,6 +79,57 @@ def timeline_of(connection: Connection) -> int:
     """Return the timeline on which the server writes. A restore and a failover begin another one."""
     row = connection.execute("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)").fetchone()
     return int(row[0], 16) if row else 0
+
+
+class WatchedConnection(psycopg.Connection[TupleRow]):
+    """A connection that does not wait for a server that has stopped answering, such as a process that was frozen.
+
+    The kernel of such a server still confirms what it gets, so no timeout of TCP finds it.
+    """
+
+    is_answering: Callable[[], bool]
+    """Asks by another connection whether the server answers."""
+    silent: str | None = None
+    """Why this connection is of no use any more."""
+
+    def wait(self, gen: Generator[Any, Any, Result], *arguments: Any, **more: Any) -> Result:  # noqa: ANN401 - as psycopg has it
+        """Return what `gen` returns. Raises OperationalError if the server sends nothing and does not answer."""
+        return super().wait(self._heard(gen), *arguments, **more)
+
+    def _heard(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
+        """Pass on what the socket is ready for. Look for the server while it is ready for nothing."""
+        if self.silent is not None:
+            raise psycopg.OperationalError(self.silent)
+        waited = next_look = SILENT_S
+        try:
+            wanted, since = next(gen), time.monotonic()
+            while True:
+                ready = yield wanted
+                waited = time.monotonic() - since
+                if ready:
+                    since, next_look = time.monotonic(), SILENT_S
+                elif waited >= next_look:
+                    if waited >= _STATEMENT_S + 2 * SILENT_S or not self.is_answering():
+                        break
+                    next_look = time.monotonic() - since + SILENT_S
+                wanted = gen.send(ready)
+        except StopIteration as done:
+            value: Result = done.value
+            return value
+        self.silent = f"the server has not answered for {waited:.0f} s: its process or its machine stands still"
+        self.pgconn.finish()
+        raise psycopg.OperationalError(self.silent)
+
+
+def simple(connection: Connection, command: str) -> PGresult:
+    """Return the answer to a command that needs the simple protocol."""
+
+    def asked() -> Generator[Any, Any, PGresult]:
+        connection.pgconn.send_query(command.encode())
+        results: list[PGresult] = yield from generators.execute(connection.pgconn)
+        return results[-1]
+
+    return connection.wait(asked())
 
 
 class Server:
@@ -125,7 +185,7 @@ class Server:
     def left_timeline(self, timeline: int, now: int) -> int | None:
         """Return the place where the server left an older timeline, or None if timeline `now` does not come from it."""
         with self.connect(replication=True) as connection:
-            result = connection.pgconn.exec_(f"TIMELINE_HISTORY {int(now)}".encode())  # it needs the simple protocol
+            result = simple(connection, f"TIMELINE_HISTORY {int(now)}")
             content = result.get_value(0, 1) if result.status == ExecStatus.TUPLES_OK else None
             if content is None:
                 raise psycopg.OperationalError(result.error_message.decode(errors="replace") or "no timeline history")
@@ -160,7 +220,8 @@ class Server:
     def _connected(self, *, replication: bool) -> Connection:
         more = {"replication": "database"} if replication else {}
         conninfo = make_conninfo("", **(self._parameters() | more))
-        connection = psycopg.connect(conninfo, autocommit=True)
+        connection = WatchedConnection.connect(conninfo, autocommit=True)
+        connection.is_answering = lambda: _is_answering(conninfo)
         if not replication:
             for setting in _SESSION:
                 connection.execute(setting)
@@ -182,6 +243,17 @@ class Server:
                 "postgresql://USER@HOST:PORT/DATABASE, service=NAME, or env:NAME of an environment variable"
             ) from None
         return known
+
+
+def _is_answering(conninfo: str) -> bool:
+    """Return whether the server answers a new connection, if only by a refusal."""
+    try:
+        psycopg.connect(conninfo).close()
+    except psycopg.errors.ConnectionTimeout:
+        return False
+    except psycopg.OperationalError:
+        return True
+    return True
 
 
 def prepared_way_out(gid: str) -> str:

@@ -23,7 +23,7 @@ from jobs.sources.change_rows import SNAPSHOT
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.batches import Batches, Heads, TableRows
 from jobs.sources.postgres.catalog import PublishedTable
-from jobs.sources.postgres.connection import Connection, Server
+from jobs.sources.postgres.connection import Connection, Server, simple
 from jobs.sources.postgres.lsn import parsed
 from jobs.sources.postgres.slot import PLUGIN
 
@@ -69,7 +69,7 @@ def _exported(server: Server, exporter: Connection, slot: str) -> tuple[int, str
     """Create the temporary slot. Return its horizon and the name of its snapshot."""
     name = f"{slot}_{exporter.info.backend_pid}"
     command = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL {PLUGIN} (SNAPSHOT 'export')"
-    result = exporter.pgconn.exec_(command.encode())  # such a command needs the simple protocol
+    result = simple(exporter, command)
     if result.status != ExecStatus.TUPLES_OK:
         said = server.told(psycopg.OperationalError(result.error_message.decode(errors="replace")))
         raise SourceError(

@@ -1,5 +1,7 @@
 """Nothing waits for ever for a lock on a real server. The message names the table, and who holds the lock."""
 
+import time
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import psycopg
@@ -10,6 +12,7 @@ from checkpointing.commit.pre_committed import SinkTransaction
 from jobs.doctor.sink_health import sink_sections
 from jobs.holding.job_state import Activity
 from jobs.sinks.port import AppendedTable
+from jobs.sources.postgres import connection as client
 from jobs.sources.postgres.connection import Server
 from tests.postgres_server import SETTINGS, PostgresServer
 from tidemark import PostgresSink, SinkError
@@ -63,6 +66,9 @@ def test_a_transaction_of_a_former_target_is_named(server, tmp_path):
     (section,) = sink_sections(warehouse, lambda: {OUT: AppendedTable(new, ROWS[0].schema, "v")}, state, ())
     (finding,) = section.findings
     assert "is prepared for a target that the pipeline no longer has" in finding.what
+    assert {OUT: {"sink": repr(new), "checkpoint": 1, "in_step": True, "prepared": []}} == section.values
+    (there,) = sink_sections(warehouse, lambda: {OUT: AppendedTable(former, ROWS[0].schema, "v")}, state, ())
+    assert [{"checkpoint": 1, "generation": 1}] == there.values[OUT]["prepared"]
     with psycopg.connect(server.url(), autocommit=True) as connection:
         command = finding.repair.split("else ")[1]
         assert command.startswith("ROLLBACK PREPARED 'tidemark/job/out/t/")
@@ -74,3 +80,44 @@ def test_a_transaction_of_a_former_target_is_named(server, tmp_path):
     former.publish("job", OUT, 2, ROWS)
     (section,) = sink_sections(warehouse, lambda: {OUT: AppendedTable(new, ROWS[0].schema, "v")}, state, ())
     assert () == section.findings
+
+
+@pytest.fixture
+def impatient(server, monkeypatch):
+    """Return the server's address. Clients look for a silent server each second."""
+    monkeypatch.setattr(client, "SILENT_S", 1.0)
+    monkeypatch.setattr(client, "_PATIENCE_S", 2.0)
+    return f"{server.url()}?connect_timeout=2"
+
+
+def test_a_server_that_stands_still_ends_a_call_with_a_sentence(server, impatient):
+    """It is frozen before a call, in a statement, and while rows are sent. Nothing waits for it to wake up."""
+    sink = PostgresSink(impatient, "sales")
+    sink.prepare("job", OUT, ROWS[0].schema)
+    away = r"PostgreSQL at \S+ cannot be reached \(connection timeout"
+    with Server(impatient).connect() as connection:
+        with (
+            server.frozen(),
+            pytest.raises(psycopg.OperationalError, match=r"has not answered for \d s: its process"),
+        ):
+            connection.execute("SELECT pg_sleep(60)")
+        with server.frozen(), pytest.raises(SinkError, match=away):
+            sink.publish("job", OUT, 1, ROWS)
+    with ExitStack() as later:
+
+        def many():
+            yield from ROWS
+            later.enter_context(server.frozen())
+            yield from [pa.record_batch({"n": range(100_000)})] * 20
+
+        begun = time.monotonic()
+        with pytest.raises(SinkError, match=away):
+            sink.publish("job", OUT, 1, many())
+        assert time.monotonic() - begun < 20
+    sink.publish("job", OUT, 1, ROWS)
+
+
+def test_a_slow_statement_of_a_server_that_answers_ends_by_itself(impatient):
+    """Nobody ends a statement because it sends nothing for several seconds."""
+    with Server(impatient).connect() as connection:
+        assert (7,) == connection.execute("SELECT 7 FROM pg_sleep(4)").fetchone()
