@@ -123,6 +123,7 @@ def import_row(wanted: Import, *, told: Told = nobody, boundary: Boundary = cros
     above = (Generation(wanted.origin.last_generation), CheckpointId(wanted.origin.last_id))
     task = Task(errand=IMPORT, do_work=copied, possible=possible, above=above, entry_boundary=APPEND_IMPORTED)
     imported = done_at_rest(stores, task, boundary).entry
+    stores.outside.take_over(wanted.plan.sinks)
     if wanted.claim:
         delete_at_once(wanted.origin.warehouse.root)
     return imported

@@ -85,7 +85,7 @@ class JobStores:
         self._outputs = OutputTables(warehouse, self._logs)
         self._publisher = Publisher(warehouse, self._logs)
         self._durability = Durability(warehouse)
-        self.outside = OutsideSinks(warehouse, sinks, are_all=all_sinks)
+        self.outside = OutsideSinks(warehouse, sinks, self._checkpoints.identity, are_all=all_sinks)
 
     def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
         """Return what a starting tick must know. Call it before another thread uses the stores.

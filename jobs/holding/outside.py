@@ -1,6 +1,6 @@
 """Publishes committed checkpoints into the outside sinks of a job's tables (ADR 17)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
@@ -27,8 +27,16 @@ class SinkRefusedError(TickRefusedError):
 class OutsideSinks:
     """The outside sinks of one job, by table."""
 
-    def __init__(self, warehouse: Warehouse, sinks: Mapping[TableName, TableSink], *, are_all: bool = False) -> None:
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        sinks: Mapping[TableName, TableSink],
+        identity: Callable[[], str],
+        *,
+        are_all: bool = False,
+    ) -> None:
         """Publish from the files of that warehouse. `are_all`: the pipeline is known, and has no other sinks."""
+        self._identity = identity
         self._warehouse = warehouse
         self._sinks = sinks
         self._are_all = are_all
@@ -49,10 +57,20 @@ class OutsideSinks:
             )
         try:
             if isinstance(bound, UpsertedTable):
-                return CheckpointId(bound.sink.prepare_upsert(job, table, bound.schema, bound.keys))
-            return CheckpointId(bound.sink.prepare(job, table, bound.schema))
+                newest = bound.sink.prepare_upsert(job, table, bound.schema, bound.keys)
+            else:
+                newest = bound.sink.prepare(job, table, bound.schema)
+            return NO_CHECKPOINT if bound.sink.take(job, table, self._identity()) else CheckpointId(newest)
         except Exception as error:
             raise SinkRefusedError(f"the sink of table {table}: {_told(error)}") from error
+
+    def take_over(self, sinks: Mapping[TableName, TableSink]) -> None:
+        """Let this warehouse publish into the targets of these sinks from now on, whoever did it before."""
+        for table, bound in sinks.items():
+            try:
+                bound.sink.take(self._warehouse.paths.job, table, self._identity(), over=True)
+            except Exception as error:
+                raise SinkRefusedError(f"the sink of table {table}: {_told(error)}") from error
 
     def publish(self, publication: Publication, checkpoint: CheckpointId) -> TablePublished | PublishFailed:
         """Give a checkpoint's rows to the table's sink, once, whatever was tried before."""

@@ -2,7 +2,8 @@
 
 A row belongs to a job, one of its tables, and a target. It says which table the target was: PostgreSQL's number of it,
 which changes if it is dropped and created again, and the number of its file, which changes if it is emptied. So the
-sink finds that a target has lost its rows, and several projects may have their targets in one schema.
+sink finds that a target has lost its rows, and several projects may have their targets in one schema. It also names the
+warehouse, so that two warehouses with the same job do not both write to the target.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace WHERE c.oid = 
 """The target's name, its number, and the number of its file."""
 _IS_OLD: Final = """
 SELECT NOT EXISTS (
-    SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'identity' AND NOT attisdropped
+    SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'warehouse' AND NOT attisdropped
 )
 """
 
@@ -43,6 +44,8 @@ class Standing:
     is_known: bool
     is_another: bool = False
     """Another table has the target's name now."""
+    warehouse: str | None = None
+    """The warehouse that publishes into it. None: an older version has written the row, or nobody has."""
 
     @property
     def known(self) -> int:
@@ -65,11 +68,12 @@ class TargetNumbers:
         self._do(
             "CREATE TABLE IF NOT EXISTS {here} (job text, sink text, target text NOT NULL DEFAULT '', "
             "checkpoint bigint NOT NULL, published_at timestamptz NOT NULL DEFAULT now(), identity text, "
-            "PRIMARY KEY (job, sink, target))"
+            "warehouse text, PRIMARY KEY (job, sink, target))"
         )
         if not self.is_new():
             self._do(
-                "ALTER TABLE {here} ADD COLUMN target text NOT NULL DEFAULT '', ADD COLUMN identity text, "
+                "ALTER TABLE {here} ADD COLUMN IF NOT EXISTS target text NOT NULL DEFAULT '', "
+                "ADD COLUMN IF NOT EXISTS identity text, ADD COLUMN warehouse text, "
                 "DROP CONSTRAINT tidemark_published_pkey, ADD PRIMARY KEY (job, sink, target)"
             )
 
@@ -96,19 +100,23 @@ class TargetNumbers:
             )
             self._do("SELECT FROM {here} WHERE {mine} FOR UPDATE")
         found = self._do(
-            "SELECT checkpoint, identity FROM {here} WHERE ({mine}) OR ({former}) "
+            "SELECT checkpoint, identity, warehouse FROM {here} WHERE ({mine}) OR ({former}) "
             "ORDER BY target = %(target)s DESC LIMIT 1"
         ).fetchone()
-        newest, was = found or (NO_CHECKPOINT, None)
+        newest, was, warehouse = found or (NO_CHECKPOINT, None, None)
         now = self._values()
         is_another = was is not None and not was.startswith(now["number"])
-        return Standing(newest, is_known=was == now["identity"], is_another=is_another)
+        return Standing(newest, is_known=was == now["identity"], is_another=is_another, warehouse=warehouse)
+
+    def own(self, warehouse: str) -> None:
+        """Store which warehouse publishes into the target. The row must be locked."""
+        self._do("UPDATE {here} SET warehouse = %(warehouse)s WHERE {mine}", warehouse=warehouse)
 
     def store(self, checkpoint: int) -> None:
         """Store that the target has this checkpoint."""
         self._do(
             "UPDATE {here} SET checkpoint = %(checkpoint)s, identity = %(identity)s, published_at = now() WHERE {mine}",
-            checkpoint,
+            checkpoint=checkpoint,
         )
 
     def _values(self) -> dict[str, str]:
@@ -117,7 +125,7 @@ class TargetNumbers:
         name, number, file = found or ("", "/", "")
         return {"job": self.job, "sink": self.table, "target": name, "number": number, "identity": f"{number}{file}"}
 
-    def _do(self, statement: str, checkpoint: int = NO_CHECKPOINT) -> Cursor:
+    def _do(self, statement: str, **given: object) -> Cursor:
         parts = {"here": sql.Identifier(*self.schema, NAME), "mine": sql.SQL(_MINE), "former": sql.SQL(_FORMER)}
-        values = {**self._values(), "checkpoint": checkpoint} if "{mine}" in statement or "%(" in statement else None
+        values = {**self._values(), **given} if "{mine}" in statement or "%(" in statement else None
         return self.connection.execute(sql.SQL(statement).format(**parts), values)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from checkpointing.commit.pre_committed import SinkTransaction
+from checkpointing.identifiers import NO_CHECKPOINT
 from jobs.accidents import SERVER_DISK_FULL
 from jobs.postgres_sink.prepared import PreparedTransactions
 from jobs.postgres_sink.published import TargetNumbers
@@ -97,6 +98,28 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
             return numbers.standing().newest if numbers.is_new() else numbers.none_yet()
 
         return self._tried(asked)
+
+    def take(self, job: str, table: str, warehouse: str, *, over: bool = False) -> bool:
+        """Store the warehouse beside the checkpoint's number. An empty table may be taken from another warehouse."""
+
+        def taken(connection: Connection) -> bool:
+            numbers = self._numbers(connection, job, table)
+            if not numbers.is_new() or numbers.standing().warehouse == warehouse:
+                return False
+            with connection.transaction():
+                standing = numbers.standing(lock=True)
+                is_anew = standing.warehouse not in (None, warehouse) and not over and standing.newest > 0
+                if is_anew and not self._is_empty(connection):
+                    raise SinkError(
+                        f"{self!r} has rows of another warehouse, up to checkpoint {standing.newest}: name that "
+                        "warehouse with --warehouse, give the sink another table, or empty this one"
+                    )
+                numbers.own(warehouse)
+                if is_anew:
+                    numbers.store(NO_CHECKPOINT)
+                return is_anew
+
+        return self._tried(taken)
 
     def check(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
         """Try the rows in a transaction that is rolled back (`trial`)."""

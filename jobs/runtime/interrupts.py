@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
@@ -19,7 +19,8 @@ END_WITHIN_S: Final = 8.0
 """A process gets this long to end in order after SIGTERM."""
 _SAYING_S: Final = 1.0
 """And this long to say that it did not."""
-_LOOK_S: Final = 0.2
+_LEAVING_S: Final = 2.0
+"""A process whose work is done gets at least this long to leave."""
 
 
 class Deadline:
@@ -40,7 +41,7 @@ class Deadline:
         self._within_s = within_s
         self._signals = signals
         self._code: int | None = None
-        self._closed = threading.Event()
+        self._closed, self._leaving = threading.Event(), threading.Event()
         self._read, self._written = socket.socketpair()
         self._written.settimeout(0)
         self._former = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
@@ -53,6 +54,8 @@ class Deadline:
     def close(self) -> None:
         """Say no more: what waited has ended. After a signal, end the process once only forgotten threads are left."""
         signal.set_wakeup_fd(self._former)
+        with suppress(AttributeError, RuntimeError):  # not public; and not while the interpreter ends
+            threading._register_atexit(self._leaving.set)  # type: ignore[attr-defined]  # noqa: SLF001 - before pools are joined
         self._closed.set()
         self._written.close()
 
@@ -65,8 +68,8 @@ class Deadline:
             number = heard[0]
         late_at = time.monotonic() + self._within_s
         if self._closed.wait(self._within_s):
-            while threading.main_thread().is_alive() or time.monotonic() < late_at:
-                time.sleep(_LOOK_S)
+            self._leaving.wait()
+            time.sleep(max(late_at - time.monotonic(), _LEAVING_S))
             os._exit(128 + number)
         if self._code is None:
             self._say_in_time(

@@ -34,6 +34,15 @@ class OutsideSink:
         del job, table
         return None
 
+    def take(self, job: str, table: str, warehouse: str, *, over: bool = False) -> bool:
+        """Store which warehouse publishes into the target. Raise SinkError if another one does, unless `over`.
+
+        Return True if the target was another warehouse's and is empty now, so that it has no checkpoint any more. It is
+        called after `prepare`. By default nothing is stored, and two warehouses are noticed only by their numbers.
+        """
+        del job, table, warehouse, over
+        return False
+
     @classmethod
     def is_asked(cls) -> bool:
         """Return whether the class has a `check` of its own."""

@@ -139,6 +139,10 @@ class CheckpointStore:
             else:
                 return self._seen
 
+    def identity(self) -> str:
+        """Return the id of the table. No other warehouse has it, except a copy of all files."""
+        return str(self._log.known().loaded.metadata().id)
+
     def observe_at(self, version: int) -> tuple[Row, ...]:
         """Return the entries at one of the table's last `maintenance.EVERY_VERSIONS` versions, newest first.
 

@@ -211,7 +211,7 @@ with dg.DagsterInstance.local_temp(sys.argv[2]) as instance:
 
 @pytest.mark.parametrize(("how", "where"), [(signal.SIGINT, "run"), (signal.SIGTERM, "close")])
 def test_a_terminated_dagster_run_ends_in_time_though_its_tick_hangs(run_job, tmp_path, how, where):
-    """Dagster sends SIGINT, others SIGTERM. The Dagster run is canceled, and no process stays. The next tick goes on.
+    """Dagster sends SIGINT, others SIGTERM. The Dagster run ends, and no process stays. The next tick goes on.
 
     In the first case a thread hangs, in the second one the tick itself.
     """
@@ -225,10 +225,11 @@ def test_a_terminated_dagster_run_ends_in_time_though_its_tick_hangs(run_job, tm
             assert 128 + how == run.wait(30)
         finally:
             run.kill()
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 15  # it is 8 to 10 s on an idle machine
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
         (ended,) = instance.get_runs()
-        assert dg.DagsterRunStatus.CANCELED is ended.status
+        asked = dg.DagsterRunStatus.FAILURE  # Dagster itself says first that it cancels the run
+        assert (dg.DagsterRunStatus.CANCELED if where == "close" else asked) is ended.status
         logs = instance.all_logs(ended.run_id)
         assert (where == "close") == any("something did not stop within 8 s" in log.user_message for log in logs)
     table = str(tmp_path / "warehouse" / BRONZE)

@@ -72,3 +72,27 @@ def test_an_older_checkpoint_would_give_rows_twice(roots, bank):
     bank.sql("ALTER TABLE numbers RENAME TO former")
     bank.sql("DELETE FROM tidemark_published WHERE sink = 'bronze/numbers'")
     assert "none of those that the table has already" in sinks_after(wanted(roots, first))[0]
+
+
+def test_another_warehouse_with_higher_numbers_is_noticed(tmp_path, bank, monkeypatch):
+    """Each warehouse knows its own targets, also after an import, which moves them. Emptied ones may be taken."""
+    monkeypatch.setenv(URL, bank.server.url(bank.name))
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    tick(other, checkpoints=1, planned=both(appends=False, upserts=False))
+    tick(mine, checkpoints=1)
+    before = shown(mine, bank)
+    with pytest.raises(
+        SinkRefusedError, match=r"has rows of another warehouse, up to checkpoint 1: name that warehouse"
+    ):
+        tick(other)
+    assert before == shown(mine, bank)
+    tick(mine, checkpoints=1)
+    moved = (mine, tmp_path / "moved")
+    import_row(wanted(moved, newest(mine).checkpoint))
+    tick(moved[1], checkpoints=1)
+    with pytest.raises(SinkRefusedError, match="another warehouse"):
+        tick(mine)
+    bank.sql("TRUNCATE numbers, sums")
+    tick(other)
+    cut, there = shown(other, bank, GOLD)
+    assert cut == there
