@@ -16,8 +16,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Final
 
 Options = Mapping[str, str]
+
+_ENCODINGS: Final = ("UTF-8", "ISO-8859-1", "US-ASCII", "UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32")
+"""The only ones that Spark 4 takes, by these names (`CharsetProvider`)."""
 
 
 def option(options: Options, *names: str, default: str = "") -> str:
@@ -37,6 +41,20 @@ def is_utf8(encoding: str) -> bool:
         return codecs.lookup(encoding).name == "utf-8"
     except LookupError:
         return False
+
+
+def why_unreadable(options: Options, *, is_json: bool) -> str | None:
+    """Return why Spark cannot read text files in the encoding that the options say, and the way out, or None."""
+    name = option(options, "encoding", "charset", default="utf-8")
+    if name.upper() not in _ENCODINGS:
+        return f"Spark reads no encoding {name!r}: write one of {', '.join(_ENCODINGS)}, or convert the files to UTF-8"
+    if not is_json or is_on(options, "multiLine") or name.upper() == "UTF-8":
+        return None
+    if name.upper() in {"UTF-16", "UTF-32"}:
+        return f"Spark reads no JSON lines in {name}, whose byte order is in the file: convert the files to UTF-8"
+    if not option(options, "lineSep"):
+        return f'Spark asks for the line break of JSON lines in {name}: give options={{"lineSep": "\\n"}} too'
+    return None
 
 
 def reads_lines(options: Options) -> bool:

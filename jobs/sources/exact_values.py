@@ -37,11 +37,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from jobs.sources.csv_text import is_on, option
+
 _DIGITS_MAX: Final = 38
 _TIME_ALONE: Final = r"^[\x00-\x20]*(T|[0-9]+[\x00-\x20]*:)"
 """Matches the texts in which Spark finds a time without a day."""
 _MAY_BE_TIME: Final = r'"[\x00-\x20]*(T|\\|[0-9]+[\x00-\x20]*[:\\])'
 _THOUSANDS: Final = r"^[+-]?[0-9]{1,3}(,[0-9]{3})+([.][0-9]*)?$"
+_VALUE: Final = "value"
 _END: Final = "end of the record"
 SPACE: Final = " \t\r\n"
 """What may stand around a record."""
@@ -82,6 +85,19 @@ def is_time_alone(text: Column) -> Column:
     return F.rlike(text, F.lit(_TIME_ALONE))
 
 
+def may_take_present_day(options: Mapping[str, str]) -> bool:
+    """Return whether Spark completes a time without a day. With a format of its own, it takes the first of 1970."""
+    return not option(options, "timestampFormat") or is_on(options, "enableDateTimeParsingFallback")
+
+
+def as_spark_reads(text: Column, kind: DataType, options: Mapping[str, str]) -> Column:
+    """Return the value that Spark's readers of CSV and JSON make of a text, with these options, or null."""
+    known = ("locale", "timezone", "timestampformat", "enabledatetimeparsingfallback")
+    own = {name: value for name, value in options.items() if name.lower() in known}
+    schema = StructType([StructField(_VALUE, kind)])
+    return F.from_json(F.to_json(F.struct(text.alias(_VALUE))), schema, own).getField(_VALUE)
+
+
 def decimal_of(text: Column, kind: DecimalType) -> Column:
     """Return the decimal that a text says, or null if it is none or has too many digits."""
     plain = F.when(F.instr(text, ",") == 0, text).when(F.rlike(text, F.lit(_THOUSANDS)), F.replace(text, F.lit(",")))
@@ -106,10 +122,9 @@ def is_whole(record: Column, options: Mapping[str, str]) -> Column:
 
 def has_bad_values(record: Column, schema: StructType, options: Mapping[str, str]) -> list[Column]:
     """Return conditions: a JSON object has a value that only seems to be one of its column."""
-    has_format = any(name.lower() == "timestampformat" for name in options)
     doubtful: list[Column] = []
     for kind, may_be in ((TimestampType, F.rlike(record, F.lit(_MAY_BE_TIME))), (DecimalType, None)):
-        if kind is TimestampType and has_format:
+        if kind is TimestampType and not may_take_present_day(options):
             continue
         fields = [field for field in schema if _has(field.dataType, kind)]
         if not fields:

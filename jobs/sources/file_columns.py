@@ -133,10 +133,18 @@ class Contract:
                 'options={"header": "true"}'
             )
 
-    def _must_have_days(self, path: StoragePlace, times: frozenset[str]) -> None:
+    def _must_have_days(self, path: StoragePlace, times: frozenset[str] | None) -> None:
         """Raise SourceError for a time of day in a column of timestamps. Spark would take the present day for it."""
         for field in self.schema:
-            if field.name in times and has_timestamps(field.dataType):
+            if not has_timestamps(field.dataType):
+                continue
+            if times is None:
+                raise SourceError(
+                    f"{path}: it is no strict JSON, and a text of it may be a time without a day, for which Spark "
+                    f"would take the present one in column {field.name!r}: write names and texts in double quotes, or "
+                    "read the column as text"
+                )
+            if field.name in times:
                 raise SourceError(
                     f"{path}: column {field.name!r} has a time without a day, for which Spark would take the present "
                     "one: correct it, or read the column as text"

@@ -78,7 +78,7 @@ class Footer:
     reading: tuple[tuple[str, str], ...] = ()
     broken_at: int | None = None
     doubtful: bool = False
-    times: frozenset[str] = frozenset()
+    times: frozenset[str] | None = frozenset()
     bad_line: int | None = None
 
     has_user_types: bool = False

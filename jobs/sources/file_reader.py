@@ -19,16 +19,18 @@ from pyspark.sql.types import DecimalType, LongType, StringType, StructField, St
 from checkpointing.identifiers import SplitId
 from jobs.engine_paths import spark_address, spark_options, spark_uri_part
 from jobs.sources.arrow_types import Conversion
-from jobs.sources.csv_text import reads_lines
+from jobs.sources.csv_text import option, reads_lines
 from jobs.sources.exact_values import (
     SPACE,
     JsonRecords,
     any_of,
+    as_spark_reads,
     casted,
     decimal_of,
     has_decimals,
     is_lossy,
     is_time_alone,
+    may_take_present_day,
 )
 from jobs.sources.file_columns import Cast, Fit
 from jobs.sources.file_formats import FileFormat, Options, format_named
@@ -152,7 +154,7 @@ class FileReader:
         texts = [field for field in self.schema if self._is_text(field) and field.name in own]
         bad = {
             f"column {each.name!r} has no {each.dataType.simpleString()}": named(each.name).isNotNull()
-            & _of_text(each).isNull()
+            & text_value(each, self.options).isNull()
             for each in texts
         }
         if fit.is_broken:
@@ -176,11 +178,10 @@ class FileReader:
 
     def _is_text(self, field: StructField) -> bool:
         """Return whether a column is read as text, because Spark takes some texts for values that they do not say."""
-        given = frozenset(map(str.lower, self.options))
         if self.format.name != "csv":
             return False
-        is_time = isinstance(field.dataType, TimestampType) and given.isdisjoint({"timestampformat", "timezone"})
-        return is_time or (isinstance(field.dataType, DecimalType) and "locale" not in given)
+        is_time = isinstance(field.dataType, TimestampType) and may_take_present_day(self.options)
+        return is_time or isinstance(field.dataType, DecimalType)
 
     def _failing(self, rows: DataFrame, bad: Column, record: Column, place: str = _PLACE) -> DataFrame:
         """Return the rows. A bad one fails the micro-batch, by an error that names its file (`operators.failures`)."""
@@ -229,7 +230,7 @@ class FileReader:
         for field in self.schema:
             conversion = conversions.get(field.name)
             is_text = self._is_text(field) and conversion is None
-            yield (_of_text(field) if is_text else converted(field, conversion)).alias(field.name)
+            yield (text_value(field, self.options) if is_text else converted(field, conversion)).alias(field.name)
         if self.corrupt and self.format.is_text:
             yield _of_all_columns(self.corrupt, own).alias(self.corrupt)
         elif self.corrupt:
@@ -294,12 +295,18 @@ def _literal(path: str) -> str:
     return "'" + spark_uri_part(path).replace("'", "\\'") + "'"  # it has no backslash, because that is quoted
 
 
-def _of_text(field: StructField) -> Column:
+def text_value(field: StructField, options: Options) -> Column:
     """Return the value of a CSV file's text, or null if it only seems to be one."""
     text = named(field.name)
     if isinstance(field.dataType, DecimalType):
-        return decimal_of(text, field.dataType)
-    return F.when(~is_time_alone(text), text.try_cast(field.dataType))
+        if not option(options, "locale"):
+            return decimal_of(text, field.dataType)
+        read, swapped = as_spark_reads(text, field.dataType, options), F.translate(text, ",.", ".,")
+        known = [decimal_of(each, field.dataType) for each in (text, swapped)]
+        return F.when((read == known[0]) | (read == known[1]), read)
+    own = any(option(options, name) for name in ("timeZone", "timestampFormat"))
+    value = as_spark_reads(text, field.dataType, options) if own else text.try_cast(field.dataType)
+    return F.when(~is_time_alone(text), value)
 
 
 def _csv_options(options: Options) -> dict[str, str]:

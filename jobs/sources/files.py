@@ -27,6 +27,7 @@ from checkpointing.messages import PollSource
 from jobs.engine_paths import typed
 from jobs.sources.asked import UNNAMED
 from jobs.sources.consumed_files import AfterReading, ConsumedFiles, must_be_behind_removed
+from jobs.sources.csv_text import why_unreadable
 from jobs.sources.exact_values import KEYS_ARE_TEXTS, map_without_texts
 from jobs.sources.file_columns import Contract, Fit, OnMisfit
 from jobs.sources.file_footer import Column, Footer
@@ -106,6 +107,9 @@ class FileSource(ReadsFirst):
         odd = map_without_texts(schema) if format == "json" else None
         if odd is not None:
             raise SourceError(f"{root}: column {odd!r} has a map {KEYS_ARE_TEXTS}")
+        strange = why_unreadable(self._options, is_json=format == "json") if self._format.is_text else None
+        if strange is not None:
+            raise SourceError(f"{root}: {strange}")
         if corrupt_column in schema.names:
             raise SourceError(f"{root}: the schema has the corrupt column {corrupt_column!r} too: leave it out there")
         if file_column and self._schema.names.count(file_column) > 1:

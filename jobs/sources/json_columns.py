@@ -23,6 +23,8 @@ _MARK: Final = b"\xef\xbb\xbf"
 _MAY_BE_TIME: Final = re.compile(rb'"[\x00-\x20]*+(?:T[0-9]|\\|[0-9]++[\x00-\x20]*+[:\\])')
 """Matches a text that may be a time without a day, or is written so that only a parser can tell."""
 _TIME_ALONE: Final = re.compile(r"[\x00-\x20]*(?:T|[0-9]+[\x00-\x20]*:)")
+_LIKE_TIME_ALONE: Final = re.compile(r"""["'][\x00-\x20]*+(?:T[0-9]|\\|[0-9]++[\x00-\x20]*+[:\\])""")
+"""The same in JSON as Spark reads it, which may have single quotes, comments and more."""
 _SHOWN_MAX: Final = 40
 _TYPES: Final[dict[type, DataType]] = {bool: BooleanType(), int: LongType(), float: DoubleType()}
 _LONG_MAX: Final = 2**63 - 1
@@ -36,14 +38,15 @@ class JsonLook:
     """What a look at all records of a file finds: their fields, and about their number.
 
     A file is `doubtful` if Spark's reader could take a record for another one without a word (`exact_values`). `times`
-    are the fields with a text that is a time without a day, if each line cannot be parsed by itself. `bad_line` is the
+    are the fields with a text that is a time without a day, if each line cannot be parsed by itself. It is None if any
+    field may have one, since only Spark can read the text. `bad_line` is the
     first line that was parsed and is no object.
     """
 
     columns: tuple[Column, ...]
     lines: int
     doubtful: bool = False
-    times: frozenset[str] = frozenset()
+    times: frozenset[str] | None = frozenset()
     bad_line: int | None = None
 
 
@@ -59,7 +62,8 @@ def json_columns(opened: IO[bytes], encoding: str) -> JsonLook:
         _add(types, record)
     if is_utf8(encoding):
         return JsonLook(_columns(types), lines.count, lines.doubtful, bad_line=lines.bad_line)
-    return JsonLook(_columns(types), lines.count, times=frozenset(lines.times), bad_line=lines.bad_line)
+    times = None if lines.unclear else frozenset(lines.times)
+    return JsonLook(_columns(types), lines.count, times=times, bad_line=lines.bad_line)
 
 
 def document_columns(text: str) -> JsonLook:
@@ -70,7 +74,7 @@ def document_columns(text: str) -> JsonLook:
     try:
         found, end = json.JSONDecoder().raw_decode(text.removeprefix("\ufeff").lstrip())
     except (ValueError, RecursionError):  # Spark says what is wrong
-        return JsonLook((), 1)
+        return JsonLook((), 1, times=None if _LIKE_TIME_ALONE.search(text) else frozenset())
     rest = text.removeprefix("\ufeff").lstrip()[end:].strip()
     if rest:
         raise ValueError(f"{rest[:_SHOWN_MAX]!r} stands behind its end")
@@ -107,7 +111,7 @@ class _Lines:
     def __init__(self, opened: IO[bytes], encoding: str) -> None:
         """Read nothing yet."""
         self._opened, self._encoding, self._is_utf8 = opened, encoding, is_utf8(encoding)
-        self.count, self.doubtful, self.times = 0, False, set[str]()
+        self.count, self.doubtful, self.times, self.unclear = 0, False, set[str](), False
         self.bad_line: int | None = None
 
     def telling(self) -> Iterator[dict[str, object]]:
@@ -145,13 +149,13 @@ class _Lines:
 
     def _decoded(self, line: bytes) -> dict[str, object] | None:
         """Return the record of a line that is no UTF-8. Raise ValueError if the line has several."""
+        text = line.decode(self._encoding, "replace").removeprefix("\ufeff")
         try:
-            found = json.loads(line.decode(self._encoding).removeprefix("\ufeff"))
-        except json.JSONDecodeError as error:
-            if error.msg == "Extra data":
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
                 raise ValueError(f"line {self.count} has more than one record") from error
-            return None
-        except (ValueError, LookupError, RecursionError):
+            self.unclear = self.unclear or _LIKE_TIME_ALONE.search(text) is not None
             return None
         if not isinstance(found, dict):
             return None

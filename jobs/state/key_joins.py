@@ -33,16 +33,38 @@ def join_by_key(
 def one_form(rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """Return the rows with one form of zero and of NaN in their keys, as Spark SQL groups them.
 
-    So the form of a key does not depend on which of its rows comes first.
+    So the form of a key does not depend on which of its rows comes first. Floats inside of structs and lists count too.
     """
-    floats = [name for name in keys if rows.schema[name].is_float()]
-    if not floats:
-        return rows
-    return rows.with_columns(
-        pl.when(pl.col(name).is_nan())
-        .then(float("nan"))
-        .otherwise(pl.col(name) + 0.0)
-        .cast(rows.schema[name])
-        .alias(name)
-        for name in floats
-    )
+    shaped = [name for name in keys if _has_floats(rows.schema[name])]
+    return rows.with_columns(_in_one_form(pl.col(name), rows.schema[name]).alias(name) for name in shaped)
+
+
+def _has_floats(kind: pl.DataType) -> bool:
+    match kind:
+        case pl.Struct(fields=fields):
+            return any(_has_floats(_plain(each.dtype)) for each in fields)
+        case pl.List(inner=inner) | pl.Array(inner=inner):
+            return _has_floats(_plain(inner))
+        case _:
+            return kind.is_float()
+
+
+def _in_one_form(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    match kind:
+        case _ if not _has_floats(kind):
+            return value
+        case pl.Struct(fields=fields):
+            inner = [_in_one_form(value.struct.field(f.name), _plain(f.dtype)).alias(f.name) for f in fields]
+            return pl.when(value.is_not_null()).then(pl.struct(inner))
+        case pl.List(inner=element):
+            return value.list.eval(_in_one_form(pl.element(), _plain(element)))
+        case pl.Array(inner=element):
+            return value.arr.eval(_in_one_form(pl.element(), _plain(element)))
+        case _:
+            return pl.when(value == 0).then(0.0).when(value.is_nan()).then(float("nan")).otherwise(value).cast(kind)
+
+
+def _plain(kind: object) -> pl.DataType:
+    """Return a type. Polars also allows its class in place of a type without parameters."""
+    found = kind() if isinstance(kind, type) else kind
+    return found if isinstance(found, pl.DataType) else pl.Unknown()

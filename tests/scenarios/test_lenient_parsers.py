@@ -87,6 +87,53 @@ def test_a_bad_record_is_told(spark, tmp_path, case):
         read(spark, tmp_path, form, fields)
 
 
+GERMAN, NEW_YORK = {"sep": ";", "locale": "de-DE"}, {"sep": ";", "timeZone": "America/New_York"}
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "options"),
+    [
+        ("1;1,5\n2;1.234,25\n3;-7\n4;\n", StructField("amount", DecimalType(8, 2)), GERMAN),
+        ("1;1,234.5\n2;0.25\n", StructField("amount", DecimalType(8, 2)), GERMAN | {"locale": "en"}),
+        ("1;2024-05-01 12:00\n2;2024-05-01T12:00:00Z\n3;\n", AT, NEW_YORK),
+        ("1;12:00\n", AT, {"sep": ";", "timestampFormat": "HH:mm"}),
+        ("1;01.05.2024 12:00\n", AT, NEW_YORK | {"timestampFormat": "dd.MM.yyyy HH:mm"}),
+    ],
+)
+def test_values_of_a_locale_a_zone_and_a_format_are_those_of_spark(spark, tmp_path, text, field, options):
+    """The judge is Spark's own reader."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.csv").write_text(text)
+    own = spark.read.options(**options).schema(StructType([N, field])).csv(str(tmp_path / "a"))
+    rows = [tuple(row) for row in own.orderBy("n").collect()]
+    assert any(row[1] is not None for row in rows)
+    assert rows == read(spark, tmp_path, "csv", [N, field], options=options)
+    assert [(*row, None) for row in rows] == read(
+        spark, tmp_path, "csv", [N, field], options=options, corrupt_column="bad"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "options"),
+    [
+        ("12:00", AT, NEW_YORK),
+        ("T12:00", AT, NEW_YORK | {"timestampFormat": "yyyy", "enableDateTimeParsingFallback": "true"}),
+        ("1.5", AMOUNT, GERMAN),
+        ("1,239", AMOUNT, GERMAN),
+        ("1,5 ", AMOUNT, GERMAN | {"locale": "en"}),
+    ],
+)
+def test_options_do_not_make_a_bad_value_good(spark, tmp_path, value, field, options):
+    """A time without a day has another day tomorrow, and a decimal keeps its point and its digits."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.csv").write_text(f"1;{value}\n")
+    ((_, read_as, record),) = read(spark, tmp_path, "csv", [N, field], options=options, corrupt_column="bad")
+    assert read_as is None
+    assert value.strip() in record
+    with pytest.raises(Exception, match=r"1\.csv"):
+        read(spark, tmp_path, "csv", [N, field], options=options)
+
+
 @pytest.mark.parametrize(
     ("name", "data", "options", "why"),
     [
@@ -96,9 +143,21 @@ def test_a_bad_record_is_told(spark, tmp_path, case):
         ("1.json.gz", gzip.compress(b'{"n": 1}\n' * 5_000, mtime=0)[:-9], {}, "cannot be read as JSON"),
         ("1.json", b'[{"word": "1"}] x', {"multiLine": "true"}, "stands behind its end"),
         ("1.json", b'[{"word": "1",\n "at": "12:00"}]', {"multiLine": "true"}, "a time without a day"),
-        ("1.json", '{"word": "é"}{}\n'.encode("latin-1"), {"encoding": "latin-1"}, "more than one record"),
+        ("1.json", b"[{'word': '1',\n 'at': '12:00'}]", {"multiLine": "true"}, "is no strict JSON"),
+        (
+            "1.json",
+            "{'word': 'é', 'at': 'T12:00'}\n".encode("latin-1"),
+            {"encoding": "ISO-8859-1", "lineSep": "\n"},
+            "is no strict JSON",
+        ),
+        (
+            "1.json",
+            '{"word": "é"}{}\n'.encode("latin-1"),
+            {"encoding": "ISO-8859-1", "lineSep": "\n"},
+            "more than one record",
+        ),
     ],
-    ids=["open quote", "line ends", "cut CSV", "cut JSON", "behind", "time", "two records"],
+    ids=["open quote", "line ends", "cut CSV", "cut JSON", "behind", "time", "loose", "loose lines", "two records"],
 )
 def test_a_file_that_ends_inside_of_a_record_or_of_which_spark_reads_a_part_is_refused(
     tmp_path, name, data, options, why

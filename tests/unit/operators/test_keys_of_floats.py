@@ -67,3 +67,33 @@ def test_keys_get_one_form(of):
     forms = [str(one_form(of(key, 1), ["k"])["k"][0]) for key in (-0.0, 0.0, OTHER_NAN, None, 1.5)]
     assert ["0.0", "0.0", "nan", "None", "1.5"] == forms
     assert "-0.0" == str(one_form(of(-0.0, 1), ["v"])["k"][0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside"),
+    [
+        (pl.Struct({"of": pl.Float64, "by": pl.Int64}), lambda value: {"of": value, "by": 1}),
+        (pl.List(pl.Float32), lambda value: [value, None]),
+        (pl.List(pl.Struct({"of": pl.Float64})), lambda value: [None, {"of": value}]),
+        (pl.Struct({"of": pl.List(pl.Float64)}), lambda value: {"of": [value]}),
+    ],
+)
+def test_floats_inside_of_keys_get_one_form_too(kind, inside):
+    """Spark SQL groups structs and arrays by the values in them. What is null stays null."""
+    values = [inside(-0.0), inside(OTHER_NAN), inside(1.5), inside(None), None]
+    rows = one_form(pl.DataFrame({"k": pl.Series(values, dtype=kind)}), ["k"])
+    assert [str(inside(value)) for value in (0.0, NAN, 1.5, None)] + ["None"] == [
+        str(each) for each in rows["k"].to_list()
+    ]
+    assert kind == rows.schema["k"]
+    assert "7ff8000000000000" == _bits_of(rows["k"].to_list()[1])
+
+
+def _bits_of(value):
+    """Return the bits of the only float inside of a value."""
+    parts = value.values() if isinstance(value, dict) else value
+    return next(
+        struct.pack(">d", each).hex() if isinstance(each, float) else _bits_of(each)
+        for each in parts
+        if each is not None and not isinstance(each, int)
+    )

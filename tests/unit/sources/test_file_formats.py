@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -239,4 +240,33 @@ def test_a_header_that_would_become_a_row_is_refused(folder):
     assert poll(source(folder, format="csv", options={"header": "true"})) is not None
     for text in ("n,other\n", "größe", ""):
         (folder / "1.csv").write_bytes(f"1,a\n{text}".encode("latin-1"))
-        assert poll(source(folder, format="csv", options={"encoding": "latin-1"})) is not None
+        assert poll(source(folder, format="csv", options={"encoding": "ISO-8859-1"})) is not None
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "said"),
+    [
+        ("csv", {"encoding": "windows-1252"}, "Spark reads no encoding 'windows-1252': write one of UTF-8, ISO-8859-1"),
+        ("json", {"CharSet": "latin1", "multiLine": "true"}, "Spark reads no encoding 'latin1': write one of"),
+        ("json", {"encoding": "utf-16", "lineSep": "\n"}, "Spark reads no JSON lines in utf-16, whose byte order"),
+        ("json", {"encoding": "ISO-8859-1"}, r'line break of JSON lines in ISO-8859-1: give options={"lineSep": "\n"}'),
+    ],
+)
+def test_an_encoding_that_spark_cannot_read_is_refused_when_the_source_is_built(folder, form, options, said):
+    """Spark itself would say so in the middle of a tick, without the folder."""
+    with pytest.raises(SourceError, match=re.escape(said)):
+        source(folder, format=form, options=options)
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("csv", {"encoding": "utf-16"}),
+        ("json", {"encoding": "UTF-16", "multiLine": "true"}),
+        ("json", {"encoding": "iso-8859-1", "lineSep": "\n"}),
+        ("parquet", {"encoding": "nonsense"}),
+    ],
+)
+def test_an_encoding_that_spark_reads_is_taken(folder, form, options):
+    """Spark does not tell large letters from small ones."""
+    assert source(folder, format=form, options=options).schema()
