@@ -1,7 +1,8 @@
-"""Runs the judges that look for a planted slip: simulator, machines, vectors, and last the unit tests.
+"""Runs the judges that look for a planted slip: unit tests, vectors, simulator, machines, and the explorer.
 
-A judge's work is cut into trials: a seed, a machine, a file of vectors. Only trials that run the slip's lines are worth
-it. An error counts as found. So does a trial that takes several times as long as on the core as it is.
+A judge's work is cut into trials: a module of unit tests, a file of vectors, a seed, a machine, a world of the
+explorer. Only trials that run the slip's lines are worth it. An error counts as found. So does a trial that takes
+several times as long as on the core as it is.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import io
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec import profiles
+from spec.explore import WORLDS, explore
 from spec.machines.__main__ import MACHINES
 from spec.sharpness.core import ROOT, plant
 from spec.sharpness.differing import probes
@@ -41,9 +43,11 @@ AGAIN_S: Final = 1
 """Hypothesis repeats a step that was stopped because it hangs. The step is stopped again after this many seconds."""
 MEMORY_BYTES_MAX: Final = 4 << 30
 """A trial that needs more memory than this grows without end."""
-SIMULATOR, MACHINE, VECTORS, UNIT_TESTS = "simulator", "machines", "vectors", "unit tests"
-SPEC: Final = (SIMULATOR, MACHINE)
-JUDGES: Final = (*SPEC, VECTORS, UNIT_TESTS)
+STATES_MAX: Final = 400
+"""The explorer looks at so many states of each world."""
+UNIT_TESTS, VECTORS, SIMULATOR, MACHINE, EXPLORER = "unit tests", "vectors", "simulator", "machines", "explorer"
+SPEC: Final = (SIMULATOR, MACHINE, EXPLORER)
+JUDGES: Final = (UNIT_TESTS, VECTORS, *SPEC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,22 @@ class Trial:
         """Return the trial with the bound that fits its time on the core as it is."""
         return replace(self, bound_s=max(BOUND_S, SLOWER * seconds))
 
+    @property
+    def finder(self) -> str:
+        """Return the name under which its finds are counted. All seeds of the simulator count together."""
+        return SIMULATOR if self.judge == SIMULATOR else str(self)
+
     def __str__(self) -> str:
         """Return the judge's name and what it runs."""
         return f"{self.judge}, {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The trials that found a slip. `stopped` is True if the CPU bound came before all trials had run."""
+
+    trials: tuple[Trial, ...]
+    stopped: bool = False
 
 
 def trials(seeds: Iterable[int] = SEEDS) -> tuple[Trial, ...]:
@@ -72,28 +89,18 @@ def trials(seeds: Iterable[int] = SEEDS) -> tuple[Trial, ...]:
     machines = [Trial(MACHINE, machine.__name__, partial(_errs, machine)) for machine in MACHINES]
     files = sorted((ROOT / "tests" / "vectors").glob("*.json"))
     vectors = [Trial(VECTORS, file.name, partial(_differs, file)) for file in files]
-    return (*simulated, *machines, *vectors)
+    worlds = [Trial(EXPLORER, world, partial(_is_wrong, world)) for world in WORLDS]
+    return (*vectors, *simulated, *machines, *worlds)
 
 
 def unit_tests() -> tuple[Trial, ...]:
     """Return the unit tests of the core, a trial for each module that imports it."""
     modules = [each for each in sorted(UNIT.rglob("test_*.py")) if _imports_the_core(each)]
-    return tuple(Trial(UNIT_TESTS, str(each.relative_to(UNIT)), partial(_fails, (each,))) for each in modules)
+    return tuple(Trial(UNIT_TESTS, str(each.relative_to(UNIT)), partial(_fails, each)) for each in modules)
 
 
 def _imports_the_core(module: Path) -> bool:
     return "import checkpointing" in (text := module.read_text(encoding="utf-8")) or "from checkpointing" in text
-
-
-def together(slip: Slip, modules: Mapping[str, float]) -> Trial:
-    """Return one trial of these modules of unit tests, those of the slip's package first, then the shortest.
-
-    `modules` has the seconds of each. Starting pytest for each of them would take longer than most of them.
-    """
-    package = slip.module.split(".")[1]
-    chosen = sorted(modules, key=lambda name: (package not in name, modules[name]))
-    every = Trial(UNIT_TESTS, f"{len(chosen)} modules", partial(_fails, tuple(UNIT / name for name in chosen)))
-    return every.within(sum(modules.values()))
 
 
 def reach(trial: Trial) -> Reach | None:
@@ -105,15 +112,39 @@ def reach(trial: Trial) -> Reach | None:
     return reached if found == [False] else None
 
 
-def judged(slip: Slip, tried: Sequence[Trial]) -> Trial | None:
-    """Plant a slip in this process, and return the first trial that finds it, or None.
+def judged(slip: Slip, tried: Sequence[Trial], bound_s: float) -> Found:
+    """Return all trials that find the slip. Of the seeds, only the first one is told.
 
-    The process keeps the slip, so the caller must end it afterwards.
+    Each trial runs in a fork of this process, in which the slip is planted. No further trial begins after `bound_s` CPU
+    seconds.
     """
-    os.chdir(ROOT)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-    plant(slip)
-    return next((trial for trial in tried if _found(trial)), None)
+    found: list[Trial] = []
+    for trial in tried:
+        if trial.judge == SIMULATOR and any(each.judge == SIMULATOR for each in found):
+            continue
+        if _seconds_of_children() >= bound_s:
+            return Found(tuple(found), stopped=True)
+        if _finds_in_a_fork(slip, trial):
+            found.append(trial)
+    return Found(tuple(found))
+
+
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _finds_in_a_fork(slip: Slip, trial: Trial) -> bool:
+    child = os.fork()
+    if child == 0:
+        try:
+            os.chdir(ROOT)
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+            plant(slip)
+            os._exit(1 if _found(trial) else 0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
 
 
 def _found(trial: Trial) -> bool:
@@ -137,14 +168,18 @@ def _errs(machine: type[RuleBasedStateMachine]) -> bool:
     return False
 
 
+def _is_wrong(world: str) -> bool:
+    return bool(explore(WORLDS[world], states_max=STATES_MAX).violations)
+
+
 def _differs(file: Path) -> bool:
     return any(outcome.problems for outcome in run_file(str(file)))
 
 
-def _fails(modules: Sequence[Path]) -> bool:
+def _fails(module: Path) -> bool:
     chosen = ["-m", "not spark and not kill and not dear and not browser and not matrix"]
     plain = ["-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen]
-    return pytest.main([*plain, *map(str, modules)]) not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    return pytest.main([*plain, str(module)]) not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 @contextlib.contextmanager

@@ -6,34 +6,51 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from spec.sharpness.judges import SPEC, Trial
+from spec.sharpness.judges import SIMULATOR, SPEC, Found
 from spec.sharpness.slips import Slip
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Who found a slip, and in which trial; nobody, if it survived.
+    """Who found a slip.
 
-    `applies`: some seed or machine runs the slip's lines. The spec proper cannot find another slip.
+    `applies`: some seed, machine or world runs the slip's lines. The spec proper cannot find another slip. `stopped`:
+    the CPU bound came before all trials had run.
     """
 
-    judge: str
-    trial: str = ""
+    found: tuple[str, ...]
+    """The trials that found it. Of the simulator's seeds, only the first."""
     applies: bool = True
+    stopped: bool = False
 
     @classmethod
-    def of(cls, found: Trial | None, *, applies: bool) -> "Result":
-        """Return the result of a slip that this trial has found, or none."""
-        return cls(found.judge, found.name, applies) if found is not None else cls("", "", applies)
+    def of(cls, found: Found, *, applies: bool) -> "Result":
+        """Return the result of a slip that these trials have found."""
+        return cls(tuple(map(str, found.trials)), applies, found.stopped)
+
+    @property
+    def judges(self) -> frozenset[str]:
+        """The judges that found it."""
+        return frozenset(each.partition(",")[0] for each in self.found)
+
+    @property
+    def finders(self) -> frozenset[str]:
+        """The trials that found it. The simulator counts as one."""
+        return frozenset(SIMULATOR if each.startswith(f"{SIMULATOR},") else each for each in self.found)
+
+    @property
+    def is_found_by_spec(self) -> bool:
+        """True if the spec proper found it."""
+        return not self.judges.isdisjoint(SPEC)
 
     @property
     def escapes(self) -> bool:
         """True if the spec proper runs the slip's lines, and does not find it."""
-        return self.applies and self.judge not in SPEC
+        return self.applies and not self.is_found_by_spec
 
     def __str__(self) -> str:
         """Return who found it."""
-        return f"{self.judge}, {self.trial}" if self.judge else "SURVIVED"
+        return "; ".join(self.found) or "SURVIVED"
 
 
 class Results:
@@ -47,7 +64,7 @@ class Results:
             for line in file.read_text(encoding="utf-8").splitlines():
                 row = json.loads(line)
                 slip = row.pop("slip")
-                self._known[slip] = Result(**row)
+                self._known[slip] = Result(**row | {"found": tuple(row["found"])})
 
     def of(self, slips: list[Slip]) -> dict[Slip, Result]:
         """Return the results of these slips, as far as they are known."""
@@ -62,4 +79,4 @@ class Results:
 
     def finds(self) -> Mapping[str, int]:
         """Return how many slips each trial has found."""
-        return Counter(str(result) for result in self._known.values())
+        return Counter(trial for result in self._known.values() for trial in result.found)

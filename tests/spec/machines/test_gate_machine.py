@@ -256,7 +256,7 @@ def test_every_rule_of_the_gate_can_be_broken():
     rules = set(re.findall(r'(?:expect\([^"]*|BrokenRuleError\()"([a-z-]+)"', text))
     rules |= {gate_telling.TELLS, gate_telling.ABORTS, gate_telling.PENDING, gate_state.STATE}
     planted = {bug.rule for bug in bugs().values()}
-    assert rules == planted.union(*(found for _, _, found in BUGS.values()))
+    assert rules <= planted.union(*(found for _, _, found in BUGS.values()))
 
 
 @pytest.mark.matrix
