@@ -57,7 +57,7 @@ from spec.sharpness.core import all_slips
 from spec.sharpness.judges import Trial, judged, trials
 slip = next(slip for slip in all_slips() if slip.key.startswith(sys.argv[1]))
 files = [trial for trial in trials() if trial.name == "further_unaligned.json"]
-seeds = [trial for trial in trials(range(9)) if trial.judge == "simulator"]
+seeds = [trial for trial in trials(range(12)) if trial.judge == "simulator"]
 print(*map(str, judged(slip, [*files, *seeds, Trial("other", "broken", lambda: 1 / 0)], 100).trials), sep="; ")
 """
 OPERATORS = {
