@@ -12,8 +12,10 @@ _CAUSE: Final = re.compile(r"^(?:Caused by: |: )(?:[\w.$]+\.)?(?P<kind>[\w$]+): 
 _CALLED_FROM: Final = re.compile(r"was called from\s+(?P<file>\S.*?):(?P<line>\d+)\s*$", re.MULTILINE)
 
 _MALFORMED: Final = re.compile(r"reading file (?:file://)?(?P<file>\S+)\.\s.*?MALFORMED_RECORD_IN_PARSING", re.DOTALL)
-_RAISED: Final = re.compile(r"MALFORMED_RECORD_IN_PARSING: (?P<record>.*?)(?: SQLSTATE|\n|$)")
-"""What `sources.file_reader` raises for a record that Spark's own reader would take."""
+_RAISED: Final = re.compile(
+    r"(?:MALFORMED_RECORD_IN_PARSING|MALFORMED_CSV_RECORD\] Malformed CSV record): (?P<record>.*?)(?: SQLSTATE|\n|$)"
+)
+"""What `sources.file_reader` raises for a record that Spark's own reader would take, or Spark for half of a record."""
 
 _SMALLER: Final = "make micro-batches smaller, as with --set micro_batch_rows_max=50000 --set slice_rows_max=10000"
 _OUT_OF_MEMORY: Final = f"- the function ran out of memory: {_SMALLER}"

@@ -116,3 +116,19 @@ def test_a_failed_micro_batch_is_one_sentence_with_the_way_out(text, said):
     assert said in sentence_of(reason)
     assert "\tat " not in sentence_of(reason)
     assert text.strip().splitlines()[-1] in traceback_of(reason)
+
+
+def test_half_of_a_csv_record_is_named_without_sparks_words():
+    """Spark says so in the last cause. The sentence has the file, the record and a way out."""
+    said = reason_of(
+        Exception(
+            "An error occurred while calling o1.count.\n: org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] "
+            "Encountered error while reading file file:///in/0.csv. SQLSTATE: KD001\n\tat org.apache.spark.X\n"
+            "Caused by: org.apache.spark.SparkException: [MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed\n"
+            "Caused by: org.apache.spark.SparkRuntimeException: [MALFORMED_CSV_RECORD] Malformed CSV record: 0,,, "
+            "SQLSTATE: KD000\n\tat org.apache.spark.Y"
+        )
+    ).partition("\n")[0]
+    assert said.startswith("/in/0.csv has a record that cannot be read as the source's schema and options say (0,,,): ")
+    assert "Spark" not in said
+    assert "correct the file, or give its FileSource a corrupt_column" in said
