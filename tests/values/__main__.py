@@ -49,7 +49,7 @@ def night(judge: Judge, first: int, end: float, ways: list[str], operators: list
     """Judge batches of cases, one seed after another, until the time is over."""
     number = first
     while time.monotonic() < end:
-        began, before = time.monotonic(), len(judge.judgement.differences)
+        before = len(judge.judgement.differences)
 
         def judged(case: Case, number: int = number) -> None:
             if time.monotonic() < end:
@@ -61,7 +61,6 @@ def night(judge: Judge, first: int, end: float, ways: list[str], operators: list
         drawn(number, judged, ways, operators)
         for found in judge.judgement.differences[before:]:
             print(f"seed {number}: {found.written()}", flush=True)
-        print(f"seed {number}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         number += 1
 
 

@@ -134,13 +134,13 @@ class Judge:
             with WAYS[case.way].forced():
                 cut = trial.run()
         except Exception as error:  # noqa: BLE001 - whatever a tick raises is judged
-            if len(case.operators) > 1:
+            if len(case.operators) > 1 and not WAYS[case.way].damaged:
                 return [
                     each
                     for name in case.operators
                     for each in self._once(replace(case, operators=(name,)), notes=notes)
                 ]
-            (name,), said = case.operators, _said(error)
+            name, said = case.operators[0], _said(error)
             if _is_sentence(said, case, name):
                 self.judgement.refuses(name, f"by a tick: {said}", notes)
                 return []
@@ -253,7 +253,9 @@ def _table(operator: str) -> str:
 
 
 def _said(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__ if not isinstance(error, TickFailedError) else ''} {error}".split())[:1500]
+    """Return the first line of what a tick raised. Below it is the traceback."""
+    kind = "" if isinstance(error, TickFailedError) else f"{type(error).__name__}: "
+    return f"{kind}{error}".partition("\n")[0][:1500]
 
 
 def _is_sentence(said: str, case: Case, operator: str) -> bool:
@@ -274,4 +276,5 @@ def _is_sentence(said: str, case: Case, operator: str) -> bool:
         "KafkaSource",
         "public.",
     )
-    return column.search(said) is not None and any(place in said for place in places)
+    named = WAYS[case.way].damaged or column.search(said) is not None
+    return named and any(place in said for place in places)

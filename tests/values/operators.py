@@ -163,7 +163,7 @@ def _partitioned(rows: Stream, of: Roles, table: str) -> Stream:
 def _counted_keys(name: str, partitioned: bool, **more: object) -> None:
     def build(rows: Stream, of: Roles, table: str) -> Stream:
         counted = rows.key_by(of.key).aggregate(_id(table), x=td.count())
-        return counted.upsert(table, partition_by=[of.key] if partitioned else None)
+        return counted.upsert(table, partition_by=[of.key] if partitioned else [])
 
     _operator(name, "SELECT {k}, count(*) AS x FROM raw GROUP BY {k}", **more)(build)
 
@@ -423,17 +423,17 @@ _operator("upsert sink to Kafka", _COUNTED, elsewhere=_last_of_keys)(
 
 @dataclass(frozen=True)
 class Passes:
-    """Puts out each row with the number of its key's rows that came before its micro-batch. Keeps that number."""
+    """Counts the rows of each key. Polars groups NaN keys, and joins none."""
 
     key: str
     state_version = 1
 
     def process(self, inputs, state):
-        """Return the new counts, and the rows."""
-        new = inputs[0].group_by(self.key).agg(pl.len().cast(pl.Int64).alias("new"))
-        kept = new.join(state, on=self.key, how="left", nulls_equal=True)
-        summed = (pl.col("new") + pl.col("seen").fill_null(0)).alias("seen")
-        return Processed(state=kept.select(self.key, summed), output=kept.select(self.key, summed))
+        """Return the new counts."""
+        new = inputs[0].select(self.key, seen=pl.lit(1, pl.Int64), new=True)
+        both = pl.concat([new, state.select(self.key, "seen", new=False)]).group_by(self.key)
+        kept = both.agg(pl.col("seen").sum(), pl.col("new").any()).filter("new").drop("new")
+        return Processed(state=kept, output=kept)
 
 
 @_operator("function", "SELECT {k}, count(*) AS seen FROM raw GROUP BY {k}", states=("{k}", "seen"))
@@ -459,9 +459,10 @@ class Meets:
         return self._met(state, broadcast)
 
     def _met(self, rows, broadcast):
-        keys = rows.select(self.key).unique()
-        known = broadcast.select(pl.col("rk").alias(self.key), "rid")
-        met = keys.join(known, on=self.key, how="left", nulls_equal=True).select(self.key, "rid")
+        keys = rows.select(self.key, rid=pl.lit(None, pl.Int64), new=True)
+        known = broadcast.select(pl.col("rk").alias(self.key), "rid", new=False)
+        both = pl.concat([keys, known]).group_by(self.key)
+        met = both.agg(pl.col("rid").max(), pl.col("new").any()).filter("new").drop("new")
         return Processed(state=met, output=met)
 
 

@@ -53,11 +53,10 @@ def misread(asked: Asked) -> Iterator[str]:
                 yield f"{reader} finds {shown} rows of {asked.column!r} {sign} {str(value)[:60]}, not {wanted}"
 
 
-Count = Callable[[], int]
-Counts = tuple[Count, Count]
+Counts = tuple[Callable[[], int], Callable[[], int]]
 
 
-def _told(count: Count) -> int | str:
+def _told(count: Callable[[], int]) -> int | str:
     try:
         return count()
     except Exception as error:  # noqa: BLE001 - a reader may be unable to compare this value, with bounds or without

@@ -61,7 +61,7 @@ KNOWN = {
         (DoubleType(), DoubleType(), LongType()),
         ("k", "v", "n"),
         [(key, value, 1) for key in (0.0, -0.0, *NANS, None, 1.5) for value in (0.0, NANS[1])][::3],
-        ("count", "deduplicate", "top", "inner join", "apply_changes", "enrich", "collect_set", "count of changes"),
+        ("count", "deduplicate", "top", "inner join", "apply_changes", "enrich", "function", "broadcast"),
     ),
 }
 
