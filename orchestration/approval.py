@@ -46,6 +46,7 @@ def _brings(held: CheckpointRecord) -> dict[str, Any]:
         "cut": int(held.checkpoint),
         "held_at": dg.MetadataValue.timestamp(held.statistics.committed_ms / 1000),
         "rows_of_sources": held.statistics.rows,
+        "rows_of_sources_estimated": bool(held.statistics.rows_estimated),
         "rows_staged": dg.MetadataValue.json(rows),
         "verdicts": dg.MetadataValue.json(list(held.statistics.verdicts)),
     }

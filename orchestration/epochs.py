@@ -103,6 +103,7 @@ def source_metadata(source: VertexId, epoch: Epoch, discovered: Discovered, word
     }
     if discovered.rows is not None:
         told["rows_unread"] = dg.MetadataValue.int(discovered.rows)
+        told |= {"rows_unread_estimated": dg.MetadataValue.bool(True)} if discovered.estimated else {}
     if discovered.seconds is not None:
         told["seconds_behind"] = dg.MetadataValue.float(round(discovered.seconds, 1))
     return told

@@ -19,7 +19,7 @@ from checkpointing.metadata.record import CheckpointRecord, Claim
 from jobs.holding.job_state import newest_restorable, waiting_cut
 from jobs.launch import Launch
 from jobs.runtime.discovery import Discovered, discover
-from jobs.showing.quantities import count
+from jobs.showing.quantities import counted
 from orchestration.checks import kept_results
 from orchestration.deployment import Deployment
 from orchestration.epochs import CODE_VERSION_TAG, DATA_VERSION_TAG, Epoch, row_count
@@ -241,7 +241,7 @@ def _decided(
     context: dg.SensorEvaluationContext, newest: CheckpointRecord | None, found: dict[VertexId, Discovered]
 ) -> dg.RunRequest | SkipReason:
     checkpoint = 0 if newest is None else newest.checkpoint
-    unread = {name: each.rows for name, each in found.items() if each.any}
+    unread = {name: each for name, each in found.items() if each.any}
     if not unread:
         return SkipReason(f"checkpoint {checkpoint} holds all that the sources offer")
     cursor = " ".join([f"checkpoint={checkpoint}", *(f"{name}={each.digest}" for name, each in sorted(found.items()))])
@@ -250,9 +250,9 @@ def _decided(
             "a tick was already started for these rows and did not get further; the sources have nothing newer"
         )
     context.update_cursor(cursor)
-    rows = {f"tidemark/rows_unread.{name}": _rows(number) for name, number in unread.items()}
+    rows = {f"tidemark/rows_unread.{name}": _rows(each) for name, each in unread.items()}
     return dg.RunRequest(run_key=cursor, tags=rows)
 
 
-def _rows(number: int | None) -> str:
-    return "not counted" if number is None else count(number)
+def _rows(found: Discovered) -> str:
+    return "not counted" if found.rows is None else counted(found.rows, found.estimated)

@@ -134,7 +134,8 @@ class PlainDisplay(TickListener):
 
     def _ahead(self) -> str:
         ahead = self.tally.rows_ahead
-        return "" if ahead is None else f", {plural(ahead - self.tally.rows_committed, 'row')} to read"
+        about = "about " if self.tally.ahead_estimated else ""
+        return "" if ahead is None else f", {about}{plural(ahead - self.tally.rows_committed, 'row')} to read"
 
     def _done(self) -> str:
         ahead = self.tally.rows_ahead

@@ -44,7 +44,8 @@ def run(reference: str, given: Layer, out: Console, progress: Console, restoring
         with closing(started.plan.sources):
             if not restore(started, restoring or Restoring(), out, progress):
                 return ExitCode.DONE
-            tally = Tally(rows_ahead(started.plan.sources, newest_restorable(started.warehouse)))
+            ahead = rows_ahead(started.plan.sources, newest_restorable(started.warehouse))
+            tally = Tally(ahead.rows, ahead_estimated=ahead.estimated)
             with display_for(progress, tally) as display:
                 report = run_tick(started.plan, started.runtime(), display)
         _summary(started, reference, report, tally, out)

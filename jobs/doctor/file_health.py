@@ -1,8 +1,13 @@
 """Checks the files: those that an entry or a recorded cut needs must be whole, and unneeded ones should be deleted."""
 
+import json
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from checkpointing.commit.cleanup import Unneeded, readable_cuts
@@ -14,8 +19,10 @@ from jobs.doctor.findings import Finding, Section, command
 from jobs.recovery.restore_damage import way_out
 from jobs.runtime.cleaning import plan_cleanup
 from jobs.showing.quantities import plural, size
+from jobs.storage.parquet import parquet_of
 from jobs.stores.cuts import Cut
 from jobs.stores.logged_files import logged_files
+from jobs.stores.lost_files import is_ours
 from jobs.stores.soundness import damages
 from jobs.stores.warehouse import Warehouse
 
@@ -49,6 +56,7 @@ def file_section(
         (
             *_damaged_rows(warehouse, rows, records, damaged),
             *_hollow_tables(warehouse, _readable(rows, cuts), set(named)),
+            *(_narrow_bounds(warehouse, _readable(rows, cuts)) if verify else ()),
             *_unneeded(warehouse, unneeded.delete),
         ),
         {
@@ -111,6 +119,46 @@ def _missing(warehouse: Warehouse, table: TableName, version: int) -> Iterator[s
         is_elsewhere = "://" in path or path.startswith("/")  # another writer's, outside the table's folder
         if not is_elsewhere and (folder / path).size() != file.bytes:
             yield f"{table}/{path}"
+
+
+def _narrow_bounds(warehouse: Warehouse, cuts: Mapping[CheckpointId, Cut]) -> Iterator[Finding]:
+    """Yield the tables whose log has bounds of decimals that leave out values. Tidemark 0.1.0 wrote such bounds.
+
+    A query with a condition then passes over the file, and misses its rows.
+    """
+    for table, version in sorted(cuts[max(cuts)].items()) if cuts else ():
+        found = sorted(files_with_narrow_bounds(warehouse, table, version))
+        if found:
+            what = (
+                f"table {table}: the log's bounds of decimals leave out values of {_some(found)}, so a query with a "
+                "condition on them may miss rows. Tidemark 0.1.0 wrote such bounds"
+            )
+            again = f"tidemark run {warehouse.paths.job} --warehouse EMPTY_FOLDER"
+            yield Finding(what, f"fill the tables again, which writes right bounds: {again}")
+
+
+def files_with_narrow_bounds(warehouse: Warehouse, table: TableName, version: int) -> Iterator[str]:
+    """Yield the job's own files of a table with a decimal outside of its bounds in the log, each with the column."""
+    folder = warehouse.place(table)
+    try:
+        files = logged_files(DeltaTable(str(folder), version=version))
+        for path, file in files.items():
+            bounds = json.loads(file.statistics, parse_float=Decimal, parse_int=Decimal)
+            if is_ours(path) and bounds.get("minValues"):
+                with pq.ParquetFile(parquet_of(folder / path)) as opened:
+                    schema = opened.schema_arrow
+                    named = [name for name in schema.names if pa.types.is_decimal(schema.field(name).type)]
+                    rows = opened.read(named)
+                yield from (f"{path} ({name!r})" for name in named if _is_narrow(rows.column(name), name, bounds))
+    except Exception:  # noqa: BLE001 - a log or a file that is damaged or gone, which other findings name
+        return
+
+
+def _is_narrow(column: pa.ChunkedArray, name: str, bounds: Mapping[str, Mapping[str, Decimal]]) -> bool:
+    found = pc.min_max(column)
+    least, greatest = found["min"].as_py(), found["max"].as_py()
+    low, high = bounds["minValues"].get(name), bounds["maxValues"].get(name)
+    return least is not None and ((low is not None and low > least) or (high is not None and high < greatest))
 
 
 def _unneeded(warehouse: Warehouse, unneeded: tuple[Unneeded, ...]) -> Iterator[Finding]:

@@ -62,6 +62,11 @@ class PendingCut:
         return self._row.statistics.rows
 
     @property
+    def rows_estimated(self) -> int:
+        """How many of these rows a source has estimated."""
+        return self._row.statistics.rows_estimated
+
+    @property
     def verdicts(self) -> tuple[str, ...]:
         """What the suites found in the rows, as JSON texts."""
         return self._row.statistics.verdicts

@@ -55,6 +55,11 @@ class Discovered:
         return sum(known) if len(known) == len(self.splits) else None
 
     @property
+    def estimated(self) -> bool:
+        """Whether the number of rows is an estimate."""
+        return any(offer.lag.estimated for offer in self.splits.values() if offer.lag.rows)
+
+    @property
     def seconds(self) -> float | None:
         """How old the oldest unread row is, 0 if there is none; None if the source does not know."""
         known = [offer.lag.seconds for offer in self.splits.values() if offer.lag.seconds is not None]
@@ -96,13 +101,23 @@ def _discovered(name: VertexId, source: Source, restored: CheckpointRecord | Non
     return Discovered(found, ended=not goes_on)
 
 
-def rows_ahead(sources: Mapping[VertexId, Source], restored: CheckpointRecord | None) -> int | None:
-    """Return the unread rows of all sources, for a progress bar; None if it is not known, or a split has no end."""
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How many rows all sources have to read. `rows` is None if it is not known, or if a split has no end."""
+
+    rows: int | None
+    estimated: bool = False
+
+
+def rows_ahead(sources: Mapping[VertexId, Source], restored: CheckpointRecord | None) -> "Ahead":
+    """Return the unread rows of all sources, for a progress bar."""
     try:
-        found = [each.rows for each in discover(sources, restored).values()]
+        found = list(discover(sources, restored).values())
     except SourceError:
-        return None
-    return sum(rows for rows in found if rows is not None) if None not in found else None
+        return Ahead(None)
+    known = [each.rows for each in found if each.rows is not None]
+    rows = sum(known) if len(known) == len(found) else None
+    return Ahead(rows, estimated=any(each.estimated for each in found))
 
 
 def _offers(name: VertexId, source: Source, positions: Mapping[SplitId, str]) -> dict[SplitId, Offer]:
@@ -123,4 +138,4 @@ def _polled(name: VertexId, source: Source, split: SplitId, start: str | None, l
     if found is None:
         return Offer(Lag(0, 0.0), any=False, mark=str(start))
     rows = None if lag is not None or found.rows >= ENDLESS else found.rows
-    return Offer(lag or Lag(rows), any=True, mark=found.end)
+    return Offer(lag or Lag(rows, estimated=found.rows_estimated), any=True, mark=found.end)

@@ -10,7 +10,7 @@ from rich.text import Text
 from jobs.quality.verdict import verdicts_in
 from jobs.reading import PendingCut
 from jobs.reading.moments import shown
-from jobs.showing.quantities import count
+from jobs.showing.quantities import count, counted
 
 
 def render_pending(cut: PendingCut, typed: str) -> RenderableType:
@@ -21,7 +21,8 @@ def render_pending(cut: PendingCut, typed: str) -> RenderableType:
     held = shown(round(cut.held_at.timestamp() * 1000))
     heading = Text.assemble(
         (f"pending cut {cut.checkpoint}", "bold"),
-        f" of {cut.job}, held at {held}: {count(cut.rows)} rows of the sources. No table shows anything of it",
+        f" of {cut.job}, held at {held}: {counted(cut.rows, cut.rows_estimated)} rows of the sources. "
+        "No table shows anything of it",
     )
     read = f'Cuts("{cut._warehouse.root}", "{cut.job}").pending()'  # noqa: SLF001 - the address that a user types
     return Group(

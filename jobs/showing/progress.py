@@ -60,6 +60,7 @@ class Tally:
     """A tick so far. `rows_ahead` is how many rows the sources had when it began, None if that is unknown."""
 
     rows_ahead: int | None = None
+    ahead_estimated: bool = False
     rows_read: int = 0
     rows_committed: int = 0
     rows_estimated: int = 0
@@ -77,7 +78,8 @@ class Tally:
     def so_far(self) -> str:
         """The committed rows, of those that the sources had if that is known. An estimate is called one."""
         ahead, estimated = self.rows_ahead, self.rows_estimated
-        return counted(self.rows_committed, estimated) + ("" if ahead is None else f" of {counted(ahead, estimated)}")
+        whole = "" if ahead is None else f" of {counted(ahead, estimated or self.ahead_estimated)}"
+        return counted(self.rows_committed, estimated) + whole
 
     def read(self, rows: int) -> None:
         """Add rows that a source sent. If they are more than announced, new rows have arrived."""

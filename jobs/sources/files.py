@@ -175,7 +175,7 @@ class FileSource(ReadsFirst):
         _, ranges = self._rest(PollSource(UNNAMED, split, position, sys.maxsize))
         oldest_ns = min((part.file.modified_ns for part in ranges), default=None)
         age_s = 0.0 if oldest_ns is None else max(0.0, (time.time_ns() - oldest_ns) / 1e9)
-        return Lag(self._rows_of(split, ranges), age_s)
+        return Lag(self._rows_of(split, ranges), age_s, estimated=self._format.is_whole)
 
     def poll(self, request: PollSource) -> SourceSlice | None:
         """Return the next rows of a split; see `port.Source.poll`.

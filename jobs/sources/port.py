@@ -201,12 +201,13 @@ class DescribesItself(Protocol):
 class Lag:
     """How far a position is behind the end of its split.
 
-    `rows` may be an estimate, and is None if it is not known. `seconds` is the age of the oldest unread row. It is 0 if
-    there is no unread row, and None if it is not known.
+    `rows` may be an estimate (`estimated`), and is None if it is not known. `seconds` is the age of the oldest unread
+    row. It is 0 if there is no unread row, and None if it is not known.
     """
 
     rows: int | None
     seconds: float | None = None
+    estimated: bool = False
 
 
 @runtime_checkable

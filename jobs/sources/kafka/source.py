@@ -306,7 +306,9 @@ class KafkaSource(ReadsFirst):
         if first >= end:
             return Lag(0, 0.0)
         written_ms = self._cluster.timestamp_at(place, first)
-        return Lag(end - first, None if written_ms is None else max(time.time() - written_ms / 1000, 0.0))
+        return Lag(
+            end - first, None if written_ms is None else max(time.time() - written_ms / 1000, 0.0), estimated=True
+        )
 
     def _names(self) -> tuple[str, ...]:
         if self._pattern is None:

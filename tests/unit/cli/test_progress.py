@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 from rich.console import Console
 
 from checkpointing.channel_items import SourceSlice
@@ -11,7 +12,7 @@ from checkpointing.identifiers import CheckpointId, Generation, SplitId, VertexI
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, TimeAdvanced
 from checkpointing.metadata.record import Claim, Holder
 from jobs.cli.display import LiveDisplay, PlainDisplay, display_for
-from jobs.runtime.discovery import ENDLESS, rows_ahead
+from jobs.runtime.discovery import ENDLESS, Ahead, rows_ahead
 from jobs.runtime.listener import (
     MicroBatchRan,
     MicroBatchSlow,
@@ -25,6 +26,7 @@ from jobs.runtime.listener import (
     TickListener,
 )
 from jobs.showing.progress import Tally
+from jobs.sources.files import FileSource
 from jobs.sources.port import SourceError
 
 FLIGHTS = VertexId("flights")
@@ -91,6 +93,21 @@ def test_plain_lines_tell_a_tick(told, record):
     ] == lines()
     display.completed(record(8, 7), (), {})
     assert "checkpoint 8: 12,000 rows in 2.30 s, 24,000 of 24,000 (100 %)" == lines()[-1]
+
+
+def test_estimated_rows_to_read_are_called_so_before_one_is_read(tmp_path):
+    """The first line of a tick has the estimate too, and so has the share."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.csv").write_text("1\n" * 10)
+    source = FileSource(tmp_path, StructType([StructField("n", LongType())]), format="csv")
+    ahead = rows_ahead({FLIGHTS: source}, None)
+    assert Ahead(10, estimated=True) == ahead
+    out = io.StringIO()
+    tally = Tally(ahead.rows, ahead_estimated=ahead.estimated)
+    display = PlainDisplay(Console(file=out, width=80, highlight=False), tally)
+    display.recovered(Recovery(None, None, 0))
+    assert "about 10 rows to read" in out.getvalue()
+    assert "0 of about 10" == tally.so_far
 
 
 def test_estimated_rows_are_called_so(told, record):
@@ -197,14 +214,14 @@ def test_rows_ahead_are_those_after_the_restored_positions(record):
     """From the start all rows count, after a checkpoint the rest. Vertices without splits have no position."""
     sources = {FLIGHTS: Split({"EWR": 5_000, "JFK": 100})}
     restored = record(position="1200")
-    assert 5_100 == rows_ahead(sources, None)
-    assert 3_900 == rows_ahead(sources, restored)
+    assert Ahead(5_100) == rows_ahead(sources, None)
+    assert Ahead(3_900) == rows_ahead(sources, restored)
 
 
 def test_an_endless_or_unreadable_source_has_no_total():
     """Then the bar has no total, and the tick says what is wrong."""
-    assert rows_ahead({FLIGHTS: Split({"EWR": 2 * ENDLESS})}, None) is None
-    assert rows_ahead({FLIGHTS: Split({"EWR": 1}, error="unreadable")}, None) is None
+    assert Ahead(None) == rows_ahead({FLIGHTS: Split({"EWR": 2 * ENDLESS})}, None)
+    assert Ahead(None) == rows_ahead({FLIGHTS: Split({"EWR": 1}, error="unreadable")}, None)
 
 
 class Hears(TickListener):
