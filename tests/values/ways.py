@@ -34,22 +34,13 @@ from tidemark import FileSource, KafkaSource, Pipeline, PostgresChanges, Stream
 SPLITS: Final = ("a", "b")
 
 
-def every(kind: DataType) -> bool:
-    del kind
-    return True
-
-
-def as_is(stream: Stream) -> Stream:
-    return stream
-
-
 @dataclass(frozen=True)
 class Way:
     """A way: how files are written, who may read them, and what is done before an operator gets the rows."""
 
-    takes: Callable[[DataType], bool] = every
+    takes: Callable[[DataType], bool] = lambda kind: True
     file_format: str = "parquet"
-    first: Callable[[Stream], Stream] = as_is
+    first: Callable[[Stream], Stream] = lambda stream: stream
     without: tuple[str, ...] = ()
     """The limits under which few tasks do all: the case does without them."""
     damaged: ClassVar[bool] = False
@@ -217,9 +208,9 @@ WAYS: Final[Mapping[str, Way]] = {
     "task, Spark, task": Way(first=_by_sql),
     "a table first": Way(first=_kept),
     "csv": Way(flat, "csv"),
-    "json": Way(every, "json"),
+    "json": Way(file_format="json"),
     "damaged csv": DamagedWay(flat, "csv"),
-    "damaged json": DamagedWay(every, "json"),
+    "damaged json": DamagedWay(file_format="json"),
     "orc": Way(not_ntz, "orc"),
     "Kafka in tasks": KafkaWay(file_format="json"),
     "Kafka by the connector": KafkaWay(file_format="json", first=_through_spark),
