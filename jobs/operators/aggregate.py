@@ -4,13 +4,14 @@ The aggregates themselves are in `jobs.operators.aggregate_functions` and `jobs.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 import polars as pl
 from pyspark.sql.types import StructField, StructType
 
-from jobs.operators.aggregate_functions import AggregateFunction, AggregateMeaning, Sum
+from jobs.operators.aggregate_functions import AggregateFunction, AggregateMeaning, Sum, fitting_means
 from jobs.operators.functions import Processed
 from jobs.operators.sums import fitting, may_overflow, require_totals_fit, sum_of_rows
 from jobs.state.key_joins import join_by_key
@@ -52,7 +53,7 @@ class KeyedAggregates:
     def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
         """Return the aggregates of the touched keys after these rows, as state and as output.
 
-        Raise SumOverflowError for a sum that does not fit its type.
+        Raise SumOverflowError or MeanOverflowError for a sum or a mean that does not fit its type.
         """
         rows = inputs[0].with_columns(pl.lit(0, dtype=pl.Int32).alias(KEY_GROUP))
         new = self.merged(self.partials(rows, state.schema), state)
@@ -61,10 +62,9 @@ class KeyedAggregates:
     def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
         """Return the aggregates of these rows alone, a row per key (see `MergesPartials`); raises as `process` does."""
         checked = {name: column for name, column in self._sums() if may_overflow(rows[column], types[name])}
-        found = rows.group_by(self.keys).agg(
-            pl.col(KEY_GROUP).first(),
-            *(each for one in self.aggregates for each in _of_rows(one, types[one.name], checked=one.name in checked)),
-        )
+        sums = (each for one in self.aggregates for each in _of_rows(one, types[one.name], checked=one.name in checked))
+        with self._fitting():
+            found = rows.group_by(self.keys).agg(pl.col(KEY_GROUP).first(), *sums)
         for name, column in checked.items():
             found = fitting(found, self.keys, column, name, types[name])
         return found
@@ -76,12 +76,17 @@ class KeyedAggregates:
         for name, column in self._sums():
             require_totals_fit(beside, self.keys, column, name, f"{_BEFORE}{name}", before.schema[name])
         new = (_of_two(one, before.schema[one.name]) for one in self.aggregates)
-        return beside.select(KEY_GROUP, *self.keys, *new)
+        with self._fitting():
+            return beside.select(KEY_GROUP, *self.keys, *new)
 
     def results(self, state: pl.DataFrame) -> pl.DataFrame:
         """Return the output rows of these state rows."""
         shown = (one.function.result(pl.col(one.name)).alias(one.name) for one in self.aggregates)
-        return state.select(KEY_GROUP, *self.keys, *shown)
+        with self._fitting():
+            return state.select(KEY_GROUP, *self.keys, *shown)
+
+    def _fitting(self) -> AbstractContextManager[None]:
+        return fitting_means((one.name, one.function) for one in self.aggregates)
 
     def _sums(self) -> Iterator[tuple[str, str]]:
         """Yield the name and the column of each sum."""

@@ -4,6 +4,8 @@ Nulls are left out, and NaN is greater than every number, as in Spark SQL. Types
 `jobs.operators.sums` handles sums that do not fit their type.
 """
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -286,6 +288,28 @@ class DecimalAverage:
     @property
     def _sum(self) -> pl.DataType:
         return pl.Decimal(_DIGITS_MAX, self.kind.scale)
+
+
+class MeanOverflowError(ArithmeticError):
+    """A mean of decimals, or its sum, has more digits than its type; the message names columns and way out."""
+
+
+@contextmanager
+def fitting_means(functions: Iterable[tuple[str, AggregateMeaning]]) -> Iterator[None]:
+    """Raise MeanOverflowError where Polars finds a decimal that does not fit, if one of these functions is a mean."""
+    try:
+        yield
+    except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError) as error:
+        means = [(name, function) for name, function in functions if isinstance(function, DecimalAverage)]
+        if not means or "decimal" not in str(error):
+            raise
+        name, mean = means[0]
+        names = " or ".join(each for each, _ in means)
+        raise MeanOverflowError(
+            f"column {names}: the mean of {mean.column}, or its sum, does not fit {mean.returns.simpleString()}; cast "
+            f"{mean.column} to double or to a decimal with fewer digits before the aggregate, and give {name} another "
+            "name, which begins anew"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ change that would take back a row of a key without rows is left out, as Flink do
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,7 @@ import polars as pl
 from pyspark.sql.types import LongType, StructField, StructType
 
 from jobs.operators.aggregate import Aggregate, Named, state_schema
-from jobs.operators.aggregate_functions import AggregateFunction
+from jobs.operators.aggregate_functions import AggregateFunction, fitting_means
 from jobs.operators.changes import ADDING, KIND
 from jobs.operators.changing_functions import TIMES, ChangingTotal, Kept, Retracts, changing
 from jobs.operators.functions import Processed
@@ -63,12 +64,9 @@ class ChangingAggregates:
         sides = ((rows.filter(adds), ""), (rows.filter(~adds), _LESS))
         for side, prefix in sides:
             sums = (function.add().cast(types[name]).alias(prefix + name) for name, function in self._retracting())
-            found = join_by_key(
-                found,
-                side.group_by(self.keys).agg(pl.lit(value=True).alias(prefix + _ROW), *sums),
-                self.keys,
-                "left",
-            )
+            with self._fitting():
+                added = side.group_by(self.keys).agg(pl.lit(value=True).alias(prefix + _ROW), *sums)
+            found = join_by_key(found, added, self.keys, "left")
         for name, kept in self._keeping():
             lists = _kept_rows(weighed, self.keys, kept, name, types[name])
             found = join_by_key(found, lists, self.keys, "left")
@@ -81,10 +79,9 @@ class ChangingAggregates:
         beside = join_by_key(partials, known, self.keys, "left")
         count = (pl.col(ROWS) + pl.col(_BEFORE + ROWS).fill_null(0)).alias(ROWS)
         live = beside.with_columns(count).filter(pl.col(ROWS) > 0)
-        more = live.with_columns(_merged(name, function, before.schema[name]) for name, function in self._retracting())
-        less = more.with_columns(
-            _retracted(name, function, before.schema[name]) for name, function in self._retracting()
-        )
+        with self._fitting():
+            more = live.with_columns(_merged(name, of, before.schema[name]) for name, of in self._retracting())
+            less = more.with_columns(_retracted(name, of, before.schema[name]) for name, of in self._retracting())
         both = (_put_together(name, before.schema[name]) for name, _ in self._keeping())
         new = less.with_columns(both).select(KEY_GROUP, *self.keys, *held)
         for name, _ in self._keeping():
@@ -94,12 +91,16 @@ class ChangingAggregates:
 
     def results(self, state: pl.DataFrame) -> pl.DataFrame:
         """Return the output rows of these state rows."""
-        shown = state.with_row_index(_ROW).with_columns(
-            function.result(pl.col(name)).alias(name) for name, function in self._retracting()
-        )
+        with self._fitting():
+            shown = state.with_row_index(_ROW).with_columns(
+                function.result(pl.col(name)).alias(name) for name, function in self._retracting()
+            )
         for name, kept in self._keeping():
             shown = shown.drop(name).join(_of_kept(state, name, kept), on=_ROW, how="left")
         return shown.select(KEY_GROUP, *self.keys, *(one.name for one in self.aggregates))
+
+    def _fitting(self) -> AbstractContextManager[None]:
+        return fitting_means(self._retracting())
 
     def _retracting(self) -> Iterator[tuple[str, AggregateFunction]]:
         for one in self.aggregates:

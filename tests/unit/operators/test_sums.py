@@ -19,26 +19,27 @@ from pyspark.sql.types import (
 )
 
 from jobs.operators.aggregate import KeyedAggregates, state_schema
+from jobs.operators.aggregate_functions import MeanOverflowError
 from jobs.operators.schemas import arrow_schema
 from jobs.operators.sums import SumOverflowError
-from jobs.pipeline.aggregates import named_aggregates, sum_of
+from jobs.pipeline.aggregates import avg_of, named_aggregates, sum_of
 from jobs.state.frames import empty_frame
 
 EXACT = Context(prec=100)
 LONG = 2**63
 
 
-def summing(kind):
-    """Return the function of a sum over a column of this type, with the empty frames of its rows and state."""
+def summing(kind, aggregate=sum_of):
+    """Return the function of an aggregate over a column of this type, with the empty frames of its rows and state."""
     rows = StructType([StructField("k", StringType()), StructField("v", kind)])
-    aggregates = named_aggregates("vertex totals", ["k"], rows, {"total": sum_of("v")})
+    aggregates = named_aggregates("vertex totals", ["k"], rows, {"total": aggregate("v")})
     frames = (empty_frame(arrow_schema(each)) for each in (rows, state_schema(["k"], aggregates, rows)))
     return KeyedAggregates(("k",), aggregates), *frames
 
 
-def summed(kind, batches):
+def summed(kind, batches, aggregate=sum_of):
     """Return the totals after these micro-batches of (key, value)."""
-    function, rows, state = summing(kind)
+    function, rows, state = summing(kind, aggregate)
     for batch in batches:
         arrived = pl.DataFrame(batch, schema=rows.schema, orient="row")
         touched = arrived.select("k").unique()
@@ -176,3 +177,21 @@ def test_doubles_are_never_refused_and_follow_ieee_754(batches):
 def test_floats_are_added_up_as_doubles():
     """Spark does the same. The range of a float does not limit the sum."""
     assert math.isclose(3.0e38 * 4, summed(FloatType(), [[("a", 3.0e38)] * 2] * 2)["a"], rel_tol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        pytest.param([[("a", Decimal(10**34))]], id="mean"),
+        pytest.param([[("a", Decimal(10**38 - 1)), ("a", Decimal(10**38 - 1))]], id="sum of a micro-batch"),
+        pytest.param(
+            [[("a", Decimal(10**34 - 1)), ("b", Decimal(6 * 10**33))], [("a", Decimal(10**38 - 1))]], id="sum"
+        ),
+    ],
+)
+def test_a_mean_that_does_not_fit_is_refused_in_tidemarks_words(batches):
+    """Spark's mean of decimal(38,0) has the type decimal(38,4), and fails too."""
+    says = r"column total: the mean of v, or its sum, does not fit decimal\(38,4\); cast v to double or to a decimal"
+    with pytest.raises(MeanOverflowError, match=says):
+        summed(DecimalType(38, 0), batches, avg_of)
+    assert summed(DecimalType(38, 0), [[("a", Decimal(10**34 - 1))]], avg_of)["a"]
