@@ -37,7 +37,7 @@ _RAW: Final = re.compile(
 )
 """What no user should have to read."""
 _KIND: Final = re.compile(r"(\w+(?:Error|Exception)): ")
-OWN_KINDS: Final = frozenset({"MicroBatchError"})
+OWN_KINDS: Final = frozenset({"MicroBatchError", "MeanOverflowError", "SinkRefusedError", "SumOverflowError"})
 """The kinds of error by which Tidemark refuses a row. Others are accidents."""
 _WAY_OUT: Final = re.compile(
     r"[;:,.] (?:or |and )?(rename|name|take|turn|use|cast|make|derive|drop|write|leave|choose|declare|give|correct|"
