@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BooleanType, DataType, LongType, StructType
 
 from jobs.operators.schemas import arrow_schema
-from tests.values.odd_values import NAMES, NAN_HAS, NUMBERS, SCALARS, amounts, types, values
+from tests.values.odd_values import NAMES, NAN_HAS, NANS, NUMBERS, SCALARS, amounts, types, values
 from tests.values.operators import OPERATORS
 from tests.values.ways import WAYS
 
@@ -114,12 +114,13 @@ def cases(
 @st.composite
 def _tables(draw: st.DrawFn, columns: StructType, key: DataType, value: DataType, amount: DataType) -> pa.Table:
     """Draw rows. Their keys and values come from a few, so that some are equal."""
-    keys = draw(st.lists(values(key), min_size=1, max_size=4))
+    equal = st.sampled_from((*NANS, 0.0, -0.0)) if key in NAN_HAS else values(key)
+    keys = draw(st.lists(values(key), min_size=1, max_size=3)) + draw(st.lists(equal, max_size=3))
     some = draw(st.lists(values(value), min_size=1, max_size=5))
     row = st.tuples(
         st.sampled_from(keys), st.sampled_from(some), amounts(amount), st.sampled_from((False, False, True, None))
     )
-    rows = draw(st.lists(row, min_size=1, max_size=ROWS_MAX))
+    rows = draw(st.integers(1, ROWS_MAX).flatmap(lambda size: st.lists(row, min_size=size, max_size=size)))
     schema = arrow_schema(columns)
     listed = [list(range(len(rows))), *map(list, zip(*rows, strict=True))]
     return pa.table([pa.array(each, field.type) for each, field in zip(listed, schema, strict=True)], schema)

@@ -266,7 +266,7 @@ def _is_sentence(said: str, case: Case, operator: str) -> bool:
     columns = [
         re.escape(form) for name in case.names[1:4] for form in {name, repr(name)[1:-1], name.replace("`", "``")}
     ]
-    column = re.compile(rf"(column|key|field) ({'|'.join(columns)})(?!\w)|['`\"]({'|'.join(columns)})['`\"]")
+    column = re.compile(rf"(column|key|field|of) ({'|'.join(columns)})(?!\w)|['`\"]({'|'.join(columns)})['`\"]")
     places = (
         _table(operator),
         _table(operator).partition("/")[2],
