@@ -99,7 +99,7 @@ $(ENV): pyproject.toml requirements.lock bootstrap.lock
 	@$(BIN)/python .ci/make_environment.py
 	@touch $@
 
-$(JARS): jobs/spark/jar_sets.py jobs/spark/jars.py $(ENV)
+$(JARS): jobs/spark/jars.py jobs/spark/jars.py $(ENV)
 	@$(BIN)/python -m jobs.spark.jars
 	@touch $@
 
@@ -111,16 +111,16 @@ $(ORACLE): .ci/fetch_flink.py spec/oracle/flink.py jobs/spark/jars.py | $(ENV)
 	@$(BIN)/python .ci/fetch_flink.py
 	@touch $@
 
-$(BROKER): .ci/fetch_kafka.py tests/kafka_jars.py jobs/spark/jar_sets.py | $(ENV)
+$(BROKER): .ci/fetch_kafka.py tests/kafka_jars.py jobs/spark/jars.py | $(ENV)
 	@$(BIN)/python .ci/fetch_kafka.py && $(BIN)/python -m jobs.spark.jars kafka
 	@touch $@
 
 $(CLASSES): $(JARS)
-	@$(BIN)/python -m jobs.runtime.class_archive
+	@$(BIN)/python -m jobs.tick.class_archive
 	@touch $@
 
 $(DATA): | $(ENV)
-	@$(BIN)/python -m jobs.flights_data data
+	@$(BIN)/python -m jobs.pipelines.flights_data data
 
 $(FLINK): | $(ENV)
 	@$(BIN)/python -m venv .bench/flink

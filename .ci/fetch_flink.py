@@ -8,8 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from jobs.spark.environment import spark_home
-from jobs.spark.jars import JarsError, fetch_locked
+from jobs.spark.jars import JarsError, fetch_locked, spark_home
 from spec.oracle.flink import LOCKED, VERSION, folder
 
 MODULES = (

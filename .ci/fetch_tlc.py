@@ -2,8 +2,7 @@
 
 import sys
 
-from jobs.spark.jar_sets import JarSet
-from jobs.spark.jars import JarsError, fetch, jars_folder
+from jobs.spark.jars import JarsError, JarSet, fetch, jars_folder
 from spec.tla.tlc import COORDINATE, JAR, SHA256
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pyarrow import compute
 
 from bench.workload import SPLIT, WrongTotalsError
-from jobs.flights_data import prepare
+from jobs.pipelines.flights_data import prepare
 
 ROWS: Final = 14_000
 """The rows of a file, and so of a batch."""

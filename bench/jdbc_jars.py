@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from jobs.spark.jar_sets import JarSet
+from jobs.spark.jars import JarSet
 
 JDBC: Final = JarSet(
     name="jdbc",

@@ -12,8 +12,8 @@ from bench.process_tree import cpu_seconds
 from checkpointing.identifiers import TableName
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.runtime.listener import Progress, SparkStarted, TickListener
-from jobs.runtime.report import TickReport
+from jobs.tick.listener import Progress, SparkStarted, TickListener
+from jobs.tick.tick_settings import TickReport
 
 
 class FailedTickError(RuntimeError):

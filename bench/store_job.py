@@ -21,9 +21,10 @@ from typing import Final
 from pyspark.sql.types import LongType
 
 from bench.tiny_job import ROWS
-from jobs.planner import JobPlan, plan
+from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.planning import plan
 from jobs.quality.expectation import Expectation
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 from tests.object_store import KEY, SECRET, Server, serving
 from tests.store_proxy import Proxy
 from tidemark import CheckpointConfig, Pipeline, count, sum_of

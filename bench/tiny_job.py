@@ -9,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from checkpointing.channel_items import RangeFiles
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import TableMode
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
@@ -16,11 +17,9 @@ from checkpointing.identifiers import Generation, JobName
 from checkpointing.key_groups import range_of
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.snapshots import RangeFiles
-from jobs.operators.schemas import arrow_schema
-from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
+from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan, arrow_schema
 from jobs.sinks.staged_files import StagedFiles
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 from jobs.state.backend import state_file_schema
 from jobs.storage.address import Root
 from tidemark import Pipeline, count

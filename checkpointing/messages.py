@@ -8,7 +8,7 @@ other threads. The fact that an effect's docstring names answers it. Effects of 
 from dataclasses import dataclass
 from enum import Enum
 
-from checkpointing.channel_items import Segment
+from checkpointing.channel_items import RangeFiles, Segment, TaskWork
 from checkpointing.columns import TableColumn
 from checkpointing.coordinator.messages import (
     AskHook,
@@ -27,7 +27,6 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName, VertexId
 from checkpointing.metadata.record import Claim, FileCompaction, Row
-from checkpointing.snapshots import RangeFiles, TaskWork
 
 # ------------------------------------------------------------------ facts
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from checkpointing.evolution import Change, ChangeKind
+from checkpointing.state_evolution import Change, ChangeKind
 
 NOT_RECORDED: Final = "not recorded"
 """Shown for a column whose checkpoint does not record its meaning: entries of format 3 and older."""

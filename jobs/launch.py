@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.pipeline import Pipeline
+from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.planning import plan
 from jobs.pipelines.registry import PipelineReference, find_pipeline, project_of
-from jobs.planner.job_plan import JobPlan
-from jobs.planner.planning import plan
-from jobs.runtime.settings import RuntimeSettings
 from jobs.settings import Layer, TickSettings, folder, resolve
 from jobs.spark.session import SparkConfig
 from jobs.storage.address import absolute
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.warehouse import Warehouse
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from typing import Any, Final
 
 import dagster as dg
 
-from checkpointing.commit.approval import held_cut, waits_for_approval
+from checkpointing.commit.at_rest import held_cut, waits_for_approval
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
-from jobs.at_rest.approval import approve, reject
 from jobs.sinks.port import TableSink
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.held_cut import approve, reject
+from jobs.warehouse.warehouse import Warehouse
 from orchestration.naming import Naming
 
 APPROVAL: Final = "nothing_waits_for_approval"

@@ -11,11 +11,11 @@ import dagster as dg
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.messages import JudgementFailed, SuitesJudged
 from checkpointing.trace import decode
-from jobs.planner import JobPlan
+from jobs.pipeline.job_plan import JobPlan
 from jobs.quality.expectation import Expectation, Suite
 from jobs.quality.verdict import VERDICTS, ExpectationVerdict, Verdict
-from jobs.runtime.suite_verdicts import verdicts_of
-from jobs.runtime.trace import open_trace
+from jobs.tick.effects import verdicts_of
+from jobs.tick.trace_files import open_trace
 from orchestration.naming import Naming, check_names
 from orchestration.observation import Standing
 from orchestration.row_rules import rule_specs

@@ -16,7 +16,7 @@ from typing import Final
 
 from checkpointing.graph import Vertex
 from checkpointing.identifiers import VertexId
-from jobs.planner import JobPlan
+from jobs.pipeline.job_plan import JobPlan
 from jobs.user_code import OUR_MODULES
 
 _DIGITS: Final = 12

@@ -6,16 +6,15 @@ from typing import Any, Final, Protocol
 
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.launch import Launch, launch
+from jobs.pipeline.job_plan import JobPlan
 from jobs.pipelines.registry import PipelineReference, project_of
-from jobs.planner import JobPlan
-from jobs.runtime.driver import Inbox
-from jobs.runtime.listener import TickListener
-from jobs.runtime.report import TickReport
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.settings import InvalidSettingsError, Layer, Problem, TickSettings, duration_ms, resolve
 from jobs.storage.address import absolute
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.driver import Inbox
+from jobs.tick.listener import TickListener
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
+from jobs.warehouse.warehouse import Warehouse
 from orchestration.naming import Naming
 
 FRESH_WITHIN: Final = "fresh_within"
@@ -53,7 +52,7 @@ def limits_of(given: Mapping[str, Any], default: Limits, origin: str) -> Limits:
 
 
 class TickRunner(Protocol):
-    """Runs a tick: `jobs.runtime.tick.run_tick`, or the same with another engine."""
+    """Runs a tick: `jobs.tick.tick.run_tick`, or the same with another engine."""
 
     def __call__(
         self, plan: JobPlan, settings: RuntimeSettings, listener: TickListener | None = None, *, inbox: Inbox

@@ -6,15 +6,14 @@ from typing import Final, assert_never
 
 import dagster as dg
 
-from checkpointing.distribution import Distribution
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord, VertexStatistics
-from jobs.runtime.discovery import Discovered
-from jobs.runtime.input_look import InputLook
-from jobs.runtime.report import TickReport
+from checkpointing.percentiles import Distribution
 from jobs.sources.position_words import PositionWords, positions_of
-from jobs.stores.upstream_cuts import rests_on
+from jobs.tick.discovery import Discovered, InputLook
+from jobs.tick.tick_settings import TickReport
+from jobs.warehouse.checkpoints import rests_on
 from orchestration.pictures import alignment_picture
 
 Metadata = dict[str, dg.MetadataValue]

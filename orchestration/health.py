@@ -13,12 +13,12 @@ from checkpointing.commit.live_files import live_files
 from checkpointing.graph import Table, TableMode, Vertex
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.planner import JobPlan
+from jobs.pipeline.job_plan import JobPlan
 from jobs.reading.waiting import ROWS, still_waiting, waiting_rows, waits_in
-from jobs.runtime.discovery import Discovered
 from jobs.showing.quantities import count, moment, seconds
 from jobs.storage.address import Root
-from jobs.stores.tables import TableShown
+from jobs.tick.discovery import Discovered
+from jobs.warehouse.tables import TableShown
 from orchestration.approval import approval_result, approval_spec
 from orchestration.cut_line import broken_rules
 from orchestration.deployment import Limits

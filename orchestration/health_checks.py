@@ -7,11 +7,11 @@ from typing import Any
 import dagster as dg
 
 from jobs.launch import Launch
-from jobs.planner import JobPlan
-from jobs.runtime.discovery import discover
+from jobs.pipeline.job_plan import JobPlan
 from jobs.settings import InvalidSettingsError
 from jobs.sources.port import SourceError
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.discovery import discover
+from jobs.warehouse.warehouse import Warehouse
 from orchestration.deployment import FRESH_WITHIN, WAITING_WITHIN, Deployment, limits_of
 from orchestration.health import Look, health_results, health_specs
 from orchestration.launchpad import FOLDERS, given_settings, setting_fields

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from checkpointing.graph import Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, VertexId
-from jobs.operators.schemas import arrow_schema as from_spark
-from jobs.planner import JobPlan
-from jobs.sources.cuts import CutSource
+from jobs.operators.spec import arrow_schema as from_spark
+from jobs.pipeline.job_plan import JobPlan
+from jobs.sources.delta.cut_source import CutSource
 from jobs.sources.port import DescribesItself, LiesInFolder, layers
 from orchestration.code_versions import code_version
 from orchestration.naming import CUTS, SOURCES, Naming

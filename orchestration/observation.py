@@ -7,12 +7,12 @@ from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, Row
-from jobs.holding.job_state import Activity, JobState, has_run, observe_state
-from jobs.planner import JobPlan
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cuts import CutStore
-from jobs.stores.tables import TableLogs, TableShown, rows_at, table_shown
-from jobs.stores.warehouse import Warehouse
+from jobs.pipeline.job_plan import JobPlan
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.job_stores import Activity, JobState, has_run, observe_state
+from jobs.warehouse.tables import TableLogs, TableShown, rows_at, table_shown
+from jobs.warehouse.warehouse import Warehouse
 from orchestration.epochs import Epoch
 
 

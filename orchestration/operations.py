@@ -15,25 +15,29 @@ from rich.console import RenderableType
 
 from checkpointing.identifiers import TableName
 from checkpointing.messages import SavepointKind
-from jobs.at_rest.asking import Taken, Waiting, stop, take_savepoint
-from jobs.at_rest.rollback import preview_rollback, roll_back
-from jobs.holding.failures import RollForwardError, SavepointRefusedError, TickRefusedError
-from jobs.recovery.rollback_plan import RollbackRefusedError
-from jobs.runtime.cleaning import clean_up, plan_cleanup
-from jobs.runtime.interrupts import ending_in_time
 from jobs.settings import InvalidSettingsError, TickSettings
-from jobs.showing.cleanup import render_cleanup
+from jobs.showing.plans import render_cleanup, render_rollback
 from jobs.showing.quantities import plural, size
-from jobs.showing.rollback import render_rollback
 from jobs.sinks.port import TableSink
 from jobs.sources.position_words import PositionWords
 from jobs.storage.address import parsed
-from jobs.stores.cuts import CutsNotRecordedError
-from jobs.stores.file_copies import FileNotCopiedError
-from jobs.stores.rollback_tables import TableNotRolledBackError
-from jobs.stores.savepoint_copy import SavepointNotCopiedError, copy_savepoint, must_be_free, named_files
-from jobs.stores.warehouse import Warehouse
-from jobs.stores.whole_tables import TableNotCopyableError
+from jobs.tick.at_rest.request_client import Taken, Waiting, stop, take_savepoint
+from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
+from jobs.tick.cleaning import clean_up, plan_cleanup
+from jobs.tick.interrupts import ending_in_time
+from jobs.tick.rollback_plan import RollbackRefusedError
+from jobs.warehouse.cuts_table import CutsNotRecordedError
+from jobs.warehouse.output_tables import TableNotCopyableError
+from jobs.warehouse.refusals import RollForwardError, SavepointRefusedError, TickRefusedError
+from jobs.warehouse.rollback_tables import TableNotRolledBackError
+from jobs.warehouse.savepoint_copy import (
+    FileNotCopiedError,
+    SavepointNotCopiedError,
+    copy_savepoint,
+    must_be_free,
+    named_files,
+)
+from jobs.warehouse.warehouse import Warehouse
 from orchestration.approval import approved, rejected
 from orchestration.deployment import Deployment
 from orchestration.launchpad import given_settings, setting_fields

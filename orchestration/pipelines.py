@@ -14,10 +14,10 @@ from checkpointing.identifiers import JobName
 from jobs.launch import launch
 from jobs.pipeline import Pipeline
 from jobs.pipelines.registry import BrokenPipelineError, PipelineReference
-from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
 from jobs.sources.port import SourceError
 from jobs.storage.address import Root, absolute
+from jobs.tick.tick import run_tick
 from orchestration.checks import check_specs
 from orchestration.cut_resource import CutIOManager, CutResource
 from orchestration.deployment import Deployment, Limits, TickRunner, arguments

@@ -9,12 +9,17 @@ import dagster as dg
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Claim
-from jobs.planner import JobPlan
-from jobs.runtime.discovery import Discovered
-from jobs.runtime.input_look import look_at_input
-from jobs.runtime.listener import Progress, Recovery, SparkStarted, StateLoaded, TickListener
-from jobs.showing.progress import failure_line, state_line, warnings
+from jobs.pipeline.job_plan import JobPlan
+from jobs.showing.quantities import failure_line, state_line, warnings
 from jobs.sources.position_words import PositionWords
+from jobs.tick.discovery import Discovered, look_at_input
+from jobs.tick.listener import (
+    Progress,
+    Recovery,
+    SparkStarted,
+    StateLoaded,
+    TickListener,
+)
 from orchestration.epochs import (
     CODE_VERSION_TAG,
     DATA_VERSION_TAG,

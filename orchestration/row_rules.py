@@ -8,14 +8,14 @@ import dagster as dg
 import polars as pl
 
 from checkpointing.identifiers import TableName
-from jobs.holding.failures import NeverRunError
 from jobs.operators.spec import FAILED, RowRule, StatelessSpec
-from jobs.planner import JobPlan
+from jobs.pipeline.job_plan import JobPlan
 from jobs.reading import Cuts
 from jobs.reading.cut import Cut
-from jobs.reading.failures import ReadingError
+from jobs.reading.moments import ReadingError
 from jobs.showing.quantities import count
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.refusals import NeverRunError
+from jobs.warehouse.warehouse import Warehouse
 from orchestration.naming import Naming, check_names
 
 _COLUMN: Final = re.compile(r"column(?:_A|_B)?='([^']*)'")

@@ -10,14 +10,13 @@ import dagster as dg
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.holding.failures import JobHeldError, TickRefusedError
 from jobs.launch import Launch
-from jobs.runtime.driver import Inbox
-from jobs.runtime.interrupts import ending_in_time
-from jobs.runtime.report import TickReport
-from jobs.runtime.settings import RuntimeSettings
 from jobs.settings import InvalidSettingsError
-from jobs.showing.reports import reported
+from jobs.showing.summary import reported
+from jobs.tick.driver import Inbox
+from jobs.tick.interrupts import ending_in_time
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
+from jobs.warehouse.refusals import JobHeldError, TickRefusedError
 from orchestration.checks import kept_results, rejected_results
 from orchestration.deployment import Deployment
 from orchestration.epochs import Metadata, checkpoint_counts, row_count

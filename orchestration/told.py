@@ -12,9 +12,9 @@ from typing import Final
 import dagster as dg
 
 from checkpointing.identifiers import TableName
-from jobs.planner import JobPlan
-from jobs.stores.tables import TableLogs
-from jobs.stores.warehouse import Warehouse
+from jobs.pipeline.job_plan import JobPlan
+from jobs.warehouse.tables import TableLogs
+from jobs.warehouse.warehouse import Warehouse
 from orchestration.epochs import DATA_VERSION_TAG, Epoch, Metadata, cut_metadata, table_metadata
 from orchestration.lineage import materialized_specs
 from orchestration.naming import Naming

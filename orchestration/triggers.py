@@ -12,14 +12,14 @@ import dagster as dg
 from dagster import SkipReason
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from checkpointing.commit.approval import waits_for_approval
+from checkpointing.commit.at_rest import waits_for_approval
 from checkpointing.commit.recovery import has_finished
 from checkpointing.identifiers import VertexId
 from checkpointing.metadata.record import CheckpointRecord, Claim
-from jobs.holding.job_state import newest_restorable, waiting_cut
 from jobs.launch import Launch
-from jobs.runtime.discovery import Discovered, discover
 from jobs.showing.quantities import counted
+from jobs.tick.discovery import Discovered, discover
+from jobs.warehouse.job_stores import newest_restorable, waiting_cut
 from orchestration.checks import kept_results
 from orchestration.deployment import Deployment
 from orchestration.epochs import CODE_VERSION_TAG, DATA_VERSION_TAG, Epoch, row_count

@@ -14,7 +14,7 @@ from typing import Final
 import polars as pl
 
 from jobs.operators.applied_changes import DELETES, HISTORY, SEQUENCE, AppliedChanges, RefusedChangeError
-from jobs.operators.unsent import UNSENT
+from jobs.operators.unsent_values import UNSENT
 from jobs.state.merge import KEY_GROUP
 from spec.applying import APPLIED, Change, applied, table_of
 

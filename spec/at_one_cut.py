@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import CheckpointId, Generation, VertexId
-from checkpointing.job.pause import FIRST_MS, LONGEST_MS
+from checkpointing.job.tick_end import FIRST_MS, LONGEST_MS
 from checkpointing.messages import Effect, Fact, NotifyAborted, NotifyComplete, PollSource, SliceOffered
 from checkpointing.metadata.record import CheckpointRecord
 from spec.history import DoorStarted, History, RowCommitted

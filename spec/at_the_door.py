@@ -11,7 +11,7 @@ from typing import Final
 
 from checkpointing.commit.at_rest import Stamp
 from checkpointing.commit.fencing import HolderObserved, Lease, Refused, newest_claim, release_of, rival_of
-from checkpointing.commit.pre_committed import to_roll_back
+from checkpointing.commit.outside_sinks import to_roll_back
 from checkpointing.commit.recovery import Observed
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
@@ -27,8 +27,8 @@ from checkpointing.messages import (
     TickOutcome,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder
+from checkpointing.tick.attempts import TICK, Errand, Terms
 from checkpointing.tick.door import TickDoor
-from checkpointing.tick.errand import TICK, Errand, Terms
 from checkpointing.tick.messages import (
     AppendClaim,
     AppendEntry,

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from checkpointing.coordinator.restart import RestartStrategy
 from checkpointing.identifiers import Generation
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import EndTick, TickOutcome
-from checkpointing.tick.errand import Terms
+from checkpointing.tick.attempts import RestartStrategy, Terms
 from checkpointing.tick.messages import Finish, RestartDue, TickEffect, Work
 
 

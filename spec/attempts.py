@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from checkpointing.coordinator.restart import FixedDelay, NoRestart
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.metadata.record import Claim
+from checkpointing.tick.attempts import FixedDelay, NoRestart
 from spec.attempt_events import AttemptBegan, ProcessBegan, ProcessOver, RestartTold
 from spec.history import CheckpointEnded, CutWritten, History, JobClaimed, RowCommitted, TickOver
 

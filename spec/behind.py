@@ -2,10 +2,18 @@
 
 from dataclasses import replace
 
-from checkpointing.commit.behind import Doubt, Entry, LogSeen, Standing, decide_repairs
 from checkpointing.commit.cleanup import readable_cuts
-from checkpointing.commit.cut_rebuilding import Rebuilt, lacks_cuts, rebuilt
 from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.lost_publications import (
+    Doubt,
+    Entry,
+    LogSeen,
+    Rebuilt,
+    Standing,
+    decide_repairs,
+    lacks_cuts,
+    rebuilt,
+)
 from checkpointing.identifiers import CheckpointId, TableName
 from spec.pipeline import JOB
 from spec.rest_events import FoundFinished

@@ -20,11 +20,11 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, EdgeId, Gener
 from checkpointing.job import restoring
 from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
 from checkpointing.state_meaning import ColumnMeaning
+from jobs.operators.changelog_aggregates import ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.changes import DELETE, INSERT, KIND, UPDATE_BEFORE, changes_of
-from jobs.operators.changing import ChangingAggregates, changing_aggregates, changing_state_schema
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from jobs.pipeline.aggregates import AggregateColumn, count, count_distinct, min_of, named_aggregates, sum_of
-from jobs.state.frames import empty_frame
+from jobs.state.files import empty_frame
 from jobs.state.merge import KEY_GROUP
 
 ADD_UP: Final = "changes-add-up"

@@ -19,7 +19,7 @@ from checkpointing.commit.cleanup import (
 )
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.metadata.record import Row
-from checkpointing.tick.errand import CLEANUP
+from checkpointing.tick.attempts import CLEANUP
 from checkpointing.tick.messages import Work, Worked
 from spec.at_the_door import SOMEONE, Visitor, at_rest
 from spec.table_log import TableLog

@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from checkpointing.channel_items import SourceSlice
+from checkpointing.channel_items import ChannelState, SourceSlice
 from checkpointing.graph import Table, TableMode
 from checkpointing.handles import KeyedFile, KeyedFileKind
 from checkpointing.identifiers import CheckpointId, SplitId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, RowKind
-from checkpointing.snapshots import ChannelState
 from spec.entries_say import files_of_table, key_groups_of
 from spec.history import CutWritten, History, RowCommitted
 from spec.model import Contents, Pair, replay

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from checkpointing.commit.two_phase import OFFERS, TRANSITIONS, CommitState
 from checkpointing.coordinator.pending import ABORTABLE, PHASES, PendingPhase
-from checkpointing.job.ending import MOVES as ENDINGS
-from checkpointing.job.ending import TickPhase
+from checkpointing.job.tick_end import MOVES as ENDINGS
+from checkpointing.job.tick_end import TickPhase
 from checkpointing.tick.messages import Broke, Failed, Finish, Observe
-from checkpointing.tick.moves import MOVES
+from checkpointing.tick.transitions import MOVES
 
 Table = Mapping[tuple[CommitState, type], tuple[CommitState, ...]]
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "STATES.md"
@@ -33,15 +33,15 @@ before it epoch n never was, after it, it is. A plain savepoint goes from *idle*
 """
 _ENDING = """
 ## The end of a tick
-`checkpointing/job/ending.py`. A phase that a cause does not leave is kept: somebody who asks to stop later waits for no
-checkpoint if the tick is stopping already. From *stopping* and *failing* a tick ends only when no entry is in doubt.
+`checkpointing/job/tick_end.py`. A phase that a cause does not leave is kept: somebody who asks to stop later waits for
+no checkpoint if the tick is stopping already. From *stopping* and *failing* a tick ends only when no entry is in doubt.
 In *finishing* it takes a last checkpoint of its own.
 """
 _TICK = """
 ## Holding a job
-`checkpointing/tick/moves.py`. A tick goes through this door, and so does everything that is done to a job at rest. A
-state is the effect that the door waits for. Which of the steps are taken is the errand's
-(`checkpointing/tick/errand.py`): a savepoint at rest creates no tables and deletes no leftovers, an import repairs
+`checkpointing/tick/transitions.py`. A tick goes through this door, and so does everything that is done to a job at
+rest. A state is the effect that the door waits for. Which of the steps are taken is the errand's
+(`checkpointing/tick/attempts.py`): a savepoint at rest creates no tables and deletes no leftovers, an import repairs
 nothing. From the claim on, whatever fails leads to `LookForRival` or `AppendRelease`; those arrows are left out.
 """
 

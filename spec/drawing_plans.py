@@ -3,10 +3,10 @@
 from dataclasses import replace
 from random import Random
 
-from checkpointing.coordinator.restart import FixedDelay, NoRestart, RestartStrategy
 from checkpointing.identifiers import SplitId
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointKind, SavepointRequested, StopKind, StopRequested
+from checkpointing.tick.attempts import FixedDelay, NoRestart, RestartStrategy
 from spec.at_the_door import Eyes
 from spec.clocks import Jump
 from spec.faults import EVENLY, NONE, Scenario

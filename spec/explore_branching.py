@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.gate.input_gate import InputGate
-from checkpointing.job.epochs import EpochLog
+from checkpointing.job.drafts import EpochLog
 from checkpointing.messages import AppendRow
 from checkpointing.metadata.record import CheckpointRecord
 from spec.history import History

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from checkpointing.columns import TableColumn
+from checkpointing.commit.at_rest import Move
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.reset import Move
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
 from checkpointing.gate import GatePolicy
 from checkpointing.graph import Hook
@@ -15,7 +16,6 @@ from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, JobName, SplitId, VertexId
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord, HookState, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
 from spec.pipeline import HOOKS, MAX_PARALLELISM, ORDERS, PAYMENTS
 
 LONGEST_MS = 600_000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from checkpointing.channel_items import SourceSlice
+from checkpointing.channel_items import ChannelState, RangeFiles, SourceSlice, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
 from checkpointing.graph import Hook, JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
@@ -22,7 +22,6 @@ from checkpointing.identifiers import (
     VertexId,
 )
 from checkpointing.metadata.record import CheckpointRecord, HookState, Statistics, TableKeys, TableRecord, VertexRecord
-from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
 from checkpointing.state_meaning import ColumnMeaning
 from spec.full_entry import OWN, staged
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
-from checkpointing.channel_items import Segment
+from checkpointing.channel_items import Segment, TaskWork
 from checkpointing.config import CheckpointingMode
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
@@ -16,7 +16,6 @@ from checkpointing.handles import KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName, VertexId
 from checkpointing.messages import Effect, EndTick, Fact, InputSegments, Publication, SavepointKind
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release
-from checkpointing.snapshots import TaskWork
 from spec.attempt_events import AttemptEvent
 from spec.compaction_events import CompactionTold
 from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold

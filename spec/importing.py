@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from checkpointing.commit.at_rest import Imported
-from checkpointing.commit.net import keyed_tables, nothing_staged
+from checkpointing.commit.net_files import keyed_tables, nothing_staged
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
 from checkpointing.metadata.paths import ROOT
 from checkpointing.metadata.record import CheckpointRecord, Claim, Row, TableRecord
-from checkpointing.tick.errand import IMPORT
+from checkpointing.tick.attempts import IMPORT
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
 from spec.at_the_door import Visitor, at_rest
 from spec.cut_contents import line_of

@@ -14,8 +14,8 @@ from pyspark.sql.types import LongType, StructType
 
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND
 from jobs.operators.join import JoinFunction, JoinType, join_state_schema
-from jobs.operators.schemas import arrow_schema
-from jobs.state.frames import empty_frame
+from jobs.operators.spec import arrow_schema
+from jobs.state.files import empty_frame
 
 JOINS: Final = "joins-add-up"
 

@@ -8,8 +8,9 @@ from random import Random
 from typing import Final
 
 from checkpointing import partitions
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
-from checkpointing.commit.leftovers import Referenced, is_unreferenced
+from checkpointing.commit.cleanup import Referenced, is_unreferenced
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, EdgeId, Generation, JobName, TableName, VertexId
@@ -18,7 +19,6 @@ from checkpointing.metadata import paths
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Statistics, TableKeys, TableRecord, VertexRecord
 from checkpointing.partitions import Value
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 LAID_OUT: Final = "partitions-are-kept"
 """The log of a partitioned table says of each file the values of its rows, under every name of the table."""

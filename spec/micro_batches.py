@@ -8,16 +8,14 @@ join ends every key: it emits the orders that no payment met, and keeps nothing 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from checkpointing.channel_items import Segment, SourceSlice
+from checkpointing.channel_items import RangeFiles, Segment, SourceSlice, TaskWork
 from checkpointing.columns import columns_then
 from checkpointing.graph import JobGraph, Vertex
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, SplitId, TableName
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
-from checkpointing.partitions import folder_of
-from checkpointing.snapshots import RangeFiles, TaskWork
-from checkpointing.table_versions import TableVersion, VersionKind
+from checkpointing.partitions import TableVersion, VersionKind, folder_of
 from spec.cut_contents import line_of, read_on
 from spec.history import ColumnMissed, DoorStarted, OrderBroken, Rows
 from spec.pipeline import (

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from checkpointing.commit.pre_committed import SinkTransaction, to_commit, to_roll_back
+from checkpointing.commit.outside_sinks import SinkTransaction, to_commit, to_roll_back
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, JobName, TableName
 from checkpointing.messages import CheckTables, Publication

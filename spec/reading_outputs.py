@@ -10,7 +10,7 @@ The entry is the one that the product composes for the graph of then, and the ch
 from itertools import product
 from typing import Final
 
-from checkpointing.channel_items import StagedSegment
+from checkpointing.channel_items import ChannelState, StagedSegment, SubtaskSnapshot
 from checkpointing.coordinator.messages import CommitCheckpoint
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.task import AcknowledgedState
@@ -31,7 +31,6 @@ from checkpointing.job.drafts import Drafts
 from checkpointing.metadata.codec import decode, encode
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Statistics
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 
 READ_ON: Final = "outputs-are-read-on"
 

@@ -6,7 +6,7 @@ The core decides what is renamed, and which paths the files get.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from checkpointing.commit.net import Renamed
+from checkpointing.commit.net_files import Renamed
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, TableName

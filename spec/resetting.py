@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from checkpointing.commit.at_rest import SourceReset
+from checkpointing.commit.at_rest import Move, SourceReset
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.reset import Move
 from checkpointing.identifiers import SplitId, VertexId
-from checkpointing.tick.errand import RESET
+from checkpointing.tick.attempts import RESET
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
 from spec.at_the_door import SOMEONE, Visitor, at_rest
 from spec.history import ResetAsked

@@ -7,9 +7,9 @@ read the same history as all others. They also judge a history without rollbacks
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.metadata.record import CheckpointRecord, RowKind
-from checkpointing.snapshots import SubtaskSnapshot
 from spec.history import CutWritten, DoorStarted, History, JobClaimed, RowCommitted, SavepointDisposed
 
 

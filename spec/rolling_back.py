@@ -9,16 +9,16 @@ from dataclasses import replace
 
 from checkpointing.columns import TableColumn
 from checkpointing.commit.at_rest import Rollback
-from checkpointing.commit.behind import mode_of, wanted
 from checkpointing.commit.columns import columns_of, leaving_back
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.live_files import live_files
-from checkpointing.commit.outside import sinks_after
+from checkpointing.commit.lost_publications import mode_of, wanted
+from checkpointing.commit.outside_sinks import sinks_after
 from checkpointing.commit.recovery import unpublished
 from checkpointing.graph import JobGraph, Table, TableMode
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
-from checkpointing.tick.errand import ROLLBACK
+from checkpointing.tick.attempts import ROLLBACK
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
 from spec.at_the_door import SOMEONE, Visitor, at_rest
 from spec.behind import standing

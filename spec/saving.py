@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 from checkpointing.commit.at_rest import SavepointAtRest, is_savable
-from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.line import disposed_with, stood_upon
+from checkpointing.commit.fencing import disposed_with, newest_checkpoint, stood_upon
 from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.paths import ROOT
 from checkpointing.metadata.record import CheckpointRecord, RowKind
-from checkpointing.tick.errand import DISPOSAL, SAVEPOINT
+from checkpointing.tick.attempts import DISPOSAL, SAVEPOINT
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
 from spec.at_the_door import SOMEONE, Visitor, at_rest
 from spec.world import World

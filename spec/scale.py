@@ -11,7 +11,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping
 from random import Random
 
-from checkpointing.channel_items import SourceSlice
+from checkpointing.channel_items import SourceSlice, TaskWork
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
@@ -37,7 +37,6 @@ from checkpointing.messages import (
     WakeAt,
 )
 from checkpointing.metadata.record import Claim, Holder
-from checkpointing.snapshots import TaskWork
 from checkpointing.trace import TickStarted, TraceEntry
 from spec.traces import Replay, Verdict
 

@@ -7,26 +7,31 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from checkpointing.channel_items import SourceSlice
-from checkpointing.commit import behind, durability, fencing, leftovers, outside
-from checkpointing.commit.behind import Entry, LogSeen
+from checkpointing.channel_items import RangeFiles, SourceSlice, SubtaskSnapshot
+from checkpointing.commit import (
+    cleanup,
+    fencing,
+    lost_publications,
+    outside_sinks,
+    two_phase,
+)
 from checkpointing.commit.fencing import HolderObserved, Lease, MayClaim, Refused
+from checkpointing.commit.lost_publications import Entry, LogSeen
 from checkpointing.commit.recovery import publications
 from checkpointing.config import CheckpointConfig
 from checkpointing.coordinator import messages as told
-from checkpointing.coordinator.completed import CompletedCheckpointStore
+from checkpointing.coordinator.completed import CompletedCheckpointStore, SharedStateRegistry
 from checkpointing.coordinator.messages import AskHook, AskOperatorCoordinator
 from checkpointing.coordinator.plan import PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, Generation, JobName, SplitId, TableName, VertexId, job_name
-from checkpointing.job.ending import Cause, Ending
 from checkpointing.job.setup import TickLimits
+from checkpointing.job.tick_end import Cause, Ending
 from checkpointing.messages import (
     AppendRow,
     EndTick,
@@ -53,9 +58,8 @@ from checkpointing.metadata.record import (
     TableRecord,
     VertexRecord,
 )
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
-from checkpointing.tick import recovering
-from checkpointing.tick.errand import Terms
+from checkpointing.tick import door
+from checkpointing.tick.attempts import Terms
 from spec.explore_job import DrivenJob, SmallJob, join_graph
 from spec.faults import NONE, Faults
 from spec.flink import messages as flink
@@ -74,7 +78,7 @@ _TASKS: tuple[Task, ...] = ("vertex/0", "vertex/1")
 def a_newer_coordinator_keeps_its_files() -> bool:
     """An older coordinator does not know of a newer one, and discards leftovers."""
     name, newer = StagedName(VertexId("joined"), 3, "0" * 32), Generation(5)
-    return not leftovers.is_leftover(name, newer, current=Generation(4), newest=None)
+    return not cleanup.is_leftover(name, newer, current=Generation(4), newest=None)
 
 
 def files_of_a_rejected_cut_are_leftovers() -> bool:
@@ -91,8 +95,8 @@ def files_of_a_rejected_cut_are_leftovers() -> bool:
         tables=(),
         statistics=nothing,
     )
-    name, by = StagedName(VertexId("joined"), 3, "0" * 32), leftovers.referenced([newest])
-    return leftovers.is_unreferenced("joined", name, Generation(5), current=Generation(6), by=by)
+    name, by = StagedName(VertexId("joined"), 3, "0" * 32), cleanup.referenced([newest])
+    return cleanup.is_unreferenced("joined", name, Generation(5), current=Generation(6), by=by)
 
 
 def an_emptied_sink_gets_all_rows() -> bool:
@@ -108,7 +112,7 @@ def an_emptied_sink_gets_all_rows() -> bool:
     emptied = TableRecord(table=table, mode=TableMode.UPSERT, parent_version=1)
     rollback = plain_entry(RowKind.ROLLBACK, tables=(emptied,), vertices=vertices, outside=(table,))
     entry = plain_entry(checkpoint=CheckpointId(8), parent=CheckpointId(7), vertices=vertices, outside=(table,))
-    (publication,) = outside.outside_publications(entry, rollback)
+    (publication,) = outside_sinks.outside_publications(entry, rollback)
     return not publication.before
 
 
@@ -138,8 +142,8 @@ def every_task_is_told_of_a_completion() -> bool:
 def every_entry_since_the_last_cut_is_made_durable() -> bool:
     """A neighbour committed version 6 before our version 7. No engine could load the log without it."""
     table = TableName("out/numbers")
-    due = durability.entries_to_sync({table: 7}, {_FIRST: {table: 5}})
-    return due == (durability.Entries(table, 6, 7),)
+    due = two_phase.entries_to_sync({table: 7}, {_FIRST: {table: 5}})
+    return due == (two_phase.Entries(table, 6, 7),)
 
 
 def a_holder_that_nobody_can_see_is_given_time() -> bool:
@@ -183,14 +187,14 @@ def a_rollback_is_published_only_onto_what_it_was_planned_on() -> bool:
     table = TableRecord(table=name, mode=TableMode.APPEND, parent_version=4, planned_on=CheckpointId(4))
     log = LogSeen(3, CheckpointId(3), {at: Entry(CheckpointId(at)) for at in (1, 2, 3)})
     back = _row(5, table).model_copy(update={"kind": RowKind.ROLLBACK})
-    seen = behind.Standing(JobName("j"), (_row(1), back), {_FIRST: {name: 1}}, {name: log})
-    return bool(behind.decide_repairs(seen).lost)
+    seen = lost_publications.Standing(JobName("j"), (_row(1), back), {_FIRST: {name: 1}}, {name: log})
+    return bool(lost_publications.decide_repairs(seen).lost)
 
 
 def a_rollback_leaves_an_entry_behind_if_tables_are_lost() -> bool:
     """A rollback goes to the first checkpoint, while the newest one is not published yet."""
     terms = Terms(holder=Holder(host="here", pid=1, started=""), leaves_behind=_FIRST)
-    return next(recovering.rolled_forward_or_left(terms, _row(2), (), whole=False), None) is None
+    return next(door.rolled_forward_or_left(terms, _row(2), (), whole=False), None) is None
 
 
 def _row(checkpoint: int, *tables: TableRecord) -> CheckpointRecord:

@@ -5,9 +5,8 @@ The core decides the order of everything, which cut may be settled, and builds t
 
 from collections.abc import Iterator
 
-from checkpointing.commit.approval import held_cut, to_settle
-from checkpointing.commit.at_rest import Approved
-from checkpointing.tick.errand import APPROVAL, REJECTION
+from checkpointing.commit.at_rest import Approved, held_cut, to_settle
+from checkpointing.tick.attempts import APPROVAL, REJECTION
 from checkpointing.tick.messages import RowChosen, TickFact, Work, Worked
 from spec.at_the_door import SOMEONE, Visitor, at_rest
 from spec.pipeline import JOB

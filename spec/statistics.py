@@ -6,9 +6,9 @@ It uses what the tasks measured and which ids were used. So simulations and trac
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from checkpointing.channel_items import NO_WORK, TaskWork
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, VertexId
 from checkpointing.metadata.record import CheckpointCounts, CheckpointRecord, RowKind, VertexStatistics
-from checkpointing.snapshots import NO_WORK, TaskWork
 from spec.history import CheckpointTriggered, DoorStarted, History, RowCommitted, WorkMeasured
 
 

@@ -45,8 +45,8 @@ from checkpointing.messages import (
     WakeAt,
 )
 from checkpointing.metadata.record import Claim, Holder
+from checkpointing.tick.attempts import TICK, Terms
 from checkpointing.tick.door import TickDoor
-from checkpointing.tick.errand import TICK, Terms
 from checkpointing.tick.messages import (
     AppendClaim,
     AppendRelease,

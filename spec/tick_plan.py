@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from checkpointing.coordinator.restart import NoRestart, RestartStrategy
 from checkpointing.identifiers import SplitId
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointRequested, StopRequested
+from checkpointing.tick.attempts import NoRestart, RestartStrategy
 from spec.at_the_door import Eyes
 from spec.clocks import Jump
 from spec.faults import Faults

@@ -14,9 +14,9 @@ import polars as pl
 from pyspark.sql.types import LongType, StructType
 
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, added, deleted_keys
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from jobs.operators.top_rows import Order, TopRows, top_state
-from jobs.state.frames import empty_frame
+from jobs.state.files import empty_frame
 
 TOP_ROWS: Final = "top-rows-add-up"
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import polars as pl
 from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructField, StructType
 
+from jobs.operators.changelog_aggregates import ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.changes import ADDING, KIND, changes_of
-from jobs.operators.changing import ChangingAggregates, changing_aggregates, changing_state_schema
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from jobs.pipeline.aggregates import (
     AggregateColumn,
     aggregate_of,
@@ -23,7 +23,7 @@ from jobs.pipeline.aggregates import (
     named_aggregates,
     sum_of,
 )
-from jobs.state.frames import empty_frame
+from jobs.state.files import empty_frame
 from jobs.state.merge import KEY_GROUP
 from spec import vectors_joins, vectors_top
 

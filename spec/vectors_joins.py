@@ -9,8 +9,8 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 
 from jobs.operators.changes import ADDING, KIND, UPDATE_AFTER, UPDATE_BEFORE
 from jobs.operators.join import JoinFunction, JoinType, join_state_schema, own_columns
-from jobs.operators.schemas import arrow_schema
-from jobs.state.frames import empty_frame
+from jobs.operators.spec import arrow_schema
+from jobs.state.files import empty_frame
 
 Case = Mapping[str, Any]
 Row = tuple[Any, ...]

@@ -10,11 +10,7 @@ from functools import cache
 from typing import Any
 
 from checkpointing.key_groups import key_group_ranges
-from checkpointing.rescale.operator_state import (
-    DistributionMode,
-    OperatorStatePart,
-    redistribute_operator_state,
-)
+from checkpointing.operator_state import DistributionMode, OperatorStatePart, redistribute_operator_state
 from spec.flink.channel_state import (
     ChannelMapper,
     Gate,

@@ -16,9 +16,9 @@ import polars as pl
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from jobs.operators.changes import ADDING, INSERT, KIND
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from jobs.operators.top_rows import Order, TopRows, top_state
-from jobs.state.frames import empty_frame
+from jobs.state.files import empty_frame
 
 Case = Mapping[str, Any]
 Row = tuple[Any, ...]

@@ -10,7 +10,7 @@ from typing import Final
 from checkpointing.channel_items import SourceSlice
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
-from checkpointing.job.lingering import POLLS
+from checkpointing.job.door import POLLS
 from checkpointing.job.setup import JobSetup
 from checkpointing.messages import (
     AppendRow,

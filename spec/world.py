@@ -11,14 +11,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from checkpointing.commit.behind import Cuts
-from checkpointing.commit.cleanup import CleanUpLook, needed_cuts, readable_cuts
+from checkpointing.commit.cleanup import CleanUpLook, Referenced, is_unreferenced, needed_cuts, readable_cuts
 from checkpointing.commit.compaction import still_possible
-from checkpointing.commit.cut_correcting import Correction
-from checkpointing.commit.durability import entries_to_sync, files_to_sync
 from checkpointing.commit.fencing import Lease, newest_checkpoint, newest_claim
-from checkpointing.commit.leftovers import Referenced, is_unreferenced
-from checkpointing.commit.table_changes import changes_at
+from checkpointing.commit.lost_publications import Correction, Cuts
+from checkpointing.commit.net_files import changes_at
+from checkpointing.commit.two_phase import entries_to_sync, files_to_sync
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, TableName

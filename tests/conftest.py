@@ -101,8 +101,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator["SparkSession"]:
     set which is missing fails, and says so.
     """
     # Imported late: the pure tests must not pay for Spark.
-    from jobs.spark.jar_sets import JAR_SETS
-    from jobs.spark.jars import fetch, jar_set, jars_folder, not_fetched
+    from jobs.spark.jars import JAR_SETS, fetch, jar_set, jars_folder, not_fetched
     from jobs.spark.session import SparkConfig, open_session
 
     for name in {name for item in request.session.items for mark in item.iter_markers("jars") for name in mark.args}:

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jobs.spark.environment import spark_home
-from jobs.spark.jars import JarsError, jars_folder
+from jobs.spark.jars import JarsError, jars_folder, spark_home
 from tests.kafka_jars import BROKER
 
 START_S = 60.0

@@ -1,6 +1,6 @@
 """The jars of the Kafka broker that tests start. Spark's connector has another version of Kafka's client."""
 
-from jobs.spark.jar_sets import JarSet
+from jobs.spark.jars import JarSet
 
 BROKER = JarSet(
     name="kafka-4.1.1",

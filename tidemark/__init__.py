@@ -18,13 +18,20 @@ from tidemark._packages import is_installed, must_be_installed, must_be_ours
 
 if TYPE_CHECKING:
     from checkpointing.channel_items import SourceSlice
-    from checkpointing.commit.pre_committed import SinkTransaction
+    from checkpointing.commit.outside_sinks import SinkTransaction
     from checkpointing.config import CheckpointConfig, CheckpointingMode, RestartStrategyKind, StateBackendKind
     from checkpointing.identifiers import InvalidNameError
     from checkpointing.messages import PollSource
-    from jobs.kafka_sink.sink import KafkaSink
     from jobs.operators.aggregate_functions import AggregateFunction
-    from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials, Processed, ReactsToBroadcast
+    from jobs.operators.process import (
+        EndsInput,
+        KeyedFunction,
+        MergesPartials,
+        Processed,
+        ReactsToBroadcast,
+    )
+    from jobs.outside_sinks.kafka.kafka_sink import KafkaSink
+    from jobs.outside_sinks.postgres.postgres_sink import PostgresSink
     from jobs.pipeline.aggregates import (
         AggregateColumn,
         aggregate_of,
@@ -47,18 +54,14 @@ if TYPE_CHECKING:
     )
     from jobs.pipeline.applied_changes import apply_changes
     from jobs.pipeline.broadcasting import BroadcastConnectedStreams, BroadcastStream, broadcast
-    from jobs.pipeline.failures import InvalidPipelineError
-    from jobs.pipeline.joins import join
-    from jobs.pipeline.newest import newest_rows
-    from jobs.pipeline.pipeline import Pipeline
-    from jobs.pipeline.ports import CheckpointListener, MasterHook
-    from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
-    from jobs.pipeline.top import deduplicate, top
-    from jobs.postgres_sink.sink import PostgresSink
+    from jobs.pipeline.columns import InvalidPipelineError
+    from jobs.pipeline.pipeline import CheckpointListener, MasterHook, Pipeline
+    from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream, join
+    from jobs.pipeline.top import deduplicate, newest_rows, top
     from jobs.quality.expectation import Expectation, InvalidExpectationError
     from jobs.reading.cut import Cut
     from jobs.reading.cuts import Cuts
-    from jobs.reading.failures import (
+    from jobs.reading.moments import (
         CutGoneError,
         CutUnreadableError,
         InvalidMomentError,
@@ -72,13 +75,13 @@ if TYPE_CHECKING:
     from jobs.reading.pending import PendingCut
     from jobs.sinks.port import Difference, Sink, SinkError, TableChanges, TwoPhaseSink, UpsertSink
     from jobs.sources.committed_positions import CommitsToFile
-    from jobs.sources.cuts import CutSource
-    from jobs.sources.delta import DeltaSource
-    from jobs.sources.files import FileSource
+    from jobs.sources.delta.cut_source import CutSource
+    from jobs.sources.delta.delta_source import DeltaSource
+    from jobs.sources.files.file_source import FileSource
     from jobs.sources.generator import GeneratorSource
-    from jobs.sources.hybrid import HybridSource
+    from jobs.sources.hybrid import HybridSource, SequenceSource, SequenceSplit
+    from jobs.sources.kafka.kafka_source import KafkaSource
     from jobs.sources.kafka.records import DECODED, UNDECODED_COLUMN
-    from jobs.sources.kafka.source import KafkaSource
     from jobs.sources.port import (
         POSITION_COLUMN,
         SPLIT_COLUMN,
@@ -99,8 +102,7 @@ if TYPE_CHECKING:
         read_schema,
     )
     from jobs.sources.postgres.changes import PostgresChanges
-    from jobs.sources.python_data.source import SparkSource
-    from jobs.sources.sequence import SequenceSource, SequenceSplit
+    from jobs.sources.python.data_source import SparkSource
 
 __all__ = [
     "DECODED",
@@ -210,7 +212,7 @@ _MODULES: Final = {
     "checkpointing.identifiers": ("InvalidNameError",),
     "checkpointing.messages": ("PollSource",),
     "jobs.operators.aggregate_functions": ("AggregateFunction",),
-    "jobs.operators.functions": ("EndsInput", "KeyedFunction", "MergesPartials", "Processed", "ReactsToBroadcast"),
+    "jobs.operators.process": ("EndsInput", "KeyedFunction", "MergesPartials", "Processed", "ReactsToBroadcast"),
     "jobs.pipeline": (
         "AggregateColumn",
         "CheckpointListener",
@@ -239,10 +241,13 @@ _MODULES: Final = {
         "var_of",
     ),
     "jobs.pipeline.broadcasting": ("BroadcastConnectedStreams", "BroadcastStream", "broadcast"),
-    "jobs.pipeline.joins": ("join",),
+    "jobs.pipeline.streams": ("join",),
     "jobs.pipeline.applied_changes": ("apply_changes",),
-    "jobs.pipeline.newest": ("newest_rows",),
-    "jobs.pipeline.top": ("deduplicate", "top"),
+    "jobs.pipeline.top": (
+        "deduplicate",
+        "newest_rows",
+        "top",
+    ),
     "jobs.quality.expectation": ("Expectation", "InvalidExpectationError"),
     "jobs.reading": (
         "Cut",
@@ -258,18 +263,22 @@ _MODULES: Final = {
         "PendingCut",
         "ReadingError",
     ),
-    "checkpointing.commit.pre_committed": ("SinkTransaction",),
+    "checkpointing.commit.outside_sinks": ("SinkTransaction",),
     "jobs.sinks.port": ("Difference", "Sink", "SinkError", "TableChanges", "TwoPhaseSink", "UpsertSink"),
-    "jobs.kafka_sink.sink": ("KafkaSink",),
-    "jobs.postgres_sink.sink": ("PostgresSink",),
+    "jobs.outside_sinks.kafka.kafka_sink": ("KafkaSink",),
+    "jobs.outside_sinks.postgres.postgres_sink": ("PostgresSink",),
     "jobs.sources.committed_positions": ("CommitsToFile",),
-    "jobs.sources.cuts": ("CutSource",),
-    "jobs.sources.delta": ("DeltaSource",),
-    "jobs.sources.files": ("FileSource",),
+    "jobs.sources.delta.cut_source": ("CutSource",),
+    "jobs.sources.delta.delta_source": ("DeltaSource",),
+    "jobs.sources.files.file_source": ("FileSource",),
     "jobs.sources.generator": ("GeneratorSource",),
-    "jobs.sources.hybrid": ("HybridSource",),
+    "jobs.sources.hybrid": (
+        "HybridSource",
+        "SequenceSource",
+        "SequenceSplit",
+    ),
     "jobs.sources.kafka.records": ("DECODED", "UNDECODED_COLUMN"),
-    "jobs.sources.kafka.source": ("KafkaSource",),
+    "jobs.sources.kafka.kafka_source": ("KafkaSource",),
     "jobs.sources.port": (
         "POSITION_COLUMN",
         "SPLIT_COLUMN",
@@ -293,15 +302,14 @@ _MODULES: Final = {
         "read_schema",
     ),
     "jobs.sources.postgres.changes": ("PostgresChanges",),
-    "jobs.sources.python_data.source": ("SparkSource",),
-    "jobs.sources.sequence": ("SequenceSource", "SequenceSplit"),
+    "jobs.sources.python.data_source": ("SparkSource",),
 }
 """Where each name comes from."""
 
 _EXTRAS: Final = {
-    "jobs.kafka_sink.sink": ("confluent_kafka", "kafka"),
-    "jobs.sources.kafka.source": ("confluent_kafka", "kafka"),
-    "jobs.postgres_sink.sink": ("psycopg", "postgres"),
+    "jobs.outside_sinks.kafka.kafka_sink": ("confluent_kafka", "kafka"),
+    "jobs.sources.kafka.kafka_source": ("confluent_kafka", "kafka"),
+    "jobs.outside_sinks.postgres.postgres_sink": ("psycopg", "postgres"),
     "jobs.sources.postgres.changes": ("psycopg", "postgres"),
 }
 """The library that a module needs, and the extra that brings it."""

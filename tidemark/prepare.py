@@ -7,7 +7,7 @@ from tidemark._packages import must_be_ours
 
 must_be_ours()
 
-from jobs.runtime.class_archive import main
+from jobs.tick.class_archive import main
 
 if __name__ == "__main__":
     main()

@@ -17,8 +17,8 @@ from bench.history_workload import EPOCH, arguments, lay_out_bank, require_histo
 from bench.measures import Laps, caught_up, print_result
 from bench.process_tree import peak_memory_bytes
 from jobs.launch import launch
-from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
+from jobs.tick.tick import run_tick
 from tests.postgres_server import PostgresServer
 from tidemark import CheckpointConfig, Pipeline, PostgresChanges, apply_changes, count, sum_of
 

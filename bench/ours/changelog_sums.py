@@ -22,10 +22,10 @@ from bench.measures import Laps, caught_up, print_result
 from bench.process_tree import cpu_seconds, peak_memory_bytes
 from checkpointing.config import CheckpointConfig
 from jobs.launch import launch
-from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
 from jobs.spark.session import SparkConfig, open_session
+from jobs.tick.tick import run_tick
 from tidemark import Pipeline, Stream, apply_changes, count, join, sum_of
 
 SUMS: Final = "gold/sums"

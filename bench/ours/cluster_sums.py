@@ -22,10 +22,10 @@ from bench.workload import SPLIT, require_totals
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.launch import launch
-from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
 from jobs.storage.address import StoreUrl
-from jobs.storage.location import place_in
+from jobs.storage.place import place_in
+from jobs.tick.tick import run_tick
 from tests import spark_cluster
 from tests.object_store import Server, serving
 from tests.wheel_environment import linked

@@ -15,12 +15,11 @@ from typing import Final
 
 from bench.measures import print_result
 from checkpointing.coordinator import messages as told
-from checkpointing.coordinator.completed import CompletedCheckpointStore
+from checkpointing.coordinator.completed import CompletedCheckpointStore, SharedStateRegistry
 from checkpointing.coordinator.coordinator import CheckpointCoordinator
 from checkpointing.coordinator.plan import PlannedEdge, PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState
 from checkpointing.identifiers import CheckpointId, SubtaskId, VertexId
 

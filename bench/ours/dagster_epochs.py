@@ -17,16 +17,15 @@ from rich.console import Console
 from bench.measures import caught_up, differences, print_result
 from bench.tick_trace import commits
 from bench.tiny_job import TinyEngine, pipeline
-from jobs.cli.display import display_for
+from jobs.cli.run import display_for
 from jobs.launch import launch
-from jobs.planner import JobPlan
-from jobs.runtime.driver import Inbox
-from jobs.runtime.listener import TickListener
-from jobs.runtime.report import TickReport
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.pipeline.job_plan import JobPlan
 from jobs.settings import flags_layer
-from jobs.showing.progress import Tally
+from jobs.showing.quantities import Tally
+from jobs.tick.driver import Inbox
+from jobs.tick.listener import TickListener
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from orchestration.pipelines import build_definitions
 from tidemark import Pipeline
 

@@ -1,7 +1,7 @@
 """Measures what an epoch costs: seconds, CPU seconds by process, Spark jobs, and bytes that Spark itself moved.
 
 `python -m bench.ours.epoch_price sums FOLDER` runs the keyed sums over a folder of the workload. `... flights FOLDER`
-runs the demo's whole pipeline over the folder that `jobs.flights_data` wrote.
+runs the demo's whole pipeline over the folder that `jobs.pipelines.flights_data` wrote.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from bench.process_tree import cpu_seconds_by_kind
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.launch import launch
-from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
+from jobs.tick.tick import run_tick
 
 _PIPELINES: Final = {"sums": "bench.ours.keyed_sums:build", "flights": "flights"}
 _MOVED: Final = ("inputBytes", "shuffleReadBytes", "shuffleWriteBytes")

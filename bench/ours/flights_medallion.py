@@ -20,12 +20,12 @@ from bench.measures import Laps, caught_up, print_result
 from bench.process_tree import cpu_seconds, peak_memory_bytes
 from bench.tick_trace import commits
 from checkpointing.config import CheckpointConfig
-from jobs.flights_data import FLIGHTS_SCHEMA
 from jobs.launch import launch
-from jobs.runtime.tick import run_tick
+from jobs.pipelines.flights_data import FLIGHTS_SCHEMA
 from jobs.settings import flags_layer
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+from jobs.tick.tick import run_tick
 from tidemark import Pipeline, count, sum_of
 
 

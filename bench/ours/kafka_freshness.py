@@ -23,10 +23,10 @@ from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.launch import launch
-from jobs.runtime.listener import TickListener
-from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
 from jobs.sources.kafka.position import KafkaPosition
+from jobs.tick.listener import TickListener
+from jobs.tick.tick import run_tick
 from tidemark import KafkaSource, Pipeline, count, sum_of
 
 BRONZE: Final = "bronze/ticks"

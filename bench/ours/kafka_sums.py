@@ -21,8 +21,8 @@ from bench.upserted_sums import sums_shown
 from bench.workload import require_totals
 from checkpointing.config import CheckpointConfig
 from jobs.launch import launch
-from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
+from jobs.tick.tick import run_tick
 from tidemark import KafkaSource, Pipeline, count, sum_of
 
 BRONZE: Final = "bronze/events"

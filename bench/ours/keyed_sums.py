@@ -20,9 +20,9 @@ from bench.tick_trace import commits
 from bench.workload import require_totals
 from checkpointing.config import CheckpointConfig
 from jobs.launch import launch
-from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
+from jobs.tick.tick import run_tick
 from tidemark import Pipeline, count, sum_of
 
 SUMS: Final = "gold/sums"

@@ -20,8 +20,15 @@ import pyarrow as pa
 
 from bench.large_jobs import PHASES
 from bench.measures import print_result
-from checkpointing.commit.draft import CommitIdentity, Draft
-from checkpointing.commit.two_phase import CheckpointCommitted, CommitEffect, CommitFact, TwoPhaseCommit
+from checkpointing.channel_items import SubtaskSnapshot
+from checkpointing.commit.two_phase import (
+    CheckpointCommitted,
+    CommitEffect,
+    CommitFact,
+    CommitIdentity,
+    Draft,
+    TwoPhaseCommit,
+)
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, EdgeId, Generation, SplitId, VertexId, job_name
@@ -36,11 +43,10 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import Claim, Holder, Statistics, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
-from jobs.runtime.garbage import collecting_less_often
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.driver import collecting_less_often
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.warehouse import Warehouse
 
 OPERATORS: Final = 10
 SUBTASKS: Final = 1_000

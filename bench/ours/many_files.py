@@ -20,10 +20,10 @@ from bench.measures import Laps, caught_up, middle, print_result
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.launch import launch
-from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
 from jobs.spark.jars import delta_jars
 from jobs.spark.session import SparkConfig, open_session
+from jobs.tick.tick import run_tick
 from tidemark import CheckpointConfig, Pipeline, SequenceSource, count, sum_of
 
 ROWS: Final = "bronze/rows"

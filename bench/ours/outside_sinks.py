@@ -20,8 +20,8 @@ from bench.targets import KINDS, NAME, serving
 from bench.workload import require_totals
 from checkpointing.config import CheckpointConfig
 from jobs.launch import launch
-from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
+from jobs.tick.tick import run_tick
 from tidemark import FileSource, KafkaSink, Pipeline, PostgresSink, Sink
 
 _ADDRESS: Final = "BENCH_TARGET"

@@ -21,8 +21,8 @@ from pyarrow.dataset import field
 from bench.measures import Laps, caught_up, print_result
 from bench.process_tree import cpu_seconds
 from jobs.launch import Launch, launch
-from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
+from jobs.tick.tick import run_tick
 from tests.postgres_server import PostgresServer
 from tidemark import CheckpointConfig, Pipeline, PostgresChanges, newest_rows
 

@@ -22,10 +22,10 @@ from bench.process_tree import peak_memory_bytes
 from bench.tick_trace import commits, first_micro_batch_ms
 from bench.workload import SPLIT, Totals, Workload, WrongTotalsError, lay_out, totals_of
 from jobs.launch import launch
-from jobs.runtime.report import TickReport
-from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
 from jobs.spark.session import SparkConfig, open_session
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import TickReport
 
 _ROWS: Final = 100_000
 _EPOCHS: Final = 24

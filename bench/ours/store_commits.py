@@ -16,9 +16,9 @@ from bench.measures import Laps, caught_up, print_result
 from bench.store_job import BUCKET, job, server_name, slow_store
 from bench.tick_trace import commits
 from bench.tiny_job import TinyEngine
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.storage.address import StoreUrl
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from tests.store_proxy import longest_chain
 
 _MICRO_BATCH_S: Final = 0.5

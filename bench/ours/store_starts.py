@@ -20,11 +20,10 @@ from bench.tick_trace import first_micro_batch_ms
 from bench.tiny_job import TinyEngine
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
-from jobs.planner import JobPlan
-from jobs.runtime.report import TickReport
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.pipeline.job_plan import JobPlan
 from jobs.storage.address import Root, StoreUrl
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from tests.store_proxy import Proxy, longest_chain
 
 _TICKS: Final = 3

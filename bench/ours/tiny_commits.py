@@ -23,9 +23,10 @@ from checkpointing.identifiers import TableName
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.planner import JobPlan, plan
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.planning import plan
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 
 _OWN: Final = ("checkpoints", "cuts", "state")
 _LOOKS: Final = 8

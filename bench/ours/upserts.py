@@ -19,10 +19,10 @@ from bench.process_tree import peak_memory_bytes
 from bench.upsert_workload import SEED_ROWS, arguments, epoch_rows, files_of, lay_out_upserts, require_sums
 from bench.workload import SPLIT
 from jobs.launch import launch
-from jobs.runtime.tick import run_tick
 from jobs.settings import flags_layer
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
 from jobs.spark.session import SparkConfig, open_session
+from jobs.tick.tick import run_tick
 from tidemark import Pipeline, count, sum_of
 
 SUMS: Final = "gold/sums"

@@ -23,7 +23,7 @@ from bench.measures import differences, print_result
 from bench.peers.delta_session import delta_session
 from bench.process_tree import cpu_seconds, peak_memory_bytes
 from bench.workload import SPLIT
-from jobs.flights_data import FLIGHTS_SCHEMA
+from jobs.pipelines.flights_data import FLIGHTS_SCHEMA
 
 _TRANSACTION: Final = "spark.databricks.delta.write.txn"
 _MERGE: Final = """

@@ -22,8 +22,7 @@ from bench.peers.delta_session import delta_session
 from bench.process_tree import cpu_seconds, peak_memory_bytes
 from bench.upserted_sums import sums_shown
 from bench.workload import require_totals
-from jobs.spark.jar_sets import KAFKA
-from jobs.spark.jars import delta_jars, jars_of
+from jobs.spark.jars import KAFKA, delta_jars, jars_of
 
 _ROWS_A_BATCH: Final = 500_000
 _MEMORY: Final = "6g"

@@ -19,8 +19,7 @@ from bench.freshness import TOPIC, WARM_UP_S, latencies, percentile, require_row
 from bench.kafka_workload import SCHEMA, make_topic, served
 from bench.measures import print_result
 from bench.peers.delta_session import delta_session
-from jobs.spark.jar_sets import KAFKA
-from jobs.spark.jars import delta_jars, jars_of
+from jobs.spark.jars import KAFKA, delta_jars, jars_of
 
 _MEMORY = "2g"
 _MANY = "100000"

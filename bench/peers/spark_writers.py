@@ -23,8 +23,7 @@ from bench.peers.delta_session import delta_session
 from bench.process_tree import cpu_seconds, peak_memory_bytes
 from bench.targets import KINDS, NAME, Target, serving
 from bench.workload import SPLIT, require_totals
-from jobs.spark.jar_sets import KAFKA
-from jobs.spark.jars import delta_jars, fetch, jars_folder, jars_of
+from jobs.spark.jars import KAFKA, delta_jars, fetch, jars_folder, jars_of
 
 _MEMORY: Final = "6g"
 _ROWS_A_STATEMENT: Final = 10_000

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from checkpointing.coordinator.books import Books
 from checkpointing.coordinator.completed import CompletedCheckpoint, DiscardCause, StoreChange
+from checkpointing.coordinator.coordinator_state import Books
 from checkpointing.coordinator.messages import (
     AcknowledgeResult,
     AnswerAcknowledge,

@@ -4,7 +4,6 @@
 """
 
 from checkpointing.config import UNLIMITED
-from checkpointing.gate.config import GateConfig, GatePolicy
 from checkpointing.gate.input_gate import GateSnapshot, InputGate
 from checkpointing.gate.messages import (
     AbortCheckpoint,
@@ -15,8 +14,10 @@ from checkpointing.gate.messages import (
     Deliver,
     DeliverEnd,
     DeliverEndOfData,
+    GateConfig,
     GateEffect,
     GateFact,
+    GatePolicy,
     GateProtocolError,
     GateTimeAdvanced,
     Ignored,

@@ -21,12 +21,8 @@ from checkpointing.channel_items import (
     StagedSegment,
 )
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.gate.aligner import Aligner, AlignerRules, AlignerSnapshot
-from checkpointing.gate.alignment import as_unaligned
-from checkpointing.gate.buffers import AlignmentBuffer, BufferSnapshot
-from checkpointing.gate.channels import Channels, ChannelsSnapshot
-from checkpointing.gate.config import GateConfig, GatePolicy
-from checkpointing.gate.handler import Effects
+from checkpointing.gate.aligner import Aligner, AlignerRules, AlignerSnapshot, AlternatingAligner, Effects, as_unaligned
+from checkpointing.gate.channels import AlignmentBuffer, BufferSnapshot, Channels, ChannelsSnapshot
 from checkpointing.gate.messages import (
     Announcement,
     AnnouncementReceived,
@@ -35,8 +31,10 @@ from checkpointing.gate.messages import (
     Deliver,
     DeliverEnd,
     DeliverEndOfData,
+    GateConfig,
     GateEffect,
     GateFact,
+    GatePolicy,
     GateProtocolError,
     GateTimeAdvanced,
     Ignored,
@@ -45,7 +43,6 @@ from checkpointing.gate.messages import (
     PutAside,
 )
 from checkpointing.gate.tracker import BarrierTracker, TrackerSnapshot
-from checkpointing.gate.unaligned import AlternatingAligner
 from checkpointing.identifiers import ChannelId, CheckpointId
 
 _BLOCKING = frozenset({GatePolicy.ALIGNED_BLOCKING, GatePolicy.UNALIGNED, GatePolicy.ALTERNATING})

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from checkpointing.channel_items import Barrier
 from checkpointing.failures import CheckpointFailureReason as Reason
-from checkpointing.gate.alignment import NEVER
-from checkpointing.gate.handler import Effects
+from checkpointing.gate.aligner import NEVER, Effects
 from checkpointing.gate.messages import AbortCheckpoint, Ignored, TriggerCheckpoint
 from checkpointing.identifiers import ChannelId, CheckpointId
 

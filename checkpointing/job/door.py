@@ -5,27 +5,69 @@ every message between its parts is delivered, every idle vertex has what its gat
 credit is being polled.
 """
 
-from typing import assert_never
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, assert_never
 
-from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.channel_items import (
+    CancelMarker,
+    ChannelItem,
+    EndOfData,
+    Segment,
+    SourceSlice,
+    StagedSegment,
+    SubtaskSnapshot,
+)
+from checkpointing.commit.recovery import completion
+from checkpointing.commit.two_phase import (
+    CheckpointCommitted,
+    CommitEffect,
+    CommitEnded,
+    Declined,
+    IdsReserved,
+    Saved,
+)
 from checkpointing.coordinator import messages as told
+from checkpointing.coordinator.coordinator import CheckpointCoordinator
+from checkpointing.coordinator.messages import SchedulerStopped
+from checkpointing.coordinator.plan import Topology
+from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.coordinator.task import Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import messages as gate
-from checkpointing.identifiers import CheckpointId
-from checkpointing.job.bystanders import FromBystander
-from checkpointing.job.ending import OWN_REQUEST, Cause, Next
-from checkpointing.job.epochs import counts_of
-from checkpointing.job.finishing import end_inputs, hand_end_on, split_ended, stop_scheduler
-from checkpointing.job.judgements import Judged, objection
-from checkpointing.job.lingering import ask_again, is_time
-from checkpointing.job.operator_run import InputEnd, OperatorRun
-from checkpointing.job.restoring import channel_now, check_fits, in_flight
-from checkpointing.job.savepoints import HOLDS, refused
+from checkpointing.graph import JobGraph, Vertex
+from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, SubtaskId, VertexId
+from checkpointing.job.drafts import Compacting, Drafts, EpochLog, counts_of
+from checkpointing.job.hooks import Answer, Bystanders, FromBystander
+from checkpointing.job.operator_run import InputEnd, Judged, Judgements, OperatorRun, objection, snapshot_for, to_judge
+from checkpointing.job.polling import SourceReaders, pacing_of
+from checkpointing.job.restoring import (
+    acknowledged,
+    channel_now,
+    check_fits,
+    commit_of,
+    completed_store,
+    ended_splits,
+    in_flight,
+    operator_runs,
+    positions,
+)
 from checkpointing.job.setup import JobSetup
-from checkpointing.job.waking import Waking
-from checkpointing.job.wiring import Wiring
+from checkpointing.job.tick_end import (
+    HOLDS,
+    OWN_REQUEST,
+    Cause,
+    CheckpointIds,
+    Ending,
+    Next,
+    Pause,
+    RivalWatch,
+    Savepoints,
+    refused,
+)
 from checkpointing.messages import (
     CutRecorded,
+    DiscardFiles,
     Effect,
     EndTick,
     Fact,
@@ -52,9 +94,552 @@ from checkpointing.messages import (
     TablePublished,
     TablesChecked,
     TimeAdvanced,
+    WakeAt,
 )
-from checkpointing.metadata.record import CheckpointCounts
-from checkpointing.task.messages import FilesStaged
+from checkpointing.metadata.record import CheckpointCounts, CheckpointRecord
+from checkpointing.task import messages as task
+from checkpointing.task.messages import FilesStaged, SubtaskFinished
+from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing, Subtasks
+
+# ------------------------------------------------------------------
+# Back-pressure: counts the bytes in each channel that were sent and not yet processed.
+
+
+class Credit:
+    """Counts bytes by channel. A subtask has credit while each of its channels is below the limit.
+
+    The limit stops new work upstream, never a barrier. So no alignment waits for credit.
+    """
+
+    def __init__(self, graph: JobGraph, limit_bytes: int) -> None:
+        """Begin with empty channels."""
+        self._limit_bytes = limit_bytes
+        self._bytes = {channel: 0 for vertex in graph.vertices for channel in graph.channels_into(vertex.id)}
+        self._out: dict[SubtaskId, list[ChannelId]] = {}
+        self._full: dict[SubtaskId, int] = {}
+        for channel in self._bytes:
+            self._out.setdefault(_sender(channel), []).append(channel)
+
+    def sent(self, channel: ChannelId, size_bytes: int) -> None:
+        """Add bytes that entered the channel."""
+        self._put(channel, self._bytes[channel] + size_bytes)
+
+    def processed(self, channel: ChannelId, size_bytes: int) -> None:
+        """Subtract bytes that a finished micro-batch has processed."""
+        self._put(channel, self._bytes[channel] - size_bytes)
+
+    def channels_from(self, subtask: SubtaskId) -> list[ChannelId]:
+        """Return the channels that a subtask sends into."""
+        return self._out.get(subtask, [])
+
+    def has(self, subtask: SubtaskId) -> bool:
+        """Return whether the subtask may send more."""
+        return not self._full.get(subtask)
+
+    def _put(self, channel: ChannelId, size_bytes: int) -> None:
+        was_full = self._bytes[channel] >= self._limit_bytes
+        self._bytes[channel] = size_bytes
+        turned = (size_bytes >= self._limit_bytes) - was_full
+        if turned:
+            sender = _sender(channel)
+            self._full[sender] = self._full.get(sender, 0) + turned
+
+
+def _sender(channel: ChannelId) -> SubtaskId:
+    return SubtaskId(channel.edge.upstream, channel.subtask)
+
+
+# ------------------------------------------------------------------
+# The parts of one job, and the router between them: each effect goes to the door to which it is addressed.
+#
+# Nothing is decided here. Effects that leave the job are collected in `effects`. What gates, subtasks and commit tell
+# the coordinator waits in a queue until `settle`, so messages arrive in the order in which they were sent.
+
+
+class Wiring:
+    """Coordinator, subtasks, gates, sources and commit of one job, and the ways between them."""
+
+    def __init__(self, setup: JobSetup) -> None:
+        """Build every part at the restored cut."""
+        config, graph, restored, claim = setup.config, setup.graph, setup.restored, setup.claim
+        last = restored.checkpoint if restored else NO_CHECKPOINT
+        self.setup = setup
+        self.bystanders = Bystanders(graph)
+        self.now_ms = 0
+        self.effects: list[Effect] = []
+        self._inbox: deque[told.CoordinatorFact] = deque()
+        self.coordinator = CheckpointCoordinator(
+            CoordinatorSettings.of(setup.job, config, *self.bystanders.names, setup.limits.checkpoint),
+            Topology.of(graph, config.max_parallelism),
+            completed_store(setup.retained, config.kept),
+        )
+        self.subtasks = Subtasks(SubtaskCheckpointing(subtask, last=last) for subtask in graph.subtasks())
+        self.runs = operator_runs(setup)
+        ended = ended_splits(graph, restored)
+        self.readers = SourceReaders(graph.sources(), positions(graph, restored), pacing_of(setup), ended)
+        self.credit = Credit(graph, setup.credit_bytes)
+        self.epochs = EpochLog(graph, claim.generation)
+        self.ids = CheckpointIds(setup.claim)
+        self.ending = Ending(setup.limits)
+        self.pause = Pause()
+        self.rivals = RivalWatch(claim.generation)
+        self.commit = commit_of(setup)
+        self.judging = Judgements()
+        self.compacting = Compacting(graph, config, setup.renamed)
+        self.savepoints = Savepoints(setup.retained, unaligned=config.unaligned)
+        self.drafts = Drafts(graph)
+        self._held: list[told.TriggerTask] = []
+        """Sources that were told of a checkpoint, and whose barriers wait for a cut of another job (A10)."""
+        self.data_ended = restored is not None and restored.finished and self.readers.all_ended
+        """True if the sources have sent the end of their data, or the cut had no row left."""
+        for subtask in graph.subtasks() if self.data_ended else ended:
+            self.subtasks.step(subtask, task.SubtaskFinished())
+
+    @property
+    def vertex_waits(self) -> bool:
+        """True if a vertex waits for a barrier."""
+        return any(run.waits_for_barrier for run in self.runs.values())
+
+    # -------------------------------------------------------------- channels
+
+    def arrive(self, channel: ChannelId, item: ChannelItem) -> None:
+        """Put an item at the end of a channel."""
+        if isinstance(item, SourceSlice | StagedSegment):
+            self.credit.sent(channel, item.bytes)
+        self.runs[channel.edge.downstream].gate.step(gate.ItemArrived(channel, item))
+
+    def recover(self, channel: ChannelId, segment: Segment) -> None:
+        """Give a vertex a segment that the cut holds in flight. It comes before all that is sent anew."""
+        self.credit.sent(channel, segment.bytes)
+        self.runs[channel.edge.downstream].collect(channel, segment, self.now_ms)
+
+    def broadcast(self, subtask: SubtaskId, item: ChannelItem) -> None:
+        """Send an item into every channel of a subtask."""
+        for channel in self.credit.channels_from(subtask):
+            self.arrive(channel, item)
+
+    def end_data(self) -> None:
+        """Send the end of the data from all sources, once: for a drain, or because every split has ended (B4)."""
+        sources = () if self.data_ended else self.setup.graph.sources()
+        self.data_ended = True
+        for subtask in (subtask for source in sources for subtask in source.subtasks()):
+            self.broadcast(subtask, EndOfData())
+
+    # -------------------------------------------------------------- coordinator
+
+    def shut_down(self, end: EndTick) -> None:
+        """End the tick: abort what is pending and answer every request."""
+        if self.bystanders.restoring:
+            self._inbox.clear()
+        self.bystanders.give_up()
+        self.tell(told.ShutDown())
+        self.settle()
+        self.from_commit(self.commit.withdraw())
+        self.settle()
+        reason = end.reason or CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+        self.effects.extend(self.savepoints.give_up(reason, end.message or reason.message))
+        self.effects.append(end)
+
+    def tell(self, fact: told.CoordinatorFact) -> None:
+        """Queue a fact for the coordinator."""
+        self._inbox.append(fact)
+
+    def settle(self) -> bool:
+        """Deliver queued facts to the coordinator; none before the hooks are restored. Return whether there was one."""
+        delivers = bool(self._inbox) and not self.bystanders.restoring
+        while self._inbox and not self.bystanders.restoring:
+            for effect in self.coordinator.step(self._inbox.popleft()):
+                self._from_coordinator(effect)
+        return delivers
+
+    def _from_coordinator(self, effect: told.CoordinatorEffect) -> None:  # noqa: PLR0912 - one line an effect
+        match effect:
+            case told.FetchCheckpointId():
+                self._fetch_id()
+            case told.CreateLocation():
+                self.tell(told.LocationCreated(effect.checkpoint))
+            case told.AskOperatorCoordinator() | told.AskHook() | told.CloseHook():
+                self.bystanders.told(effect, self.now_ms)
+                self.effects.append(effect)
+            case told.TriggerTask():
+                self._held.append(effect)
+                self.release_barriers()
+            case told.CommitCheckpoint():
+                statistics = self.epochs.ended(effect.checkpoint, self.coordinator.statistics)
+                states = self.bystanders.coordinators.states(effect.checkpoint)
+                draft = self.drafts.compose(effect, statistics, states)
+                self.from_commit(self.commit.offer(self.compacting.onto(draft), self.now_ms))
+            case told.NotifyCheckpointComplete():
+                self.to_subtask(_subtask(effect.task), task.CheckpointCompleted(effect.checkpoint))
+            case told.NotifyCheckpointAborted():
+                self._aborted(effect)
+            case told.RequestSucceeded() | told.RequestFailed():
+                answers, kind = self.savepoints.answered(effect)
+                self.effects.extend(answers)
+                self.pause.answered(effect, kind, self.now_ms)
+                if self.ending.answered(effect, kind, behind_barrier=self.readers.ended):
+                    self.start_scheduler()
+            case told.FailJob():
+                self.ending.failed(effect.reason, effect.message)
+            case told.DiscardState():
+                self.discard(effect.handles)
+                self.tell(told.StateDiscarded(effect.checkpoint))
+            case told.WakeCoordinatorAt() | told.AnswerAcknowledge():
+                """The door asks for the coordinator's next timer itself, and nobody waits for the other answer."""
+            case told.NotifyOperatorCoordinatorComplete() | told.NotifyOperatorCoordinatorAborted():
+                """A source hears of completed checkpoints by NotifyComplete, when the tables show them (F2)."""
+            case _:
+                raise TypeError(f"the coordinator asked for {effect}, which no checkpoint of this job needs")
+
+    def discard(self, paths: Iterable[str]) -> None:
+        """Delete files to which nothing refers any more. Files that a savepoint names stay."""
+        unpinned = self.savepoints.unpinned(paths)
+        if unpinned:
+            self.effects.append(DiscardFiles(unpinned))
+
+    def _fetch_id(self) -> None:
+        taken = self.ids.take()
+        if taken is not None:
+            self.tell(told.CheckpointIdFetched(taken))
+        else:
+            self.from_commit(self.commit.reserve(self.ids.further(self.now_ms)))
+
+    @property
+    def barrier_waits(self) -> bool:
+        """Whether a barrier was asked for, and waits for a cut of another job (A10)."""
+        return bool(self._held)
+
+    def release_barriers(self) -> None:
+        """Send the barriers that are due, unless splits stand at different cuts of another job (A10)."""
+        while self._held and not self.readers.cuts.hold_barrier:
+            self._trigger(self._held.pop(0))
+
+    def _trigger(self, effect: told.TriggerTask) -> None:
+        """Trigger a subtask of a source.
+
+        Its barrier follows its rows; for a drain, the end of data comes before the barrier.
+        """
+        subtask, properties = _subtask(effect.task), effect.properties
+        if self.drafts.begins(effect.checkpoint, self.readers.rows_sent):
+            self.readers.barrier_sent(last=properties.is_synchronous)
+            self.epochs.triggered(effect.checkpoint, self.now_ms, self.readers.rows_sent)
+        if properties.terminate:
+            self.end_data()
+        self.to_subtask(subtask, snapshot_for(effect, self.setup.config, self.now_ms))
+
+    def _aborted(self, effect: told.NotifyCheckpointAborted) -> None:
+        self._held = [held for held in self._held if held.checkpoint != effect.checkpoint]
+        for aborted in self.drafts.aborted(effect):
+            self.effects.extend((aborted, *self.rivals.failed(aborted)))
+        self._forget(effect.checkpoint)
+        latest = effect.latest_completed or NO_CHECKPOINT
+        self.to_subtask(_subtask(effect.task), task.CheckpointAborted(effect.checkpoint, latest))
+
+    def start_scheduler(self) -> None:
+        """Start periodic triggering, if an interval is configured."""
+        if self.setup.config.interval_ms is not None:
+            self.tell(told.SchedulerStarted(self.setup.seed))
+
+    def _forget(self, checkpoint: CheckpointId) -> None:
+        self.epochs.forget(checkpoint)
+        self.drafts.forget(checkpoint)
+        self.bystanders.forget(checkpoint)
+
+    def from_bystander(self, fact: Answer) -> None:
+        """Tell the coordinator the answer of a source or a hook."""
+        self.tell(fact)
+
+    # -------------------------------------------------------------- commit
+
+    def from_commit(self, effects: tuple[CommitEffect, ...]) -> None:
+        """Route the effects of the commit: outcomes go to the coordinator, all others leave the job."""
+        for effect in effects:
+            match effect:
+                case CheckpointCommitted():
+                    left = self.drafts.leaves_rows(effect.record, self.readers.rows_sent)
+                    left = left or (self.readers.all_ended and not effect.record.finished)
+                    self.ending.completed(uncommitted=left)
+                    self.compacting.committed(effect.record)
+                    self._stored(effect.record)
+                    self.effects.append(completion(effect.record))
+                case Saved():
+                    self._stored(effect.record)
+                case Declined():
+                    self.compacting.declined(effect.checkpoint)
+                    self.tell(told.CommitFailed(effect.checkpoint, effect.reason, effect.message))
+                case CommitEnded():
+                    self.ending.failed(effect.reason, effect.message)
+                case IdsReserved():
+                    self._fetch_id()
+                case _:
+                    self.effects.append(effect)
+
+    def _stored(self, record: CheckpointRecord) -> None:
+        self.ending.saved(record)
+        self._forget(record.checkpoint)
+        self.savepoints.stored(record)
+        self.tell(told.CommitSucceeded(record.checkpoint))
+
+    def rival_seen(self, fact: RivalSeen) -> None:
+        """End the tick as fenced if another process has claimed the job."""
+        lost = self.rivals.seen(fact)
+        if lost is not None:
+            self.ending.failed(CheckpointFailureReason.FENCED, lost)
+
+    # -------------------------------------------------------------- gates
+
+    def from_gate(self, run: OperatorRun, effects: tuple[gate.GateEffect, ...]) -> None:
+        """Route the effects of a gate to its vertex and the vertex's subtasks."""
+        for effect in effects:
+            match effect:
+                case gate.Deliver():
+                    run.collect(effect.channel, effect.segment, self.now_ms)
+                case gate.DeliverEndOfData():
+                    run.data_ended(effect.channel)
+                case gate.TriggerCheckpoint():
+                    run.triggered(effect)
+                    self.request_snapshots(run)
+                case gate.AbortCheckpoint():
+                    self._abort(run.vertex, effect.checkpoint, effect.reason)
+                case gate.InFlightComplete():
+                    run.in_flight = effect
+                    self._store_in_flight(run)
+                case gate.BarrierReceived():
+                    self.epochs.received(run.vertex.id, effect)
+                case gate.WakeGateAt():
+                    run.gate_wake_ms = effect.at_ms
+                case _:
+                    """Nobody else needs to hear of blocked or resumed channels, or of ignored items."""
+
+    def _store_in_flight(self, run: OperatorRun) -> None:
+        """Give the subtasks their checkpoint's channel state, once they were asked for their snapshots (C5)."""
+        complete, facts = run.in_flight_due()
+        if complete is not None:
+            self.epochs.overtaken(run.vertex.id, complete)
+        for subtask, fact in facts:
+            self.to_subtask(subtask, fact)
+
+    # -------------------------------------------------------------- subtasks
+
+    def request_snapshots(self, run: OperatorRun) -> None:
+        """Let every subtask take its snapshot if the vertex is idle at its barrier and the checkpoint has not ended."""
+        trigger = run.snapshot_due
+        if trigger is None:
+            return
+        vertex, checkpoint = run.vertex.id, trigger.barrier.checkpoint
+        self.epochs.passed(vertex, trigger, self.now_ms)
+        self.drafts.passed(checkpoint, vertex, run.micro_batch)
+        snapshots = run.take_snapshot(checkpoint)
+        for subtask in run.vertex.subtasks():
+            self.to_subtask(subtask, task.SnapshotRequested(trigger.barrier, unaligned=trigger.unaligned))
+        self._store_in_flight(run)
+        files = to_judge(vertex, self.runs, self.setup.graph, self.subtasks, checkpoint, self.commit.parent)
+        verdict_due = self.judging.begin(vertex, checkpoint, files, snapshots)
+        self.effects.extend(verdict_due)
+        if not verdict_due:
+            self.taken(vertex, checkpoint, snapshots)
+
+    def taken(self, vertex: VertexId, checkpoint: CheckpointId, snapshots: tuple[SubtaskSnapshot, ...]) -> None:
+        """Give every subtask its snapshot."""
+        for index, snapshot in enumerate(snapshots):
+            self.to_subtask(SubtaskId(vertex, index), task.SnapshotTaken(checkpoint, snapshot))
+
+    def snapshot_failed(
+        self, vertex: VertexId, checkpoint: CheckpointId, reason: CheckpointFailureReason, message: str
+    ) -> None:
+        """Decline the checkpoint, because the vertex has no snapshot for it (J3)."""
+        self.drafts.failed(checkpoint, message)
+        self.to_subtask(SubtaskId(vertex, 0), task.SnapshotFailed(checkpoint, reason))
+
+    def not_staged(self, run: OperatorRun, message: str) -> None:
+        """Decline the checkpoint that waits for rows which the vertex cannot write, if there is one (B2)."""
+        waiting = run.not_staged()
+        if waiting is not None:
+            reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+            if any(pending.id == waiting for pending in self.coordinator.pending):
+                self.drafts.failed(waiting, message)
+            self._abort(run.vertex, waiting, reason)
+
+    def _abort(self, vertex: Vertex, checkpoint: CheckpointId, reason: CheckpointFailureReason) -> None:
+        """Let every subtask decline, and cancel the barrier downstream."""
+        for subtask in vertex.subtasks():
+            self.to_subtask(subtask, task.AlignmentAborted(checkpoint, reason))
+
+    def to_subtask(self, subtask: SubtaskId, fact: task.SubtaskFact) -> None:
+        """Step a subtask, and route its effects."""
+        self.from_subtask(subtask, self.subtasks.step(subtask, fact))
+
+    def from_subtask(self, subtask: SubtaskId, effects: tuple[task.SubtaskEffect, ...]) -> None:
+        """Route the effects of a subtask: barriers go downstream, answers to the coordinator."""
+        for effect in effects:
+            match effect:
+                case task.BroadcastBarrier():
+                    self.broadcast(subtask, effect.barrier)
+                case task.BroadcastCancelMarker():
+                    self.broadcast(subtask, CancelMarker(effect.checkpoint))
+                case task.TakeSnapshot() if subtask.vertex not in self.runs:
+                    snapshot = SubtaskSnapshot(position=self.readers.position(subtask))
+                    self.to_subtask(subtask, task.SnapshotTaken(effect.checkpoint, snapshot))
+                case task.CancelSnapshot():
+                    self.effects.extend(self.judging.cancel(subtask.vertex, effect.checkpoint))
+                case task.Acknowledge():
+                    self._acknowledge(subtask, effect)
+                case task.Decline():
+                    message = self.drafts.said(effect.checkpoint)
+                    self.tell(told.TaskDeclined(self.setup.job, subtask, effect.checkpoint, effect.reason, message))
+                case _:
+                    """An operator's snapshot lies on disk already, and `taken` gives it to the subtask."""
+
+    def _acknowledge(self, subtask: SubtaskId, effect: task.Acknowledge) -> None:
+        metrics = self.epochs.acknowledged(subtask, effect.checkpoint, self.now_ms)
+        state = acknowledged(effect.snapshot)
+        self.tell(told.TaskAcknowledged(self.setup.job, subtask, effect.checkpoint, state, metrics))
+
+
+def _subtask(named: Task) -> SubtaskId:
+    if not isinstance(named, SubtaskId):
+        raise TypeError(f"{named!r} is no subtask of this job")
+    return named
+
+
+# ------------------------------------------------------------------
+# Decides how long the segments of a vertex wait for more, so that micro-batches are few and large.
+#
+# Readers see rows only behind a barrier. So shortly before a periodic barrier, a few rows gain nothing if they run at
+# once. They wait for the barrier, and one micro-batch takes them together with the rows that come meanwhile. Idle
+# splits are asked more often then, so that the barrier takes newer rows with it.
+
+
+FEW_ROWS: Final = 10_000
+"""A micro-batch of fewer rows takes about as long as one of a single row."""
+
+POLLS: Final = 10
+"""Shortly before a barrier, an idle split is asked so many times as often."""
+
+
+def is_time(job: Wiring, run: OperatorRun) -> bool:
+    """Return whether a vertex shall run what it has collected. No segment waits longer than `linger_ms`."""
+    until_ms = run.collected_since_ms + job.setup.linger_ms
+    if job.now_ms >= until_ms:
+        return True
+    few = run.collected_rows < FEW_ROWS
+    return not (_more_is_coming(job, run.vertex.id) or (few and _barrier_is_near(job, until_ms)))
+
+
+def ask_again(job: Wiring, fact: SourceIdle) -> None:
+    """Note that a split has nothing to read now, and decide when it is asked again."""
+    job.readers.found_idle(fact.source, fact.split, job.now_ms)
+    wait_ms = job.setup.idle_poll_ms
+    if _barrier_is_near(job, job.now_ms + wait_ms):
+        job.readers.ask_sooner(fact.source, fact.split, job.now_ms + wait_ms // POLLS)
+
+
+def _barrier_is_near(job: Wiring, until_ms: int) -> bool:
+    """Return whether a periodic barrier is due by then. A job without an interval has none."""
+    due_ms = job.coordinator.next_due_ms if job.setup.config.interval_ms is not None else None
+    return due_ms is not None and due_ms <= until_ms
+
+
+def _more_is_coming(job: Wiring, vertex: VertexId) -> bool:
+    return any(_stirs(job, edge.upstream) for edge in job.setup.graph.upstream(vertex))
+
+
+def _stirs(job: Wiring, vertex: VertexId) -> bool:
+    """Return whether the vertex is working on something that it will send on by itself."""
+    run = job.runs.get(vertex)
+    if run is None:
+        return job.readers.is_polling(vertex)
+    return run.at_work or _more_is_coming(job, vertex)
+
+
+# ------------------------------------------------------------------
+# Ends the inputs of a job whose sources are bounded, and of a job that is drained (B4, Flink: FLIP-147).
+#
+# A split that has ended is idle for ever, and no barrier waits for it. When all splits have ended, the sources send
+# the end of their data. Then the vertices emit the rows that they hold back, one vertex after the other. The next
+# checkpoint shows these rows. If that checkpoint fails, another one follows. In its entry, every subtask is marked as
+# finished.
+#
+# In Flink, each task ends by itself, and later checkpoints do without it. Here one process runs all tasks, so they all
+# take part until the job has finished.
+
+
+def split_ended(job: Wiring, fact: SourceEnded) -> None:
+    """Record the end of a split. After the barrier of a stop, the next tick will find the end again."""
+    if job.readers.ended:
+        job.readers.found_idle(fact.source, fact.split, job.now_ms)
+    else:
+        job.subtasks.step(job.readers.found_ended(fact.source, fact.split), SubtaskFinished())
+
+
+def end_inputs(job: Wiring) -> None:
+    """Once every split has ended, let the vertices emit held rows, which a last checkpoint must show."""
+    if job.readers.all_ended and not job.data_ended and job.ending.takes_checkpoints:
+        job.end_data()
+        job.ending.uncommitted = True
+
+
+def hand_end_on(job: Wiring, run: OperatorRun) -> None:
+    """Record that the vertex has processed all its input and emitted all its rows. Send the end of data downstream."""
+    run.input_end = InputEnd.HANDED_ON
+    for subtask in run.vertex.subtasks():
+        job.subtasks.step(subtask, SubtaskFinished())
+        job.broadcast(subtask, EndOfData())
+
+
+def stop_scheduler(job: Wiring) -> None:
+    """Stop periodic triggering, and abort what is not being committed, as Flink does for a job that fails.
+
+    See Flink's CheckpointCoordinatorDeActivator. The savepoint of a stop has stopped the interval already, and may
+    still wait for its turn.
+    """
+    if job.coordinator.goes_on:
+        job.tell(SchedulerStopped())
+        job.settle()
+
+
+# ------------------------------------------------------------------
+# Finds when the job door has something to do again: at once, or at the earliest of all timers of the job.
+
+
+class Waking:
+    """Remembers the time at which the door asked to be woken."""
+
+    def __init__(self, linger_ms: int) -> None:
+        """Begin without a timer. A vertex waits `linger_ms` for more segments."""
+        self._linger_ms = linger_ms
+        self._at_ms: int | None = None
+        self.moved = True
+        """True if the last pass over the job changed something, or if another fact than the time has come since."""
+
+    def slept(self, job: Wiring, now_ms: int) -> bool:
+        """Let time pass if nothing has moved and no timer is due. Otherwise return False: there may be work to do."""
+        if self.moved or self.is_due(now_ms) or job.bystanders.restoring or job.readers.barrier_due:
+            return False
+        job.now_ms = max(job.now_ms, now_ms)
+        job.coordinator.pass_time(job.now_ms)
+        return True
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return True if the earliest timer is due."""
+        return self._at_ms is not None and self._at_ms <= now_ms
+
+    def asked(self, job: Wiring) -> tuple[WakeAt, ...]:
+        """Return the request to be woken, if its time has changed.
+
+        A wait that is already over no longer depends on time, so it must not hide a later timer.
+        """
+        now_ms = job.now_ms
+        waits = [job.ending.wake_at_ms, job.readers.next_poll_ms(now_ms), job.pause.until_ms]
+        timers = [job.coordinator.wake_at_ms, job.bystanders.hooks.wake_at_ms]
+        for run in job.runs.values():
+            if run.collected:
+                waits.append(run.collected_since_ms + self._linger_ms)
+            timers.append(run.gate_wake_ms)
+        due = [at for at in timers if at is not None]
+        due += [at for at in waits if at is not None and at > now_ms]
+        before, self._at_ms = self._at_ms, min(due, default=None)
+        return () if self._at_ms in (None, before) else (WakeAt(self._at_ms),)
 
 
 class JobDoor:

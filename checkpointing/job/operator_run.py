@@ -5,24 +5,181 @@ the gate lets through are collected into one micro-batch. When the gate triggers
 run first, and the snapshot follows.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
+from typing import assert_never
 
-from checkpointing.channel_items import Segment
+from checkpointing.channel_items import AlignmentType, Barrier, RangeFiles, Segment, SubtaskSnapshot
 from checkpointing.commit.live_files import live_files
+from checkpointing.config import UNLIMITED, CheckpointConfig, CheckpointingMode
+from checkpointing.coordinator.messages import TriggerTask
+from checkpointing.coordinator.properties import CheckpointProperties
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import InputGate
-from checkpointing.gate.messages import ClockRead, GateEffect, InFlightComplete, Polled, TriggerCheckpoint
-from checkpointing.graph import TableMode, Vertex, VertexKind
+from checkpointing.gate.messages import (
+    ClockRead,
+    GateConfig,
+    GateEffect,
+    GatePolicy,
+    InFlightComplete,
+    Polled,
+    TriggerCheckpoint,
+)
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
-from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation, SubtaskId, TableName
-from checkpointing.job.broadcasting import handed_to_all
-from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch, SubtaskOutput
-from checkpointing.metadata.record import CheckpointRecord
-from checkpointing.overwriting import newest
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
-from checkpointing.task.messages import InFlightStored
+from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, Generation, SubtaskId, TableName, VertexId
+from checkpointing.messages import (
+    CancelJudgement,
+    InputSegments,
+    JudgementFailed,
+    JudgeSuites,
+    MicroBatchFinished,
+    RunMicroBatch,
+    SubtaskOutput,
+    SuitesJudged,
+)
+from checkpointing.metadata.paths import is_state_table, staged_name_in
+from checkpointing.metadata.record import CheckpointRecord, VertexRecord
+from checkpointing.operator_state import DistributionMode, OperatorStatePart, redistribute_operator_state
+from checkpointing.partitions import version_of_folder
+from checkpointing.task.messages import InFlightStored, SnapshotRequested
+from checkpointing.task.subtask_checkpointing import Subtasks
+
+# ------------------------------------------------------------------
+# Gives every subtask of a vertex all of the vertex's broadcast state (D1).
+#
+# Every subtask sees all broadcast rows, so all of them have the same state. One task writes it, and all subtasks hold
+# that file. After a change of parallelism, each new subtask gets the copy of an old one, as Flink's
+# `RoundRobinOperatorStateRepartitioner` hands out broadcast state.
+
+
+def handed_to_all(tables: Sequence[Table], outputs: Sequence[SubtaskOutput]) -> tuple[SubtaskOutput, ...]:
+    """Return the outputs of a micro-batch, with the broadcast state that one subtask wrote in the output of each."""
+    names = {table.name for table in tables if table.broadcast}
+    written = {entry.table: entry for output in outputs for entry in output.ranges if entry.table in names}
+    if not written:
+        return tuple(outputs)
+    return tuple(replace(output, ranges=_with_all(output.ranges, written)) for output in outputs)
+
+
+def _with_all(ranges: Sequence[RangeFiles], written: dict[TableName, RangeFiles]) -> tuple[RangeFiles, ...]:
+    return (*(entry for entry in ranges if entry.table not in written), *written.values())
+
+
+def restored_broadcasts(
+    tables: Sequence[Table], was: VertexRecord, parallelism: int
+) -> tuple[tuple[RangeFiles, ...], ...]:
+    """Return the broadcast state of each of so many new subtasks. The cut may have had another parallelism."""
+    names = [table.name for table in tables if table.broadcast]
+    parts = [
+        OperatorStatePart(entry.table, DistributionMode.BROADCAST, index, tuple(range(len(entry.files))))
+        for index, snapshot in enumerate(was.subtasks)
+        for entry in snapshot.ranges
+        if entry.table in names
+    ]
+    if not parts:
+        return ((),) * parallelism
+    new = redistribute_operator_state(parts, len(was.subtasks), parallelism)
+    return tuple(tuple(_files(was.subtasks[part.old_subtask], part.name) for part in got) for got in new)
+
+
+def _files(snapshot: SubtaskSnapshot, name: str) -> RangeFiles:
+    return next(entry for entry in snapshot.ranges if entry.table == name)
+
+
+def broadcasts_left(graph: JobGraph, record: CheckpointRecord) -> Iterator[VertexId]:
+    """Yield each vertex that has broadcast state in the cut and none in the graph: a restore would lose it (G2)."""
+    known = {vertex.id for vertex in graph.vertices}
+    tables = {table.name for table in graph.tables()}
+    for was in record.vertices:
+        held = {entry.table for snapshot in was.subtasks for entry in snapshot.ranges if entry.files}
+        if was.vertex in known and any(is_state_table(table) and table not in tables for table in held):
+            yield was.vertex
+
+
+# ------------------------------------------------------------------
+# Translates a job's configuration into the barriers that sources send and the gates' configuration (C1 to C6).
+
+
+def gate_config(config: CheckpointConfig) -> GateConfig:
+    """Return the configuration of the gates for a job's configuration."""
+    limit = UNLIMITED if config.max_alignment_bytes is None else config.max_alignment_bytes
+    return GateConfig(_policy(config), limit)
+
+
+def _policy(config: CheckpointConfig) -> GatePolicy:
+    if config.mode is CheckpointingMode.AT_LEAST_ONCE:
+        return GatePolicy.AT_LEAST_ONCE
+    if config.unaligned:
+        return GatePolicy.UNALIGNED if config.alignment_timeout_ms is None else GatePolicy.ALTERNATING
+    return GatePolicy.ALIGNED_BLOCKING if config.max_alignment_bytes is None else GatePolicy.ALIGNED_BUFFERING
+
+
+def _barrier(
+    checkpoint: CheckpointId, properties: CheckpointProperties, config: CheckpointConfig, now_ms: int
+) -> Barrier:
+    """Return the barrier that the sources send for this checkpoint. The barrier of a savepoint is always aligned."""
+    if config.mode is CheckpointingMode.AT_LEAST_ONCE:
+        return Barrier(checkpoint, now_ms, AlignmentType.AT_LEAST_ONCE)
+    if not config.unaligned:
+        return Barrier(checkpoint, now_ms, AlignmentType.ALIGNED)
+    if properties.is_savepoint:
+        return Barrier(checkpoint, now_ms, AlignmentType.FORCED_ALIGNED)
+    if config.alignment_timeout_ms is None:
+        return Barrier(checkpoint, now_ms, AlignmentType.UNALIGNED)
+    return Barrier(checkpoint, now_ms, AlignmentType.ALIGNED, config.alignment_timeout_ms)
+
+
+def snapshot_for(effect: TriggerTask, config: CheckpointConfig, now_ms: int) -> SnapshotRequested:
+    """Return what a source's subtask must do: send its barrier, and for a drain the end of its data first."""
+    properties = effect.properties
+    barrier = _barrier(effect.checkpoint, properties, config, now_ms)
+    return SnapshotRequested(barrier, synchronous=properties.is_synchronous, advance_to_max=properties.terminate)
+
+
+# ------------------------------------------------------------------
+# Decides which files an overwrite table shows: of each partition those of the greatest version that was read.
+#
+# The invariant: at every cut, the table shows the rows of the batch query `rows where version = max(version) over
+# (partition by its partition columns)`, over the rows before the barrier. It depends on no order of arrival, and not
+# on where micro-batches and epochs were cut. Two facts make it so:
+#
+# - A file has rows of one version of one partition, and is never written again.
+# - A file that is left out has a smaller version than another file of its partition that was read. No later file can
+#   bring it back, since a greatest version only rises. So the files that are shown are all that a cut has to know.
+
+
+class NoVersionError(ValueError):
+    """A file of an overwrite table does not lie in the folder of a version. Micro-batches write no such file."""
+
+
+def newest(files: Iterable[KeyedFile]) -> tuple[KeyedFile, ...]:
+    """Return those of the files with the greatest version of their partition, in the same order. Each comes once.
+
+    All files belong to one overwrite table. Raises NoVersionError.
+    """
+    known = {keyed.file.path: keyed for keyed in files}
+    places = {path: _place(path) for path in known}
+    versions: dict[str, set[str]] = {}
+    for partition, version in places.values():
+        versions.setdefault(partition, set()).add(version)
+    greatest = {partition: max(found, key=_order) for partition, found in versions.items()}
+    return tuple(keyed for path, keyed in known.items() if greatest[places[path][0]] == places[path][1])
+
+
+def _place(path: str) -> tuple[str, str]:
+    """Return the folder of a file's partition, and that of its version inside. Equal values have equal folders."""
+    name = staged_name_in(path)
+    if name is None or not name.version:
+        raise NoVersionError(f"{path} does not lie in the folder of a version")
+    return name.partition, name.version
+
+
+def _order(folder: str) -> tuple[int, str]:
+    version = version_of_folder(folder)
+    return version.order if version is not None else (0, "")
 
 
 @dataclass(slots=True)
@@ -313,3 +470,115 @@ def _by_input(segments: tuple[tuple[ChannelId, Segment], ...]) -> tuple[InputSeg
         )
         for edge in sorted(edges, key=lambda edge: (edge.input, edge.upstream))
     )
+
+
+# ------------------------------------------------------------------
+# The asynchronous part of a snapshot: judgements of suites in progress, and the snapshots that wait for them (J3, B2).
+#
+# Invariant: a judgement is awaited only while its checkpoint is pending. When the checkpoint ends, its judgements are
+# cancelled, and a verdict that still comes changes nothing. It may end by a timeout, a failure, a newer checkpoint or
+# the end of the tick.
+
+
+Snapshots = tuple[SubtaskSnapshot, ...]
+Judged = SuitesJudged | JudgementFailed
+Files = tuple[tuple[TableName, tuple[FileHandle, ...]], ...]
+"""What is judged: the files of each table."""
+
+
+def to_judge(
+    vertex: VertexId,
+    runs: Mapping[VertexId, OperatorRun],
+    graph: JobGraph,
+    subtasks: Subtasks,
+    checkpoint: CheckpointId,
+    parent: CheckpointRecord | None,
+) -> Files:
+    """Return the files of a vertex's judged tables that the checkpoint would bring. None if it has ended already.
+
+    A table without files is judged too if its suite says something of no rows, and if rows came and none of them went
+    into it. `parent` is the last completed checkpoint.
+    """
+    run = runs[vertex]
+    files = run.to_judge(subtasks.staged_for(checkpoint, run.vertex), parent)
+    since = parent.checkpoint if parent else NO_CHECKPOINT
+    run.worked = {after: went for after, went in run.worked.items() if after >= since}
+    if not subtasks.takes(checkpoint, run.vertex):
+        return files
+    files = (*files, *run.overwritten_to_judge(parent))
+    filled = {table for table, _ in files} | (run.went(since, checkpoint) or set())
+    empty = [table.name for table in run.vertex.tables if table.judged_empty and table.name not in filled]
+    if not empty or not _rows_came(vertex, runs, graph, since, checkpoint):
+        return files
+    return (*files, *((name, ()) for name in empty))
+
+
+def _rows_came(
+    vertex: VertexId,
+    runs: Mapping[VertexId, OperatorRun],
+    graph: JobGraph,
+    since: CheckpointId,
+    until: CheckpointId,
+) -> bool:
+    """Return whether the vertex worked on rows between two barriers, or if all that came was dropped before it.
+
+    Rows that a barrier overtook have not come yet. A vertex that sent them does not count as one that dropped all.
+    """
+    if vertex not in runs:
+        return False
+    went = runs[vertex].went(since, until)
+    if went is not None:
+        return True
+    before = (edge.upstream for edge in graph.upstream(vertex))
+    return any(
+        None not in (runs[each].went(since, until) or set()) and _rows_came(each, runs, graph, since, until)
+        for each in before
+        if each in runs
+    )
+
+
+class Judgements:
+    """Keeps the snapshots of each vertex that waits for a verdict."""
+
+    def __init__(self) -> None:
+        """Begin without a judgement."""
+        self._waiting: dict[tuple[VertexId, CheckpointId], Snapshots] = {}
+
+    def begin(
+        self,
+        vertex: VertexId,
+        checkpoint: CheckpointId,
+        files: Files,
+        snapshots: Snapshots,
+    ) -> tuple[JudgeSuites, ...]:
+        """Return what to judge. The snapshots wait for the verdict. Without files there is nothing to judge."""
+        if not files:
+            return ()
+        self._waiting[vertex, checkpoint] = snapshots
+        return (JudgeSuites(vertex, checkpoint, files),)
+
+    def cancel(self, vertex: VertexId, checkpoint: CheckpointId) -> tuple[CancelJudgement, ...]:
+        """Return the cancellation of the vertex's judgement, or nothing if none is in progress."""
+        known = self._waiting.pop((vertex, checkpoint), None)
+        return () if known is None else (CancelJudgement(vertex, checkpoint),)
+
+    def told(self, fact: Judged) -> Snapshots | None:
+        """Return the snapshots that waited for this verdict, or None if it comes too late."""
+        return self._waiting.pop((fact.vertex, fact.checkpoint), None)
+
+
+def objection(fact: Judged) -> tuple[CheckpointFailureReason, str] | None:
+    """Return the reason and message with which the vertex declines its checkpoint; None if the suites accept the rows.
+
+    Rejected rows would be rejected again at each checkpoint, so the job fails. A judgement that failed may succeed next
+    time. Its failure is counted, as Flink counts an asynchronous part that raised.
+    """
+    match fact:
+        case JudgementFailed():
+            return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, fact.error
+        case SuitesJudged(passed=False):
+            return CheckpointFailureReason.QUALITY, fact.message or fact.report
+        case SuitesJudged():
+            return None
+        case _:
+            assert_never(fact)

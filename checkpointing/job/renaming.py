@@ -17,18 +17,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
-from checkpointing.commit.net import nothing_staged
-from checkpointing.evolution import Change, ChangeKind
+from checkpointing.channel_items import ChannelState, Segment, SourceSlice, StagedSegment, SubtaskSnapshot
+from checkpointing.commit.net_files import nothing_staged
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import ChannelId, EdgeId, Generation, JobName, TableName, VertexId
-from checkpointing.job.restoring import CutDoesNotFitError
-from checkpointing.job.unfit_tables import tables_of
+from checkpointing.job.restoring import CutDoesNotFitError, tables_of
 from checkpointing.metadata.paths import ProtocolPaths, StagedName, staged_name_in, table_of_broadcast, table_of_state
 from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, VertexRecord
-from checkpointing.renames import declared_renames
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
+from checkpointing.renamed_columns import declared_renames
+from checkpointing.state_evolution import Change, ChangeKind
 
 
 def due_renames(graph: JobGraph, record: CheckpointRecord) -> tuple[Rename, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from checkpointing.commit.net import Renamed
+from checkpointing.commit.net_files import Renamed
 from checkpointing.config import CheckpointConfig
 from checkpointing.coordinator.properties import CHECKPOINT, HELD, CheckpointProperties
 from checkpointing.graph import JobGraph

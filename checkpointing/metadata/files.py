@@ -6,10 +6,9 @@ They must exist as long as it does, and a copy takes them along.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from checkpointing.channel_items import StagedSegment
+from checkpointing.channel_items import StagedSegment, SubtaskSnapshot
 from checkpointing.handles import FileHandle
 from checkpointing.metadata.record import CheckpointRecord
-from checkpointing.snapshots import SubtaskSnapshot
 
 
 def handles_of(record: CheckpointRecord) -> Iterator[FileHandle]:

@@ -19,8 +19,7 @@ from checkpointing.identifiers import (
     table_name,
     vertex_id,
 )
-from checkpointing.partitions import PARTITION, Value, is_escaped, values_of
-from checkpointing.table_versions import FOLDER
+from checkpointing.partitions import FOLDER, PARTITION, Value, is_escaped, values_of
 
 ROOT = "_tidemark"
 """The folder under the warehouse for what belongs to jobs and not to tables."""
@@ -55,7 +54,7 @@ class StagedName:
     """What the name of a staged file says: the vertex and the micro-batch that wrote it.
 
     `partition` is the folder of the file's partition (`checkpointing.partitions`), if its table has any. `version` is
-    the folder of its version inside (`checkpointing.table_versions`), if it belongs to an overwrite table.
+    the folder of its version inside (`checkpointing.partitions`), if it belongs to an overwrite table.
     """
 
     vertex: VertexId

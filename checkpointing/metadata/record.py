@@ -10,13 +10,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from checkpointing.channel_items import AlignmentType
+from checkpointing.channel_items import AlignmentType, SubtaskSnapshot
 from checkpointing.columns import TableColumns
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId, has_control_characters
-from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.state_meaning import ColumnMeaning
 
 FORMAT: Literal[7] = 7

@@ -7,18 +7,20 @@ declared. Files lie in a folder that the job may name. Numbers are bounded. Only
 
 import base64
 import json
-from collections.abc import Callable, Mapping
-from typing import Final, assert_never
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, TypeVar, assert_never
 
-from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
+from checkpointing.channel_items import ChannelState, RangeFiles, Segment, SourceSlice, StagedSegment, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns, is_delta_type
 from checkpointing.config import MEMORY_STATE_BYTES_MAX
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle, KeyedFile, StagedFile
 from checkpointing.identifiers import (
+    InvalidNameError,
     TableName,
     VertexId,
     column_name,
+    has_control_characters,
     hook_name,
     job_name,
     output_name,
@@ -26,20 +28,6 @@ from checkpointing.identifiers import (
     vertex_id,
 )
 from checkpointing.key_groups import KEY_GROUPS_MAX
-from checkpointing.metadata.field_validity import (
-    NUMBER_MAX,
-    InvalidFieldError,
-    all_differ,
-    each_valid,
-    valid_inside,
-    valid_message,
-    valid_name,
-    valid_number,
-    valid_numbers,
-    valid_text,
-    valid_times,
-)
-from checkpointing.metadata.inline_state import must_be_inline_state
 from checkpointing.metadata.paths import ProtocolPaths, relative_to_table, staging_folder
 from checkpointing.metadata.record import (
     COMPACTED_FILES_MAX,
@@ -60,8 +48,124 @@ from checkpointing.metadata.record import (
     VertexRecord,
     VertexStatistics,
 )
-from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
 from checkpointing.state_meaning import ColumnMeaning
+
+# ------------------------------------------------------------------
+# Checks state that an entry holds itself: a JSON text of limited size, of a master hook (A8) or a source (A7).
+
+
+INLINE_STATE_MAX: Final = 1024 * 1024
+"""The most characters of one such state. Every entry of `checkpoints` holds it whole."""
+
+
+class InvalidInlineStateError(ValueError):
+    """A state that no entry may hold. The message says what is wrong."""
+
+
+def must_be_inline_state(text: str) -> None:
+    """Raise InvalidInlineStateError for a text that is too long or not JSON."""
+    if len(text) > INLINE_STATE_MAX:
+        raise InvalidInlineStateError(
+            f"is {len(text):,} characters of JSON, and a checkpoint takes {INLINE_STATE_MAX:,}"
+        )
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInlineStateError(f"is no JSON ({type(error).__name__}: {error})") from error
+
+
+# ------------------------------------------------------------------
+# Checks single fields of an entry that was read. Each check raises InvalidFieldError, which names the field.
+
+
+NUMBER_MAX: Final = 2**53 - 1
+"""The largest number that every reader of JSON takes exactly. Ids, generations, rows and bytes stay below it."""
+
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
+TEXT_MAX: Final = 1_024
+"""The most characters of a nonce, or of a channel's name in the statistics."""
+
+MESSAGE_MAX: Final = 4_000
+"""The most characters of the message of a failure."""
+
+_T = TypeVar("_T")
+
+
+class InvalidFieldError(ValueError):
+    """A field whose value Tidemark cannot have written. The message names the field, the value and the rule."""
+
+    def __init__(self, field: str, why: str) -> None:
+        self.field = field
+        self.why = why
+        super().__init__(f"{field} {why}")
+
+    def within(self, outer: str) -> "InvalidFieldError":
+        """Return the same error for a field that lies inside another one."""
+        return InvalidFieldError(f"{outer}.{self.field}" if self.field else outer, self.why)
+
+
+def each_valid(name: str, items: Iterable[_T], judge: Callable[[_T], None]) -> None:
+    """Judge each item of a field. An error names the item by its number."""
+    for number, item in enumerate(items):
+        valid_inside(f"{name}[{number}]", item, judge)
+
+
+def valid_inside(name: str, item: _T, judge: Callable[[_T], None]) -> None:
+    """Judge what lies inside a field. An error names the field too."""
+    try:
+        judge(item)
+    except InvalidFieldError as error:
+        raise error.within(name) from error
+    except InvalidInlineStateError as error:
+        raise InvalidFieldError(name, str(error)) from error
+
+
+def valid_name(field: str, validator: Callable[[str], str], text: str) -> None:
+    """Refuse a text that the validator does not accept as a name."""
+    try:
+        validator(text)
+    except InvalidNameError as error:
+        raise InvalidFieldError(field, f"is no name ({error})") from error
+
+
+def all_differ(field: str, names: Collection[str]) -> None:
+    """Refuse a field that names one thing twice."""
+    if len(set(names)) < len(names):
+        raise InvalidFieldError(field, "names one thing twice")
+
+
+def valid_text(field: str, text: str) -> None:
+    """Refuse a text that is too long, or that holds control characters."""
+    if len(text) > TEXT_MAX or has_control_characters(text):
+        raise InvalidFieldError(field, f"{text[:200]!r} is too long, or holds control characters")
+
+
+def valid_message(field: str, text: str) -> None:
+    """Refuse a message that is too long, or that holds control characters other than the ends of its lines."""
+    if len(text) > MESSAGE_MAX or has_control_characters(text.replace("\n", "")):
+        raise InvalidFieldError(field, f"{text[:200]!r} is too long, or holds control characters")
+
+
+def valid_numbers(of: object, *fields: str) -> None:
+    """Refuse an object of which one of these fields is no number of ours. None counts as 0."""
+    for field in fields:
+        valid_number(field, getattr(of, field) or 0)
+
+
+def valid_number(field: str, number: int) -> None:
+    """Refuse a number that is not between 0 and NUMBER_MAX."""
+    if not 0 <= number <= NUMBER_MAX:
+        raise InvalidFieldError(field, f"{number} is not between 0 and {NUMBER_MAX}")
+
+
+def valid_times(of: object, *fields: str) -> None:
+    """Refuse an object of which one of these fields is no time."""
+    for field in fields:
+        if not 0 <= getattr(of, field) <= TIME_MS_MAX:
+            raise InvalidFieldError(field, f"{getattr(of, field)} is no time in milliseconds since the epoch")
+
 
 CRC32_MAX: Final = 2**32 - 1
 STATS_MAX: Final = 4 * 1024 * 1024

@@ -1,6 +1,5 @@
 """The checkpoints of one subtask (B1 to B4, F1). `SubtaskCheckpointing` is the door; `Subtasks` has all of them."""
 
-from checkpointing.task.aborted import MAX_RECORD_ABORTED_CHECKPOINTS
 from checkpointing.task.messages import (
     Acknowledge,
     AlignmentAborted,
@@ -23,8 +22,7 @@ from checkpointing.task.messages import (
     SubtaskFinished,
     TakeSnapshot,
 )
-from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
-from checkpointing.task.subtasks import Subtasks
+from checkpointing.task.subtask_checkpointing import MAX_RECORD_ABORTED_CHECKPOINTS, SubtaskCheckpointing, Subtasks
 
 __all__ = [
     "MAX_RECORD_ABORTED_CHECKPOINTS",

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from checkpointing.channel_items import Barrier
+from checkpointing.channel_items import Barrier, ChannelState, SubtaskSnapshot
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.handles import StagedFile
 from checkpointing.identifiers import CheckpointId
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 
 
 class RefusedFactError(ValueError):

@@ -25,14 +25,15 @@ that was staged after barrier m is in every snapshot from the next barrier on, u
 complete. An abort drops no file.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from checkpointing.channel_items import ChannelState, SubtaskSnapshot
 from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.graph import Vertex
 from checkpointing.handles import StagedFile
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, SubtaskId
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
-from checkpointing.task.aborted import AbortedCheckpoints
 from checkpointing.task.messages import (
     Acknowledge,
     AlignmentAborted,
@@ -55,6 +56,41 @@ from checkpointing.task.messages import (
     SubtaskFinished,
     TakeSnapshot,
 )
+
+# ------------------------------------------------------------------
+# Remembers checkpoints that were aborted before their barrier came, up to a limit (B1, step 0).
+
+
+MAX_RECORD_ABORTED_CHECKPOINTS = 128
+"""Flink: `SubtaskCheckpointCoordinatorImpl.DEFAULT_MAX_RECORD_ABORTED_CHECKPOINTS`."""
+
+
+class AbortedCheckpoints:
+    """The newest aborted ids. If an id is so old that it may have been forgotten, it counts as aborted."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._ids: dict[CheckpointId, None] = {}
+        self._newest = NO_CHECKPOINT
+
+    def add(self, checkpoint: CheckpointId) -> None:
+        """Remember the id. If there are too many, forget the one that was remembered first."""
+        self._ids[checkpoint] = None
+        self._newest = max(self._newest, checkpoint)
+        if len(self._ids) > MAX_RECORD_ABORTED_CHECKPOINTS:
+            del self._ids[next(iter(self._ids))]
+
+    def clear(self, checkpoint: CheckpointId) -> bool:
+        """Forget the id; return whether it was aborted."""
+        if checkpoint in self._ids:
+            del self._ids[checkpoint]
+            return True
+        return checkpoint + MAX_RECORD_ABORTED_CHECKPOINTS < self._newest
+
+    def forget_before(self, checkpoint: CheckpointId) -> None:
+        """Forget all older ids. Their barriers have no effect any more."""
+        self._ids = {n: None for n in self._ids if n >= checkpoint}
+
 
 Effects = list[SubtaskEffect]
 
@@ -216,3 +252,41 @@ class SubtaskCheckpointing:
         self._completed = max(self._completed, checkpoint)
         self._staged = tuple(file for file in self._staged if file.after >= self._completed)
         return [NotifyOperatorsComplete(checkpoint)]
+
+
+# ------------------------------------------------------------------
+# All subtasks of a job, by name. A fact for a subtask that does not exist is refused (B3).
+
+
+class Subtasks:
+    """The subtasks' doors, in the order in which they were given."""
+
+    def __init__(self, doors: Iterable[SubtaskCheckpointing]) -> None:
+        """Take the doors of all subtasks."""
+        self._doors = {door.subtask: door for door in doors}
+
+    def __iter__(self) -> Iterator[SubtaskCheckpointing]:
+        """Yield the doors in order."""
+        return iter(self._doors.values())
+
+    def __getitem__(self, subtask: SubtaskId) -> SubtaskCheckpointing:
+        """Return the subtask's door. Raise RefusedFactError if there is no such subtask."""
+        try:
+            return self._doors[subtask]
+        except KeyError:
+            message = f"there is no subtask {subtask}; known are {', '.join(map(str, self._doors))}"
+            raise RefusedFactError(message) from None
+
+    def takes(self, checkpoint: CheckpointId, vertex: Vertex) -> bool:
+        """Return whether the checkpoint goes on for a subtask of the vertex."""
+        return any(self[subtask].takes(checkpoint) for subtask in vertex.subtasks())
+
+    def staged_for(self, checkpoint: CheckpointId, vertex: Vertex) -> Iterator[StagedFile]:
+        """Yield the staged files of the vertex's subtasks, unless the checkpoint has ended for them."""
+        for subtask in vertex.subtasks():
+            if self[subtask].takes(checkpoint):
+                yield from self[subtask].staged
+
+    def step(self, subtask: SubtaskId, fact: SubtaskFact) -> tuple[SubtaskEffect, ...]:
+        """Step this subtask's door. Raise RefusedFactError, and change nothing, if there is none."""
+        return self[subtask].step(fact)

@@ -18,22 +18,546 @@ Invariants, each with the rule of `spec.invariants` that watches it:
 6. A process that loses the race to another claim takes nothing over from the winner (`one-generation`).
 """
 
-from typing import Final
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 from zlib import crc32
 
-from checkpointing.commit.at_rest import Stamp
-from checkpointing.commit.fencing import Refused
+from checkpointing.commit.at_rest import Recipe, Stamp, held_cut, turn_of, waits_for_approval
+from checkpointing.commit.cleanup import referenced
+from checkpointing.commit.columns import columns_of
+from checkpointing.commit.fencing import MayClaim, Refused, newest_checkpoint, newest_claim, release_of
+from checkpointing.commit.lost_publications import Correction, Doubt, Versions, corrected
+from checkpointing.commit.outside_sinks import outside_publications
+from checkpointing.commit.recovery import Observed, RecoveryPlan, decide_recovery, has_finished, publications
 from checkpointing.commit.two_phase import UnexpectedFactError
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.messages import EndTick, TickOutcome
-from checkpointing.metadata.record import Claim
-from checkpointing.tick.asking import StepFailedError, Steps, asked
-from checkpointing.tick.attempts import Attempts
-from checkpointing.tick.claiming import Claiming, Held
-from checkpointing.tick.errand import Errand, Terms
-from checkpointing.tick.holding import Holding
-from checkpointing.tick.messages import TOLD, Done, Finish, Outcome, TickEffect, TickFact, Unsettled, Wait, Waited
-from checkpointing.tick.moves import MOVES
+from checkpointing.graph import TableMode
+from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.messages import (
+    CutRecorded,
+    EndTick,
+    LookForRival,
+    PublishFailed,
+    PublishTable,
+    RecordCut,
+    RivalSeen,
+    RowAppended,
+    RowRefused,
+    RowUnknown,
+    TablePublished,
+    TickOutcome,
+)
+from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row, RowKind
+from checkpointing.tick.attempts import Attempts, Errand, Terms
+from checkpointing.tick.messages import (
+    TOLD,
+    AppendClaim,
+    AppendEntry,
+    AppendRelease,
+    Broke,
+    CleanUp,
+    CorrectCuts,
+    CutRead,
+    DiscardLeftovers,
+    Done,
+    EnsureTables,
+    Examine,
+    Failed,
+    Finish,
+    GiveLease,
+    LeftoversDiscarded,
+    LetGo,
+    LogsSeen,
+    LookAtLogs,
+    LookAtTables,
+    Objected,
+    Observe,
+    Outcome,
+    PublishAgain,
+    Question,
+    ReadCut,
+    Recovered,
+    RollBackPreCommitted,
+    RolledForward,
+    RowChosen,
+    TablesSeen,
+    TakeHold,
+    TickEffect,
+    TickFact,
+    Unsettled,
+    Wait,
+    Waited,
+    Work,
+    Worked,
+    WorkEnded,
+)
+from checkpointing.tick.transitions import MOVES
+
+# ------------------------------------------------------------------
+# Lets the steps of the tick door ask: a step yields an effect, and gets the fact that answers it.
+#
+# If an effect fails, the steps that asked for it end.
+
+
+TRIES: Final = 5
+"""How often a process tries an append whose outcome is unknown, and how often a claim while others are faster.
+
+It also reads so many lists of entries that lag behind.
+"""
+
+_T = TypeVar("_T")
+_Fact = TypeVar("_Fact", bound=TickFact)
+Steps = Generator[TickEffect, TickFact, _T]
+
+
+class StepFailedError(Exception):
+    """Ends the steps around it. `outcome` says how the attempt ends. `is_refusal`: nothing was changed."""
+
+    def __init__(self, outcome: Outcome, *, is_refusal: bool = False) -> None:
+        super().__init__(str(outcome))
+        self.outcome = outcome
+        self.is_refusal = is_refusal
+
+
+def asked(effect: TickEffect, kind: type[_Fact] | tuple[type[_Fact], ...]) -> Steps[_Fact]:
+    """Return the fact that answers the effect. Raise StepFailedError if the effect could not be carried out."""
+    fact = yield effect
+    match fact:
+        case Objected():
+            raise StepFailedError(fact.why, is_refusal=True)
+        case Broke():
+            raise StepFailedError(fact.why)
+        case Failed():
+            raise StepFailedError(fact.end)
+        case PublishFailed():
+            raise StepFailedError(_not_published(effect, fact))
+        case _ if isinstance(fact, kind):
+            return fact
+        case _:
+            raise UnexpectedFactError(f"{fact} as the answer to {effect}")
+
+
+def appended(effect: AppendClaim | AppendEntry) -> Steps[RowAppended | RowRefused | RowUnknown]:
+    """Return the outcome of an append. While it is unknown, append again: that finds the nonce if the entry is in."""
+    for _ in range(TRIES):
+        fact = yield effect
+        match fact:
+            case RowAppended() | RowRefused():
+                return fact
+            case RowUnknown():
+                unknown = fact
+            case Broke() | Objected():
+                raise StepFailedError(fact.why)
+            case _:
+                raise UnexpectedFactError(f"{fact} as the answer to {effect}")
+    return unknown
+
+
+def _not_published(effect: TickEffect, fact: PublishFailed) -> EndTick:
+    """Return how an attempt ends that cannot publish a committed entry. Nothing is deleted."""
+    said = "could not be published again" if isinstance(effect, PublishAgain) else "is committed, but not published"
+    message = f"checkpoint {fact.checkpoint} {said}: {fact.error}"
+    return EndTick(TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED, message)
+
+
+# ------------------------------------------------------------------
+# The steps up to the claim: observe, decide, ask the questions, append the claim.
+#
+# If another process was first, or if the list of entries lags behind, the process looks again.
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """This process holds the job. The claim is in at `at_version`, as the successor of the version that was `seen`."""
+
+    claim: Claim
+    at_version: int
+    seen: Observed
+    plan: RecoveryPlan
+
+
+class Claiming:
+    """The claims that an attempt has met. With `take_over` it takes the job over once, but not from a newer claim."""
+
+    def __init__(self, errand: Errand, terms: Terms, own: Held | None, now: Callable[[], Stamp]) -> None:
+        """Begin an attempt. `own` is what this tick's attempt before has held, or None."""
+        self._errand = errand
+        self._terms = terms
+        self._take_over = terms.take_over or own is not None
+        self._met = own.claim.generation if own is not None else None
+        self._known = own.at_version if own is not None else 0
+        """The newest version of `checkpoints` that this process knows of."""
+        self._now = now
+
+    def claimed(self) -> Steps[Held]:
+        """Claim the job.
+
+        Raise StepFailedError: another process holds it, a question was answered no, the outcome is open, lists of the
+        entries lag behind, the job has finished, or a cut waits for approval.
+        """
+        seen: Observed | None = None
+        for _ in range(TRIES):
+            if seen is None:
+                seen = yield from self._looked()
+            plan = yield from self._decided(seen)
+            held = held_cut(seen.rows) if self._errand.moves_on else None
+            if held is not None:
+                waits = StepFailedError(EndTick(TickOutcome.HELD, message=waits_for_approval(held)))
+                seen = yield from self._seen_again(seen, waits)
+                continue
+            if self._may_be_over(seen, plan) and (yield from examined((Question.WHOLE,), seen, plan)) is None:
+                raise StepFailedError(EndTick(TickOutcome.FINISHED))
+            objection = yield from examined(self._errand.questions, seen, plan)
+            if objection is not None:
+                seen = yield from self._seen_again(seen, objection)
+                continue
+            at = self._now()
+            claim = plan.claim.claim(self._terms.holder, at.now_ms, at.nonce, self._terms.ids)
+            answer = yield from appended(AppendClaim(claim, seen.version))
+            if isinstance(answer, RowAppended):
+                return Held(claim, answer.version, seen, plan)
+            if isinstance(answer, RowUnknown):
+                raise StepFailedError(Unsettled(answer.error), is_refusal=True)
+            self._known, seen = seen.version + 1, None
+        raise StepFailedError(Unsettled(f"others wrote first {TRIES} times"), is_refusal=True)
+
+    def _looked(self) -> Steps[Observed]:
+        """Look at the entries. If the list ends before an entry that this process knows of, look again.
+
+        Such a list may lack this process's newest claim. It then ends with an older claim of this process, which would
+        look like another process's. Raise StepFailedError if so many lists in a row lag behind.
+        """
+        for _ in range(TRIES):
+            seen = yield from asked(Observe(), Observed)
+            if seen.version >= self._known:
+                self._known = seen.version
+                return seen
+        lags = f"the list of its entries ends at version {seen.version}, and this process knows version {self._known}"
+        raise StepFailedError(Unsettled(lags), is_refusal=True)
+
+    def _seen_again(self, seen: Observed, objection: StepFailedError) -> Steps[Observed]:
+        """Look again. If nobody has appended an entry meanwhile, raise the objection.
+
+        Files and tables are read after the entries. If others wrote entries in between, the entries that were seen are
+        older than the files and tables. A table may show what a newer entry says. A file that an older entry names may
+        be gone.
+        """
+        now = yield from self._looked()
+        if now.version == seen.version:
+            raise objection
+        return now
+
+    def _decided(self, seen: Observed) -> Steps[RecoveryPlan]:
+        newest = newest_generation(seen)
+        self._take_over = self._take_over and self._met in (None, newest)
+        self._met = newest
+        decision = decide_recovery(seen, take_over=self._take_over)
+        if not isinstance(decision, Refused):
+            return replace(decision, claim=self._above(decision.claim))
+        if decision.give_lease_ms is not None:
+            yield GiveLease(decision, decision.give_lease_ms)
+        raise StepFailedError(decision, is_refusal=True)
+
+    def _may_be_over(self, seen: Observed, plan: RecoveryPlan) -> bool:
+        """Return whether the job has finished, and no holder has died and left something undone (B4).
+
+        Then a tick has nothing to do, unless a table has lost log entries since.
+        """
+        settled = plan.roll_forward is None and release_of(seen.rows, newest_generation(seen)) is not None
+        return self._errand.runs and settled and has_finished(plan.restore, self._terms.sources)
+
+    def _above(self, claim: MayClaim) -> MayClaim:
+        """Return the claim above all generations and ids of the warehouse from which an entry is imported."""
+        generation, last_id = self._terms.above
+        return replace(
+            claim,
+            generation=Generation(max(claim.generation, generation + 1)),
+            first_id=CheckpointId(max(claim.first_id, last_id + 1)),
+        )
+
+
+def examined(questions: tuple[Question, ...], seen: Observed, plan: RecoveryPlan) -> Steps[StepFailedError | None]:
+    """Ask all questions in order. Return the first objection, or None."""
+    for question in questions:
+        try:
+            yield from asked(Examine(question, seen, plan), Done)
+        except StepFailedError as objection:
+            return objection
+    return None
+
+
+def newest_generation(seen: Observed) -> Generation:
+    """Return the generation of the newest claim, or 0."""
+    newest = newest_claim(seen.rows)
+    return newest.generation if newest is not None else Generation(0)
+
+
+# ------------------------------------------------------------------
+# The steps between a claim and its work: repair tables that are behind, roll forward, discard leftovers.
+#
+# Every start takes these steps. If it crashes here, the next one takes them again.
+
+
+def recovered(errand: Errand, terms: Terms, held: Held) -> Steps[Recovered]:
+    """Do everything that dead holders left unfinished, in this order."""
+    pending = held.plan.roll_forward if errand.rolls_forward else None
+    whole = (yield from repaired(errand, terms, held)) if errand.repairs else True
+    settled = pending is None or (yield from rolled_forward_or_left(terms, pending, held.seen.rows, whole=whole))
+    leftovers = 0
+    if errand.discards and settled:
+        leftovers = yield from discarded(held.claim, held.seen)
+    return Recovered(held.plan, leftovers)
+
+
+def repaired(errand: Errand, terms: Terms, held: Held) -> Steps[bool]:
+    """Repair tables that show less than a recorded cut, and correct the cuts.
+
+    Return False if a table cannot be repaired and the process goes on nevertheless. Only a rollback does so.
+    """
+    looked = yield from asked(LookAtTables(held.seen.rows), TablesSeen)
+    doubt, pending = looked.doubt, held.plan.roll_forward
+    if errand.ensures:
+        unsettled = {table.table for table in pending.tables} if pending is not None else set()
+        unsettled |= doubt.repairs.tables if doubt is not None else set()
+        yield from asked(EnsureTables(held.plan, frozenset(unsettled)), Done)
+    if doubt is None or doubt.is_none:
+        return doubt is not None
+    for again in doubt.repairs.again:
+        yield from asked(PublishAgain(again), TablePublished)
+    yield from given_to_sinks(terms, held, doubt)
+    yield from asked(CorrectCuts(doubt, (yield from _correction(doubt))), Done)
+    return True
+
+
+def given_to_sinks(terms: Terms, held: Held, doubt: Doubt) -> Steps[None]:
+    """Publish the newest entry to outside sinks once more, if its cut was lost. No log says whether they have its rows.
+
+    A rollback that leaves this entry behind does not, since it takes these rows back.
+    """
+    newest = newest_checkpoint(held.seen.rows)
+    if newest is not None and newest.checkpoint in doubt.rebuilt and not _may_leave(terms, newest):
+        for publication in outside_publications(newest, _parent_of(newest, held.seen.rows)):
+            yield from asked(PublishTable(newest.checkpoint, publication), TablePublished)
+
+
+def _correction(doubt: Doubt) -> Steps[Correction]:
+    if not doubt.repairs.tables:
+        return Correction(doubt.rebuilt, ())
+    logs = yield from asked(LookAtLogs(doubt), LogsSeen)
+    correction = corrected(doubt.seen, logs.published)
+    return replace(correction, changed={**doubt.rebuilt, **correction.changed})
+
+
+def rolled_forward_or_left(terms: Terms, pending: CheckpointRecord, rows: Iterable[Row], *, whole: bool) -> Steps[bool]:
+    """Roll forward an entry that a dead holder left unpublished. Return whether that was done.
+
+    If it cannot be published, a rollback leaves it behind, unless it goes back to this very entry. If tables are lost
+    (not `whole`), a rollback does not even try: the entry's cut would hold other rows than the entry says.
+    """
+    may_leave = _may_leave(terms, pending)
+    if may_leave and not whole:
+        return False
+    try:
+        yield from rolled_forward(pending, rows)
+    except StepFailedError as failed:
+        if not isinstance(failed.outcome, EndTick) or not may_leave:
+            raise
+        return False
+    return True
+
+
+def _may_leave(terms: Terms, record: CheckpointRecord) -> bool:
+    """Return whether this is a rollback to another entry than this one."""
+    return terms.leaves_behind not in (None, record.checkpoint)
+
+
+def rolled_forward(record: CheckpointRecord, rows: Iterable[Row]) -> Steps[None]:
+    """Publish every table of a committed entry, then to outside sinks, and record its cut. `rows` are all entries.
+
+    The cut has all tables whose columns the entry lists: those of the pipeline that wrote it. Tables that the entry
+    does not change have the version of its parent's cut. An entry that no tick wrote, or that lists no columns, keeps
+    all tables of its parent's cut.
+
+    If an upsert or state table lost log entries, and no retained entry tells its version at the parent's cut, the table
+    is missing in that cut (`cut_correcting.corrected`). Its present columns are unknown then, so it gets this entry's
+    columns alone.
+
+    The former holder may still be running. It may record this cut, and drop its parent's. So this cut is read after the
+    parent's, and if it exists it is used.
+    """
+    parent = (yield from asked(ReadCut(record.parent), CutRead)).versions
+    own = (yield from asked(ReadCut(record.checkpoint), CutRead)).versions
+    if own:
+        yield RolledForward(record, tuple(own.items()), ())
+        return
+    versions, notes = _versions_at(parent, record), []
+    untold = _untold(parent, record)
+    for publication in (*publications(record), *outside_publications(record, _parent_of(record, rows))):
+        due = replace(publication, no_others=publication.table in untold)
+        published = yield from asked(PublishTable(record.checkpoint, due), TablePublished)
+        if not published.outside:
+            versions[publication.table] = published.version
+        if published.note:
+            notes.append(f"{publication.table}: {published.note}")
+    yield from asked(RecordCut(record.checkpoint, tuple(versions.items())), CutRecorded)
+    yield RolledForward(record, tuple(versions.items()), tuple(notes))
+
+
+def _parent_of(record: CheckpointRecord, rows: Iterable[Row]) -> CheckpointRecord | None:
+    found = (row for row in rows if isinstance(row, CheckpointRecord) and row.checkpoint == record.parent)
+    return next(found, None)
+
+
+def _untold(parent: Versions, record: CheckpointRecord) -> frozenset[TableName]:
+    """Return the upsert and state tables that were removed from the parent's cut."""
+    were = (table for table in record.tables if parent and table.parent_version and table.table not in parent)
+    return frozenset(table.table for table in were if table.mode is not TableMode.APPEND)
+
+
+def _versions_at(parent: Versions, record: CheckpointRecord) -> dict[TableName, int]:
+    touched = {table.table: table.parent_version for table in record.tables}
+    said = columns_of(record)
+    kept = () if said and record.kind is RowKind.CHECKPOINT else parent
+    names = (*said, *kept, *touched)
+    return {table: parent.get(table, touched.get(table, 0)) for table in names}
+
+
+def discarded(claim: Claim, seen: Observed) -> Steps[int]:
+    """Delete unreferenced staged files of older generations. Return how many they were.
+
+    What outside sinks have pre-committed for older checkpoints is rolled back with them.
+
+    If an entry cannot be read, delete nothing, because it may name some of the files.
+    """
+    if seen.damaged:
+        return 0
+    gone = yield from asked(
+        DiscardLeftovers(claim.generation, referenced(seen.rows), claim.first_id), LeftoversDiscarded
+    )
+    return gone.files
+
+
+# ------------------------------------------------------------------
+# The steps from a claim to its release: recover, do the work, append its entry, release the job.
+
+
+_WORK_DONE = (WorkEnded, RowChosen, Worked)
+
+
+class Holding:
+    """One claim, from its append to its release."""
+
+    def __init__(self, errand: Errand, terms: Terms, held: Held, now: Callable[[], Stamp], attempts: Attempts) -> None:
+        """Begin at the claim."""
+        self._errand = errand
+        self._terms = terms
+        self._held = held
+        self._now = now
+        self._attempts = attempts
+        self._next_id = held.claim.first_id
+        """The first id that was not used."""
+        self._at_version = held.at_version
+        """The version of `checkpoints` with the newest entry of this process."""
+        self._dropped: tuple[CheckpointId, ...] = ()
+        """Entries that the release drops."""
+        self.renews = False
+        """True if the work ended only because its trace was full."""
+
+    def ended(self) -> Steps[Outcome]:
+        """Take all steps from the claim to the release. Return the outcome."""
+        yield TakeHold(self._held.claim, self._held.plan)
+        try:
+            outcome = yield from self._worked()
+        except StepFailedError as failed:
+            outcome = failed.outcome
+        if isinstance(outcome, EndTick) and outcome.outcome is TickOutcome.FAILED and self._errand.runs:
+            outcome = yield from self._with_cause(outcome)
+        yield from self._released()
+        yield LetGo()
+        return outcome
+
+    # -------------------------------------------------------------- the work
+
+    def _worked(self) -> Steps[Outcome]:
+        held = self._held
+        done = yield from recovered(self._errand, self._terms, held)
+        self._attempts.recovered(done, held.claim.generation)
+        yield done
+        limits = self._attempts.limits(self._now())
+        work = yield from asked(Work(held.claim, held.at_version, held.seen, held.plan, limits), _WORK_DONE)
+        match work:
+            case WorkEnded():
+                return (yield from self._job_ended(work))
+            case RowChosen():
+                return (yield from self._own_entry(work.recipe))
+            case Worked():
+                self._dropped = work.dropped
+                return None
+            case _:
+                raise UnexpectedFactError(f"{work} as the answer to the work")
+
+    def _job_ended(self, work: WorkEnded) -> Steps[Outcome]:
+        self._next_id, self._at_version = work.next_id, work.at_version
+        self.renews = work.renews
+        self._attempts.completed += work.completed
+        ended = isinstance(work.end, EndTick) and work.end.outcome is not TickOutcome.FAILED
+        if ended and work.votes:  # a checkpoint that nobody waited for may have been voted on, and never committed
+            yield from asked(RollBackPreCommitted(self._next_id), Done)
+        if ended and not self._now().stopping:
+            yield from asked(CleanUp(self._held.claim.generation), Done)
+        return work.end
+
+    def _own_entry(self, recipe: Recipe) -> Steps[CheckpointRecord]:
+        """Append the entry of this recipe. Publish it if the errand says so."""
+        held = self._held
+        row = recipe.row(held.claim, self._now())
+        records = (each for each in held.seen.rows if isinstance(each, CheckpointRecord))
+        self._next_id = CheckpointId(row.checkpoint + 1)
+        answer = yield from appended(AppendEntry(row, held.at_version, turn_of(recipe, records)))
+        if not isinstance(answer, RowAppended):
+            taken = f"taken over by {answer.holder}" if isinstance(answer, RowRefused) else answer.error
+            raise StepFailedError(Unsettled(taken))
+        self._at_version = answer.version
+        if self._errand.publishes:
+            yield from rolled_forward(row, self._held.seen.rows)
+        return row
+
+    # -------------------------------------------------------------- the end
+
+    def _with_cause(self, end: EndTick) -> Steps[EndTick]:
+        """Return how an attempt ended. If it failed because another process has the job, the reason is FENCED.
+
+        The process that took the job has deleted the staged files of this attempt. So micro-batches fail before a
+        refused entry can tell the reason.
+        """
+        if end.reason is CheckpointFailureReason.FENCED:
+            return end
+        seen = yield LookForRival(self._held.claim.generation)
+        rival = seen.claim if isinstance(seen, RivalSeen) else None
+        if rival is None:
+            return end
+        said = f"the job was claimed by {rival.holder}, generation {rival.generation}; before this tick knew: "
+        return replace(end, reason=CheckpointFailureReason.FENCED, message=f"{said}{end.message}")
+
+    def _released(self) -> Steps[None]:
+        """Append the release. If it is missing, the next start only has to check whether this process lives.
+
+        If it was not appended, or nobody knows, look again. An own entry whose outcome was unknown may lie in between.
+        It may be the release itself, whose reply was lost.
+        """
+        own = self._held.claim.generation
+        if isinstance((yield self._release(self._at_version)), RowAppended):
+            return
+        seen = yield Observe()
+        if isinstance(seen, Observed) and newest_generation(seen) == own and release_of(seen.rows, own) is None:
+            yield self._release(seen.version)
+
+    def _release(self, at_version: int) -> AppendRelease:
+        at, generation = self._now(), self._held.claim.generation
+        release = Release(generation=generation, next_id=self._next_id, at_ms=at.now_ms, nonce=at.nonce)
+        return AppendRelease(release, at_version, self._dropped)
+
 
 HELD_POLL_MS: Final = 250
 """A tick that goes on in another trace checks this often whether the job is free again."""

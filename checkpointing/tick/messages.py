@@ -9,11 +9,9 @@ from enum import Enum
 from typing import Final
 
 from checkpointing.commit.at_rest import Recipe
-from checkpointing.commit.behind import Again, Doubt, Versions
-from checkpointing.commit.cut_correcting import Correction
-from checkpointing.commit.fencing import Refused
-from checkpointing.commit.leftovers import Referenced
-from checkpointing.commit.line import Turn
+from checkpointing.commit.cleanup import Referenced
+from checkpointing.commit.fencing import Refused, Turn
+from checkpointing.commit.lost_publications import Again, Correction, Doubt, Versions
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.identifiers import CheckpointId, Generation, TableName
 from checkpointing.job.setup import TickLimits

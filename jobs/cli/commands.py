@@ -100,7 +100,7 @@ def run(  # noqa: PLR0913 - an option each
         "spark_archive": spark_archive,
     }
     given = layer(pairs(settings or []) | {name: value for name, value in flags.items() if value is not None})
-    from jobs.cli.restore import Restoring  # noqa: PLC0415 - imports Spark's types
+    from jobs.cli.run import Restoring  # noqa: PLC0415 - imports Spark's types
     from jobs.cli.run import run as run_tick  # noqa: PLC0415 - imports Spark
 
     return run_tick(chosen(pipeline), given, console(), console(stderr=True), Restoring(from_, claim, dry_run))
@@ -115,7 +115,7 @@ def package(
     data: Data = None,
 ) -> None:
     """Pack this environment into an archive for the workers of a cluster."""
-    from jobs.cli.package import package as packed  # noqa: PLC0415 - imports Spark's types
+    from jobs.cli.read_commands import package as packed  # noqa: PLC0415 - imports Spark's types
 
     packed(chosen(pipeline), to, layer({"data": data}), console())
 
@@ -128,13 +128,13 @@ def savepoint(
     warehouse: Warehouse = None,
 ) -> None:
     """Take a savepoint of the running tick, or of the newest checkpoint if no tick runs."""
-    from jobs.cli import savepoints  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli import change_commands  # noqa: PLC0415 - imports delta-rs
 
     given = layer({"warehouse": warehouse})
     if dispose is None:
-        savepoints.savepoint(chosen(pipeline), to, given, console(), console(stderr=True))
+        change_commands.savepoint(chosen(pipeline), to, given, console(), console(stderr=True))
     elif to is None:
-        savepoints.dispose_savepoint(chosen(pipeline), dispose, given, console())
+        change_commands.dispose_savepoint(chosen(pipeline), dispose, given, console())
     else:
         raise CommandError("--dispose deletes a savepoint, --to copies a new one: give one of them", ExitCode.USAGE)
 
@@ -155,7 +155,7 @@ def stop(
             ExitCode.USAGE,
         )
     from checkpointing.messages import SavepointKind  # noqa: PLC0415 - imports pydantic
-    from jobs.cli.savepoints import stop_job  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli.change_commands import stop_job  # noqa: PLC0415 - imports delta-rs
 
     kind = SavepointKind.DRAIN if drain else SavepointKind.SUSPEND
     stop_job(name, kind, layer({"warehouse": warehouse}), console(), console(stderr=True))
@@ -169,7 +169,7 @@ def cancel(
     settings: OtherSettings = None,
 ) -> None:
     """End the running tick at once. Its checkpoints stay, unless retain_on_cancellation is false."""
-    from jobs.cli.cancel import cancel as cancel_job  # noqa: PLC0415 - imports Spark's types
+    from jobs.cli.change_commands import cancel as cancel_job  # noqa: PLC0415 - imports Spark's types
 
     given = layer(pairs(settings or []) | {"warehouse": warehouse, "data": data})
     cancel_job(chosen(pipeline), given, console(), console(stderr=True))
@@ -186,8 +186,8 @@ def rollback(
     data: Data = None,
 ) -> ExitCode:
     """Take all tables, state and positions back to a checkpoint, in one commit."""
-    from jobs.cli.rollback import checkpoint_to_follow  # noqa: PLC0415 - imports delta-rs
-    from jobs.cli.rollback import rollback as go_back  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli.change_commands import checkpoint_to_follow  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli.change_commands import rollback as go_back  # noqa: PLC0415 - imports delta-rs
 
     name, checkpoint = pipeline_and_number(pipeline, number)
     given = layer({"warehouse": warehouse, "data": data})
@@ -208,8 +208,8 @@ def reset(
 ) -> ExitCode:
     """Move the position of one source; tables and state stay as they are."""
     name, which = pipeline_and_source(pipeline, source)
-    from jobs.at_rest.resetting import Reset  # noqa: PLC0415 - imports delta-rs
-    from jobs.cli.reset import reset_source  # noqa: PLC0415 - imports Spark's types
+    from jobs.cli.change_commands import reset_source  # noqa: PLC0415 - imports Spark's types
+    from jobs.tick.at_rest.source_reset import Reset  # noqa: PLC0415 - imports delta-rs
 
     given = layer({"warehouse": warehouse, "data": data})
     return reset_source(name, Reset(which, to, split), given, console(), dry_run=dry_run)
@@ -217,14 +217,14 @@ def reset(
 
 def approve(pipeline: Pipeline = None, *, warehouse: Warehouse = None) -> ExitCode:
     """Publish the cut that waits for approval."""
-    from jobs.cli.approval import approve_cut  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli.change_commands import approve_cut  # noqa: PLC0415 - imports delta-rs
 
     return approve_cut(chosen(pipeline), layer({"warehouse": warehouse}), console())
 
 
 def reject(pipeline: Pipeline = None, *, warehouse: Warehouse = None) -> ExitCode:
     """Discard the cut that waits for approval; the next tick reads its rows again."""
-    from jobs.cli.approval import reject_cut  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli.change_commands import reject_cut  # noqa: PLC0415 - imports delta-rs
 
     return reject_cut(chosen(pipeline), layer({"warehouse": warehouse}), console())
 
@@ -237,7 +237,7 @@ def cleanup(
     warehouse: Warehouse = None,
 ) -> ExitCode:
     """Delete files that no checkpoint, savepoint or reader needs any more."""
-    from jobs.cli.cleanup import cleanup as clean_up  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli.read_commands import cleanup as clean_up  # noqa: PLC0415 - imports delta-rs
 
     given = layer({"warehouse": warehouse, "reader_grace_ms": reader_grace})
     return clean_up(chosen(pipeline), given, console(), dry_run=dry_run)
@@ -256,7 +256,7 @@ def doctor(
     spark_connect: SparkConnect = None,
 ) -> ExitCode:
     """Check a job, and print the command that repairs each finding."""
-    from jobs.cli.doctor import doctor as examine  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli.read_commands import doctor as examine  # noqa: PLC0415 - imports delta-rs
 
     given = layer(
         {"warehouse": warehouse, "data": data, "spark_master": spark_master, "spark_connect_url": spark_connect}
@@ -273,7 +273,7 @@ def explain(pipeline: Pipeline = None, data: Data = None, parallelism: Paralleli
 
 def list_checkpoints(pipeline: Pipeline = None, warehouse: Warehouse = None) -> None:
     """List the retained checkpoints, and who holds the job."""
-    from jobs.cli.checkpoints import list_checkpoints as show  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli.read_commands import list_checkpoints as show  # noqa: PLC0415 - imports delta-rs
 
     show(chosen(pipeline), layer({"warehouse": warehouse}), console())
 
@@ -286,7 +286,7 @@ def show_checkpoint(
     warehouse: Warehouse = None,
 ) -> None:
     """Show the life of an epoch as a timeline, and the numbers of its subtasks."""
-    from jobs.cli.checkpoints import show_checkpoint as show  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli.read_commands import show_checkpoint as show  # noqa: PLC0415 - imports delta-rs
 
     name, checkpoint = pipeline_and_number(pipeline, number)
     show(name, checkpoint, layer({"warehouse": warehouse}), console(), every_subtask=subtasks)
@@ -294,7 +294,7 @@ def show_checkpoint(
 
 def cut(pipeline: Pipeline = None, moment: Moment = None, warehouse: Warehouse = None) -> None:
     """Show each table's version at a cut, and how to read them all."""
-    from jobs.cli.reading import show_cut as show  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli.read_commands import show_cut as show  # noqa: PLC0415 - imports delta-rs
 
     show(*pipeline_and_moment(pipeline, moment), layer({"warehouse": warehouse}), console())
 
@@ -312,7 +312,7 @@ def state(
     warehouse: Warehouse = None,
 ) -> None:
     """Show an operator's state at a cut, one row per key."""
-    from jobs.cli.reading import StateQuestion, show_state  # noqa: PLC0415 - imports delta-rs
+    from jobs.cli.read_commands import StateQuestion, show_state  # noqa: PLC0415 - imports delta-rs
 
     given = layer({"warehouse": warehouse})
     name, whose = pipeline_and_operator(pipeline, operator, given)

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 from jobs import user_code
-from jobs.accidents import accident_of
+from jobs.disk_errors import accident_of
 from jobs.suggestions import NotThereError, WrongInputError
 
 _UNNAMED: Final = "PIPELINE"
@@ -51,7 +51,7 @@ def code_of(error: BaseException) -> ExitCode:
     """Return the exit code that a command ends with after an error."""
     if isinstance(error, CommandError):
         return error.code
-    from jobs.holding.failures import JobHeldError  # noqa: PLC0415 - imports pydantic, which `--help` must not
+    from jobs.warehouse.refusals import JobHeldError  # noqa: PLC0415 - imports pydantic, which `--help` must not
 
     kinds = ((JobHeldError, ExitCode.HELD), (WrongInputError, ExitCode.USAGE), (NotThereError, ExitCode.NOT_THERE))
     return next((code for kind, code in kinds if isinstance(error, kind)), ExitCode.FAILED)
@@ -102,7 +102,7 @@ def naming_pipeline(typed: str, job: str) -> Iterator[None]:
 @contextmanager
 def needing_rest(what: str, job: str) -> Iterator[None]:
     """Do something that needs a job at rest; if a tick holds it, raise CommandError saying how to stop that tick."""
-    from jobs.holding.failures import JobHeldError  # noqa: PLC0415 - imports pydantic, which `--help` must not
+    from jobs.warehouse.refusals import JobHeldError  # noqa: PLC0415 - imports pydantic, which `--help` must not
 
     try:
         yield

@@ -8,8 +8,7 @@ from jobs.pipeline import InvalidPipelineError
 from jobs.pipelines.registry import BrokenPipelineError
 from jobs.settings import Layer
 from jobs.showing.graph import render_graph
-from jobs.sources.closing import closing
-from jobs.sources.port import SourceError
+from jobs.sources.port import SourceError, closing
 
 
 def explain(reference: str, given: Layer, out: Console) -> None:

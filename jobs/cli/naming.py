@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jobs.sources.port import Source
     from jobs.sources.position_words import PositionWords
     from jobs.storage.address import Root
-    from jobs.stores.warehouse import Warehouse
+    from jobs.warehouse.warehouse import Warehouse as StoredWarehouse
 
 
 def chosen(typed: str | None) -> str:
@@ -87,7 +87,7 @@ def pipeline_and_source(first: str | None, second: str | None) -> tuple[str, str
     return (chosen(None), first) if second is None else (first, second)
 
 
-def warehouse_of(typed: str, given: "Layer") -> "Warehouse":
+def warehouse_of(typed: str, given: "Layer") -> "StoredWarehouse":
     """Return the warehouse of a pipeline's job, for a command that needs no plan; nothing is created.
 
     A module is imported only for `module:attribute`. Raises CommandError for an invalid name, and for a name that is
@@ -95,13 +95,13 @@ def warehouse_of(typed: str, given: "Layer") -> "Warehouse":
     """
     from checkpointing.identifiers import InvalidNameError, job_name  # noqa: PLC0415 - imports pydantic
     from checkpointing.metadata.paths import ProtocolPaths  # noqa: PLC0415 - the same
-    from jobs.stores.warehouse import Warehouse  # noqa: PLC0415 - the same
+    from jobs.warehouse.warehouse import Warehouse as StoredWarehouse  # noqa: PLC0415 - the same
 
     if ":" in typed:
         from jobs.cli.explain import prepared  # noqa: PLC0415 - imports Spark's types
 
         started = prepared(typed, given)
-        return Warehouse(started.settings.warehouse, ProtocolPaths(started.plan.job))
+        return StoredWarehouse(started.settings.warehouse, ProtocolPaths(started.plan.job))
     try:
         name = job_name(typed)
     except InvalidNameError as error:
@@ -112,7 +112,7 @@ def warehouse_of(typed: str, given: "Layer") -> "Warehouse":
     there = ran_in(root)
     if name not in known_pipelines(project) and name not in OWN and name not in there:
         raise CommandError(unknown_pipeline(name, project, there), ExitCode.NOT_THERE)
-    return Warehouse(root, ProtocolPaths(name))
+    return StoredWarehouse(root, ProtocolPaths(name))
 
 
 def sources_of(typed: str, given: "Layer") -> "Mapping[VertexId, Source]":
@@ -159,7 +159,7 @@ def warehouse_folder(given: "Layer") -> "Root":
 def ran_in(root: "Root") -> tuple[str, ...]:
     """Return the names of the jobs that a warehouse holds."""
     from checkpointing.metadata.paths import ROOT  # noqa: PLC0415 - imports pydantic
-    from jobs.storage.location import place_in  # noqa: PLC0415 - the same
+    from jobs.storage.place import place_in  # noqa: PLC0415 - the same
 
     return tuple(each.last for each in place_in(root, ROOT).folders())
 

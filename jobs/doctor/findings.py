@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs.engine_paths import typed
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.warehouse import Warehouse
 
 _DEFAULT_ROOT: Final = Path("warehouse")
 

@@ -1,22 +1,24 @@
 """Checks a job's entries: its last cut and its age, the holder, an unpublished checkpoint, unanswered requests."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, assert_never
 
-from checkpointing.commit.approval import held_cut
+from checkpointing.commit.at_rest import held_cut
 from checkpointing.commit.fencing import newest_checkpoint
+from checkpointing.commit.outside_sinks import SinkTransaction
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.identifiers import CheckpointId
+from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.record import CheckpointRecord, Release, Row
 from jobs.doctor.findings import Finding, Section, command
-from jobs.holding.job_state import Activity, JobState, last_failure
 from jobs.reading.moments import shown
-from jobs.stores.cuts import Cut
-from jobs.stores.holders import is_alive
-from jobs.stores.requests import RequestFolder, Unreadable
-from jobs.stores.reservations import ReservationStore
-from jobs.stores.warehouse import Warehouse
+from jobs.sinks.port import TableSink, TwoPhaseSink
 from jobs.user_code import sentence_of
+from jobs.warehouse.cuts_table import Cut, ReservationStore
+from jobs.warehouse.job_stores import Activity, JobState, last_failure
+from jobs.warehouse.lease import is_alive
+from jobs.warehouse.outside_publishing import NO_SINKS, out_of_step
+from jobs.warehouse.requests import RequestFolder, Unreadable
+from jobs.warehouse.warehouse import Warehouse
 
 UNANSWERED_MS: Final = 60_000
 """A running tick looks for requests four times a second. It will not answer a request that is older than this."""
@@ -167,3 +169,76 @@ def _of_requests(warehouse: Warehouse, *, running: bool) -> Iterator[Finding]:
             what = f"request {request.request} was made {age(waits_ms)} by {request.asker} and never answered"
             way_out = "make it again" if running else command("run", warehouse)
             yield Finding(what, f"rm {folder / request.request}.json, and {way_out}")
+
+
+# ------------------------------------------------------------------
+# Checks whether outside sinks are in step with their tables, and hold transactions that no running tick will end.
+
+
+Sinks = Callable[[], Mapping[TableName, TableSink]]
+"""Loads a pipeline and returns its sinks."""
+
+
+def no_sinks() -> Mapping[TableName, TableSink]:
+    """Return no sinks, for an unknown pipeline."""
+    return NO_SINKS
+
+
+def sink_sections(warehouse: Warehouse, sinks: Sinks, state: JobState, rows: Iterable[Row]) -> Iterator[Section]:
+    """Yield a section about outside sinks: whether they are in step with the tables, and what they have prepared."""
+    known_rows = tuple(rows)
+    seen: list[tuple[str, str]] = []
+    findings: list[Finding] = []
+    known: set[SinkTransaction] = set()
+    elsewhere: dict[SinkTransaction, str] = {}
+    values: dict[str, object] = {}
+    for table, bound in sinks().items():
+        sink, job = bound.sink, warehouse.paths.job
+        left: tuple[SinkTransaction, ...] = ()
+        try:
+            newest = sink.newest(job, table)
+            if isinstance(sink, TwoPhaseSink):
+                left = tuple(sink.pre_committed(job, table))
+                elsewhere |= dict(sink.left_elsewhere(job, table))
+        except Exception as error:  # noqa: BLE001 - a sink is a user's code, and the next tick would meet it too
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            findings.append(Finding(f"the sink of table {table} cannot be looked at: {first}", "do what it says"))
+            values[str(table)] = {"sink": repr(sink), "error": first}
+            continue
+        differs = None if newest is None else out_of_step(table, bound, newest, known_rows)
+        if differs is not None and state.activity is not Activity.RUNNING:
+            what = f"the sink of table {table} ({sink!r}) {differs}"
+            findings.append(Finding(what, f"{command('run', warehouse)}, and compare the target with the table"))
+        known |= {*left}
+        has = "" if newest is None else f", has checkpoint {newest}" if newest else ", has no checkpoint"
+        prepared = f", {len(left) or 'nothing'} prepared" if isinstance(sink, TwoPhaseSink) else ""
+        seen.append((str(table), f"{sink!r}{has}{prepared}"))
+        values[str(table)] = {
+            "sink": repr(sink),
+            "checkpoint": newest,
+            "in_step": None if newest is None else differs is None,
+            "prepared": [{"checkpoint": each.checkpoint, "generation": each.generation} for each in left],
+        }
+        findings += [_finding(warehouse, each) for each in left if _is_left(each, state)]
+    for each, said in elsewhere.items():
+        if each not in known:
+            name, _, way_out = said.partition(": ")
+            what = (
+                f"{name} is prepared for a target that the pipeline no longer has, and no tick ends it: it keeps locks"
+            )
+            findings.append(Finding(what, way_out))
+    if seen or findings:
+        yield Section("sinks", tuple(seen), tuple(findings), values)
+
+
+def _is_left(transaction: SinkTransaction, state: JobState) -> bool:
+    """Return whether the tick that prepared this transaction has ended. A running tick ends its own."""
+    return state.activity is not Activity.RUNNING or transaction.generation < state.generation
+
+
+def _finding(warehouse: Warehouse, left: SinkTransaction) -> Finding:
+    what = (
+        f"checkpoint {left.checkpoint} of generation {left.generation} is prepared in the sink of table {left.table}, "
+        "and its tick has ended: the transaction keeps its locks"
+    )
+    return Finding(what, f"{command('run', warehouse)}, which publishes it or rolls it back")

@@ -1,6 +1,7 @@
 """Keeps aggregates by key: one column of state for each, and a row of results for each changed key.
 
-The aggregates themselves are in `jobs.operators.aggregate_functions` and `jobs.operators.kept_values`, or a user's own.
+The aggregates themselves are in `jobs.operators.aggregate_functions` and `jobs.operators.ordered_aggregates`, or a
+user's own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,9 +12,17 @@ from typing import Protocol
 import polars as pl
 from pyspark.sql.types import StructField, StructType
 
-from jobs.operators.aggregate_functions import AggregateFunction, AggregateMeaning, Sum, fitting_means
-from jobs.operators.functions import Processed
-from jobs.operators.sums import fitting, may_overflow, require_totals_fit, sum_of_rows
+from jobs.operators.aggregate_functions import (
+    AggregateFunction,
+    AggregateMeaning,
+    Sum,
+    fitting,
+    fitting_means,
+    may_overflow,
+    require_totals_fit,
+    sum_of_rows,
+)
+from jobs.operators.process import Processed
 from jobs.state.key_joins import join_by_key
 from jobs.state.merge import KEY_GROUP
 

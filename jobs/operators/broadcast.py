@@ -10,13 +10,12 @@ from typing import Final
 import polars as pl
 import pyarrow as pa
 
+from checkpointing.channel_items import RangeFiles
 from checkpointing.handles import KeyedFile, Version
 from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange
-from checkpointing.snapshots import RangeFiles
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.backend import RangeState
-from jobs.state.backends import FullBackend
+from jobs.state.backend import FullBackend, RangeState
 from jobs.state.merge import DELETED, KEY_GROUP
 
 WRITER: Final = 0

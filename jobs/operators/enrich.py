@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import polars as pl
 from pyspark.sql.types import ArrayType, StructField, StructType
 
-from jobs.operators.functions import Processed
+from jobs.operators.process import Processed
 from jobs.state.key_joins import join_by_key
 
 RIGHT = "right"

@@ -18,18 +18,24 @@ from checkpointing.columns import columns_then
 from checkpointing.handles import FileHandle
 from jobs.engine_paths import spark_path
 from jobs.operators.changes import ADDING, DELETE, INSERT, KIND, UPDATE_AFTER
-from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan
-from jobs.operators.named_outputs import of_output
-from jobs.operators.scanned import Scanned
-from jobs.operators.schemas import arrow_schema, nullable_schema, schema_with_kind
-from jobs.operators.spec import Chain, InputPlan, InvalidSpecError, TaskSteps
-from jobs.operators.stepped import Stepped
-from jobs.operators.task_rules import FilteredScan, NullRule
-from jobs.sources.part_scan import PartScan
+from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan, FilteredScan, NullRule
+from jobs.operators.process import of_output
+from jobs.operators.scan.scanned import Scanned
+from jobs.operators.scan.stepped import Stepped
+from jobs.operators.spec import (
+    Chain,
+    InputPlan,
+    InvalidSpecError,
+    TaskSteps,
+    arrow_schema,
+    nullable_schema,
+    schema_with_kind,
+)
+from jobs.sources.hybrid import PartScan
 from jobs.sources.slice_reading import OffersScans, RowScan
 from jobs.state.files import schema_of
 from jobs.storage.address import Root, StoreUrl, parsed
-from jobs.storage.file_scan import FileScan
+from jobs.storage.parquet import FileScan
 
 _WHOLE_OBJECT_BYTES_MAX: Final = 64 * 1024 * 1024
 """A task reads an object of a store whole, so Spark reads larger ones. Of a file in a folder it reads what it needs."""

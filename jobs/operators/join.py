@@ -20,8 +20,15 @@ from typing import Final
 import polars as pl
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
-from jobs.operators.counted_rows import TIMES, as_changes, as_lists, counted, kept, weighed
-from jobs.operators.functions import Processed
+from jobs.operators.changes import (
+    TIMES,
+    as_changes,
+    as_lists,
+    counted,
+    kept,
+    weighed,
+)
+from jobs.operators.process import Processed
 from jobs.state.key_joins import join_by_key
 
 LEFT: Final = "_left"

@@ -11,30 +11,32 @@ import polars as pl
 import pyarrow as pa
 from pyspark import TaskContext
 
+from checkpointing.channel_items import RangeFiles
 from checkpointing.handles import FileHandle, KeyedFile, Version
 from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange, range_of
-from checkpointing.snapshots import RangeFiles
 from jobs.operators.aggregate import KeyedAggregates
-from jobs.operators.applied_changes import SEQUENCE, AppliedChanges
-from jobs.operators.arrived import Arrived, take_apart
+from jobs.operators.applied_changes import SEQUENCE, AppliedChanges, told_apart
 from jobs.operators.broadcast import BroadcastRows, BroadcastState
+from jobs.operators.changelog_aggregates import ChangingAggregates
 from jobs.operators.changes import added, changes_of, deleted_keys, with_kind
-from jobs.operators.changing import ChangingAggregates
-from jobs.operators.functions import EndsInput, KeyedFunction, MergesPartials
+from jobs.operators.exchange import Arrived, take_apart
 from jobs.operators.join import JoinFunction
-from jobs.operators.named_outputs import NamedOutputs, joined
-from jobs.operators.own_keys import require_own_keys
-from jobs.operators.process_calls import ProcessCalls
+from jobs.operators.process import (
+    EndsInput,
+    KeyedFunction,
+    MergesPartials,
+    NamedOutputs,
+    ProcessCalls,
+    joined,
+    require_own_keys,
+)
+from jobs.operators.python_workers import freeze_imports
 from jobs.operators.reports import TaskReport, report_batch
 from jobs.operators.top_rows import TopRows
-from jobs.operators.truncates import told_apart
-from jobs.operators.worker_heap import freeze_imports
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.backend import RangeState
-from jobs.state.backends import StateBackend
-from jobs.state.failures import KeyGroupError
-from jobs.state.frames import arrow_of, conform, empty_frame
+from jobs.state.backend import RangeState, StateBackend
+from jobs.state.files import KeyGroupError, arrow_of, conform, empty_frame
 from jobs.state.key_joins import one_form
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
 from jobs.state.merge import (

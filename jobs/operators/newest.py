@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from jobs.operators.functions import Processed
+from jobs.operators.process import Processed
 from jobs.sources.change_rows import BEFORE, DELETE, KIND, LSN, TRUNCATE, UNCHANGED
 from jobs.sources.port import POSITION_COLUMN
 from jobs.state.key_joins import join_by_key

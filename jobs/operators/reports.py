@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
+from checkpointing.channel_items import NO_WORK, RangeFiles, TaskWork
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind
 from checkpointing.identifiers import TableName
-from checkpointing.snapshots import NO_WORK, RangeFiles, TaskWork
 from jobs.distribution import versions
 from jobs.state.worker_copy import NO_USES, CopyUses
 

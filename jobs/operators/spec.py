@@ -4,22 +4,28 @@ A specification holds user functions, so it is never persisted. Schemas are Spar
 inferred from files.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
+from checkpointing.columns import TableColumn
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, VertexId
 from checkpointing.state_meaning import ColumnMeaning
 from jobs.operators.broadcast import Broadcast
-from jobs.operators.derived_scans import CopiedColumn
-from jobs.operators.functions import KeyedFunction
-from jobs.operators.task_rules import NullRule
+from jobs.operators.changes import KIND
+from jobs.operators.derived_scans import CopiedColumn, NullRule
+from jobs.operators.process import KeyedFunction
 from jobs.sources.slice_reading import SliceReader
-from jobs.state.backends import IncrementalBackend, StateBackend
+from jobs.spark import columns
+from jobs.state.backend import IncrementalBackend, StateBackend
 
 Chain = Callable[[DataFrame], DataFrame]
 """Stateless steps, which run in the Spark job of each consumer. They must be deterministic."""
@@ -302,3 +308,54 @@ def _holds_map(kind: DataType) -> bool:
             return any(_holds_map(field.dataType) for field in kind.fields)
         case _:
             return False
+
+
+# ------------------------------------------------------------------
+# Converts schemas between Spark, Arrow and SQL text.
+#
+# Each is made once on the driver, so that tasks write exactly the declared types.
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema of these columns; timestamps are microseconds in UTC, all columns nullable."""
+    return pa.schema([pa.field(field.name, field.type) for field in to_arrow_schema(schema, timezone="UTC")])
+
+
+def nullable_schema(schema: StructType) -> StructType:
+    """Return the same columns, nullable at every depth: stored rows may hold nulls."""
+    return StructType([StructField(field.name, _nullable(field.dataType)) for field in schema.fields])
+
+
+def schema_with_kind(schema: StructType) -> StructType:
+    """Return the columns of a changelog of rows of this schema."""
+    return StructType([*schema.fields, StructField(KIND, StringType())])
+
+
+def delta_columns(schema: pa.Schema) -> tuple[TableColumn, ...]:
+    """Return the columns as an entry of `checkpoints` lists them, with a Delta log's types (`stores.table_columns`).
+
+    It uses Spark's names of types, so that a pipeline can be planned without a Delta library.
+    """
+    fields = from_arrow_schema(schema, prefer_timestamp_ntz=True).jsonValue()["fields"]
+    return tuple(TableColumn(field["name"], _persisted(field["type"])) for field in fields)
+
+
+def _persisted(kind: str | dict[str, Any]) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind, sort_keys=True)
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Return column names as a list in Spark SQL, each quoted."""
+    return ", ".join(map(columns.quoted, names))
+
+
+def _nullable(kind: DataType) -> DataType:
+    match kind:
+        case StructType():
+            return nullable_schema(kind)
+        case ArrayType():
+            return ArrayType(_nullable(kind.elementType))
+        case MapType():
+            return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+        case _:
+            return kind

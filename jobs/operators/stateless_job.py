@@ -8,15 +8,19 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.operators.changes import INSERT, KIND
+from jobs.operators.derived_scans import NullRule
 from jobs.operators.inputs import in_schema
-from jobs.operators.own_workers import reported
-from jobs.operators.scan_tasks import ScanTasks
-from jobs.operators.scanned import Scanned, StatelessScan, shares_of
-from jobs.operators.schemas import arrow_schema, schema_with_kind
-from jobs.operators.spec import FAILED, RowRule, StatelessSpec
+from jobs.operators.python_workers import reported
+from jobs.operators.scan.scanned import Scanned, ScanTasks, StatelessScan, shares_of
+from jobs.operators.scan.stepped import (
+    ArrowFunction,
+    Part,
+    Stepped,
+    SteppedWork,
+    rows_of,
+)
+from jobs.operators.spec import FAILED, RowRule, StatelessSpec, arrow_schema, schema_with_kind
 from jobs.operators.stateless_task import StatelessTask
-from jobs.operators.stepped import ArrowFunction, Part, Stepped, SteppedWork, rows_of
-from jobs.operators.task_rules import NullRule
 from jobs.sinks.staged_files import StagedFiles
 
 

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import TableName
 from jobs.operators.changes import ADDING, KIND, with_kind
+from jobs.operators.python_workers import freeze_imports
 from jobs.operators.reports import TaskReport, report_batch
-from jobs.operators.worker_heap import freeze_imports
 from jobs.sinks.staged_files import StagedFiles
 
 

@@ -16,9 +16,16 @@ from typing import Final
 import polars as pl
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StructField, StructType
 
-from jobs.operators.changes import KIND
-from jobs.operators.counted_rows import TIMES, as_changes, as_lists, counted, kept, weighed
-from jobs.operators.functions import Processed
+from jobs.operators.changes import (
+    KIND,
+    TIMES,
+    as_changes,
+    as_lists,
+    counted,
+    kept,
+    weighed,
+)
+from jobs.operators.process import Processed
 
 ROWS: Final = "_top_rows"
 """The state column with the kept rows."""

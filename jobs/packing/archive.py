@@ -5,12 +5,17 @@ version, with the packed packages first on its path.
 """
 
 import io
+import json
 import sys
+import sysconfig
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Final
+
+from jobs.init.project import canonical
 
 _PACKAGES: Final = "packages"
 _LEVEL: Final = 1
@@ -60,3 +65,97 @@ def _nobodys(info: tarfile.TarInfo) -> tarfile.TarInfo:
     info.uname = info.gname = ""
     info.mode |= 0o444
     return info
+
+
+# ------------------------------------------------------------------
+# Lists the files that a worker's Python must be able to import: installed packages and the project's own modules.
+#
+# The list of an installed package comes from its RECORD. Of a package that is installed editable, and of the project,
+# every package and module of the folder is taken. A package that cannot be packed so is refused by name.
+
+
+LEFT_OUT: Final = frozenset({"delta-spark", "deltalake", "great-expectations", "pip", "py4j", "pyspark", "setuptools"})
+"""No worker imports these. Spark itself gives its workers pyspark and py4j."""
+
+_COMPILED: Final = "__pycache__"
+
+
+class NotPackableError(Exception):
+    """Something cannot be packed. The message names it and the way out."""
+
+
+def contents(project: Path | None, installed: Iterable[Distribution] | None = None) -> dict[str, Path]:
+    """Return the files to pack, by their names below a folder of Python's path. Raises NotPackableError.
+
+    `project` is the folder of the user's own modules. `installed` are by default the packages that this process can
+    import. The first of two packages of a name wins, as in Python.
+    """
+    packed: dict[str, Path] = {}
+    seen = set(LEFT_OUT)
+    for each in distributions() if installed is None else installed:
+        name = canonical(each.metadata["Name"])
+        if name not in seen:
+            seen.add(name)
+            packed = dict(_files_of(each, name)) | packed
+    return dict(_modules(project)) | packed if project is not None else packed
+
+
+def must_hold_imported(packed: Mapping[str, Path]) -> None:
+    """Raise NotPackableError if this process has imported a module that is neither packed nor Python's own.
+
+    Call it after the pipeline was built. Then its modules are imported.
+    """
+    places = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    files = {path.resolve() for path in packed.values()}
+    for name, module in sorted(sys.modules.items()):
+        found = getattr(module, "__file__", None)
+        if found is None or name == "__main__":
+            continue
+        path = Path(found).resolve()
+        if path not in files and not any(path.is_relative_to(place) for place in places):
+            raise NotPackableError(
+                f"the pipeline imports {name} from {path}, which is neither in an installed package nor in a package "
+                "or module of the project's folder: install it with pip, or move it there"
+            )
+
+
+def _files_of(found: Distribution, name: str) -> Iterator[tuple[str, Path]]:
+    if found.files is None:
+        raise NotPackableError(f"{name} has no list of its files (RECORD): install it with pip or uv")
+    for file in found.files:
+        path = Path(str(found.locate_file(file)))
+        if file.is_absolute() or ".." in file.parts or _COMPILED in file.parts:
+            continue  # programs of bin/, and what Python compiles anew
+        if not path.is_file():
+            raise NotPackableError(f"{name} lacks its file {path}: install it again")
+        if path.suffix == ".pth" and _is_editable(found):
+            yield from _linked(path, name)
+        else:
+            yield str(file), path
+
+
+def _is_editable(found: Distribution) -> bool:
+    origin = json.loads(found.read_text("direct_url.json") or "{}")
+    return bool(origin.get("dir_info", {}).get("editable"))
+
+
+def _linked(links: Path, name: str) -> Iterator[tuple[str, Path]]:
+    """Yield the modules of the folders that an editable package's .pth file names."""
+    for line in links.read_text(encoding="utf-8").splitlines():
+        folder = Path(line.strip())
+        if not line.strip() or not folder.is_dir():
+            raise NotPackableError(
+                f"{name} is installed editable, and {links.name} names no folder: install it without --editable"
+            )
+        yield from _modules(folder)
+
+
+def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the modules of a folder, and all files of its packages."""
+    for each in sorted(folder.iterdir()):
+        if each.suffix == ".py" and each.stem.isidentifier():
+            yield each.name, each
+        elif each.name.isidentifier() and (each / "__init__.py").is_file():
+            for path in sorted(each.rglob("*")):
+                if path.is_file() and _COMPILED not in path.parts:
+                    yield str(path.relative_to(folder)), path

@@ -5,7 +5,7 @@ makes it. Nothing runs here, and no Spark session is needed, since users declare
 description into vertices.
 """
 
-from jobs.operators.functions import EndsInput, KeyedFunction, Processed
+from jobs.operators.process import EndsInput, KeyedFunction, Processed
 from jobs.pipeline.aggregates import (
     AggregateColumn,
     aggregate_of,
@@ -26,9 +26,8 @@ from jobs.pipeline.aggregates import (
     sum_of,
     var_of,
 )
-from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.pipeline import Pipeline
-from jobs.pipeline.ports import CheckpointListener, MasterHook
+from jobs.pipeline.columns import InvalidPipelineError
+from jobs.pipeline.pipeline import CheckpointListener, MasterHook, Pipeline
 from jobs.pipeline.streams import ConnectedStreams, KeyedStream, Stream
 
 __all__ = [

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from pyspark.sql.types import (
     ArrayType,
@@ -22,6 +23,7 @@ from jobs.operators.applied_changes import (
     DELETES,
     HISTORY,
     SEQUENCE,
+    TRUNCATES,
     VALID_FROM,
     VALID_TO,
     AppliedChanges,
@@ -30,18 +32,190 @@ from jobs.operators.applied_changes import (
 )
 from jobs.operators.changes import KIND
 from jobs.operators.derived_scans import CopiedColumn
-from jobs.operators.schemas import quoted
-from jobs.operators.truncates import TRUNCATES
-from jobs.operators.unsent import UNSENT
-from jobs.pipeline.applied_columns import NullsIgnored, ignored_columns, kept_columns, tracked_columns
-from jobs.pipeline.columns import require_free, require_keys, require_ordered, require_unique
-from jobs.pipeline.database_changes import Conditions, ToldByRows, require_order, told_by_rows
-from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.former_names import former_id
-from jobs.pipeline.steps import copied
-from jobs.pipeline.streams import Stream
+from jobs.operators.spec import quoted
+from jobs.operators.unsent_values import UNSENT
+from jobs.pipeline.columns import (
+    InvalidPipelineError,
+    former_id,
+    require_columns,
+    require_free,
+    require_keys,
+    require_ordered,
+    require_unique,
+)
+from jobs.pipeline.streams import Stream, copied
 from jobs.pipeline.vertices import AppliedVertex
-from jobs.sources.port import POSITION_COLUMN
+from jobs.sources.change_rows import BEFORE, COMMITTED_AT, DELETE, HEAD, LSN, TRUNCATE, UNCHANGED, XID
+from jobs.sources.change_rows import KIND as CHANGE_KIND
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
+
+# ------------------------------------------------------------------
+# Chooses the columns of a table of changes: those of the table, those that keep values, those with a history.
+
+
+_NULLS = "ignore_null_updates"
+_HISTORY = "track_history"
+
+
+class NullsIgnored(NamedTuple):
+    """What a user says of nulls that keep the value before: in all columns, in these, or in all but the others."""
+
+    everywhere: bool
+    named: Sequence[str]
+    others: Sequence[str]
+
+
+def kept_columns(
+    where: str,
+    rows: StructType,
+    of_table: Sequence[str],
+    keys: Sequence[str],
+    named: Sequence[str],
+    others: Sequence[str],
+) -> tuple[str, ...]:
+    """Return the columns of the table besides its keys: those named, or all but the others.
+
+    Raises InvalidPipelineError for columns that are not there, and if the user names both.
+    """
+    require_columns(where, rows, [*named, *others])
+    if named and others:
+        raise InvalidPipelineError(f"{where}: name columns or except_columns, not both")
+    return tuple(name for name in named or of_table if name not in keys and name not in others)
+
+
+def ignored_columns(
+    where: str, rows: StructType, kept: Sequence[str], nulls: NullsIgnored, *, by_rows: bool
+) -> tuple[str, ...]:
+    """Return the columns in which a null keeps the value before.
+
+    Raises InvalidPipelineError for a choice that contradicts itself, for other columns than those of the table, for a
+    struct, and for changes that say themselves what they are (`by_rows`).
+    """
+    if not any(nulls):
+        return ()
+    if sum(map(bool, nulls)) > 1:
+        raise InvalidPipelineError(f"{where}: set one of {_NULLS}, {_NULLS}_columns and {_NULLS}_except_columns")
+    if by_rows:
+        raise InvalidPipelineError(
+            f"{where}: a null in the changes of a database's table is the row's value. Leave {_NULLS} out"
+        )
+    found = _chosen(where, kept, _NULLS, nulls.named, nulls.others)
+    nested = [name for name in found if isinstance(rows[name].dataType, StructType)]
+    if nested:
+        raise InvalidPipelineError(
+            f"{where}: column {nested[0]!r} is a struct, and each of its fields may be null. Make columns of its "
+            f"fields, or name {nested[0]!r} in {_NULLS}_except_columns"
+        )
+    return found
+
+
+def tracked_columns(
+    where: str, kept: Sequence[str], named: Sequence[str], others: Sequence[str], *, history: bool
+) -> tuple[str, ...] | None:
+    """Return the columns that begin a version, or None for all.
+
+    Raises InvalidPipelineError for a table without history, for a choice that contradicts itself, and for other columns
+    than those of the table.
+    """
+    if not (named or others):
+        return None
+    if not history:
+        raise InvalidPipelineError(f"{where}: type 1 has no history. Set type=2, or leave {_HISTORY}_columns out")
+    if named and others:
+        raise InvalidPipelineError(f"{where}: name {_HISTORY}_columns or {_HISTORY}_except_columns, not both")
+    return _chosen(where, kept, _HISTORY, named, others)
+
+
+def _chosen(
+    where: str, kept: Sequence[str], setting: str, named: Sequence[str], others: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the named columns of the table, or all but the others."""
+    for name in (*named, *others):
+        if name not in kept:
+            raise InvalidPipelineError(
+                f"{where}: {setting}{'_columns' if named else '_except_columns'} names {name!r}. Name columns of the "
+                f"table that are no keys: {', '.join(kept)}"
+            )
+    return tuple(name for name in kept if (name in named if named else name not in others))
+
+
+# ------------------------------------------------------------------
+# Says how the changes of a database's table are applied: their order, what they delete, and which are refused.
+
+
+_NOT_OF_THE_TABLE: Final = frozenset({*HEAD.names, SPLIT_COLUMN, POSITION_COLUMN})
+_OF_TRANSACTIONS: Final = (LSN, XID, COMMITTED_AT)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a change is, as Spark SQL: its place in the order, and whether it deletes its key, or empties the table."""
+
+    sequence: str
+    deletes: str
+    truncates: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToldByRows:
+    """What the changes of a database's table say of themselves. `columns` are those of the table."""
+
+    columns: tuple[str, ...]
+    conditions: Conditions
+
+    def unsent(self, kept: Sequence[str]) -> str:
+        """Return Spark SQL that is null if all values of these columns were sent, and else says which were not."""
+        names = ", ".join(_text(name) for name in kept)
+        unsent = f"array_intersect({UNCHANGED}, array({names}))" if kept else "cast(array() as array<string>)"
+        return f"CASE WHEN size({unsent}) > 0 THEN {unsent} END"
+
+
+def told_by_rows(where: str, rows: StructType, *conditions: str | None) -> ToldByRows:
+    """Return what the changes of a database's table say of themselves.
+
+    The old row of an update gets the place of the new row. So a key that an update changes ends where the new one
+    begins. Raises InvalidPipelineError for other rows, and for conditions beside the kinds.
+    """
+    if not is_of_database(rows):
+        raise InvalidPipelineError(
+            f"{where}: its rows do not say their order. Name the column that does, as in sequence_by='changed_at'. "
+            f"Only the changes of a database's table may go without, if they still have {CHANGE_KIND}, {UNCHANGED} and "
+            f"{POSITION_COLUMN}"
+        )
+    if any(conditions):
+        raise InvalidPipelineError(
+            f"{where}: {CHANGE_KIND} says which changes delete or empty the table, so leave apply_as_deletes and "
+            "apply_as_truncates out, or name sequence_by too"
+        )
+    return ToldByRows(
+        columns=tuple(name for name in rows.names if name not in _NOT_OF_THE_TABLE),
+        conditions=Conditions(
+            sequence=f"{quoted([POSITION_COLUMN])} + if({CHANGE_KIND} = {_text(BEFORE)}, 1, 0)",
+            deletes=f"{CHANGE_KIND} IN ({_text(DELETE)}, {_text(BEFORE)})",
+            truncates=f"{CHANGE_KIND} = {_text(TRUNCATE)}",
+        ),
+    )
+
+
+def require_order(where: str, rows: StructType, sequence_by: str) -> None:
+    """Raise InvalidPipelineError for a column that all changes of a database's transaction share."""
+    if is_of_database(rows) and sequence_by in _OF_TRANSACTIONS:
+        raise InvalidPipelineError(
+            f"{where}: sequence_by is {sequence_by!r}, which is the same for all changes of a transaction. Leave "
+            "sequence_by out: the changes of a database's table say their order themselves"
+        )
+
+
+def is_of_database(rows: StructType) -> bool:
+    """Return whether rows are the changes of a database's table, as `PostgresChanges.of` returns them."""
+    return {CHANGE_KIND, UNCHANGED, POSITION_COLUMN} <= {*rows.names}
+
+
+def _text(words: str) -> str:
+    """Return a text of Spark SQL."""
+    escaped = words.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
 
 _NEVER: Final = "false"
 """The condition of a change that none meets."""

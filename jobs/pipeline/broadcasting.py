@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pyspark.sql.types import StructType
 
 from jobs.operators.broadcast import Broadcast
-from jobs.operators.functions import KeyedFunction
-from jobs.pipeline.columns import require_keys, require_ordered
-from jobs.pipeline.failures import InvalidPipelineError
+from jobs.operators.process import KeyedFunction
+from jobs.pipeline.columns import InvalidPipelineError, require_keys, require_ordered
 from jobs.pipeline.processing import NO_OUTPUTS, Rows, process_vertex
 from jobs.pipeline.streams import KeyedStream, Stream
 from jobs.state.files import NONE_RENAMED

@@ -10,11 +10,9 @@ from pyspark.sql.types import StructType
 from checkpointing.identifiers import InvalidNameError, VertexId, output_name, vertex_id
 from checkpointing.metadata.paths import broadcast_of
 from jobs.operators.broadcast import Broadcast
-from jobs.operators.functions import KeyedFunction, MergesPartials
-from jobs.operators.meanings import InvalidStateVersionError, process_meanings
-from jobs.pipeline.columns import require_free, require_unique
-from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.former_names import former_columns, former_id
+from jobs.operators.keyed_vertices import InvalidStateVersionError, process_meanings
+from jobs.operators.process import KeyedFunction, MergesPartials
+from jobs.pipeline.columns import InvalidPipelineError, former_columns, former_id, require_free, require_unique
 from jobs.pipeline.vertices import Declared, Input, ProcessVertex
 
 NO_OUTPUTS: Final[Mapping[str, StructType]] = MappingProxyType({})

@@ -3,51 +3,389 @@
 A stream is only a description. Its steps run in the Spark job of the vertex that reads it. They must be
 deterministic, since each reader runs them itself.
 """
-# ruff: noqa: A002 - a vertex has an id and a column a type, and both are called so
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.types import BooleanType, DataType, LongType, StructField, StructType
 
+from checkpointing.graph import TableMode
 from checkpointing.identifiers import VertexId, table_name, vertex_id
-from jobs.operators.functions import KeyedFunction
-from jobs.operators.spec import FAILED, Chain
-from jobs.pipeline.aggregates import AggregateColumn, hashes
-from jobs.pipeline.aggregating import aggregate_vertex
-from jobs.pipeline.changed_columns import NOTHING, changed_columns
+from jobs.operators.aggregate import output_schema
+from jobs.operators.changelog_aggregates import ROWS
+from jobs.operators.changes import KIND, TIMES
+from jobs.operators.derived_scans import CopiedColumn, NullRule
+from jobs.operators.enrich import RIGHT, WAITING, enrich_schema
+from jobs.operators.join import LEFT, JoinType, join_schema
+from jobs.operators.join import RIGHT as JOINED_RIGHT
+from jobs.operators.process import KeyedFunction
+from jobs.operators.spec import FAILED, Chain, RowRule, TaskSteps, TextSteps
+from jobs.operators.stateless_job import failed_rules, in_task
+from jobs.pipeline.aggregates import AggregateColumn, hashes, named_aggregates
 from jobs.pipeline.columns import (
     ALL,
+    NOTHING,
+    InvalidPipelineError,
+    changed_columns,
+    former_columns,
+    former_id,
+    former_table,
     require_columns,
+    require_free,
+    require_id_of_its_own,
     require_keys,
     require_keys_alike,
     require_no_key_group,
+    require_ordered,
     require_unique,
 )
-from jobs.pipeline.declarations import Declarations
-from jobs.pipeline.direct import unkept_keyed_vertex, unkept_union, with_append_table, with_table
-from jobs.pipeline.enriching import enrich_vertex
-from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.former_names import former_id, former_table, require_id_of_its_own
 from jobs.pipeline.processing import NO_OUTPUTS, Rows, named_output, process_vertex
-from jobs.pipeline.quality import good_rows, require_judgeable, row_rules, suite_of
-from jobs.pipeline.steps import dropped, selected, with_column
 from jobs.pipeline.tables import append_table, description_of, overwrite_table, upsert_table, with_changed_columns
-from jobs.pipeline.unions import union_vertex
-from jobs.pipeline.updates import changes_taken, require_append_only
 from jobs.pipeline.vertices import (
+    AggregateVertex,
+    Declarations,
     Declared,
+    EnrichVertex,
     Input,
+    JoinVertex,
     KeyedVertex,
     OutputTable,
     RowCheck,
+    SourceVertex,
     StagedVertex,
     Step,
+    deletes_rows,
 )
-from jobs.quality.expectation import Expectation
+from jobs.quality.expectation import Expectation, InvalidExpectationError, Suite
+from jobs.quality.rules import compile_row_rule, null_rule
 from jobs.sinks.port import Sink, UpsertSink
+from jobs.spark.columns import named
 from jobs.state.files import NONE_RENAMED
+
+# ------------------------------------------------------------------
+# Declares the vertex that keeps aggregates by key.
+
+
+def aggregate_vertex(
+    name: str,
+    reads: Input,
+    columns: Mapping[str, AggregateColumn],
+    changes_of: tuple[VertexId, ...],
+    renamed_from: str | None,
+) -> AggregateVertex:
+    """Return the vertex. Raises InvalidNameError, and InvalidPipelineError for a column that it cannot take."""
+    where = f"vertex {name}"
+    aggregates = named_aggregates(where, reads.keys, reads.schema, columns)
+    was = {column: one.renamed_from for column, one in columns.items() if one.renamed_from is not None}
+    return AggregateVertex(
+        vertex_id(name),
+        (reads,),
+        output_schema(reads.keys, aggregates, reads.schema),
+        aggregates,
+        renamed_from=former_id(renamed_from),
+        columns_renamed_from=former_columns(where, reads.keys, columns, was),
+        changes_of=changes_of,
+    )
+
+
+# ------------------------------------------------------------------
+# Says what the vertex whose direct output a stream is may still do: write a table, or have its table described.
+
+
+def with_table(vertex: Declared | None, where: str) -> tuple[StagedVertex | KeyedVertex, OutputTable]:
+    """Return the vertex and its table. Raise InvalidPipelineError, whose message begins with `where`, without one."""
+    if vertex is None or isinstance(vertex, SourceVertex) or vertex.table is None:
+        raise InvalidPipelineError(f"{where}; write it right after table(...)")
+    return vertex, vertex.table
+
+
+def with_append_table(vertex: Declared, steps: int, output: str | None) -> tuple[StagedVertex | KeyedVertex, str]:
+    """Return a vertex that writes an append table or a quarantine, and the table's name.
+
+    The stream has so many steps after the vertex: `check_rows` adds one. Raises InvalidPipelineError without a table,
+    and for an upsert table.
+    """
+    way_out = "change_columns: write it right after table(...) or check_rows(...)"
+    if isinstance(vertex, SourceVertex) or output is not None:
+        raise InvalidPipelineError(way_out)
+    check = vertex.check if isinstance(vertex, StagedVertex) else None
+    if steps > (1 if check is not None else 0) or (vertex.table is None and check is None):
+        raise InvalidPipelineError(way_out)
+    if vertex.table is not None and vertex.table.mode is not TableMode.APPEND:
+        raise InvalidPipelineError(
+            f"change_columns: {vertex.table.name} is no append table. The columns of an upsert table follow the "
+            "pipeline anyway: give the old name of a column where it is named, as in count(renamed_from=...). Those of "
+            "an overwrite table stay"
+        )
+    return vertex, vertex.table.name if vertex.table is not None else check.quarantine if check is not None else ""
+
+
+def unkept_keyed_vertex(vertex: Declared | None) -> KeyedVertex | None:
+    """Return the vertex if it is keyed and writes no table yet."""
+    if vertex is None or isinstance(vertex, SourceVertex | StagedVertex) or vertex.table is not None:
+        return None
+    return vertex
+
+
+def unkept_union(vertex: Declared | None) -> StagedVertex | None:
+    """Return the vertex if it is a union and writes no table yet."""
+    if isinstance(vertex, StagedVertex) and len(vertex.inputs) > 1 and vertex.table is None:
+        return vertex
+    return None
+
+
+# ------------------------------------------------------------------
+# Expectations on a stream: as row rules, which split it, or as a suite, which judges its table (J3).
+
+
+_NAMING = ("column", "column_A", "column_B")
+"""The arguments in which Great Expectations names a column."""
+
+
+def row_rules(where: str, rows: StructType, expectations: Sequence[Expectation]) -> tuple[RowRule, ...]:
+    """Return the expectations as row rules; raise InvalidPipelineError for one that says nothing of single rows."""
+    if not expectations:
+        raise InvalidPipelineError(f"{where}: check_rows needs at least one expectation")
+    _require_expected_columns(where, rows, expectations)
+    try:
+        return tuple(RowRule(str(one), compile_row_rule(one), _in_task(one)) for one in expectations)
+    except InvalidExpectationError as error:
+        raise InvalidPipelineError(f"{where}: {error}") from error
+
+
+def _in_task(expectation: Expectation) -> NullRule | None:
+    of_null = null_rule(expectation)
+    return None if of_null is None else NullRule(*of_null)
+
+
+def good_rows(rules: Sequence[RowRule]) -> Chain:
+    """Return the step that drops the rows which fail a rule. A task does so itself if it can judge all rules."""
+
+    def keep(rows: DataFrame) -> DataFrame:
+        return rows.filter(failed_rules(rules).isNull())
+
+    known = in_task(rules)
+    return TaskSteps(keep, tuple(rule for _, rule in known)) if len(known) == len(rules) else TextSteps(keep)
+
+
+def suite_of(name: str, table: str, rows: StructType, expectations: tuple[Expectation, ...]) -> Suite:
+    """Return the suite of a table; raise InvalidPipelineError if it is empty or names a missing column."""
+    _require_expected_columns(f"table {table}", rows, expectations)
+    try:
+        return Suite(name, table, expectations)
+    except InvalidExpectationError as error:
+        raise InvalidPipelineError(f"table {table}: {error}") from error
+
+
+def _require_expected_columns(where: str, rows: StructType, expectations: Iterable[Expectation]) -> None:
+    for expectation in expectations:
+        named = (expectation.kwargs.get(argument) for argument in _NAMING)
+        require_columns(f"{where}, {expectation}", rows, [name for name in named if isinstance(name, str)])
+
+
+def require_judgeable(table: OutputTable) -> None:
+    """Raise InvalidPipelineError for a table that no suite can judge, or that has one already."""
+    if table.mode is TableMode.UPSERT:
+        raise InvalidPipelineError(
+            f"table {table.name}: a suite judges rows as they are appended, and this table is upserted; "
+            "judge the stream that feeds it"
+        )
+    if table.suite is not None:
+        raise InvalidPipelineError(f"table {table.name}: it has a suite already; put all expectations into one")
+
+
+# ------------------------------------------------------------------
+# Ready-made steps of a stream: each a function of a DataFrame, lazy and row by row.
+
+
+def selected(columns: Sequence[str]) -> Chain:
+    """Return the step that keeps these columns, in this order."""
+
+    def select(rows: DataFrame) -> DataFrame:
+        return rows.select(*[named(name) for name in columns])
+
+    return TaskSteps(select)
+
+
+def dropped(columns: Sequence[str]) -> Chain:
+    """Return the step that keeps all but these columns. Spark is told only these: each name costs a call to it."""
+
+    def drop(rows: DataFrame) -> DataFrame:
+        return rows.drop(*columns)
+
+    return TaskSteps(drop)
+
+
+def with_column(name: str, expression: str | Callable[[], Column], kind: DataType) -> Chain:
+    """Return the step that adds or replaces a column; the expression is built once a session exists."""
+
+    def add(rows: DataFrame) -> DataFrame:
+        column = F.expr(expression) if isinstance(expression, str) else expression()
+        return rows.withColumn(name, column.cast(kind))
+
+    return TextSteps(add) if isinstance(expression, str) else add
+
+
+def copied(copy: CopiedColumn, kind: DataType) -> Chain:
+    """Return the step that adds a copy of a column, under a name that no other step uses."""
+
+    def add(rows: DataFrame) -> DataFrame:
+        values = F.lit(copy.instead) if copy.of is None else named(copy.of)
+        if copy.of is not None and copy.instead is not None:
+            values = F.coalesce(values, F.lit(copy.instead))
+        return rows.withColumn(copy.name, values.cast(kind))
+
+    return TaskSteps(add, copies=(copy,))
+
+
+def in_turn(chains: Sequence[Chain]) -> Chain | None:
+    """Return these steps as one, None if there are none. What holds for each of them holds for all."""
+    if not chains:
+        return None
+
+    def apply(rows: DataFrame) -> DataFrame:
+        for chain in chains:
+            rows = chain(rows)
+        return rows
+
+    light = [chain for chain in chains if isinstance(chain, TaskSteps)]
+    if len(light) < len(chains):
+        return TextSteps(apply) if all(isinstance(chain, TaskSteps | TextSteps) for chain in chains) else apply
+    rules = tuple(rule for steps in light for rule in steps.rules)
+    return TaskSteps(apply, rules, tuple(copy for steps in light for copy in steps.copies))
+
+
+# ------------------------------------------------------------------
+# Refuses the updates of an aggregate where a vertex would take each of them for a row of its own.
+
+
+def changes_taken(where: str, declarations: Declarations, reads: Input, columns: Iterable[str]) -> tuple[VertexId, ...]:
+    """Return the vertex whose changes an aggregate, a join or top rows take. There is none if its rows are append-only.
+
+    `columns` are those of its results. Raise InvalidPipelineError for updates that came through another vertex: that
+    one passes on new rows only, so each would be added to the one that it replaces. Raise it too for a column that
+    has the name of one of ours.
+    """
+    if declarations.is_changelog(reads.origin):
+        require_unique(where, [*reads.keys, *columns, ROWS])
+        for names in (declarations.vertex(reads.origin).rows.names, reads.schema.names):
+            require_unique(where, [*names, KIND])
+        return (reads.origin,)
+    upstream = declarations.updates_of(reads.origin)
+    if upstream is not None:
+        raise InvalidPipelineError(
+            f"{where}: its rows are updates of the {declarations.kind_of(upstream)} {upstream!r}, and vertex "
+            f"{reads.origin!r} between the two passes on new rows only, not those that they replace. Aggregate the "
+            f"stream of {upstream!r} itself: call key_by on it, or after transform, select, drop and with_column, "
+            "which pass changes on"
+        )
+    return ()
+
+
+def require_append_only_right(where: str, declarations: Declarations, right: Input) -> None:
+    """Raise InvalidPipelineError if the first right row of a key is an update that later ones replace."""
+    upstream = declarations.updates_of(right.origin)
+    if upstream is not None:
+        raise InvalidPipelineError(
+            f"{where}: its right rows are updates of the aggregate {upstream!r}, and the first one of a key would "
+            "count for ever: a partial result. Name the column that is greatest in the newest update, as in "
+            'enrich(..., latest_by="rows")'
+        )
+
+
+def require_append_only(where: str, declarations: Declarations, reads: Input) -> None:
+    """Raise InvalidPipelineError if some rows are updates of others: the table would show the replaced rows too."""
+    upstream = declarations.updates_of(reads.origin)
+    if upstream is not None:
+        raise InvalidPipelineError(
+            f"{where}: its rows are updates of the {declarations.kind_of(upstream)} {upstream!r}, and an overwrite "
+            "table would show each update beside the one that it replaces. Write the stream with upsert, or overwrite "
+            f"the table from the rows before {upstream!r}"
+        )
+
+
+# ------------------------------------------------------------------
+# Declares the vertex that gives each left row columns of the right row of its key.
+
+
+def enrich_vertex(
+    id: str,
+    inputs: tuple[Input, Input],
+    columns: tuple[str, ...],
+    latest_by: str | None,
+    declarations: Declarations,
+    renamed_from: str | None,
+) -> EnrichVertex:
+    """Return the vertex that enriches the first input's rows. Raises as `ConnectedStreams.enrich` says."""
+    name, where, (left, right) = vertex_id(id), f"vertex {id}", inputs
+    require_keys(where, right.schema, columns)
+    require_unique(where, [*left.keys, RIGHT, WAITING])
+    require_free(where, left.keys)
+    if latest_by is None:
+        require_append_only_right(where, declarations, right)
+    else:
+        require_ordered(where, right.schema, latest_by)
+    try:
+        schema = enrich_schema(left.schema, right.schema, columns)
+    except ValueError as error:
+        raise InvalidPipelineError(f"{where}: {error}") from error
+    return EnrichVertex(name, inputs, schema, columns, latest_by, renamed_from=former_id(renamed_from))
+
+
+# ------------------------------------------------------------------
+# Declares the vertex that brings streams of the same columns together.
+
+
+def union_vertex(
+    name: str, inputs: Sequence[Input], declarations: Declarations, renamed_from: str | None
+) -> StagedVertex:
+    """Return the vertex; raise InvalidPipelineError for an input without others, or with other columns than the first.
+
+    It passes on the changes of those inputs that are changelogs. Raises InvalidNameError for the id, and
+    InvalidPipelineError if one input is a changelog, and another one has updates that lost their kind.
+    """
+    first, *others = inputs
+    if not others:
+        raise InvalidPipelineError(f"vertex {name}: a union needs another stream, as in orders.union(returns, id=...)")
+    columns = _columns(first)
+    for other in others:
+        for column in [*columns, *_columns(other)]:
+            have, its = columns.get(column), _columns(other).get(column)
+            if have != its:
+                raise InvalidPipelineError(
+                    f"vertex {name}: column {column!r} is {_shown(have)} in {first.origin} and {_shown(its)} in "
+                    f"{other.origin}; give both streams the same columns, with with_column, drop or select"
+                )
+    origins = _changelogs(name, inputs, declarations)
+    return StagedVertex(
+        vertex_id(name),
+        tuple(inputs),
+        first.schema,
+        renamed_from=former_id(renamed_from),
+        changes_of=origins,
+        takes_back=any(deletes_rows(declarations.vertex(origin)) for origin in origins),
+    )
+
+
+def _changelogs(name: str, inputs: Sequence[Input], declarations: Declarations) -> tuple[VertexId, ...]:
+    if not any(declarations.is_changelog(each.origin) for each in inputs):
+        return ()
+    taken = (changes_taken(f"vertex {name}", declarations, each, ()) for each in inputs)
+    return tuple(dict.fromkeys(origin for origins in taken for origin in origins))
+
+
+def _columns(reads: Input) -> dict[str, DataType]:
+    return {field.name: field.dataType for field in reads.schema.fields}
+
+
+def _shown(kind: DataType | None) -> str:
+    return "missing" if kind is None else kind.simpleString()
+
+
+# ruff: noqa: A002 - a vertex has an id and a column a type, and both are called so
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,5 +739,47 @@ class ConnectedStreams:
 
 
 def _declared(declarations: Declarations, vertex: StagedVertex | KeyedVertex) -> Stream:
+    declarations.add(vertex)
+    return Stream(declarations, vertex.id, (), vertex.rows)
+
+
+# ------------------------------------------------------------------
+# Declares the vertex that joins two streams by key. Either one is append-only or a changelog.
+
+
+def join(
+    left: KeyedStream,
+    right: KeyedStream,
+    id: str,
+    *,
+    how: Literal["inner", "left", "right", "full", "semi", "anti"] = "inner",
+    renamed_from: str | None = None,
+) -> Stream:
+    """Return the joined rows of two streams, as Spark SQL's `JOIN ... USING` does over all rows so far.
+
+    A row has the keys by their left names, then the other columns of the left rows and those of the right ones. A semi
+    join has the left rows with a match, an anti join those without, both without right columns. State keeps the rows of
+    both sides. An inner or semi join of append-only streams is append-only. All others are changelogs: only
+    `aggregate`, `join`, `top` and `union` can take their rows. `renamed_from` is the id that the vertex had before.
+    Raises InvalidNameError, and InvalidPipelineError for a column that both sides have, keys of different types, or
+    updates that lost their kind.
+    """
+    name, where = vertex_id(id), f"vertex {id}"
+    types = [each.value for each in JoinType]
+    if how not in types:
+        raise InvalidPipelineError(f"{where}: no join is called {how!r}; choose one of {', '.join(types)}")
+    connected = left.connect(right)
+    declarations, inputs = left.stream.declarations, (connected.left.as_input(), connected.right.as_input())
+    try:
+        schema = join_schema(left.stream.schema, right.stream.schema, left.keys, right.keys, JoinType(how))
+    except ValueError as error:
+        raise InvalidPipelineError(f"{where}: {error}") from error
+    for each in inputs:
+        require_unique(where, [*each.schema.names, LEFT, JOINED_RIGHT, TIMES])
+    taken = (changes_taken(where, declarations, each, ()) for each in inputs)
+    changes_of = tuple(dict.fromkeys(name for names in taken for name in names))
+    vertex = JoinVertex(
+        name, inputs, schema, JoinType(how), renamed_from=former_id(renamed_from), changes_of=changes_of
+    )
     declarations.add(vertex)
     return Stream(declarations, vertex.id, (), vertex.rows)

@@ -21,11 +21,17 @@ from pyspark.sql.types import (
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import TableName, table_name
 from checkpointing.partitions import escaped
-from jobs.operators.named_outputs import OUTPUT
-from jobs.pipeline.changed_columns import NOTHING, ChangedColumns
-from jobs.pipeline.columns import require_columns, require_keys, require_unique
-from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.former_names import former_table, require_no_key
+from jobs.operators.process import OUTPUT
+from jobs.pipeline.columns import (
+    NOTHING,
+    ChangedColumns,
+    InvalidPipelineError,
+    former_table,
+    require_columns,
+    require_keys,
+    require_no_key,
+    require_unique,
+)
 from jobs.pipeline.vertices import (
     AggregateVertex,
     KeyedVertex,
@@ -35,8 +41,7 @@ from jobs.pipeline.vertices import (
     former_names_of_columns,
     keys_of_rows,
 )
-from jobs.sinks.description import Description
-from jobs.sinks.port import Sink, UpsertSink
+from jobs.sinks.port import Description, Sink, UpsertSink
 
 _PARTITIONING: Final = (BooleanType, ByteType, DateType, IntegerType, LongType, ShortType, StringType)
 """The types of columns by which a table can be laid out."""

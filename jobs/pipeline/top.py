@@ -3,19 +3,26 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructField, StructType
 
 from checkpointing.identifiers import vertex_id
-from checkpointing.metadata.field_validity import NUMBER_MAX
-from jobs.operators.changes import KIND
-from jobs.operators.counted_rows import TIMES
+from checkpointing.metadata.row_validity import NUMBER_MAX
+from jobs.operators.changes import KIND, TIMES
+from jobs.operators.newest import DELETED, NewestRows
 from jobs.operators.top_rows import ROWS, Order, TopRows, top_output
-from jobs.pipeline.columns import require_free, require_ordered, require_unique
-from jobs.pipeline.failures import InvalidPipelineError
-from jobs.pipeline.former_names import former_id
-from jobs.pipeline.streams import KeyedStream, Stream
-from jobs.pipeline.updates import changes_taken
+from jobs.pipeline.columns import (
+    InvalidPipelineError,
+    former_id,
+    require_columns,
+    require_free,
+    require_ordered,
+    require_unique,
+)
+from jobs.pipeline.streams import KeyedStream, Stream, changes_taken
 from jobs.pipeline.vertices import TopVertex
+from jobs.sources.change_rows import HEAD, LSN, UNCHANGED
+from jobs.sources.change_rows import KIND as CHANGE_KIND
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 
 _DIRECTIONS: Final = {" desc": True, " asc": False}
 
@@ -93,3 +100,40 @@ def _orders(where: str, rows: StructType, order_by: Sequence[str], keys: Sequenc
                 f"{where}: order_by names {column!r}, a key, and all rows of a key are alike in it; name another column"
             )
         yield Order(column, falls)
+
+
+# ------------------------------------------------------------------
+# Declares the vertex that keeps the newest row of each key of a table's changes.
+
+
+def newest_rows(
+    changes: KeyedStream,
+    id: str,  # noqa: A002 - its name
+    *,
+    truncates: Literal["fail", "ignore"] = "fail",
+    renamed_from: str | None = None,
+) -> Stream:
+    """Return the newest row of each key of a table's changes, to be kept with `upsert`.
+
+    The rows have the table's columns, then `_lsn`, `_position`, `_unchanged` and `_is_deleted`. A deleted key keeps its
+    row with `_is_deleted` true, and its other columns are null unless the server sends the whole old row. `truncates`
+    says what becomes of a truncate of the table: an error, or nothing. `renamed_from` is the id that the vertex had
+    before.
+    Raises InvalidPipelineError for rows that are not a table's changes.
+    """
+    rows = changes.stream.schema
+    require_columns(f"newest_rows {id}", rows, [CHANGE_KIND, LSN, UNCHANGED, POSITION_COLUMN])
+    added = {*HEAD.names, SPLIT_COLUMN, POSITION_COLUMN}
+    own = [field for field in rows.fields if field.name not in added and field.name not in changes.keys]
+    state = StructType(
+        [
+            *own,
+            StructField(LSN, LongType()),
+            StructField(POSITION_COLUMN, LongType()),
+            StructField(UNCHANGED, ArrayType(StringType())),
+            StructField(DELETED, BooleanType()),
+        ]
+    )
+    output = StructType([*(rows[key] for key in changes.keys), *state.fields])
+    function = NewestRows(changes.keys, tuple(field.name for field in own), truncates == "ignore")
+    return changes.process(id, function, state=state, output=output, renamed_from=renamed_from)

@@ -13,11 +13,11 @@ from pyspark.sql.types import LongType
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import SplitId
 from jobs.engine_paths import typed
-from jobs.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
 from jobs.pipeline import Pipeline, count, max_of, sum_of
+from jobs.pipelines.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
 from jobs.pipelines.flights_report import report
 from jobs.quality.expectation import Expectation
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
 from jobs.storage.address import Root
 
@@ -39,13 +39,13 @@ class DemoFiles(FileSource):
         root = self.root
         if isinstance(root, Path) and not root.is_dir():
             data = root.parent
-            write = f"{typed(sys.executable)} -m jobs.flights_data {typed(data)}"
+            write = f"{typed(sys.executable)} -m jobs.pipelines.flights_data {typed(data)}"
             raise SourceError(f"the demo's input is not in {data}: write it with '{write}', or name it with --data")
         return super().splits()
 
 
 def build(data: Root) -> Pipeline:
-    """Return the pipeline over the input that `jobs.flights_data` wrote under `data`."""
+    """Return the pipeline over the input that `jobs.pipelines.flights_data` wrote under `data`."""
     pipeline = Pipeline("flights", config=CONFIG, parallelism=2).report(report)
     flights = (
         pipeline.source("flights", DemoFiles(data / "flights", FLIGHTS))

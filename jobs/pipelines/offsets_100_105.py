@@ -24,8 +24,8 @@ from checkpointing.identifiers import SplitId, split_id
 from checkpointing.messages import PollSource
 from jobs.pipeline import Pipeline, count, max_of
 from jobs.sources.committed_positions import CommitsToFile
+from jobs.sources.hybrid import SequenceSource, SequenceSplit
 from jobs.sources.port import Source, SourceError, WrappedSource
-from jobs.sources.sequence import SequenceSource, SequenceSplit
 from jobs.storage.address import Root
 
 FIRST_WAVE = {"fast": 105, "slow": 100}

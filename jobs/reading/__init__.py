@@ -19,7 +19,7 @@ with Cuts("warehouse", "flights").reserved("nightly") as cut: ...
 
 from jobs.reading.cut import Cut
 from jobs.reading.cuts import Cuts
-from jobs.reading.failures import (
+from jobs.reading.moments import (
     CutGoneError,
     CutUnreadableError,
     InvalidMomentError,

@@ -9,20 +9,26 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from checkpointing.commit.behind import LogSeen, Wanted
+from checkpointing.commit.lost_publications import LogSeen, Wanted
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.engine_paths import polars_reads, spark_address
-from jobs.reading.failures import CutGoneError, CutUnreadableError, NoSuchOperatorError, NoSuchTableError, ReadingError
-from jobs.reading.moments import time_of
+from jobs.reading.moments import (
+    CutGoneError,
+    CutUnreadableError,
+    NoSuchOperatorError,
+    NoSuchTableError,
+    ReadingError,
+    time_of,
+)
 from jobs.reading.operator_state import OperatorState, opened_state
 from jobs.storage.place import StoragePlace
-from jobs.stores.cuts import RecordedCut
-from jobs.stores.known_table import active_paths
-from jobs.stores.log_entries import log_versions, published_by
-from jobs.stores.upstream_cuts import UpstreamCut, rests_on
-from jobs.stores.warehouse import Warehouse
 from jobs.suggestions import there_are
+from jobs.warehouse.checkpoints import UpstreamCut, rests_on
+from jobs.warehouse.cuts_table import RecordedCut
+from jobs.warehouse.log_entries import log_versions, published_by
+from jobs.warehouse.table_snapshot import active_paths
+from jobs.warehouse.warehouse import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,29 +1,135 @@
 """Finds the cuts of one pipeline in one warehouse by checkpoint or by time, whether a tick runs or not."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
 from typing import Final, assert_never
+from uuid import uuid4
 
-from checkpointing.commit.approval import held_cut, waits_for_approval
+from checkpointing.commit.at_rest import held_cut, waits_for_approval
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, job_name
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
-from jobs.holding.job_state import must_have_run
 from jobs.reading.cut import Cut
-from jobs.reading.failures import NoSuchCutError
-from jobs.reading.moments import AsOf, Moment, Newest, Numbered, at_ms_of, moment_of, shown
+from jobs.reading.moments import (
+    AsOf,
+    CutGoneError,
+    Moment,
+    Newest,
+    NoSuchCutError,
+    NotReservedError,
+    Numbered,
+    at_ms_of,
+    moment_of,
+    shown,
+)
 from jobs.reading.pending import PendingCut
-from jobs.reading.reserving import LEASE_MS, Found, reserved
 from jobs.storage.address import StoreUrl, absolute, parsed
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cuts import CutStore, RecordedCut
-from jobs.stores.maintenance import EVERY_VERSIONS
-from jobs.stores.reservations import ReservationStore
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore, RecordedCut, ReservationFile, ReservationStore
+from jobs.warehouse.job_stores import must_have_run
+from jobs.warehouse.lease import renewed
+from jobs.warehouse.log_lengths import EVERY_VERSIONS
+from jobs.warehouse.warehouse import Warehouse
+
+# ------------------------------------------------------------------
+# Keeps one cut readable while a reader works, even if ticks subsume it and clean-ups run meanwhile.
+
+
+LEASE_MS: Final = 3_600_000
+_TRIES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Functions that find a pipeline's cuts: the wanted one, and the cuts that exist instead of a deleted one."""
+
+    wanted: Callable[[], tuple[RecordedCut, CheckpointRecord | None]]
+    """Returns the cut with its entry of `checkpoints`."""
+    still: Callable[[CheckpointId], str | None]
+
+
+@contextmanager
+def reserved(
+    warehouse: Warehouse, found: Found, name: str | None, lease_ms: int
+) -> Iterator[tuple[RecordedCut, CheckpointRecord | None]]:
+    """Reserve a cut and lend it with its entry; the reservation is renewed until the block ends.
+
+    Readers that give the same name share one cut. The first one chooses it. Their reservation stays after they leave,
+    until it lapses. Without a name the reservation belongs to this reader alone and is deleted when it leaves. Raises
+    what finding the cut raises, CutGoneError and NotReservedError.
+    """
+    mine = _Reservation(warehouse, found, name or str(uuid4()), lease_ms)
+    try:
+        with mine.store.locked():
+            cut = mine.chosen()
+            row = mine.store.row(mine.name)
+    except OSError as error:
+        raise NotReservedError(
+            f"no cut of {mine.job} could be reserved, for its folder in the warehouse cannot be written "
+            f"({error.strerror or error}): read without a reservation, as in Cuts(...).latest(), or open the "
+            "folder for this user"
+        ) from error
+    try:
+        with renewed("reservation", lambda: mine.reserve(cut), lease_ms):
+            yield cut, row
+    finally:
+        if name is None:
+            mine.store.release(mine.name)
+
+
+class _Reservation:
+    """One reader's reservation, under its name."""
+
+    def __init__(self, warehouse: Warehouse, found: Found, name: str, lease_ms: int) -> None:
+        self.job = warehouse.paths.job
+        self.store = ReservationStore(warehouse)
+        self.name = name
+        self._now_ms = warehouse.now_ms
+        self._found = found
+        self._lease_ms = lease_ms
+
+    def reserve(self, cut: RecordedCut, *, kept: bool = True) -> bool:
+        """Write the reservation; return that it may be renewed."""
+        self.store.reserve(self.name, cut, self._lease_ms, kept=kept)
+        return True
+
+    def chosen(self) -> RecordedCut:
+        """Return the cut of that name, and reserve it."""
+        known = self.store.read(self.name)
+        if known is not None and known.kept:
+            return self._taken_up(known)
+        for _ in range(_TRIES):
+            cut, row = self._found.wanted()
+            self.store.keep_row(self.name, row)
+            self.reserve(cut, kept=False)
+            if self._found.still(cut.checkpoint) is None:  # after writing: see jobs/warehouse/cuts_table.py
+                self.reserve(cut)
+                return cut
+        self.store.release(self.name)
+        raise CutGoneError(
+            f"{_TRIES} cuts of {self.job} were deleted while they were being reserved: set 'retained' "
+            "higher, so that a cut stays longer than a moment"
+        )
+
+    def _taken_up(self, known: ReservationFile) -> RecordedCut:
+        """Renew another reader's reservation of the same name; a lapsed one counts if its cut is still recorded."""
+        cut = known.recorded
+        lapsed = known.lapses_ms <= self._now_ms()
+        self.reserve(cut)
+        instead = self._found.still(cut.checkpoint) if lapsed else None
+        if instead is not None:
+            self.store.release(self.name)
+            raise CutGoneError(
+                f"cut {cut.checkpoint} of {self.job} was reserved until {shown(known.lapses_ms)}, and is no longer "
+                f"retained: {instead}; begin again to read another one, and reserve it for longer than "
+                f"{self._lease_ms // 1000} s"
+            )
+        return cut
+
 
 _LOOK_BACK: Final = EVERY_VERSIONS
 """The log of `checkpoints` always has this many versions, however it is shortened. Their data files stay for an

@@ -15,15 +15,14 @@ from checkpointing.handles import KeyedFileKind
 from checkpointing.identifiers import JobName, VertexId
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.reading.failures import CutUnreadableError
+from jobs.reading.moments import CutUnreadableError
 from jobs.reading.state_slices import StateSlice, files_of, rows_on_their_way, state_slices
 from jobs.reading.state_sql import Dialect, StateQuery, state_sql
 from jobs.state.backend import keys_of
-from jobs.state.files import read_verified, schema_of
-from jobs.state.frames import arrow_of, empty_frame, frame_of
+from jobs.state.files import arrow_of, empty_frame, frame_of, read_verified, schema_of
 from jobs.state.merge import DELETED, KEY_GROUP
 from jobs.storage.address import Root
-from jobs.storage.location import place_in
+from jobs.storage.place import place_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,12 +17,11 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.reading.cut import Cut
-from jobs.reading.failures import CutUnreadableError, NoSuchTableError
-from jobs.reading.moments import time_of
-from jobs.state.frames import frame_of
+from jobs.reading.moments import CutUnreadableError, NoSuchTableError, time_of
+from jobs.state.files import frame_of
 from jobs.storage.parquet import parquet_of
-from jobs.stores.warehouse import Warehouse
 from jobs.suggestions import there_are
+from jobs.warehouse.warehouse import Warehouse
 
 
 @dataclass(frozen=True, slots=True, repr=False)

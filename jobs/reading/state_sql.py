@@ -14,7 +14,7 @@ import pyarrow as pa
 from jobs.engine_paths import duckdb_path, spark_sql_table
 from jobs.reading.state_slices import StateSlice, files_of
 from jobs.storage.address import Root
-from jobs.storage.location import place_in
+from jobs.storage.place import place_in
 
 Dialect = Literal["spark", "duckdb"]
 DIALECTS: tuple[Dialect, ...] = ("spark", "duckdb")

@@ -9,12 +9,11 @@ from checkpointing.identifiers import JobName
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.operators.enrich import WAITING, EnrichFunction
-from jobs.operators.schemas import arrow_schema
-from jobs.operators.spec import KeyedSpec, VertexPlan
+from jobs.operators.spec import KeyedSpec, VertexPlan, arrow_schema
 from jobs.reading.operator_state import opened_state
-from jobs.state.frames import empty_frame
+from jobs.state.files import empty_frame
 from jobs.storage.address import Root
-from jobs.storage.location import place_in
+from jobs.storage.place import place_in
 
 ROWS = "rows_waiting"
 """The column of `waiting_rows` that counts them."""

@@ -1,16 +1,237 @@
 """`tidemark checkpoints list`: one line per retained checkpoint, newest first."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, assert_never
 
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
+from checkpointing.channel_items import AlignmentType
+from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import CheckpointId
-from checkpointing.metadata.record import CheckpointRecord, Release, RowKind
-from jobs.showing.quantities import counted, moment, plural, seconds, size
-from jobs.showing.statistics import counts_line, history_grid, right
+from checkpointing.identifiers import CheckpointId, EdgeId, SplitId, TableName
+from checkpointing.metadata.record import (
+    CheckpointRecord,
+    Release,
+    RowKind,
+    SubtaskStatistics,
+    TableRecord,
+    VertexRecord,
+    VertexStatistics,
+)
+from checkpointing.percentiles import Distribution
+from jobs.quality.verdict import verdicts_in
+from jobs.showing.quantities import count, counted, moment, plural, seconds, size
+from jobs.sources.position_words import PositionWords
+
+# ------------------------------------------------------------------
+# Renders the statistics of checkpoints: of each vertex and subtask, and over the retained checkpoints .
+
+
+NOT_MEASURED: Final = "not measured"
+"""Shown for a number that was not measured, as in entries of older versions. It is never shown as 0."""
+
+SUBTASKS_SHOWN: Final = 16
+"""If a vertex has more subtasks, the slowest ones are shown. `--subtasks` shows all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One number of the subtasks: its title, its format, and its value for every subtask."""
+
+    title: str
+    shown: Callable[[int], str]
+    numbers: Sequence[int | None]
+
+    def cell(self, subtask: int) -> str:
+        """Return the number of one subtask, formatted."""
+        return measured(self.numbers[subtask] if self.numbers else None, self.shown)
+
+    def summary(self, choose: Callable[[Distribution], int]) -> str:
+        """Return the least, average or greatest number of all subtasks, formatted."""
+        spread = Distribution.of(self.numbers)
+        return measured(None if spread is None else choose(spread), self.shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Flying:
+    """The rows that a cut holds in flight: an unaligned barrier has overtaken their segments."""
+
+    rows: int = 0
+    size_bytes: int = 0
+
+    @classmethod
+    def of(cls, was: VertexRecord, edge: EdgeId | None = None) -> "Flying":
+        """Add up what is on its way to a vertex, by all its edges or by one."""
+        segments = [
+            segment
+            for subtask in was.subtasks
+            for held in subtask.in_flight
+            for segment in held.segments
+            if edge in (None, held.channel.edge)
+        ]
+        return cls(sum(segment.rows for segment in segments), sum(segment.bytes for segment in segments))
+
+    def __str__(self) -> str:
+        """Return it as a user reads it."""
+        return f"{plural(self.rows, 'row')}, {size(self.size_bytes)}"
+
+
+def measured(number: int | None, shown: Callable[[int], str]) -> str:
+    """Return a number formatted, or `not measured`."""
+    return NOT_MEASURED if number is None else shown(number)
+
+
+def vertices_grid(record: CheckpointRecord) -> Grid:
+    """Return each vertex's barriers: start delay, alignment, bytes let through, and the asynchronous part."""
+    grid = numbers_grid(
+        "barriers", "vertex", "start delay", "aligned for", "let through", "held", "in flight", "async", "acknowledged"
+    )
+    flying = {was.vertex: Flying.of(was) for was in record.vertices}
+    for vertex in record.statistics.vertices:
+        if not vertex.barriers:
+            continue
+        grid.add_row(
+            vertex.vertex,
+            measured(vertex.start_delay_ms, seconds),
+            seconds(vertex.alignment_ms),
+            measured(vertex.bytes_processed, size),
+            size(vertex.bytes_held),
+            size(flying.get(vertex.vertex, Flying()).size_bytes),
+            measured(vertex.async_ms, seconds),
+            seconds(vertex.acknowledged_ms - record.statistics.triggered_ms),
+        )
+    return grid
+
+
+def subtasks_grid(record: CheckpointRecord, *, every: bool) -> Grid:
+    """Return the numbers of each operator's subtasks: first least, average and greatest, then each subtask.
+
+    If a vertex has many subtasks, only the slowest are shown, or all if `every` is True.
+    """
+    columns = ("task time", "writing", "rows in", "rows out", "bytes out", "state written", "state")
+    grid = numbers_grid("subtasks, since the last barrier", "vertex", "subtask", *columns)
+    known = {vertex.vertex: vertex for vertex in record.statistics.vertices}
+    for was in record.vertices:
+        if not was.splits and was.vertex in known:
+            grid.add_section()
+            for row in _rows(was, known[was.vertex], every=every):
+                grid.add_row(*row)
+    return grid
+
+
+def columns_of(was: VertexRecord, vertex: VertexStatistics) -> tuple[Column, ...]:
+    """Return the columns of a vertex's subtasks. The size of the state comes from the entry's files."""
+    own = vertex.subtasks
+    state = tuple(sum(keyed.file.bytes for keyed in snapshot.state) for snapshot in was.subtasks)
+    return (
+        Column("task time", seconds, own.task_ms),
+        Column("writing", seconds, own.sync_ms),
+        Column("rows in", count, own.rows_in),
+        Column("rows out", count, own.rows_out),
+        Column("bytes out", size, own.bytes_out),
+        Column("state written", size, own.checkpointed_bytes),
+        Column("state", size, state),
+    )
+
+
+def _rows(was: VertexRecord, vertex: VertexStatistics, *, every: bool) -> Iterator[tuple[str, ...]]:
+    columns, subtasks = columns_of(was, vertex), len(was.subtasks)
+    if subtasks > 1:
+        for name, choose in _SPREAD:
+            yield (vertex.vertex, name, *(column.summary(choose) for column in columns))
+    chosen = list(range(subtasks)) if every else _slowest(vertex, subtasks)
+    for subtask in chosen:
+        yield (vertex.vertex, str(subtask), *(column.cell(subtask) for column in columns))
+    if len(chosen) < subtasks:
+        yield (f"{plural(subtasks - len(chosen), 'faster subtask')} left out: --subtasks shows all",)
+
+
+_SPREAD: Final[tuple[tuple[str, Callable[[Distribution], int]], ...]] = (
+    ("least", lambda spread: spread.minimum),
+    ("average", lambda spread: spread.average),
+    ("most", lambda spread: spread.maximum),
+)
+
+
+def _slowest(vertex: VertexStatistics, subtasks: int) -> list[int]:
+    """Return the subtasks to show, in their order: all if they are few, else those whose tasks ran longest."""
+    times = vertex.subtasks.task_ms or (None,) * subtasks
+    longest = sorted(range(subtasks), key=lambda subtask: -(times[subtask] or 0))
+    return sorted(longest[:SUBTASKS_SHOWN])
+
+
+def counts_line(record: CheckpointRecord) -> Text:
+    """Return how many checkpoints the entry's generation had triggered when it was written, and how they ended.
+
+    When the entry was written, it counted itself as in progress. Since it is there, its checkpoint has completed.
+    """
+    when = f"generation {record.generation} up to checkpoint {record.checkpoint}"
+    counts = record.statistics.counts
+    if counts is None:
+        return Text(f"{when}: checkpoints {NOT_MEASURED}", style="dim")
+    itself = min(counts.in_progress, 1)
+    others = counts.in_progress - itself
+    parts = (
+        f"{count(counts.total)} triggered",
+        f"{count(counts.completed + itself)} completed",
+        f"{count(counts.failed)} failed",
+        f"{count(others)} more in progress" if others else "",
+        "restored from a checkpoint" if counts.restored else "started without a checkpoint",
+    )
+    return Text(f"{when}: {', '.join(filter(None, parts))}")
+
+
+def history_grid(records: Iterable[CheckpointRecord]) -> Grid:
+    """Return the distribution of the numbers of several checkpoints: least, average, most and percentiles."""
+    shown = list(records)
+    title = f"over {plural(len(shown), 'checkpoint')}"
+    grid = numbers_grid(title, "", "least", "average", "most", "p50", "p95", "p99")
+    vertices = [record.statistics.vertices for record in shown]
+    for name, numbers, said in (
+        ("to commit", [each.statistics.committed_ms - each.statistics.triggered_ms for each in shown], seconds),
+        ("aligned for", [max((v.alignment_ms for v in each), default=0) for each in vertices], seconds),
+        ("slowest subtask", [slowest_task_ms(record) for record in shown], seconds),
+        ("state written", [state_written(record) for record in shown], size),
+    ):
+        grid.add_row(name, *_spread(Distribution.of(numbers), said))
+    return grid
+
+
+def _spread(spread: Distribution | None, said: Callable[[int], str]) -> Iterator[str]:
+    if spread is None:
+        yield NOT_MEASURED
+        return
+    numbers = (spread.minimum, spread.average, spread.maximum, spread.p50, spread.p95, spread.p99)
+    yield from (said(number) for number in numbers)
+
+
+def slowest_task_ms(record: CheckpointRecord) -> int | None:
+    """Return how long the tasks of the slowest subtask ran in a checkpoint's epoch; None if it was not measured."""
+    spread = Distribution.of(ms for vertex in record.statistics.vertices for ms in vertex.subtasks.task_ms)
+    return None if spread is None else spread.maximum
+
+
+def state_written(record: CheckpointRecord) -> int | None:
+    """Return how many bytes of state were written in a checkpoint's epoch; None if it was not measured."""
+    columns = [vertex.subtasks.checkpointed_bytes for vertex in record.statistics.vertices]
+    known = [number for column in columns for number in column if number is not None]
+    return sum(known) if known else None
+
+
+def numbers_grid(title: str, *columns: str) -> Grid:
+    """Return an empty table whose first column is a name, and whose others are numbers."""
+    grid = Grid(*columns, title=title, title_justify="left", title_style="bold")
+    return right(grid, *range(1, len(columns)))
+
+
+def right(grid: Grid, *columns: int) -> Grid:
+    """Return the table with these columns aligned to the right, as numbers are."""
+    for column in columns:
+        grid.columns[column].justify = "right"
+    return grid
 
 
 def render_checkpoints(
@@ -131,3 +352,202 @@ def state_files(record: CheckpointRecord) -> tuple[FileHandle, ...]:
     """Return the state files that a checkpoint refers to, each once."""
     files = (keyed.file for vertex in record.vertices for subtask in vertex.subtasks for keyed in subtask.state)
     return tuple({file.path: file for file in files}.values())
+
+
+# ------------------------------------------------------------------
+# Renders `tidemark checkpoints show`: the life of one epoch from trigger to publication, and what it holds.
+
+
+_WIDTH: Final = 30
+"""Columns of the drawn time line."""
+_HOOK_WIDTH: Final = 200
+"""Characters of a master hook's state that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An event of the epoch: when (ms since 1970), where, and what."""
+
+    at_ms: int
+    who: str
+    what: str
+    style: str = ""
+
+
+def moments(record: CheckpointRecord, published_ms: int | None) -> tuple[Moment, ...]:
+    """Return the epoch's events in order of time; events of one instant in the order in which they happen."""
+    life = record.statistics
+    found = [Moment(life.triggered_ms, "coordinator", f"barrier {record.checkpoint} triggered", "bold")]
+    flying = {was.vertex: Flying.of(was) for was in record.vertices}
+    for vertex in life.vertices:
+        found.extend(_of_vertex(vertex, flying.get(vertex.vertex, Flying())))
+    found.append(Moment(life.committed_ms, "coordinator", "COMMIT POINT: the entry is in `checkpoints`", "bold green"))
+    if published_ms is not None:
+        found.append(Moment(published_ms, "tables", "published, cut recorded", "green"))
+    return tuple(sorted(found, key=lambda each: each.at_ms))
+
+
+def _of_vertex(vertex: VertexStatistics, flying: Flying) -> Iterator[Moment]:
+    for barrier in vertex.barriers:
+        yield Moment(barrier.at_ms, vertex.vertex, f"barrier on {barrier.channel}", "yellow")
+    if vertex.aligned_ms and vertex.barriers:
+        yield Moment(vertex.aligned_ms, vertex.vertex, _passed(vertex, flying))
+    if vertex.acknowledged_ms:
+        yield Moment(vertex.acknowledged_ms, vertex.vertex, "acknowledged", "cyan")
+
+
+def _passed(vertex: VertexStatistics, flying: Flying) -> str:
+    """Return how the barrier passed the vertex, and what that cost."""
+    held = f"{size(vertex.bytes_held)} held" if vertex.bytes_held else "nothing held"
+    match vertex.alignment:
+        case AlignmentType.ALIGNED | AlignmentType.FORCED_ALIGNED:
+            return f"aligned after {seconds(vertex.alignment_ms)}, {held}"
+        case AlignmentType.AT_LEAST_ONCE:
+            return f"all barriers counted after {seconds(vertex.alignment_ms)}, none waited for"
+        case AlignmentType.UNALIGNED:
+            overtaken = f"the barrier overtook {flying}" if flying.rows else "there was nothing to overtake"
+            return f"unaligned: {overtaken}" + (f"; {held} until it turned" if vertex.bytes_held else "")
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def render_timeline(
+    record: CheckpointRecord,
+    published_ms: int | None,
+    versions: Mapping[TableName, int],
+    words: PositionWords,
+    *,
+    every_subtask: bool = False,
+) -> RenderableType:
+    """Return the epoch's timeline, its work per vertex and subtask, and its tables, state and positions.
+
+    `words` name the positions.
+    """
+    return Group(
+        _heading(record, published_ms),
+        counts_line(record),
+        _timeline(moments(record, published_ms), record.statistics.triggered_ms),
+        vertices_grid(record),
+        _work(record),
+        subtasks_grid(record, every=every_subtask),
+        _tables(record.tables, versions),
+        *(Text(verdict.report()) for verdict in verdicts_in(record.statistics.verdicts)),
+        _state(record),
+        *_hooks(record),
+        *_in_flight(record.vertices),
+        _positions(record, words),
+    )
+
+
+def _hooks(record: CheckpointRecord) -> Iterator[Grid]:
+    own = [(each.vertex, each.coordinator) for each in record.vertices if each.coordinator is not None]
+    if own:
+        yield states_grid("source", own)
+    if record.hooks:
+        yield states_grid("master hook", [(held.hook, held.state) for held in record.hooks])
+
+
+def states_grid(whose: str, states: Sequence[tuple[str, str | None]]) -> Grid:
+    """Return master hooks or sources with the state that an entry holds of them, the beginning of one that is long."""
+    grid = Grid(whose, "state")
+    for name, state in states:
+        grid.add_row(name, Text("none in this checkpoint" if state is None else _short(state)))
+    return grid
+
+
+def _short(state: str) -> str:
+    return state if len(state) <= _HOOK_WIDTH else f"{state[:_HOOK_WIDTH]}... ({len(state):,} characters)"
+
+
+def _heading(record: CheckpointRecord, published_ms: int | None) -> Text:
+    life = record.statistics
+    parent = f"builds on {record.parent}" if record.parent else "the first"
+    committed_ms = life.committed_ms - life.triggered_ms
+    rows = f"{counted(life.rows, life.rows_estimated)} {'row' if life.rows == 1 else 'rows'}"
+    return Text.assemble(
+        (f"{record.kind.value} {record.checkpoint}", "bold"),
+        f" of {record.job}, {parent}, generation {record.generation}: {rows}, ",
+        f"triggered {moment(life.triggered_ms)} UTC, committed after {seconds(committed_ms)}, ",
+        _published(record, published_ms),
+    )
+
+
+def _published(record: CheckpointRecord, published_ms: int | None) -> str:
+    if record.kind is RowKind.SAVEPOINT:
+        return "publishes nothing"
+    if record.kind is RowKind.HELD:
+        return "publishes nothing until somebody approves it"
+    if published_ms is None:
+        return "not published yet"
+    return f"published after {seconds(published_ms - record.statistics.triggered_ms)}"
+
+
+def _timeline(found: tuple[Moment, ...], start_ms: int) -> Grid:
+    grid = Grid("after", "", "who", "what", title="timeline", title_justify="left", title_style="bold")
+    grid.columns[0].justify = "right"
+    span_ms = max(max(each.at_ms for each in found) - start_ms, 1)
+    for each in found:
+        offset_ms = max(each.at_ms - start_ms, 0)
+        place = round(offset_ms / span_ms * (_WIDTH - 1))
+        drawn = Text("·" * place + "●" + "·" * (_WIDTH - 1 - place), style=each.style or "none")
+        grid.add_row(seconds(offset_ms), drawn, each.who, Text(each.what, style=each.style or "none"))
+    return grid
+
+
+def _work(record: CheckpointRecord) -> Grid:
+    sources = {was.vertex for was in record.vertices if was.splits}
+    grid = numbers_grid(
+        "work since the last barrier", "vertex", "micro-batches", "busy", "rows in", "rows out", "bytes out"
+    )
+    for vertex in record.statistics.vertices:
+        if vertex.vertex in sources:
+            continue
+        numbers = (count(vertex.micro_batches), seconds(vertex.busy_ms), count(vertex.rows_in), count(vertex.rows_out))
+        grid.add_row(vertex.vertex, *numbers, size(vertex.bytes_out))
+    return grid
+
+
+def _tables(tables: tuple[TableRecord, ...], versions: Mapping[TableName, int]) -> Grid:
+    grid = numbers_grid("tables", "table", "mode", "files", "rows", "bytes", "Delta version")
+    for table in tables:
+        files = table.adds if table.mode is TableMode.APPEND else table.files
+        mode = "append: new files" if table.mode is TableMode.APPEND else f"{table.mode.value}: all files"
+        version = versions.get(table.table)
+        shown = "not published" if version is None else str(version)
+        sums = (count(sum(file.rows for file in files)), size(sum(file.bytes for file in files)))
+        grid.add_row(table.table, mode, count(len(files)), *sums, shown)
+    return grid
+
+
+def _state(record: CheckpointRecord) -> Text:
+    files = state_files(record)
+    return Text.assemble(
+        ("state ", "bold"),
+        f"{plural(len(files), 'file')}, {size(sum(file.bytes for file in files))} in all; ",
+        "a checkpoint refers to files, it does not copy them",
+    )
+
+
+def _in_flight(vertices: tuple[VertexRecord, ...]) -> Iterator[Text]:
+    """A line for each edge on which the cut holds rows in flight; no line if there are none."""
+    for was in vertices:
+        edges = {held.channel.edge: None for subtask in was.subtasks for held in subtask.in_flight}
+        for edge in edges:
+            way = f"from {edge.upstream} to {edge.downstream}; a restore begins with them"
+            yield Text.assemble(("in flight ", "bold"), f"{Flying.of(was, edge)} {way}")
+
+
+def _positions(record: CheckpointRecord, words: PositionWords) -> Grid:
+    """Return the position of each split, and what it sent since the last barrier."""
+    grid = Grid("source", "split", "position", "rows", "bytes", title="positions", title_justify="left")
+    grid.title_style = "bold"
+    right(grid, 3, 4)
+    sent = {vertex.vertex: vertex.subtasks for vertex in record.statistics.vertices}
+    for vertex in record.vertices:
+        own = sent.get(vertex.vertex, SubtaskStatistics())
+        unknown = (None,) * len(vertex.splits)
+        sources = zip(vertex.splits, own.rows_out or unknown, own.bytes_out or unknown, strict=True)
+        for place, (split, rows, size_bytes) in enumerate(sources if vertex.splits else ()):
+            position = words.named(vertex.vertex, SplitId(split), vertex.subtasks[place].position)
+            grid.add_row(vertex.vertex, split, position, measured(rows, count), measured(size_bytes, size))
+    return grid

@@ -6,18 +6,21 @@ process aborted at its end in about half of a dozen trials. Operator state is re
 bases and deltas, of which the newest row of a key counts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import polars as pl
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
 from jobs.engine_paths import polars_reads, spark_address, typed
-from jobs.holding.failures import NeverRunError
-from jobs.reading import Cut, Cuts, ReadingError
+from jobs.quality.verdict import verdicts_in
+from jobs.reading import Cut, Cuts, OperatorState, PendingCut, ReadingError
 from jobs.reading.moments import shown
+from jobs.showing.quantities import count, counted, plural
 from jobs.storage.address import Root, absolute
+from jobs.warehouse.refusals import NeverRunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +103,103 @@ def state_recipe(root: Root, cut: Cut) -> Recipe:
     where = f"--at {cut.checkpoint} --warehouse {typed(absolute(root))}"
     lines = tuple(f"tidemark state {cut.job} {each} {where}" for each in cut.operators)
     return Recipe("Operator state, one row per key", lines)
+
+
+# ------------------------------------------------------------------
+# Renders `tidemark cut pending`: what the cut that waits for approval would change, and how to settle it.
+
+
+def render_pending(cut: PendingCut, typed: str) -> RenderableType:
+    """Return the tables that the approval would change, the suites' verdicts, and the commands that settle the cut.
+
+    The user named the pipeline as `typed`.
+    """
+    held = shown(round(cut.held_at.timestamp() * 1000))
+    heading = Text.assemble(
+        (f"pending cut {cut.checkpoint}", "bold"),
+        f" of {cut.job}, held at {held}: {counted(cut.rows, cut.rows_estimated)} rows of the sources. "
+        "No table shows anything of it",
+    )
+    read = f'Cuts("{cut._warehouse.root}", "{cut.job}").pending()'  # noqa: SLF001 - the address that a user types
+    return Group(
+        heading,
+        _tables(cut),
+        *_verdicts(cut),
+        Text(f"read it in Python: {read}.polars(TABLE), and .added(TABLE) for its own rows"),
+        Text(f"publish it: tidemark approve {typed}"),
+        Text(f"discard it: tidemark reject {typed}"),
+    )
+
+
+def _tables(cut: PendingCut) -> Grid:
+    grid = Grid("table", "rows that it brings", "rows then")
+    for column in grid.columns[1:]:
+        column.justify = "right"
+    for table in cut.tables:
+        brings = _rows(cut.added(table)) if table in cut.changed else 0
+        grid.add_row(table, count(brings), count(_rows(cut.polars(table))))
+    return grid
+
+
+def _rows(frame: pl.LazyFrame) -> int:
+    return int(frame.select(pl.len()).collect().item())
+
+
+def _verdicts(cut: PendingCut) -> Iterator[Text]:
+    for verdict in verdicts_in(cut.verdicts):
+        yield Text(verdict.report())
+
+
+# ------------------------------------------------------------------
+# Renders `tidemark state`: real columns, one row per key, and a note on rows that are not in the state yet.
+
+
+_CELL_MAX = 60
+
+
+def render_state(cut: Cut, state: OperatorState, rows: pl.DataFrame, total: int) -> RenderableType:
+    """Return these rows of an operator's state; `total` is how many keys match."""
+    heading = Text.assemble(("state of ", "bold"), (state.operator, "bold"), f" at cut {cut.checkpoint} of {cut.job}")
+    return Group(heading, _grid(state, rows), *_notes(state, rows.height, total))
+
+
+def render_operators(cut: Cut, states: Sequence[OperatorState]) -> RenderableType:
+    """Return which operators have state at a cut."""
+    heading = Text.assemble(("operators with state ", "bold"), f"at cut {cut.checkpoint} of {cut.job}")
+    grid = Grid("operator", "key", "state", "files")
+    grid.columns[3].justify = "right"
+    for state in states:
+        values = [name for name in state.schema.names if name not in state.keys]
+        grid.add_row(state.operator, ", ".join(state.keys), ", ".join(values), str(state.files))
+    return Group(heading, grid)
+
+
+def _grid(state: OperatorState, rows: pl.DataFrame) -> Grid:
+    grid = Grid()
+    for name in rows.columns:
+        grid.add_column(Text(name), style="bold" if name in state.keys else None, no_wrap=True)
+    for row in rows.iter_rows():
+        grid.add_row(*(Text(_cell(value)) for value in row))
+    return grid
+
+
+def _notes(state: OperatorState, shown: int, total: int) -> Iterator[RenderableType]:
+    if shown < total:
+        yield Text(f"{shown} of {total:,} keys: --limit shows more, --key one of them, --sql the query for all")
+    else:
+        yield Text(plural(total, "key"))
+    if state.rows_on_their_way:
+        yield Text(
+            f"an unaligned checkpoint: {plural(state.rows_on_their_way, 'row')} in flight to {state.operator} "
+            "belong to this cut and are not in the state yet"
+        )
+
+
+def _cell(value: object) -> str:
+    """Return a value on one line, a long one cut short."""
+    if value is None:
+        return "null"
+    more = f" and {len(value) - 1} more" if isinstance(value, list) and len(value) > 1 else ""
+    text = str(value[0]) if more and isinstance(value, list) else str(value)
+    room = _CELL_MAX - len(more)
+    return f"{text if len(text) <= room else f'{text[: room - 1]}…'}{more}"

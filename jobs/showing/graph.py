@@ -10,7 +10,7 @@ from rich.tree import Tree
 from checkpointing.graph import Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId
 from jobs.operators.spec import KeyedInput, KeyedSpec
-from jobs.planner import JobPlan
+from jobs.pipeline.job_plan import JobPlan
 from jobs.showing.quantities import count, plural
 
 

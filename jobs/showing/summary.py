@@ -9,11 +9,13 @@ from rich.text import Text
 
 from checkpointing.graph import JobGraph, TableMode
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.pipeline.job_plan import JobPlan
 from jobs.quality.expectation import Suite
-from jobs.runtime.suite_verdicts import verdicts_of
-from jobs.showing.progress import CheckpointLine
-from jobs.showing.quantities import counted, plural, seconds, size
+from jobs.reading import Cuts, NoSuchCutError
+from jobs.showing.quantities import CheckpointLine, counted, plural, seconds, size
 from jobs.storage.address import Root, absolute
+from jobs.tick.effects import verdicts_of
+from jobs.user_code import message_of, sentence_of
 
 
 def render_lines(lines: Sequence[CheckpointLine]) -> RenderableType:
@@ -101,3 +103,26 @@ def render_places(pipeline: str, warehouse: Root, graph: JobGraph) -> Renderable
     ):
         lines.append(Text.assemble(("  ", ""), (f"{command:<34}", "cyan"), what))
     return Group(*lines)
+
+
+# ------------------------------------------------------------------
+# Renders a pipeline's own reports from the newest cut, after a tick.
+
+
+def reported(plan: JobPlan, root: Root) -> Iterator[RenderableType]:
+    """Yield each report of the pipeline, rendered; nothing before the first cut.
+
+    If a report raises, it is replaced by a sentence that says so, since the tick itself succeeded.
+    """
+    if not plan.reports:
+        return
+    try:
+        cut = Cuts(root, plan.job).latest()
+    except NoSuchCutError:
+        return
+    for report in plan.reports:
+        try:
+            yield report(cut)
+        except Exception as error:  # noqa: BLE001 - a user's code
+            said = sentence_of(message_of(error, ": correct it, the next tick shows it again"))
+            yield Text(f"a report of {plan.job} failed, and nothing else did: {said}", style="yellow")

@@ -1,12 +1,13 @@
 """The port of a sink outside the warehouse. A tick gives it the rows of each completed checkpoint once (ADR 17)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
-from checkpointing.commit.pre_committed import SinkTransaction
+from checkpointing.commit.outside_sinks import SinkTransaction
 from checkpointing.identifiers import VertexId
 
 
@@ -125,7 +126,7 @@ class TwoPhaseSink(ABC):
     """A `Sink` or `UpsertSink` that commits in two phases (Flink: `TwoPhaseCommitSinkFunction`).
 
     It writes a checkpoint's rows before the checkpoint is committed, so it can decline the checkpoint. Tidemark decides
-    which transaction is committed or rolled back, and when (`checkpointing.commit.pre_committed`).
+    which transaction is committed or rolled back, and when (`checkpointing.commit.outside_sinks`).
     """
 
     two_phase: bool = True
@@ -188,3 +189,22 @@ class UpsertedTable:
 
 
 TableSink = AppendedTable | UpsertedTable
+
+
+# ------------------------------------------------------------------
+# What a pipeline says of an output table: comments and properties.
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The comment of a table, the comments of its columns by name, and its properties by name.
+
+    An empty comment, a column that is not named, and a property that is not named are not written.
+    """
+
+    comment: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+NOTHING_SAID: Final = Description()

@@ -5,25 +5,203 @@ retried task leaves its first files as orphans.
 """
 
 import base64
+import time
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from checkpointing.channel_items import TaskWork
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
-from checkpointing.metadata.paths import ProtocolPaths, StagedName
-from checkpointing.partitions import values_of
-from jobs.sinks.partitions import partitions
+from checkpointing.metadata.paths import PART_BYTES_MAX, ProtocolPaths, StagedName
+from checkpointing.partitions import NO_VALUE, TableVersion, VersionKind, folder_of, values_of
 from jobs.sinks.statistics import FileStatistics, statistics_json
-from jobs.sinks.stopwatch import Stopwatch
-from jobs.sinks.versions import newest_rows, require_versions
-from jobs.storage.location import storage_at
+from jobs.storage.place import storage_at
+
+# ------------------------------------------------------------------
+# Measures a Spark task from inside: how long it runs, and how long of that it writes files (E6).
+
+
+_NS: Final = 1_000_000
+"""Nanoseconds in a millisecond."""
+
+
+def _now_ns() -> int:
+    return time.monotonic_ns()
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Runs from its creation. Not for several threads."""
+
+    _started_ns: int = field(default_factory=_now_ns)
+    _writing_ns: int = 0
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Count the time inside this block as time in which the task wrote files."""
+        began = _now_ns()
+        try:
+            yield
+        finally:
+            self._writing_ns += _now_ns() - began
+
+    def work(self, rows: int) -> TaskWork:
+        """Return what the task has measured until now; `rows` it received."""
+        ran_ns = _now_ns() - self._started_ns
+        return TaskWork(task_ms=ran_ns // _NS, sync_ms=self._writing_ns // _NS, rows=rows)
+
+
+# ------------------------------------------------------------------
+# Chooses the rows that an overwrite table may show, inside Spark's tasks, and writes down their version.
+
+
+class VersionError(ValueError):
+    """Rows have no version that Tidemark can compare. The message names the table, the column and the way out."""
+
+
+def require_versions(table: TableName, rows: pa.Table, column: str) -> None:
+    """Raise VersionError if a row has no version: nobody could say whether it is newer than another row."""
+    lacking = rows.column(column).null_count
+    if lacking:
+        raise VersionError(
+            f"table {table}: version column {column} is null in {lacking} of {rows.num_rows} rows: filter them out "
+            "before overwrite, or put them aside there with check_rows(..., quarantine=..., id=...)"
+        )
+
+
+def newest_rows(table: TableName, rows: pa.Table, column: str) -> tuple[TableVersion, pa.Table]:
+    """Return the greatest version of these rows (at least one), and its rows in their order. No version is null.
+
+    Raises VersionError for a version that makes a folder's name too long, or a date that no text can have.
+    """
+    values = rows.column(column)
+    greatest = pc.max(values)
+    version = _version(table, column, greatest)
+    if len(version.folder) > PART_BYTES_MAX:
+        raise VersionError(
+            f"table {table}: a value of version column {column} makes a name of more than {PART_BYTES_MAX} bytes "
+            f"({version.text[:40]!r} ...): use a shorter one"
+        )
+    return version, rows.filter(pc.equal(values, greatest))
+
+
+def _version(table: TableName, column: str, value: pa.Scalar) -> TableVersion:
+    try:
+        known = value.as_py()
+    except (ValueError, OverflowError) as error:
+        raise VersionError(
+            f"table {table}: version column {column} holds a date outside of the years 1 to 9999: correct it"
+        ) from error
+    match known:
+        case datetime(tzinfo=None):
+            return TableVersion(VersionKind.TIME, known.isoformat(timespec="microseconds"))
+        case datetime():
+            moment = known.astimezone(UTC).replace(tzinfo=None)
+            return TableVersion(VersionKind.TIME, f"{moment.isoformat(timespec='microseconds')}Z")
+        case date():
+            return TableVersion(VersionKind.DATE, known.isoformat())
+        case int():
+            return TableVersion(VersionKind.NUMBER, str(known))
+        case str():
+            return TableVersion(VersionKind.TEXT, known)
+        case _:
+            raise TypeError(f"table {table}: no version is a {value.type}")
+
+
+# ------------------------------------------------------------------
+# Splits rows into the partitions of a table, inside Spark's tasks.
+#
+# A file has the partition columns too, although the log says their values. So whoever reads a staged file by its path
+# gets whole rows: a later vertex, a suite, a sink and a restored range.
+
+
+PARTITIONS_MAX: Final = 10_000
+"""A task writes at most so many partitions of a table in one micro-batch, since each is a file of its own."""
+
+MEAN_NULL: Final = ("", NO_VALUE)
+"""Texts that mean null in a partition column. Delta's protocol says so of the first, and Hive of the other."""
+
+
+class PartitionError(ValueError):
+    """Rows cannot be laid out as the pipeline says. The message names the table, the column and the way out."""
+
+
+def partitions(table: TableName, rows: pa.Table, by: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the folder and the rows of each partition, in order of the values. Rows keep their order.
+
+    The texts `MEAN_NULL` become null, as Spark writes them. Raises PartitionError.
+    """
+    whole = _with_nulls(rows, by)
+    order = pc.sort_indices(whole.select(by), sort_keys=[(name, "ascending") for name in by])
+    ordered = whole.take(order)
+    begins = _begins(ordered, by)
+    if len(begins) > PARTITIONS_MAX:
+        raise PartitionError(
+            f"table {table}: one micro-batch has rows of {len(begins)} partitions by {', '.join(by)} for one task, "
+            f"which writes at most {PARTITIONS_MAX}: lay the table out by a column of fewer values, such as a date"
+        )
+    texts = [_texts(table, name, ordered.column(name).take(pa.array(begins))) for name in by]
+    for begin, end, values in zip(begins, [*begins[1:], ordered.num_rows], zip(*texts, strict=True), strict=True):
+        yield _folder(table, by, values), ordered.slice(begin, end - begin)
+
+
+def _with_nulls(rows: pa.Table, by: tuple[str, ...]) -> pa.Table:
+    """Return the rows with null in place of texts that mean null in these columns."""
+    for name in by:
+        column, at = rows.column(name), rows.schema.get_field_index(name)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            nulled = pc.if_else(
+                pc.is_in(column, pa.array(MEAN_NULL, column.type)), pa.scalar(None, column.type), column
+            )
+            rows = rows.set_column(at, rows.schema.field(at), nulled)
+    return rows
+
+
+def _begins(ordered: pa.Table, by: tuple[str, ...]) -> list[int]:
+    """Return where each partition begins in rows that are ordered by these columns."""
+    new = np.zeros(ordered.num_rows, dtype=bool)
+    new[:1] = True
+    for name in by:
+        codes = ordered.column(name).combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
+        new[1:] |= codes[1:] != codes[:-1]
+    return [int(place) for place in np.flatnonzero(new)]
+
+
+def _texts(table: TableName, column: str, values: pa.ChunkedArray) -> list[str | None]:
+    """Return values as Delta's protocol writes those of partition columns. Raises PartitionError if it has no text."""
+    try:
+        return [None if value is None else _text(value) for value in values.to_pylist()]
+    except (ValueError, OverflowError) as error:
+        raise PartitionError(
+            f"table {table}: partition column {column} holds a date outside of the years 1 to 9999, or a text that is "
+            "no UTF-8, of which no reader makes a partition: correct it with with_column, or leave such rows out"
+        ) from error
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _folder(table: TableName, by: tuple[str, ...], values: tuple[str | None, ...]) -> str:
+    named = tuple(zip(by, values, strict=True))
+    for column, value in named:
+        if len(folder_of([(column, value)])) > PART_BYTES_MAX:
+            raise PartitionError(
+                f"table {table}: a value of partition column {column} makes a name of more than {PART_BYTES_MAX} bytes "
+                f"({str(value)[:40]!r} ...): lay the table out by a column of shorter values"
+            )
+    return folder_of(named)
 
 
 class Encoding(Enum):

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from checkpointing.identifiers import CheckpointId, SplitId
 from jobs.sources.hybrid import ReadsFirst
 from jobs.sources.port import Source, SourceError, WrappedSource
-from jobs.storage.documents import document
+from jobs.storage.json_files import document
 from jobs.storage.place import local
 
 

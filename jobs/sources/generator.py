@@ -10,8 +10,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import SplitId
 from checkpointing.messages import PollSource
+from jobs.sources.hybrid import SequenceSource, row_at
 from jobs.sources.port import Lag, SourceDescription
-from jobs.sources.sequence import SequenceSource, row_at
 
 
 class GeneratorSource(SequenceSource):

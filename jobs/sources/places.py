@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from jobs.sources.port import SourceError
 from jobs.storage.address import InvalidAddressError, Root, absolute, parsed
-from jobs.storage.failures import StoreError
+from jobs.storage.objects import StoreError
 
 
 def root_of(given: Root | str) -> Root:

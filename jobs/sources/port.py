@@ -6,18 +6,22 @@ instead of a fetched batch). Polling needs no Spark. Reading builds a lazy DataF
 offers too.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, runtime_checkable
 
+import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructType
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.identifiers import CheckpointId, SplitId
+from checkpointing.identifiers import CheckpointId, JobName, SplitId, VertexId
 from checkpointing.messages import PollSource
 from jobs.sources.folder_look import FolderLook
+from jobs.spark.session import SparkConfig, with_store
 from jobs.storage.address import Root
 
 SPLIT_COLUMN = "_split"
@@ -392,3 +396,167 @@ def read_schema(source: Source) -> StructType:
     The last two are never null. Spark can't know that, so they are declared as Spark infers them.
     """
     return StructType(list(source.schema().fields)).add(SPLIT_COLUMN, StringType()).add(POSITION_COLUMN, LongType())
+
+
+# ------------------------------------------------------------------
+# Names the source in the commands of an error's message, if the source does not know its own name.
+
+
+UNNAMED: Final = VertexId("SOURCE")
+"""The name of a source that is asked something without being told its name."""
+
+
+@contextmanager
+def asked_as(name: VertexId) -> Iterator[None]:
+    """Ask a source something. If it raises SourceError, the commands in the message name the source."""
+    try:
+        yield
+    except SourceError as error:
+        named = str(error).replace(f"PIPELINE {UNNAMED} ", f"PIPELINE {name} ")
+        if named == str(error):
+            raise
+        raise type(error)(named) from error
+
+
+# ------------------------------------------------------------------
+# Tells a source which job reads it, and under which id.
+
+
+@runtime_checkable
+class KnowsItsJob(Protocol):
+    """Optional for a source that tells another system the name of its job."""
+
+    def belongs_to(self, job: JobName, source: VertexId) -> None:
+        """Take the names. A pipeline calls this when the source is declared."""
+        ...
+
+
+def introduce(source: Source, job: JobName, name: VertexId) -> None:
+    """Tell a source, and the sources inside it, their job and their id, if they want to know."""
+    for layer in every_layer(source):
+        if isinstance(layer, KnowsItsJob):
+            layer.belongs_to(job, name)
+
+
+# ------------------------------------------------------------------
+# Closes the sources of a pipeline at the end of a tick, or of a command that used them.
+
+
+_log = structlog.get_logger(__name__)
+
+
+@contextmanager
+def closing(sources: Mapping[VertexId, Source]) -> Iterator[None]:
+    """Close the sources at the end of the block, also if the block raises."""
+    try:
+        yield
+    finally:
+        close_all(sources)
+
+
+def close_all(sources: Mapping[VertexId, Source]) -> None:
+    """Close every source that can be closed. An error is logged, and the other sources are closed too."""
+    for name, source in sources.items():
+        for layer in every_layer(source):
+            if isinstance(layer, Closes):
+                try:
+                    layer.close()
+                except Exception as error:  # noqa: BLE001 - a user's code, at a time when nothing depends on it
+                    _log.warning("source not closed", source=name, exc_info=error)
+
+
+# ------------------------------------------------------------------
+# The state that a source has besides its positions, with that of its parts (A7).
+
+
+_AGAIN: Final = "give the source an id of its own, which begins anew"
+
+
+@runtime_checkable
+class KeepsState(Protocol):
+    """Optional for a source: has state of its own, besides the positions in its splits (A7; Flink: `SplitEnumerator`).
+
+    Each checkpoint holds this state. It is restored before the source is polled, but its splits are listed before.
+    """
+
+    def snapshot_state(self) -> str:
+        """Return the state as text, less than a million characters. It comes before the checkpoint's barrier.
+
+        The checkpoint may hold rows that were polled after this call. Returns at once, because every checkpoint waits.
+        """
+        ...
+
+    def restore_state(self, checkpoint: CheckpointId | None, state: str | None) -> None:
+        """Take the state of a checkpoint back. `checkpoint` is None if the job has never read this source.
+
+        `state` is None if the checkpoint has none, because an older version of the source wrote it. Raises SourceError
+        for the state of another source.
+        """
+        ...
+
+
+def keeps_state(source: Source) -> bool:
+    """Return whether the source, or one inside it, has state besides its positions."""
+    return any(isinstance(each, KeepsState) for each in every_layer(source))
+
+
+class OwnState:
+    """Gathers and hands out the states of a source and of all sources inside it, in their order."""
+
+    def __init__(self, source: Source) -> None:
+        """Ask nothing yet."""
+        self._keepers = tuple(each for each in every_layer(source) if isinstance(each, KeepsState))
+
+    def snapshot(self) -> str:
+        """Return the states as one JSON text."""
+        return json.dumps([keeper.snapshot_state() for keeper in self._keepers])
+
+    def restore(self, checkpoint: CheckpointId | None, text: str | None) -> None:
+        """Hand out the states of a checkpoint. Raise SourceError if they are those of other sources."""
+        states = [None] * len(self._keepers) if text is None else _parsed(text)
+        if len(states) != len(self._keepers):
+            raise SourceError(f"checkpoint {checkpoint} has the state of {len(states)} sources here: {_AGAIN}")
+        for keeper, state in zip(self._keepers, states, strict=True):
+            keeper.restore_state(checkpoint, state)
+
+
+def _parsed(text: str) -> list[str]:
+    states = json.loads(text)
+    if not isinstance(states, list) or not all(isinstance(state, str) for state in states):
+        raise SourceError(f"its state in the checkpoint was written by another source: {_AGAIN}")
+    return states
+
+
+# ------------------------------------------------------------------
+# Which jars and settings a source's reading needs, so that the tick's Spark session has them from its start.
+
+
+@runtime_checkable
+class NeedsJars(Protocol):
+    """Optional for a source that needs jars beyond those of Spark."""
+
+    @property
+    def jar_sets(self) -> tuple[str, ...]:
+        """Return the names of the sets in `jobs.spark.jars`."""
+        ...
+
+
+@runtime_checkable
+class ReadsStores(Protocol):
+    """Optional for a source whose files may lie in an object store."""
+
+    @property
+    def stores(self) -> tuple[Root, ...]:
+        """The folders and URLs that Spark reads."""
+        ...
+
+
+def with_needed_jars(config: SparkConfig, sources: Iterable[Source]) -> SparkConfig:
+    """Return the configuration of a session that can read all these sources, and the stores in which they lie."""
+    each = [layer for source in sources for layer in every_layer(source)]
+    needed = (name for layer in each if isinstance(layer, NeedsJars) for name in layer.jar_sets)
+    config = replace(config, jar_sets=tuple(dict.fromkeys([*config.jar_sets, *needed])))
+    for layer in each:
+        for root in layer.stores if isinstance(layer, ReadsStores) else ():
+            config = with_store(config, root)
+    return config

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from jobs.spark.environment import spark_environment, spark_home
+from jobs.spark.jars import spark_environment, spark_home
 from jobs.spark.programs import WORKER_VARIABLE
-from jobs.spark.session import SparkConfig, classic_settings, is_local, places
-from jobs.spark.temporary import private_folder
+from jobs.spark.session import SparkConfig, classic_settings, is_local, places, private_folder
 
 HOST: Final = "127.0.0.1"
 START_S: Final = 180.0

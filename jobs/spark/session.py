@@ -5,12 +5,17 @@ The engine uses only what Spark Connect offers too, so it does not need to know 
 
 import os
 import re
+import shutil
+import socket
+import stat
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
+from uuid import uuid4
 
 import structlog
 from pyspark import SparkContext
@@ -18,15 +23,145 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from checkpointing.metadata.record import Holder
 from jobs.credentials import without_credentials
 from jobs.spark.jars import jar_set, jars_of
-from jobs.spark.sockets import socket_settings
-from jobs.spark.temporary import open_log, private_folder, private_path, spark_folder
+from jobs.storage.address import Root, StoreUrl
+from jobs.storage.json_files import document, read_document
+from jobs.storage.place import local
+from jobs.warehouse.lease import is_alive as holder_is_alive
+from jobs.warehouse.lease import this_process
+from jobs.warehouse.refusals import TickRefusedError
+
+# ------------------------------------------------------------------
+# Lets Spark's JVM and its Python workers talk through Unix domain sockets instead of TCP.
+#
+# Over TCP, each task waits some 40 ms for nothing: one side delays its acknowledgement, and the other sends no more
+# before it comes (Nagle's algorithm). Several functions in one job wait one after another. Spark can use Unix domain
+# sockets since 4.1 (SPARK-51688).
+
+
+ENABLED: Final = "spark.python.unix.domain.socket.enabled"
+FOLDER: Final = "spark.python.unix.domain.socket.dir"
+
+_PATH_BYTES_MAX: Final = 103
+"""The longest path of a socket that every system takes. Linux takes 107 bytes, macOS 103."""
+_NAME: Final = ".00000000-0000-0000-0000-000000000000.sock"
+"""A name as Spark gives its sockets."""
+
+
+def socket_settings(folder: Path) -> dict[str, str]:
+    """Return the settings for sockets in this folder of this machine, which only this user can open.
+
+    There are none if the folder cannot hold sockets, for example because its path is too long. Then Spark uses TCP.
+    """
+    if not _holds_sockets(folder / _NAME):
+        return {}
+    return {ENABLED: "true", FOLDER: str(folder)}
+
+
+def _holds_sockets(path: Path) -> bool:
+    if len(os.fsencode(path)) > _PATH_BYTES_MAX:
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX) as tried:
+            tried.bind(str(path))
+    except OSError:  # file systems of other machines often have none
+        return False
+    path.unlink()
+    return True
+
+
+# ------------------------------------------------------------------
+# Keeps Spark's log and temporary folders in a private folder of this user, outside the warehouse.
+#
+# The private folder lies among temporary files, where others may write too. So it must be a real folder that this user
+# owns and nobody else can open. Spark removes its own folders when it ends in order. Those of a killed tick stay until
+# the next tick that starts Spark. A note beside each names its process. A folder is removed only if that process is
+# certainly dead.
+
+
+LOG_BYTES_MAX: Final = 10 * 1024 * 1024
+"""A log of Spark that is larger when it is opened is renamed, and a new one begins."""
+
+_OWNER_SUFFIX: Final = ".owner.json"
+_OPEN_TO_OTHERS: Final = 0o077
+
+
+class UnsafeFolderError(TickRefusedError):
+    """The private folder is not private. The message names it and the way out."""
+
+
+def private_path() -> Path:
+    """Return the path of this user's private folder. It creates nothing."""
+    return Path(tempfile.gettempdir()) / f"tidemark-{os.getuid()}"
+
+
+def private_folder() -> Path:
+    """Return this user's private folder, and create it if it is missing.
+
+    Raise UnsafeFolderError if others could use it.
+    """
+    folder = private_path()
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & _OPEN_TO_OTHERS:
+        raise UnsafeFolderError(
+            f"{folder} is not a folder that this user alone can open, and Spark's log and temporary files belong "
+            "there: delete it, or name another folder for temporary files in TMPDIR"
+        )
+    return folder
+
+
+def open_log(path: Path) -> int:
+    """Return a descriptor that appends to a log file. Raise OSError for a link, which could lead anywhere.
+
+    A log that is too large first becomes `<name>.1`, which replaces an older one.
+    """
+    if path.exists() and path.lstat().st_size > LOG_BYTES_MAX:
+        path.replace(path.with_name(f"{path.name}.1"))
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+
+
+def spark_folder() -> Path:
+    """Return a new folder for the temporary files of a Spark that this process starts.
+
+    It first removes the folders of dead processes. Raises UnsafeFolderError.
+    """
+    remove_dead()
+    folder = private_folder() / f"spark-{uuid4().hex[:12]}"  # short, for it holds sockets (`jobs.spark.session`)
+    local(_owner(folder)).write(document(this_process()))
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def remove_dead() -> tuple[Path, ...]:
+    """Remove the temporary Spark folders of processes that are certainly dead, and return them."""
+    gone = tuple(_dead(private_folder()))
+    for folder in gone:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            _owner(folder).unlink(missing_ok=True)
+    return gone
+
+
+def _dead(private: Path) -> Iterator[Path]:
+    for note in private.glob(f"spark-*{_OWNER_SUFFIX}"):
+        owner = read_document(Holder, local(note))
+        if owner is not None and holder_is_alive(owner) is False:  # otherwise nobody could tell whose folder it is
+            yield note.with_name(note.name.removesuffix(_OWNER_SUFFIX))
+
+
+def _owner(folder: Path) -> Path:
+    """Return the path of the note that names a folder's process."""
+    return folder.with_name(f"{folder.name}{_OWNER_SUFFIX}")
+
 
 _log = structlog.get_logger(__name__)
 
 CLASS_ARCHIVE: Final = Path(sys.prefix) / "spark-classes.jsa"
-"""`jobs.runtime.class_archive` keeps the classes of a JVM in this file. It contains paths of this environment."""
+"""`jobs.tick.class_archive` keeps the classes of a JVM in this file. It contains paths of this environment."""
 
 TEMPORARY: Final = "spark.local.dir"
 """Folders for data that does not fit into memory, and for files that Spark's processes exchange."""
@@ -97,7 +232,7 @@ class SparkConfig:
     With `connect_url` (`sc://host:port`) the session joins a running Connect server. Then only `cores` and `archive`
     count besides. `archive` is a file that `tidemark package` built: the workers run its Python. Without a
     `connect_url`, this process starts or joins `master`. `memory` is the JVM's heap in Spark's notation (`2g`). A
-    delta-spark jar among `jars` switches on Delta's SQL. `jar_sets` are names of `jobs.spark.jar_sets`. The JVM's
+    delta-spark jar among `jars` switches on Delta's SQL. `jar_sets` are names of `jobs.spark.jars`. The JVM's
     output goes to `log_file`, or to stderr if that is None. `settings` overrides any Spark setting.
     """
 
@@ -340,3 +475,37 @@ def _output_of_children(log_file: Path | None) -> Iterator[tuple[Path, int] | No
             os.dup2(own, number)
             os.close(own)
         os.close(target)
+
+
+# ------------------------------------------------------------------
+# Lets Spark read a warehouse or input in an object store: which jars it needs, and which settings.
+#
+# Spark's own reader of S3 is Hadoop's `s3a`. Its endpoint and region come from the variables that delta-rs reads. None
+# of these settings has credentials: Hadoop's default chain takes them from the environment of its JVM, or from the
+# machine's role. For other stores Spark needs another connector, which the user adds to Spark.
+
+
+_S3A: Final = "spark.hadoop.fs.s3a."
+
+
+def with_store(config: SparkConfig, root: Root) -> SparkConfig:
+    """Return the configuration of a session that reads this warehouse or input. A setting that the user gave stays."""
+    if not isinstance(root, StoreUrl) or root.scheme != "s3":
+        return config
+    sets = tuple(dict.fromkeys([*config.jar_sets, "s3a"]))
+    return replace(config, jar_sets=sets, settings={**s3a_settings(os.environ), **config.settings})
+
+
+def s3a_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return Hadoop's settings for the store that these variables name. None of them is secret."""
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    settings = {f"{_S3A}endpoint.region": region} if region else {}
+    if endpoint:
+        encrypted = str(not endpoint.startswith("http://")).lower()
+        settings |= {
+            f"{_S3A}endpoint": endpoint,
+            f"{_S3A}path.style.access": "true",
+            f"{_S3A}connection.ssl.enabled": encrypted,
+        }
+    return settings

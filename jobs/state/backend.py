@@ -7,24 +7,142 @@ subtasks. Loading leaves these out.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import polars as pl
 import pyarrow as pa
 
-from checkpointing.handles import KeyedFile, KeyedFileKind, Version
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange
-from jobs.sinks.staged_files import StagedFiles
-from jobs.state.backends import StateBackend
-from jobs.state.compaction import live_files
-from jobs.state.files import read_verified
-from jobs.state.frames import arrow_of, empty_frame, frame_of
+from jobs.sinks.staged_files import Encoding, StagedFiles
+from jobs.state.files import StateTooLargeError, arrow_of, empty_frame, frame_of, read_verified
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
 from jobs.state.merge import DELETED, KEY_GROUP, StateChange, apply_change, apply_delta, in_range
 from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
-from jobs.storage.location import storage_at
-from jobs.storage.together import together
+from jobs.storage.place import storage_at, together
+
+# ------------------------------------------------------------------
+# Decides when a subtask writes its whole range (a base) instead of one more delta, by their sizes.
+#
+# Compaction only adds a new file. The files that it replaces stay until no retained checkpoint uses them (D4).
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPolicy:
+    """Write a base once the deltas hold `ratio` times its rows, or are `deltas_max` files.
+
+    Normally the size decides. Each base is then preceded by as many changed rows as it has. The number of files bounds
+    how many files an entry names and a cold worker opens. It must not make a large range rewrite itself often.
+    """
+
+    ratio: float = 1.0
+    deltas_max: int = 32
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless both limits are positive."""
+        if self.ratio <= 0 or self.deltas_max < 1:
+            raise ValueError(f"compaction ratio {self.ratio} and deltas_max {self.deltas_max} must be positive")
+
+
+def is_base_due(policy: CompactionPolicy, files: Sequence[KeyedFile], delta_rows: int) -> bool:
+    """Return whether to write a base instead of a delta of `delta_rows` after these state files (oldest first).
+
+    The first file of a range is a base, since it holds the same rows as a delta would. Sizes are counted in rows, which
+    are known before a file is written.
+    """
+    live = live_files(files)
+    base_rows = sum(file.file.rows for file in live if file.kind is KeyedFileKind.BASE)
+    deltas = [file.file.rows for file in live if file.kind is KeyedFileKind.DELTA]
+    return len(deltas) + 1 > policy.deltas_max or sum(deltas) + delta_rows >= policy.ratio * base_rows
+
+
+def live_files(files: Sequence[KeyedFile]) -> tuple[KeyedFile, ...]:
+    """Return the files that still count. A file no longer counts once a later base covers all of its key groups."""
+    return tuple(
+        file for place, file in enumerate(files) if not any(_ends(later, file) for later in files[place + 1 :])
+    )
+
+
+def _ends(later: KeyedFile, file: KeyedFile) -> bool:
+    return (
+        later.kind is KeyedFileKind.BASE
+        and later.first_key_group <= file.first_key_group
+        and file.last_key_group <= later.last_key_group
+    )
+
+
+# ------------------------------------------------------------------
+# State backends decide what a micro-batch writes of its range, and where (D2; Flink: `StateBackend`).
+#
+# All three store the same state and read each other's files, so a job may change its backend between two ticks.
+
+
+class StateBackend(Protocol):
+    """Decides whether to write the whole range or its change, and writes it."""
+
+    def kind_after(self, files: Sequence[KeyedFile], changed_rows: int) -> KeyedFileKind:
+        """Return what to write after these live files, oldest first, when so many rows changed."""
+        ...
+
+    def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
+        """Return the handle of these rows; raise StateTooLargeError, StagedFileError if they can't be kept."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalBackend:
+    """Writes deltas and bases, in files that checkpoints share (Flink: `EmbeddedRocksDBStateBackend`, incremental)."""
+
+    policy: CompactionPolicy = field(default_factory=CompactionPolicy)
+
+    def kind_after(self, files: Sequence[KeyedFile], changed_rows: int) -> KeyedFileKind:
+        """Return a base where one is due by size, else a delta."""
+        return KeyedFileKind.BASE if is_base_due(self.policy, files, changed_rows) else KeyedFileKind.DELTA
+
+    def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
+        """Write a file."""
+        del operator
+        return writer.write(table, rows, Encoding.DIFFERENCES)
+
+
+@dataclass(frozen=True, slots=True)
+class FullBackend:
+    """Writes the whole range with each micro-batch, in one file (Flink: `HashMapStateBackend`, file storage)."""
+
+    def kind_after(self, files: Sequence[KeyedFile], changed_rows: int) -> KeyedFileKind:
+        """Return a base."""
+        del files, changed_rows
+        return KeyedFileKind.BASE
+
+    def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
+        """Write a file."""
+        del operator
+        return writer.write(table, rows, Encoding.DIFFERENCES)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBackend:
+    """Stores the whole range inside the checkpoint's own entry (Flink: `JobManagerCheckpointStorage`).
+
+    For small states only: the whole entry is written at each checkpoint, and read for each retained one.
+    `bytes_max` bounds one subtask's state as a compressed file.
+    """
+
+    bytes_max: int
+
+    def kind_after(self, files: Sequence[KeyedFile], changed_rows: int) -> KeyedFileKind:
+        """Return a base, so that each entry can be restored without another one."""
+        del files, changed_rows
+        return KeyedFileKind.BASE
+
+    def keep(self, operator: str, writer: StagedFiles, table: TableName, rows: pa.Table) -> FileHandle:
+        """Put the file into its handle; raise StateTooLargeError above the limit."""
+        handle = writer.inline(table, rows)
+        if handle.bytes > self.bytes_max:
+            raise StateTooLargeError(operator, handle.bytes, self.bytes_max)
+        return handle
+
 
 _KEYS: Final = b"tidemark.keys"
 """The metadata field of a state file that names its key columns, as JSON."""

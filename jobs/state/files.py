@@ -6,17 +6,88 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkpointing.columns import columns_then
 from checkpointing.handles import FileHandle
-from jobs.state.failures import StateFileError
 from jobs.storage.folder import Folder
-from jobs.storage.location import storage_at
 from jobs.storage.parquet import footer_of
-from jobs.storage.place import StoragePlace
-from jobs.storage.together import together
+from jobs.storage.place import StoragePlace, storage_at, together
+
+# ------------------------------------------------------------------
+# Converts frames to a declared schema, so that files have exactly the declared types.
+
+
+class FrameSchemaError(Exception):
+    """A user function returned columns that are not the declared ones: names both and the way out."""
+
+
+def frame_of(rows: pa.Table) -> pl.DataFrame:
+    """Return an Arrow table as a frame."""
+    frame = pl.from_arrow(rows)
+    if not isinstance(frame, pl.DataFrame):
+        raise TypeError(f"rows of {rows.schema} make no frame")
+    return frame
+
+
+def empty_frame(schema: pa.Schema) -> pl.DataFrame:
+    """Return a frame of this schema without rows."""
+    return frame_of(schema.empty_table())
+
+
+def conform(rows: pl.DataFrame, schema: pa.Schema, operator: str, what: str) -> pl.DataFrame:
+    """Return exactly the columns of `schema`, in its order and types; raise FrameSchemaError if that is impossible."""
+    wanted = empty_frame(schema).schema
+    missing = [name for name in wanted if name not in rows.columns]
+    if missing:
+        raise FrameSchemaError(
+            f"operator {operator}: the {what} of its function lacks {missing}; it has {rows.columns}, "
+            f"declared are {list(wanted)}"
+        )
+    try:
+        return rows.select(pl.col(name).cast(kind) for name, kind in wanted.items())
+    except pl.exceptions.PolarsError as error:
+        raise FrameSchemaError(
+            f"operator {operator}: the {what} of its function does not fit the declared types: {error}"
+        ) from error
+
+
+def arrow_of(rows: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    """Return a frame that conforms to `schema` as an Arrow table of it."""
+    return rows.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema)
+
+
+# ------------------------------------------------------------------
+# Errors of reading and writing keyed state. Each names the operator, the file or size, and the way out.
+
+
+class StateFileError(Exception):
+    """A state or range file is missing, damaged or of another schema."""
+
+    def __init__(self, operator: str, path: str, problem: str) -> None:
+        """Name the operator, the file and what is wrong with it."""
+        super().__init__(
+            f"operator {operator}: file {path} {problem}; it is part of the checkpoint that this run restored, "
+            "so restore from an older checkpoint"
+        )
+
+
+class StateTooLargeError(Exception):
+    """A subtask's state is larger than what the memory backend may put into a checkpoint's entry."""
+
+    def __init__(self, operator: str, size_bytes: int, bytes_max: int) -> None:
+        """Name the operator, the size, the limit and the way out."""
+        super().__init__(
+            f"operator {operator}: the state of one subtask takes {size_bytes} bytes, and memory_state_bytes_max "
+            f"allows {bytes_max} in a checkpoint's entry; set state_backend to incremental, or raise the limit"
+        )
+
+
+class KeyGroupError(Exception):
+    """Rows reached a subtask that does not own their key groups."""
+
 
 NONE_RENAMED: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -18,14 +18,11 @@ from checkpointing.handles import KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import TableName
 from checkpointing.key_groups import KeyGroupRange
 from checkpointing.metadata.paths import staged_name_in
-from jobs.sinks.partitions import MEAN_NULL, PartitionError, partitions
-from jobs.sinks.staged_files import StagedFiles
-from jobs.state.files import read_verified
-from jobs.state.frames import arrow_of, empty_frame, frame_of
+from jobs.sinks.staged_files import MEAN_NULL, PartitionError, StagedFiles, partitions
+from jobs.state.files import arrow_of, empty_frame, frame_of, read_verified
 from jobs.state.keyed_rows import FoundKeys, KeyedRows
 from jobs.state.worker_copy import COPIES, Copy, RangeName, WorkerCopies
-from jobs.storage.location import storage_at
-from jobs.storage.together import together
+from jobs.storage.place import storage_at, together
 
 FILE_ROWS_MAX: Final = 250_000
 """The largest number of rows of a file. Smaller files save writing, and larger ones reading."""

@@ -1,11 +1,15 @@
 """Hands Parquet files of a storage to Arrow: a path, of which Arrow reads what it needs, or a whole object's bytes."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from jobs.storage.folder import Folder
-from jobs.storage.place import StoragePlace
+from jobs.storage.place import StoragePlace, place_in
 
 FOOTER_TAIL: Final = 8
 """Bytes behind a Parquet file's footer: its length in four, little-endian, and the magic word."""
@@ -29,3 +33,113 @@ def footer_of(place: StoragePlace, size: int | None = None) -> bytes:
     if len(end) < length <= size:
         end = place.storage.read(place.name, start=size - length, most=length).bytes
     return end[-length:]
+
+
+# ------------------------------------------------------------------
+# Reads a part of a Parquet file by columns. A task does so itself where no step in Spark comes before it.
+
+
+_BATCH_ROWS: Final = 64 * 1024
+
+
+class ScanError(Exception):
+    """A file cannot be read. The message names it, and says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """The columns that a source adds: the split of the rows, their positions, and if it is asked for, their file.
+
+    `first` is the position of the file's row 0.
+    """
+
+    split_column: str
+    split: str
+    position_column: str
+    first: int
+    file_column: str | None = None
+    file: str = ""
+
+    @property
+    def constants(self) -> dict[str, str]:
+        """Return the columns that have one value in all rows."""
+        return {self.split_column: self.split} | ({self.file_column: self.file} if self.file_column else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileScan:
+    """The rows `first` to `end` (exclusive) of a Parquet file. `root` is the address of a storage, `name` a file there.
+
+    `bytes` is the size of the whole file. With a `numbering`, its columns are not read, but made.
+    """
+
+    root: str
+    name: str
+    first: int
+    end: int
+    bytes: int
+    numbering: Numbering | None = None
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows the part has."""
+        return self.end - self.first
+
+    @property
+    def may_repeat(self) -> bool:
+        """Return True: each reader decodes the columns that it needs."""
+        return True
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in `schema`. A column that the file lacks is null, and a narrower type is widened.
+
+        Raises ScanError.
+        """
+        place = place_in(self.root, self.name)
+        try:
+            with pq.ParquetFile(parquet_of(place)) as file:
+                for first, batch in self._parts(file, schema):
+                    yield self._in_schema(batch, first, schema)
+        except (pa.ArrowException, OSError) as error:
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ScanError(f"{place} cannot be read ({why}): put it back as it was") from error
+
+    def _parts(self, file: pq.ParquetFile, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield batches of the asked rows, each with the number of its first row in the file."""
+        made = () if self.numbering is None else (*self.numbering.constants, self.numbering.position_column)
+        wanted = [name for name in schema.names if name not in made and name in file.schema_arrow.names]
+        groups, at = _groups(file, self.first, self.end)
+        for batch in file.iter_batches(_BATCH_ROWS, groups, wanted):
+            start, stop = max(self.first - at, 0), min(self.end - at, batch.num_rows)
+            if start < stop:
+                yield at + start, batch.slice(start, stop - start)
+            at += batch.num_rows
+
+    def _in_schema(self, batch: pa.RecordBatch, first: int, schema: pa.Schema) -> pa.RecordBatch:
+        columns, constants = [], {} if self.numbering is None else self.numbering.constants
+        for field in schema:
+            if field.name in constants:
+                columns.append(pa.repeat(pa.scalar(constants[field.name], field.type), batch.num_rows))
+            elif self.numbering is not None and field.name == self.numbering.position_column:
+                start = self.numbering.first + first
+                columns.append(pa.array(np.arange(start, start + batch.num_rows, dtype=np.int64)))
+            elif field.name in batch.schema.names:
+                columns.append(batch.column(field.name).cast(field.type))
+            else:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+        return pa.record_batch(columns, schema=schema)
+
+
+def _groups(file: pq.ParquetFile, first: int, end: int) -> tuple[list[int], int]:
+    """Return the row groups that hold rows from `first` to `end`, and the number of the first of their rows."""
+    groups: list[int] = []
+    begins, at = first, 0
+    for number in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(number).num_rows
+        if at < end and at + rows > first:
+            begins = at if not groups else begins
+            groups.append(number)
+        at += rows
+    if at < end:
+        raise pa.ArrowInvalid(f"it has {at} rows instead of at least {end}")
+    return groups, begins

@@ -1,14 +1,23 @@
 """Names a file or folder of a warehouse: its storage, and its name there."""
 
+import atexit
+import fcntl
 import shutil
-from collections.abc import Iterator
-from contextlib import suppress
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar, cast
+from uuid import uuid4
 
-from jobs.storage.folder import Folder
-from jobs.storage.port import Content, Listed, NotARegularFileError, Storage
+from jobs.storage.address import Root, parsed
+from jobs.storage.folder import Folder, sync
+from jobs.storage.objects import ObjectStore
+from jobs.storage.port import ChangedError, Content, Listed, NotARegularFileError, Storage
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
 
@@ -124,3 +133,262 @@ def drop_unfinished(folder: StoragePlace, *, before_ms: int) -> None:
             with suppress(OSError):
                 if each.changed_ms < before_ms:
                     (folder / each.name).delete()
+
+
+# ------------------------------------------------------------------
+# Asks a storage several independent questions at the same time.
+#
+# In an object store, each question takes a round trip, so they are asked in parallel. In a folder, an answer takes
+# microseconds, which is less than a thread costs. So there they are asked one after another.
+
+
+AT_A_TIME: Final = 32
+"""The number of requests of one client that a store answers at the same time without refusing any."""
+
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
+
+
+def together(storage: Storage, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
+    """Return the answers of `call` in the order of the questions, or raise the first error.
+
+    It returns or raises only after all calls have ended. Each call may run in another thread.
+    """
+    each = list(asked)
+    return list(in_threads(1 if isinstance(storage, Folder) else len(each), call, each))
+
+
+def in_threads(threads: int, call: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> Iterator[_Answer]:
+    """Yield the answers of `call` in the order of `asked`. It uses this many threads, but at most `AT_A_TIME`.
+
+    Raises the first error. After an error, or if the caller wants no further answer, no new call begins. Calls that
+    have begun run to their end.
+    """
+    if threads <= 1:
+        yield from map(call, asked)
+        return
+    pool = ThreadPoolExecutor(min(AT_A_TIME, threads), thread_name_prefix="storage")
+    try:
+        for future in [pool.submit(call, each) for each in asked]:
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def both(storage: Storage, one: Callable[[], _Asked], other: Callable[[], _Answer]) -> tuple[_Asked, _Answer]:
+    """Return the answers of two calls. In a folder they run one after the other. Raise the first error."""
+    calls: tuple[Callable[[], object], ...] = (one, other)
+    first, second = together(storage, lambda call: call(), calls)
+    return cast("tuple[_Asked, _Answer]", (first, second))
+
+
+@contextmanager
+def beside(call: Callable[[], _Answer]) -> Iterator[Callable[[], _Answer]]:
+    """Run a call in another thread. Yield a function that waits for its end.
+
+    That function returns the call's answer, or raises its error. The context ends only after the call has ended.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="beside") as pool:
+        yield pool.submit(call).result
+
+
+# ------------------------------------------------------------------
+# Finds the sizes of many files at once.
+
+
+LISTED_FROM: Final = 20
+"""A folder with this many files to look up, or more, is listed instead.
+
+One LIST returns a thousand sizes, but costs more money.
+"""
+
+
+def sizes_of(storage: Storage, names: Collection[str]) -> dict[str, int | None]:
+    """Return the bytes of each file, or None for a missing file. Raises OSError."""
+    by_folder: dict[str, list[str]] = {}
+    for name in names:
+        by_folder.setdefault(name.rpartition("/")[0], []).append(name)
+    folders = [folder for folder, inside in by_folder.items() if len(inside) >= LISTED_FROM]
+    listed = {
+        f"{folder}/{name}": size
+        for folder, found in together(storage, lambda folder: (folder, _files_in(storage, folder)), folders)
+        for name, size in found.items()
+    }
+    single = [name for folder, inside in by_folder.items() if len(inside) < LISTED_FROM for name in inside]
+    asked = together(storage, lambda name: StoragePlace(storage, name).size(), single)
+    return {name: listed.get(name) for name in names} | dict(zip(single, asked, strict=True))
+
+
+def _files_in(storage: Storage, folder: str) -> dict[str, int]:
+    return {each.name: each.size for each in storage.list(folder) if not each.is_folder}
+
+
+# ------------------------------------------------------------------
+# Finds the storage that a warehouse's address stands for.
+
+
+def storage_of(root: Root) -> Storage:
+    """Return the storage of a warehouse."""
+    return Folder(root) if isinstance(root, Path) else ObjectStore(root)
+
+
+@lru_cache(maxsize=64)
+def storage_at(address: str) -> Storage:
+    """Return the storage of an address. A task gets the address as a warehouse's absolute path or its URL."""
+    return storage_of(parsed(address))
+
+
+def place_in(root: Root | str, name: str) -> StoragePlace:
+    """Return the place of a file or folder in the warehouse with that root or address."""
+    return StoragePlace(storage_at(str(root)), name)
+
+
+# ------------------------------------------------------------------
+# Makes files of a folder durable that other programs wrote into it.
+#
+# Several threads sync at the same time, because the file system then writes its journal once for many files. A name is
+# durable once its folder is synced.
+
+
+THREADS: Final = 16
+
+
+class SyncedNames:
+    """Syncs files, and remembers the folders whose names are durable. It does nothing for an object store."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Begin without a durable name."""
+        self._folder = storage if isinstance(storage, Folder) else None
+        self._named: set[Path] = set()
+
+    def sync(self, names: Collection[str]) -> None:
+        """Make these files durable, and the names that lead to them. Ignore a missing file."""
+        if self._folder is None or not names:
+            return
+        root, paths = self._folder.root, [self._folder.path(name) for name in names]
+        folders = {path.parent for path in paths}
+        above = {each for new in folders - self._named for each in new.parents if each.is_relative_to(root)}
+        with ThreadPoolExecutor(THREADS) as pool:
+            for each in (paths, [*folders | above]):
+                list(pool.map(_sync_all, [each[thread::THREADS] for thread in range(min(THREADS, len(each)))]))
+        self._named |= folders
+
+
+def sync_files(places: Iterable[StoragePlace]) -> None:
+    """Make files of one folder and their names durable, one after another."""
+    above: set[Path] = set()
+    for place in places:
+        if isinstance(place.storage, Folder):
+            path = place.storage.path(place.name)
+            sync(path)
+            above.add(path.parent)
+    sync_folders(above)
+
+
+def new_folders(folder: StoragePlace) -> tuple[Path, ...]:
+    """Return this folder, the missing folders above it, and the first existing one. Their names are not durable yet."""
+    if not isinstance(folder.storage, Folder):
+        return ()
+    path = folder.storage.path(folder.name)
+    there = next(above for above in path.parents if above.is_dir())
+    return (path, *(above for above in path.parents if above.is_relative_to(there)))
+
+
+def sync_above(storage: Storage, names: Iterable[str]) -> None:
+    """Make the names of files that were just written durable, from the root of their storage down."""
+    if isinstance(storage, Folder):
+        root = storage.root
+        for folder in {above for name in names for above in storage.path(name).parents if above.is_relative_to(root)}:
+            sync(folder)
+
+
+def sync_folders(folders: Iterable[Path]) -> None:
+    """Make the names in these folders durable. The folders exist now."""
+    for folder in folders:
+        sync(folder)
+
+
+def _sync_all(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            sync(path)
+
+
+# ------------------------------------------------------------------
+# Lets one process at a time do something in a warehouse. Safety never depends on this lock.
+
+
+_COUNTS_MS: Final = 30_000
+"""A lock in an object store counts only for this long, because its holder may have died."""
+_LOOK_S: Final = 0.2
+
+
+@contextmanager
+def locked(place: StoragePlace) -> Iterator[None]:
+    """Hold the lock of that name until the block ends. Wait while another process holds it. Raises OSError.
+
+    In an object store the lock is an object that is written if absent. It counts for 30 s.
+    """
+    if isinstance(place.storage, Folder):
+        path = place.storage.path(place.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        return
+    mine = uuid4().hex.encode()
+    while not _took(place, mine):
+        time.sleep(_LOOK_S)
+    try:
+        yield
+    finally:
+        if place.exists() and place.read() == mine:
+            place.delete()
+
+
+def _took(place: StoragePlace, mine: bytes) -> bool:
+    """Take the lock if it is free or its holder's time is over. Return True if this process has it now."""
+    try:
+        place.write(mine)
+    except FileExistsError:
+        try:
+            there = place.described()
+            if time.time() * 1000 - there.changed_ms < _COUNTS_MS:
+                return False
+            place.storage.replace(place.name, mine, unchanged=there.tag)
+        except (FileNotFoundError, ChangedError):
+            return False
+    return True
+
+
+# ------------------------------------------------------------------
+# Places files of an object store's warehouse on this machine: a trace, which is written bit by bit, and copies.
+
+
+def local_path(place: StoragePlace) -> Path:
+    """Return the path on this machine at which a process writes a file bit by bit.
+
+    In a folder this is the file's own place. For an object it lies in a temporary folder, which goes when the process
+    ends. The process then copies the file to its place from time to time (`is_copied`).
+    """
+    folder = place.storage.root if isinstance(place.storage, Folder) else _working_copies()
+    return folder / place.name
+
+
+def is_copied(place: StoragePlace) -> bool:
+    """Return True if the process must copy the file to its place."""
+    return not isinstance(place.storage, Folder)
+
+
+@lru_cache(maxsize=1)
+def _working_copies() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="tidemark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def scratch_folder() -> Iterator[StoragePlace]:
+    """Lend an empty folder of this machine, and delete it at the end."""
+    with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
+        yield local(Path(folder))

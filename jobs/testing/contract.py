@@ -20,10 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from jobs.settings import TickSettings
-from jobs.sources.closing import close_all
-from jobs.sources.own_state import OwnState, keeps_state
 from jobs.sources.port import (
     POSITION_COLUMN,
     SPLIT_COLUMN,
@@ -31,13 +29,15 @@ from jobs.sources.port import (
     DescribesItself,
     KnowsLag,
     NamesPositions,
+    OwnState,
     Source,
+    close_all,
+    keeps_state,
     layers,
     read_schema,
     source_of_cuts,
 )
-from jobs.sources.position_words import END, START
-from jobs.sources.seeking import Place, seek
+from jobs.sources.position_words import END, START, Place, seek
 from jobs.sources.slice_reading import OffersScans
 from jobs.spark.columns import named
 from jobs.testing.trial import NotKilledError, Trial, session_for

@@ -15,17 +15,16 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from checkpointing.messages import TickOutcome
-from jobs.holding.boundaries import KILL_VARIABLE, boundary_names
 from jobs.launch import Launch, launch, spark_config
 from jobs.pipelines.registry import PipelineReference
 from jobs.reading import Cut, Cuts
-from jobs.runtime.engine import fetch_missing_jars
-from jobs.runtime.listener import TickListener
-from jobs.runtime.tick import run_tick
 from jobs.settings import Layer, TickSettings
-from jobs.sources.needed_jars import with_needed_jars
-from jobs.sources.port import Source
+from jobs.sources.port import Source, with_needed_jars
 from jobs.spark.session import open_session
+from jobs.tick.engine import fetch_missing_jars
+from jobs.tick.listener import TickListener
+from jobs.tick.tick import run_tick
+from jobs.warehouse.boundaries import KILL_VARIABLE, boundary_names
 
 Frame: TypeAlias = "pl.DataFrame | pd.DataFrame | pa.Table"
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
-from checkpointing.coordinator.completed import CompletedCheckpoint
+from checkpointing.coordinator.completed import CompletedCheckpoint, Handle
 from checkpointing.coordinator.properties import savepoint
-from checkpointing.coordinator.shared_state import Handle
 from checkpointing.coordinator.task import AcknowledgedState, TaskState
 from checkpointing.identifiers import CheckpointId
 from spec.coordinator_cases.unit import Value

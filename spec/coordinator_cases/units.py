@@ -8,9 +8,9 @@ from checkpointing.coordinator.completed import FinishedState
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.plan import CheckpointPlan, PlanRefusedError, compute_plan
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, SnapshotKind
-from checkpointing.coordinator.request_decider import CheckpointRequest, DeciderView, Decision, RequestDecider
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import Task, TaskState
+from checkpointing.coordinator.triggering import CheckpointRequest, DeciderView, Decision, RequestDecider
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 from spec.coordinator_cases.statistics_facts import counters, history, latest, statistics_of

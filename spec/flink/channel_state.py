@@ -7,7 +7,7 @@ from enum import Enum
 from typing import assert_never
 
 from checkpointing.key_groups import KEY_GROUPS_MAX, KeyGroupRange, key_group_ranges
-from checkpointing.rescale.operator_state import InvalidRescaleError
+from checkpointing.operator_state import InvalidRescaleError
 
 OldSubtasks = tuple[int, ...]
 """The old subtasks whose state one new subtask reads."""

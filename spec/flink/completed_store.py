@@ -1,6 +1,6 @@
 """Extends the product's store of completed checkpoints: Flink's cases also close it, and remove its oldest entry.
 
-The product never closes a store. `tidemark cancel` deletes what is not retained (`jobs.at_rest.cancelling`).
+The product never closes a store. `tidemark cancel` deletes what is not retained (`jobs.tick.at_rest.cancellation`).
 """
 
 from collections.abc import Iterable
@@ -10,9 +10,9 @@ from checkpointing.coordinator.completed import (
     CompletedCheckpoint,
     CompletedCheckpointStore,
     DiscardCause,
+    SharedStateRegistry,
     StoreChange,
 )
-from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import NO_STATE
 from checkpointing.identifiers import CheckpointId
 

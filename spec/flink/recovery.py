@@ -6,18 +6,18 @@ The product restores in `checkpointing.job.restoring`, before it makes a coordin
 from collections.abc import Iterator
 from dataclasses import replace
 
-from checkpointing.coordinator.books import Books
 from checkpointing.coordinator.completed import DISCARD_NEVER, CompletedCheckpoint, DiscardCause
 from checkpointing.coordinator.completion import Completion
-from checkpointing.coordinator.plan import Topology
-from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, SnapshotKind
-from checkpointing.coordinator.restoring import (
+from checkpointing.coordinator.coordinator import (
     RestoreRefusedError,
     check_finished,
     reset_hooks,
     restore_coordinators,
     restore_hooks,
 )
+from checkpointing.coordinator.coordinator_state import Books
+from checkpointing.coordinator.plan import Topology
+from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, SnapshotKind
 from checkpointing.identifiers import CheckpointId
 from spec.flink.completed_store import shared_handles
 from spec.flink.messages import (

@@ -6,7 +6,7 @@ The product copies the files that it restores from elsewhere into its own wareho
 from collections.abc import Mapping
 from enum import Enum
 
-from checkpointing.coordinator.shared_state import Handle, SharedStateEntry, SharedStateRegistry, Unregistered
+from checkpointing.coordinator.completed import Handle, SharedStateEntry, SharedStateRegistry, Unregistered
 from checkpointing.identifiers import CheckpointId
 
 

@@ -12,7 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from pydantic import ValidationError
 
 from checkpointing.config import CheckpointConfig, CheckpointingMode, RestartStrategyKind, StateBackendKind
-from checkpointing.coordinator.restart import (
+from checkpointing.coordinator.settings import CoordinatorSettings
+from checkpointing.gate.messages import GateConfig
+from checkpointing.tick.attempts import (
     ExponentialDelay,
     FailureRate,
     FixedDelay,
@@ -20,8 +22,6 @@ from checkpointing.coordinator.restart import (
     RestartStrategy,
     strategy_of,
 )
-from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.gate.config import GateConfig
 from spec.machines.judging import expect
 from spec.machines.setting_bounds import BOUNDS, CONTRADICTIONS
 

@@ -8,13 +8,12 @@ from hypothesis.stateful import precondition, rule
 
 from checkpointing.commit.at_rest import SavepointAtRest
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.coordinator.restart import NoRestart
 from checkpointing.identifiers import NO_CHECKPOINT
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import RowAppended, RowUnknown
 from checkpointing.metadata.record import CheckpointRecord, Release
+from checkpointing.tick.attempts import Errand, NoRestart, Terms
 from checkpointing.tick.door import TickDoor
-from checkpointing.tick.errand import Errand, Terms
 from checkpointing.tick.messages import (
     AppendClaim,
     AppendEntry,

@@ -10,13 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from checkpointing.commit.at_rest import Stamp
 from checkpointing.commit.fencing import HolderObserved, Lease
 from checkpointing.commit.recovery import Observed
-from checkpointing.coordinator.restart import (
-    ExponentialDelay,
-    FailureRate,
-    FixedDelay,
-    NoRestart,
-    RestartStrategy,
-)
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.job.setup import TickLimits
@@ -32,8 +25,16 @@ from checkpointing.messages import (
     TickOutcome,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, Statistics
+from checkpointing.tick.attempts import (
+    Errand,
+    ExponentialDelay,
+    FailureRate,
+    FixedDelay,
+    NoRestart,
+    RestartStrategy,
+    Terms,
+)
 from checkpointing.tick.door import TickDoor
-from checkpointing.tick.errand import Errand, Terms
 from checkpointing.tick.messages import (
     AppendClaim,
     AppendEntry,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from checkpointing.coordinator.restart import ExponentialDelay, FailureRate, FixedDelay, RestartStrategy
 from checkpointing.job.setup import TickLimits
+from checkpointing.tick.attempts import ExponentialDelay, FailureRate, FixedDelay, RestartStrategy
 
 
 @dataclass(slots=True)

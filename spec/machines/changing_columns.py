@@ -14,6 +14,7 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.columns import TableColumn, in_another_order
 from checkpointing.commit.columns import (
     columns_at,
@@ -25,14 +26,13 @@ from checkpointing.commit.columns import (
     table_changes,
     unclear_back,
 )
-from checkpointing.commit.net import net_tables
+from checkpointing.commit.net_files import net_tables
 from checkpointing.commit.recovery import publications
-from checkpointing.evolution import first_refused
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
+from checkpointing.state_evolution import first_refused
 from spec.machines.judging import expect
 
 COLUMNS_READABLE: Final = "columns-readable"

@@ -10,14 +10,14 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
 from checkpointing.commit.columns import columns_at, table_changes
-from checkpointing.evolution import NOT_WRITTEN, ChangeKind
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Rename, RenameKind, Statistics, VertexRecord
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
+from checkpointing.state_evolution import NOT_WRITTEN, ChangeKind
 from checkpointing.state_meaning import ColumnMeaning
 from spec.machines.evolving import plain_serves, sql
 from spec.machines.judging import expect

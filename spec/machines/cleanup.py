@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from checkpointing.channel_items import StagedSegment
+from checkpointing.channel_items import ChannelState, StagedSegment, SubtaskSnapshot
 from checkpointing.commit.cleanup import (
     CleanupFacts,
     ListedFile,
@@ -26,7 +26,6 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord, VertexRecord
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 from spec.machines.judging import expect
 from spec.named_files import named_files
 

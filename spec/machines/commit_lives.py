@@ -8,19 +8,21 @@ from enum import Enum
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from checkpointing.commit.draft import CommitIdentity, Draft
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.commit.two_phase import (
     CheckpointCommitted,
     CommitEffect,
     CommitEnded,
+    CommitIdentity,
     Declined,
+    Draft,
     IdsReserved,
     Saved,
     TwoPhaseCommit,
 )
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
-from checkpointing.job.ids import CheckpointIds
+from checkpointing.job.tick_end import CheckpointIds
 from checkpointing.messages import (
     AppendRow,
     CheckTables,
@@ -37,9 +39,8 @@ from checkpointing.messages import (
     TickOutcome,
 )
 from checkpointing.metadata.record import RowKind, Statistics, TableKeys, VertexRecord
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
+from checkpointing.tick.attempts import TICK, Terms
 from checkpointing.tick.door import TickDoor
-from checkpointing.tick.errand import TICK, Terms
 from checkpointing.tick.messages import (
     AppendClaim,
     AppendRelease,

@@ -9,12 +9,12 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from checkpointing.commit.draft import Draft
+from checkpointing.commit.two_phase import Draft
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName, VertexId
-from checkpointing.job.compacting import Compacting
+from checkpointing.job.drafts import Compacting
 from checkpointing.messages import Compacted, CompactFiles, FilesCompacted
 from checkpointing.metadata.record import FileCompaction, RowKind, Statistics, TableRecord
 from spec.machines.judging import expect

@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from checkpointing.coordinator import messages as told
-from checkpointing.coordinator.completed import DISCARD_ALWAYS, CompletedCheckpointStore, DiscardCause
+from checkpointing.coordinator.completed import (
+    DISCARD_ALWAYS,
+    CompletedCheckpointStore,
+    DiscardCause,
+    SharedStateRegistry,
+)
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import NO_METRICS, AcknowledgedState, SnapshotMetrics, Task, TaskState
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import SplitId, VertexId
-from checkpointing.job.cut_groups import CutGroups, SplitKey
+from checkpointing.job.polling import CutGroups, SplitKey
 from spec.machines.judging import expect
 
 EVEN_AT_BARRIERS = "even-at-barriers"

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from checkpointing.coordinator.messages import RequestFailed, RequestSucceeded
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId
-from checkpointing.job.ending import OWN_REQUEST, Cause, Ending, Next
 from checkpointing.job.setup import TickLimits
+from checkpointing.job.tick_end import OWN_REQUEST, Cause, Ending, Next
 from checkpointing.messages import EndTick, SavepointKind, StopKind, TickOutcome
 from checkpointing.metadata.record import RowKind
 from spec.machines.judging import expect

@@ -13,14 +13,13 @@ from typing import Final, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from checkpointing.channel_items import StagedSegment
+from checkpointing.channel_items import ChannelState, RangeFiles, StagedSegment, SubtaskSnapshot
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, TableName, VertexId
 from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, decode_stored, encode
 from checkpointing.metadata.files import files_of, handles_to_restore
 from checkpointing.metadata.record import CheckpointRecord, FileCompaction, RowKind, TableRecord, VertexRecord
-from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
 from spec.false_entries import Told, told
 from spec.fields_of_entries import places
 from spec.full_entry import Fields, claim, full_entry, release

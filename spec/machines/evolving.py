@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from checkpointing.columns import is_delta_type
-from checkpointing.evolution import ChangeKind
 from checkpointing.state_evolution import (
+    ChangeKind,
     Column,
     StateSchema,
     changes,

@@ -4,10 +4,9 @@ from typing import Final
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.gate import GatePolicy, GateSnapshot
-from checkpointing.gate.aligner import AlignerSnapshot
-from checkpointing.gate.channel import ChannelSnapshot
+from checkpointing.gate.aligner import AlignerSnapshot, AlternatingSnapshot, Phase
+from checkpointing.gate.channels import ChannelSnapshot
 from checkpointing.gate.tracker import TrackerSnapshot
-from checkpointing.gate.unaligned import AlternatingSnapshot, Phase
 from spec.machines.gate_model import GateModel, Sent
 from spec.machines.gate_telling import NEVER, Line
 from spec.machines.judging import expect

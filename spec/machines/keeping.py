@@ -11,6 +11,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.commit.cleanup import (
     CleanupFacts,
     CleanUpLook,
@@ -26,7 +27,6 @@ from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
 from spec.machines.judging import expect, is_unwinding
 from spec.machines.table_history import Log
 from spec.named_files import named_files

@@ -10,6 +10,7 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.commit.manifests import Manifest, Sizes, Stored, counted_by, handles_in, newest_stored, stored, whole
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
@@ -17,7 +18,6 @@ from checkpointing.identifiers import CheckpointId, Generation, JobName, TableNa
 from checkpointing.metadata.codec import UnreadableRowError, decode_stored, encode
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord, ManifestReference, Statistics, TableRecord, VertexRecord
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from spec.machines.judging import expect
 
 HOLD: Final = "manifests-hold"

@@ -11,7 +11,8 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from checkpointing.evolution import (
+from checkpointing.renamed_columns import ColumnRenames, renamed_columns, unrenamable
+from checkpointing.state_evolution import (
     NOT_WRITTEN,
     Change,
     ChangeKind,
@@ -20,7 +21,6 @@ from checkpointing.evolution import (
     verdict,
     with_hints,
 )
-from checkpointing.renamed_columns import ColumnRenames, renamed_columns, unrenamable
 from checkpointing.state_meaning import (
     Argument,
     ColumnMeaning,

@@ -10,7 +10,7 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from checkpointing.channel_items import AlignmentType, Barrier, SourceSlice
+from checkpointing.channel_items import AlignmentType, Barrier, RangeFiles, SourceSlice, TaskWork
 from checkpointing.coordinator.properties import CheckpointProperties
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import SnapshotMetrics
@@ -27,10 +27,9 @@ from checkpointing.identifiers import (
     TableName,
     VertexId,
 )
-from checkpointing.job.epochs import EpochLog
+from checkpointing.job.drafts import EpochLog
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
 from checkpointing.metadata.record import VertexStatistics
-from checkpointing.snapshots import RangeFiles, TaskWork
 from spec.machines.judging import expect
 
 MEASURED: Final = "epochs-are-measured"

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.metadata import paths
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
-from checkpointing.partitions import Value, folder_of
-from checkpointing.table_versions import TableVersion, VersionKind, version_of_folder
+from checkpointing.partitions import TableVersion, Value, VersionKind, folder_of, version_of_folder
 from spec.machines.judging import expect
 
 NAMES: Final = "names-tell-files"

@@ -9,16 +9,17 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
-from checkpointing.commit.net import (
+from checkpointing.commit.net_files import (
     NONE_RENAMED,
     Renamed,
+    changes_at,
     keyed_lists,
     keyed_tables,
     net_tables,
     with_compactions,
 )
-from checkpointing.commit.table_changes import changes_at
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName, VertexId
@@ -31,7 +32,6 @@ from checkpointing.metadata.record import (
     TableRecord,
     VertexRecord,
 )
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from spec.machines.judging import expect
 from spec.machines.plain_entry import plain_entry
 

@@ -10,13 +10,12 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.channel_items import ChannelState, SourceSlice, StagedSegment, SubtaskSnapshot
 from checkpointing.commit.recovery import completion, has_finished
 from checkpointing.graph import Vertex, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, SplitId, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 from spec.machines.judging import expect
 
 TOLD: Final = "told-positions"

@@ -11,12 +11,11 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.channel_items import ChannelState, SourceSlice, StagedSegment, SubtaskSnapshot
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import ChannelId, EdgeId, SplitId, VertexId
-from checkpointing.job.first_part import in_first_part, read_alone
+from checkpointing.job.polling import in_first_part, read_alone
 from checkpointing.metadata.record import CheckpointRecord, VertexRecord
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 from spec.machines.judging import expect
 from spec.machines.plain_entry import plain_entry
 

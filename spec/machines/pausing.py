@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from checkpointing.coordinator.messages import RequestFailed, RequestSucceeded
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId
-from checkpointing.job.pause import Pause
+from checkpointing.job.tick_end import Pause
 from checkpointing.messages import SavepointKind
 from spec.failures_in_a_row import FLINKS_LIST
 from spec.machines.judging import expect

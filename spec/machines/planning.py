@@ -16,7 +16,16 @@ from checkpointing.coordinator.completed import (
     CompletedCheckpointStore,
     CompletedVertex,
     FinishedState,
+    SharedStateRegistry,
 )
+from checkpointing.coordinator.coordinator import (
+    RestoreRefusedError,
+    check_finished,
+    reset_hooks,
+    restore_coordinators,
+    restore_hooks,
+)
+from checkpointing.coordinator.coordinator_state import PeriodicScheduler
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import ResetHook, ResetOperatorCoordinator, RestoreHook
 from checkpointing.coordinator.plan import (
@@ -28,15 +37,6 @@ from checkpointing.coordinator.plan import (
     compute_plan,
 )
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, savepoint, synchronous_savepoint
-from checkpointing.coordinator.restoring import (
-    RestoreRefusedError,
-    check_finished,
-    reset_hooks,
-    restore_coordinators,
-    restore_hooks,
-)
-from checkpointing.coordinator.scheduler import PeriodicScheduler
-from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState, Task, TaskState
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.identifiers import CheckpointId

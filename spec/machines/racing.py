@@ -16,8 +16,7 @@ from checkpointing.commit.recovery import Observed
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import EndTick, RowAppended, RowRefused
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, RowKind
-from checkpointing.tick.door import TickDoor
-from checkpointing.tick.errand import (
+from checkpointing.tick.attempts import (
     APPROVAL,
     CANCELLATION,
     CLEANUP,
@@ -31,6 +30,7 @@ from checkpointing.tick.errand import (
     Errand,
     Terms,
 )
+from checkpointing.tick.door import TickDoor
 from checkpointing.tick.messages import (
     AppendClaim,
     AppendRelease,

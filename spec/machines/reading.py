@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from checkpointing.channel_items import SourceSlice
 from checkpointing.graph import Vertex, VertexKind
 from checkpointing.identifiers import SplitId, SubtaskId, VertexId
-from checkpointing.job.readers import Pacing, SourceReaders
+from checkpointing.job.polling import Pacing, SourceReaders
 from checkpointing.messages import PollSource
 from spec.machines.judging import expect
 

@@ -10,18 +10,18 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from checkpointing.commit.behind import Again, Doubt, Repairs, Standing
+from checkpointing.channel_items import SubtaskSnapshot
+from checkpointing.commit.cleanup import Referenced
 from checkpointing.commit.fencing import HolderObserved, MayClaim
-from checkpointing.commit.leftovers import Referenced
+from checkpointing.commit.lost_publications import Again, Doubt, Repairs, Standing
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, JobName, TableName, VertexId
 from checkpointing.messages import Publication, PublishTable, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, TableKeys, TableRecord, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
-from checkpointing.tick.claiming import Held
-from checkpointing.tick.errand import Errand, Terms
+from checkpointing.tick.attempts import Errand, Terms
+from checkpointing.tick.door import Held, recovered
 from checkpointing.tick.messages import (
     CorrectCuts,
     CutRead,
@@ -40,7 +40,6 @@ from checkpointing.tick.messages import (
     TickEffect,
     TickFact,
 )
-from checkpointing.tick.recovering import recovered
 from spec.machines.judging import expect
 from spec.machines.plain_entry import plain_entry
 

@@ -11,7 +11,7 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from checkpointing.channel_items import Segment, SourceSlice, StagedSegment
+from checkpointing.channel_items import ChannelState, RangeFiles, Segment, SourceSlice, StagedSegment, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
@@ -47,8 +47,7 @@ from checkpointing.metadata.record import (
     TableRecord,
     VertexRecord,
 )
-from checkpointing.renames import unclear_rename
-from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
+from checkpointing.renamed_columns import unclear_rename
 from spec.machines.judging import expect
 
 RENAMED: Final = "renames-keep-things"

@@ -11,7 +11,7 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from checkpointing.commit.behind import Cuts, Lost, reference
+from checkpointing.commit.lost_publications import Cuts, Lost, reference
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import EndTick, TickOutcome
 from checkpointing.metadata.record import CheckpointRecord, RowKind

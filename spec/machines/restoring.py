@@ -11,6 +11,7 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, SplitId, SubtaskId, VertexId
@@ -25,7 +26,6 @@ from checkpointing.job.restoring import (
     positions,
 )
 from checkpointing.metadata.record import VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
 from spec.fitting import KEY_GROUPS, Case, cases, cut, pipeline
 from spec.machines.judging import expect
 

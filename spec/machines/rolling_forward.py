@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from checkpointing.columns import TableColumn, TableColumns
-from checkpointing.commit.behind import Again
+from checkpointing.commit.lost_publications import Again
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
@@ -28,10 +28,9 @@ from checkpointing.messages import (
     TickOutcome,
 )
 from checkpointing.metadata.record import CheckpointRecord, Holder, RowKind, Statistics, TableRecord
-from checkpointing.tick.asking import StepFailedError, Steps, asked
-from checkpointing.tick.errand import Terms
+from checkpointing.tick.attempts import Terms
+from checkpointing.tick.door import StepFailedError, Steps, asked, rolled_forward_or_left
 from checkpointing.tick.messages import CutRead, PublishAgain, ReadCut, RolledForward, TickEffect
-from checkpointing.tick.recovering import rolled_forward_or_left
 from spec.machines.judging import expect
 
 FORWARD: Final = "rolls-forward"

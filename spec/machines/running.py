@@ -9,7 +9,7 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from checkpointing.channel_items import Barrier, StagedSegment
+from checkpointing.channel_items import Barrier, RangeFiles, StagedSegment, SubtaskSnapshot
 from checkpointing.gate import GateConfig, GatePolicy, InputGate
 from checkpointing.gate.messages import TriggerCheckpoint
 from checkpointing.graph import Table, TableMode, Vertex, VertexKind
@@ -17,7 +17,6 @@ from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, TableName, VertexId
 from checkpointing.job.operator_run import InputEnd, LiveFiles, OperatorRun
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from spec.machines.judging import expect
 
 ROWS: Final = "rows-run-once"

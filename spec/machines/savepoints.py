@@ -6,15 +6,14 @@ from typing import Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.coordinator.messages import RequestFailed, RequestSucceeded
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, VertexId
-from checkpointing.job.ending import OWN_REQUEST
-from checkpointing.job.savepoints import Savepoints
+from checkpointing.job.tick_end import OWN_REQUEST, Savepoints
 from checkpointing.messages import SavepointFailed, SavepointKind, SavepointRequested, SavepointTaken
 from checkpointing.metadata.record import CheckpointRecord, RowKind, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
 from spec.machines.judging import expect
 from spec.machines.plain_entry import plain_entry
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from checkpointing.channel_items import SourceSlice
 from checkpointing.graph import Vertex, VertexKind
 from checkpointing.identifiers import SplitId, SubtaskId, VertexId
-from checkpointing.job.readers import Pacing, SourceReaders, UnknownSplitError
+from checkpointing.job.polling import Pacing, SourceReaders, UnknownSplitError
 from checkpointing.messages import PollSource
 from spec.machines.judging import expect
 

@@ -16,7 +16,7 @@ from checkpointing.key_groups import (
     key_group_ranges,
     range_of,
 )
-from checkpointing.rescale.operator_state import (
+from checkpointing.operator_state import (
     DistributionMode,
     InvalidRescaleError,
     OperatorStatePart,

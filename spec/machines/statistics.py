@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from checkpointing.coordinator.statistics import CheckpointStatistics, CheckpointStatus, StatisticsTracker
-from checkpointing.distribution import Distribution
+from checkpointing.percentiles import Distribution
 from spec.machines.coordinator_model import CoordinatorModel, Fate, Known
 from spec.machines.judging import expect
 

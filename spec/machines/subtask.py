@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from checkpointing.channel_items import AlignmentType, Barrier, SourceSlice
+from checkpointing.channel_items import AlignmentType, Barrier, ChannelState, SourceSlice, SubtaskSnapshot
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.handles import FileHandle, StagedFile
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, SubtaskId, TableName, VertexId
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 from checkpointing.task.messages import (
     Acknowledge,
     AlignmentAborted,

@@ -1,6 +1,6 @@
 """Tests traces. A job writes its facts and effects while its files come, stay and go. Each line is read back.
 
-Its reference is the lines themselves, as `checkpointing.traced_files` describes them. It looks at which files a line
+Its reference is the lines themselves, as `checkpointing.trace` describes them. It looks at which files a line
 has in full, and at how many numbers a line gives out.
 """
 
@@ -11,6 +11,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import JobGraph, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
@@ -37,9 +38,10 @@ from checkpointing.metadata.record import (
     TableRecord,
     VertexRecord,
 )
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from checkpointing.trace import (
     FORMAT,
+    FilesPutBack,
+    FilesTakenOut,
     TickBroken,
     TickStarted,
     Traced,
@@ -49,7 +51,6 @@ from checkpointing.trace import (
     encode,
     read,
 )
-from checkpointing.traced_files import FilesPutBack, FilesTakenOut
 from spec.machines.judging import BrokenRuleError, expect
 
 COME_BACK: Final = "traces-come-back"

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from checkpointing.commit.at_rest import Recipe, Rollback, SavepointAtRest, Stamp, turn_of
 from checkpointing.commit.cleanup import readable_cuts
-from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.line import disposed_with, restorable
+from checkpointing.commit.fencing import disposed_with, newest_checkpoint, restorable
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKind, Statistics
 from spec.machines.judging import expect

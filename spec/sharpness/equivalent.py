@@ -12,7 +12,7 @@ from spec.sharpness.slips import Slip
 
 EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "checkpointing.coordinator.scheduler:initial_delay_ms other sign: seed + 11400714819323198485"
+        "checkpointing.coordinator.coordinator_state:initial_delay_ms other sign: seed + 11400714819323198485"
         " -> seed - 11400714819323198485": "Another draw in the same bounds.",
         "checkpointing.commit.live_files:_differ swapped arguments: zip_longest(lists, were, fillvalue=())"
         " -> zip_longest(were, lists, fillvalue=())": (
@@ -29,8 +29,8 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
             "As above, a folder."
         ),
         "checkpointing.metadata.row_validity:_Judge._folder dropped call: self._known.add(folder) -> pass": "As above.",
-        "checkpointing.job.wiring:Wiring.__init__ off by one: 0 -> 1": "`start` sets the time before anybody reads it.",
-        "checkpointing.job.epochs:EpochLog.ended off by one: 0 -> 1": (
+        "checkpointing.job.door:Wiring.__init__ off by one: 0 -> 1": "`start` sets the time before anybody reads it.",
+        "checkpointing.job.drafts:EpochLog.ended off by one: 0 -> 1": (
             "The commit replaces the time of the commit before anybody reads it."
         ),
         "checkpointing.commit.fencing:newest_claim other field: claim.last_id -> claim.first_id": (
@@ -63,17 +63,17 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         " pattern is EdgePattern.POINTWISE ->  for upstream, pattern in inputs": (
             "All tasks behind the other edges have finished: the vertex was left out before if one runs."
         ),
-        "checkpointing.coordinator.scheduler:PeriodicScheduler.fire comparison flipped: now_ms < self.next_ms"
+        "checkpointing.coordinator.coordinator_state:PeriodicScheduler.fire comparison flipped: now_ms < self.next_ms"
         " -> now_ms <= self.next_ms": ("A firing exactly on time is followed by the same time in both branches."),
-        "checkpointing.coordinator.scheduler:initial_delay_ms off by one: 11400714819323198485 ->"
+        "checkpointing.coordinator.coordinator_state:initial_delay_ms off by one: 11400714819323198485 ->"
         " 11400714819323198486": ("Another draw in the same bounds."),
-        "checkpointing.coordinator.scheduler:initial_delay_ms off by one: 30 -> 31": ("As above."),
-        "checkpointing.coordinator.scheduler:initial_delay_ms off by one: 13787848793156543929 ->"
+        "checkpointing.coordinator.coordinator_state:initial_delay_ms off by one: 30 -> 31": ("As above."),
+        "checkpointing.coordinator.coordinator_state:initial_delay_ms off by one: 13787848793156543929 ->"
         " 13787848793156543930": ("As above."),
-        "checkpointing.coordinator.scheduler:initial_delay_ms off by one: 27 -> 28": ("As above."),
-        "checkpointing.coordinator.scheduler:initial_delay_ms off by one: 10723151780598845931 ->"
+        "checkpointing.coordinator.coordinator_state:initial_delay_ms off by one: 27 -> 28": ("As above."),
+        "checkpointing.coordinator.coordinator_state:initial_delay_ms off by one: 10723151780598845931 ->"
         " 10723151780598845932": ("As above."),
-        "checkpointing.coordinator.scheduler:initial_delay_ms off by one: 31 -> 32": ("As above."),
+        "checkpointing.coordinator.coordinator_state:initial_delay_ms off by one: 31 -> 32": ("As above."),
         "checkpointing.coordinator.triggering:Triggering.__init__ off by one: 0 -> 1": (
             "Only the order of these numbers counts."
         ),
@@ -81,15 +81,15 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         " self.alignment.complete -> barrier is not None or self.alignment.complete": (
             "A pending checkpoint has a barrier, and `end` has returned if none is pending."
         ),
-        "checkpointing.gate.alignment:Alignment.__init__ off by one: 0 -> 1": (
+        "checkpointing.gate.aligner:Alignment.__init__ off by one: 0 -> 1": (
             "The first alignment sets these numbers before anybody reads them."
         ),
-        "checkpointing.gate.channel:Channel._before comparison flipped: self.newest_barrier < checkpoint"
+        "checkpointing.gate.channels:Channel._before comparison flipped: self.newest_barrier < checkpoint"
         " -> self.newest_barrier <= checkpoint": (
             "After its barrier nothing of the channel waits. A newer barrier ends the checkpoint before its channel"
             " state is used."
         ),
-        "checkpointing.gate.channel:Channel._before other field: self.newest_barrier -> self.recording_for": (
+        "checkpointing.gate.channels:Channel._before other field: self.newest_barrier -> self.recording_for": (
             "As above."
         ),
         "checkpointing.gate.channels:Channels.prioritise and for or: not isinstance(last, Barrier) or"
@@ -103,49 +103,49 @@ EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
         ),
         "checkpointing.gate.tracker:BarrierTracker._complete and for or: count.aborted or count.barrier"
         " is None -> count.aborted and count.barrier is None": ("A count without a barrier is always aborted."),
-        "checkpointing.task.aborted:AbortedCheckpoints.forget_before comparison flipped: n >= checkpoint"
+        "checkpointing.task.subtask_checkpointing:AbortedCheckpoints.forget_before comparison flipped: n >= checkpoint"
         " -> n > checkpoint": ("Nobody asks again whether the last seen checkpoint was aborted."),
         "checkpointing.task.subtask_checkpointing:SubtaskCheckpointing._abort comparison flipped:"
         " checkpoint > self._last -> checkpoint >= self._last": ("As above."),
-        "checkpointing.metadata.field_validity:valid_numbers off by one: 0 -> 1 [20]": (
+        "checkpointing.metadata.row_validity:valid_numbers off by one: 0 -> 1 [20]": (
             "0 and 1 are both valid numbers."
         ),
         "checkpointing.metadata.row_validity:_of_vertex off by one: 0 -> 1 [69]": "As above.",
         "checkpointing.tick.door:TickDoor.__init__ dropped assignment: self._now = Stamp(0, '') -> pass": (
             "Nobody reads this stamp: `start` sets it before the first step."
         ),
-        "checkpointing.job.ending:Ending.__init__ off by one: 0 -> 1 [12]": (
+        "checkpointing.job.tick_end:Ending.__init__ off by one: 0 -> 1 [12]": (
             "`started` sets this time before anybody reads it."
         ),
-        "checkpointing.coordinator.restart:_jittered off by one: 1 -> 2 [23]": "Another draw in the same bounds.",
-        "checkpointing.coordinator.restart:_by_rate other sign: history.restarts + 1 -> history.restarts - 1": (
+        "checkpointing.tick.attempts:_jittered off by one: 1 -> 2 [23]": "Another draw in the same bounds.",
+        "checkpointing.tick.attempts:_by_rate other sign: history.restarts + 1 -> history.restarts - 1": (
             "This strategy looks at the times of failures, and at no number of restarts."
         ),
         "checkpointing.job.drafts:Drafts.forget swapped arguments: self._said.pop(checkpoint, None)"
         " -> self._said.pop(None, checkpoint)": (
             "No id is used twice, so nobody asks for these words again. They only stay in memory until the tick ends."
         ),
-        "checkpointing.job.source_coordinators:SourceCoordinators.forget filter dropped:  for asked in self._asked if"
+        "checkpointing.job.hooks:SourceCoordinators.forget filter dropped:  for asked in self._asked if"
         " asked[1] != checkpoint ->  for asked in self._asked": (
             "The coordinator ignores answers for a checkpoint that has ended. The state only stays in memory until the"
             " tick ends."
         ),
-        "checkpointing.commit.net:keyed_tables off by one: 0 -> 1": (
+        "checkpointing.commit.net_files:keyed_tables off by one: 0 -> 1": (
             "Nobody reads this version: these tables only tell names, modes and files."
         ),
         "checkpointing.commit.two_phase:TwoPhaseCommit.__init__ off by one: 0 -> 1 [37]": (
             "The first draft replaces these numbers before anybody reads them."
         ),
-        "checkpointing.traced_files:FilesTakenOut._forget other sign: files + _REMEMBERED -> files - _REMEMBERED": (
+        "checkpointing.trace:FilesTakenOut._forget other sign: files + _REMEMBERED -> files - _REMEMBERED": (
             "Lists that no line needs are forgotten earlier. A trace without them says the same."
         ),
-        "checkpointing.traced_files:FilesTakenOut.__init__ off by one: 0 -> 1 [13]": (
+        "checkpointing.trace:FilesTakenOut.__init__ off by one: 0 -> 1 [13]": (
             "As above, one number earlier or later."
         ),
         "checkpointing.commit.cleanup:noted comparison flipped: look.at_ms <= now.at_ms -> look.at_ms < now.at_ms": (
             "Of two looks in one millisecond, the later one finds all that the earlier one finds."
         ),
-        "checkpointing.commit.behind:holes comparison flipped: row.checkpoint <= seen.logs[table].shows"
+        "checkpointing.commit.lost_publications:holes comparison flipped: row.checkpoint <= seen.logs[table].shows"
         " -> row.checkpoint < seen.logs[table].shows": "A table does not lack the entry that it shows.",
         "checkpointing.job.door:JobDoor._pass dropped call: self._run_vertices() -> pass [231]": (
             "The next pass runs them. Only the order changes: a split may be asked before the barrier's work begins."

@@ -111,7 +111,7 @@ In(p) == proc[p].sent \in log[p[1]]
 Taken(p) == ~In(p) /\ \E e \in log[p[1]] : e.version = proc[p].sent.version
 
 \* The store carries out an append as a compare-and-swap, perhaps long after its sender has stopped waiting.
-\* models: jobs.stores.checkpoints.CheckpointStore.append
+\* models: jobs.warehouse.checkpoints.CheckpointStore.append
 Land(r) ==
     LET j == r.by[1] IN
     /\ r \in net
@@ -144,10 +144,10 @@ Price(j, work) ==
       [] work = "dispose" -> {"disposals"}
 
 \* Observe, decide, and send the claim. A claim may replace a living holder if its lease has run out or a user says so.
-\* models: jobs.holding.job_stores.JobStores.observe
+\* models: jobs.warehouse.job_stores.JobStores.observe
 \* models: checkpointing.commit.recovery.decide_recovery
 \* models: checkpointing.commit.fencing.decide_claim
-\* models: checkpointing.tick.claiming.Claiming.claimed
+\* models: checkpointing.tick.door.Claiming.claimed
 Claim(p, work) ==
     LET j == p[1]
         v == Version(j)
@@ -167,7 +167,7 @@ Claim(p, work) ==
     /\ Send(p, me, "claiming", [Blank EXCEPT !.kind = "claim", !.first = first, !.last = first + IdsPerClaim - 1])
     /\ UNCHANGED <<log, tables, cuts, files, handed, ended, recorded>>
 
-\* models: checkpointing.tick.claiming.Claiming.claimed
+\* models: checkpointing.tick.door.Claiming.claimed
 ClaimIsIn(p) ==
     LET me == proc[p]
         pc == CASE me.work \in {"tick", "rollback"} -> IF me.row # Blank THEN "publishing" ELSE "leftovers"
@@ -181,7 +181,7 @@ ClaimIsIn(p) ==
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
 \* Another process's entry came first. The claim or the tick ends. It has changed nothing since.
-\* models: checkpointing.tick.claiming.Claiming.claimed
+\* models: checkpointing.tick.door.Claiming.claimed
 \* models: checkpointing.commit.two_phase.TwoPhaseCommit.step
 Fenced(p) ==
     LET j == p[1] IN
@@ -193,7 +193,7 @@ Fenced(p) ==
 \* The tick does not know whether its entry is in, because the reply is lost or reading back fails. Or it cannot write a
 \* table or the cut of a committed entry. In each case the tick ends, and the next one finds out.
 \* models: checkpointing.commit.two_phase.TwoPhaseCommit.step
-\* models: checkpointing.tick.holding.Holding._released
+\* models: checkpointing.tick.door.Holding._released
 InDoubt(p) ==
     LET j == p[1] IN
     /\ proc[p].pc \in Waiting \cup {"publishing", "recording"}
@@ -218,7 +218,7 @@ Reserved(p) ==
     /\ Becomes(p, [me EXCEPT !.pc = "running", !.at = me.sent.version, !.last = me.sent.last, !.sent = Blank])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
-\* models: checkpointing.tick.holding.Holding._released
+\* models: checkpointing.tick.door.Holding._released
 Release(p) ==
     LET me == proc[p] IN
     /\ me.pc = "ending"
@@ -226,7 +226,7 @@ Release(p) ==
     /\ UNCHANGED <<log, tables, cuts, files, left, handed, ended, recorded>>
 
 \* The release is in. Or another process took over, or an own entry of unknown outcome came in before the release.
-\* models: checkpointing.tick.holding.Holding._released
+\* models: checkpointing.tick.door.Holding._released
 Leave(p) ==
     LET me == proc[p]
         v == Version(p[1])
@@ -249,7 +249,7 @@ Crash(p) ==
 (* A checkpoint, from its trigger to its cut. The same steps roll an older tick's entry forward. *)
 
 \* Take the next id, and stage an epoch's files for some of the tables.
-\* models: checkpointing.job.ids.CheckpointIds.take
+\* models: checkpointing.job.tick_end.CheckpointIds.take
 \* models: jobs.sinks.staged_files.StagedFiles.write
 Trigger(p, kind, touch) ==
     LET j == p[1]
@@ -275,14 +275,14 @@ Abort(p) ==
     /\ UNCHANGED <<log, tables, cuts, files, net, handed, recorded>>
 
 \* The files of a table at a cut with these staged files, if it had the files `was` at the cut before.
-\* models: checkpointing.commit.net.net_tables
+\* models: checkpointing.commit.net_files.net_tables
 Next_content(was, staged) ==
     LET newest(t) == Max({f[3] : f \in Of(staged, t)}) IN
     UNION {IF t \in Appends \/ Of(staged, t) = {} THEN Of(was, t) \cup Of(staged, t)
            ELSE {f \in Of(staged, t) : f[3] = newest(t)} : t \in Tables}
 
 \* The entries after which an existing plain savepoint was taken. They stay as long as the savepoint.
-\* models: checkpointing.commit.line.stood_upon
+\* models: checkpointing.commit.fencing.stood_upon
 StoodUpon(rows) == {e.parent : e \in {r \in rows : r.kind = "savepoint"}}
 
 \* models: checkpointing.coordinator.completed.subsume
@@ -320,8 +320,8 @@ Appended(p) ==
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
 \* Enter the entry's files into one table's log, unless the table shows it already. This is a compare-and-swap too.
-\* models: jobs.stores.publisher.Publisher.publish
-\* models: checkpointing.tick.recovering.rolled_forward
+\* models: jobs.warehouse.publisher.Publisher.publish
+\* models: checkpointing.tick.door.rolled_forward
 Publish(p, t) ==
     LET j == p[1]
         me == proc[p]
@@ -340,7 +340,7 @@ Publish(p, t) ==
     /\ UNCHANGED <<log, cuts, files, net, left, handed, ended, recorded>>
 
 \* All tables show the checkpoint. Look which cuts nobody can ask for any more.
-\* models: jobs.holding.job_stores.JobStores.record_cut
+\* models: jobs.warehouse.job_stores.JobStores.record_cut
 LookAtCuts(p) ==
     LET j == p[1]
         rows == Rows(j, Version(j))
@@ -352,7 +352,7 @@ LookAtCuts(p) ==
 
 \* Record the cut, and drop the others that were not retained at that look. If a newer cut is recorded, another process
 \* has taken over since. Then this process knows only old entries, and changes nothing.
-\* models: jobs.stores.cuts.CutStore.record
+\* models: jobs.warehouse.cuts_table.CutStore.record
 RecordCut(p) ==
     LET j == p[1]
         me == proc[p]
@@ -369,8 +369,8 @@ RecordCut(p) ==
     /\ UNCHANGED <<log, tables, files, net, left, handed, ended>>
 
 \* Delete the files that older generations staged and that no entry can name. The process read the entries at its claim.
-\* models: checkpointing.commit.leftovers.is_unreferenced
-\* models: checkpointing.tick.recovering.discarded
+\* models: checkpointing.commit.cleanup.is_unreferenced
+\* models: checkpointing.tick.door.discarded
 DiscardLeftovers(p) ==
     LET j == p[1]
         me == proc[p]
@@ -387,7 +387,7 @@ DiscardLeftovers(p) ==
     /\ UNCHANGED <<log, tables, cuts, net, left, handed, ended, recorded>>
 
 \* The tick has nothing more to do, or a user stops it.
-\* models: jobs.runtime.tick.run_tick
+\* models: jobs.tick.tick.run_tick
 EndTick(p) ==
     /\ proc[p].pc = "running"
     /\ Becomes(p, [proc[p] EXCEPT !.pc = "ending"])
@@ -396,7 +396,7 @@ EndTick(p) ==
 ------------------------------------------------------------------------------
 (* Commands at rest: a savepoint of the newest cut, a rollback, the end of a savepoint. *)
 
-\* models: jobs.at_rest.savepoints.savepoint_at_rest
+\* models: jobs.tick.at_rest.take_savepoint.savepoint_at_rest
 SaveAtRest(p) ==
     LET j == p[1]
         me == proc[p]
@@ -409,9 +409,9 @@ SaveAtRest(p) ==
     /\ UNCHANGED <<log, tables, cuts, files, left, ended, recorded>>
 
 \* Go back to a retained entry: append its cut under a new id. Entries off the line leave in the same commit.
-\* models: jobs.at_rest.rollback.roll_back
-\* models: jobs.recovery.rollback_plan.plan_rollback
-\* models: checkpointing.commit.line.turn_back
+\* models: jobs.tick.at_rest.roll_back.roll_back
+\* models: jobs.tick.rollback_plan.plan_rollback
+\* models: checkpointing.commit.fencing.turn_back
 RollBack(p, to) ==
     LET j == p[1]
         me == proc[p]
@@ -430,7 +430,7 @@ RollBack(p, to) ==
     /\ UNCHANGED <<log, tables, cuts, files, left, ended, recorded>>
 
 \* The release removes the entry of a savepoint. Afterwards the process deletes the state files that only it named.
-\* models: jobs.at_rest.savepoints.dispose
+\* models: jobs.tick.at_rest.take_savepoint.dispose
 Dispose(p, e) ==
     LET j == p[1]
         rows == Rows(j, proc[p].at)
@@ -446,7 +446,7 @@ Dispose(p, e) ==
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
 \* No savepoint can be disposed of.
-\* models: jobs.at_rest.savepoints.dispose
+\* models: jobs.tick.at_rest.take_savepoint.dispose
 NothingToDispose(p) ==
     /\ proc[p].pc = "disposing"
     /\ ~\E e \in Rows(p[1], proc[p].at) : e.kind \in Pinned /\ e # Newest(p[1], proc[p].at)
@@ -457,7 +457,7 @@ NothingToDispose(p) ==
 ------------------------------------------------------------------------------
 (* Clean-up: as a tick's last act, at rest, or beside a tick. *)
 
-\* models: jobs.runtime.cleaning.clean_up_after_tick
+\* models: jobs.tick.cleaning.clean_up_after_tick
 BeginCleanup(p) ==
     /\ proc[p].pc = "running" /\ proc[p].work = "tick"
     /\ Affords(p[1], {"cleanups"}) /\ Spend(p[1], {"cleanups"})
@@ -465,20 +465,20 @@ BeginCleanup(p) ==
     /\ UNCHANGED <<log, tables, cuts, files, net, handed, ended, recorded>>
 
 \* Drop the cuts that nobody can ask for any more: read the recorded cuts, then the entries, then commit.
-\* models: jobs.holding.job_stores.JobStores.drop_cuts
+\* models: jobs.warehouse.job_stores.JobStores.drop_cuts
 LookAtOldCuts(p) ==
     /\ proc[p].pc = "dropping"
     /\ Becomes(p, [proc[p] EXCEPT !.pc = "judging cuts", !.look = CutIds(p[1])])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
-\* models: jobs.holding.job_stores.JobStores.drop_cuts
+\* models: jobs.warehouse.job_stores.JobStores.drop_cuts
 JudgeCuts(p) ==
     LET j == p[1] IN
     /\ proc[p].pc = "judging cuts"
     /\ Becomes(p, [proc[p] EXCEPT !.pc = "dropping cuts", !.look = @ \ Readable(Rows(j, Version(j)), @)])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
-\* models: jobs.stores.cuts.CutStore.drop
+\* models: jobs.warehouse.cuts_table.CutStore.drop
 DropCuts(p) ==
     /\ proc[p].pc = "dropping cuts"
     /\ cuts' = [cuts EXCEPT ![p[1]] = {c \in @ : c.id \notin proc[p].look}]
@@ -486,7 +486,7 @@ DropCuts(p) ==
     /\ UNCHANGED <<log, tables, files, net, left, handed, ended, recorded>>
 
 \* Read the entries first, then the cuts and the tables' logs.
-\* models: jobs.cleanup.gathering.gather
+\* models: jobs.warehouse.cleanup.gather
 GatherRows(p) ==
     LET j == p[1] IN
     /\ proc[p].pc = "gathering"
@@ -494,8 +494,8 @@ GatherRows(p) ==
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
 \* A clean-up beside a tick claims nothing, and does not touch the files that the holder's generation staged.
-\* models: jobs.runtime.cleaning.clean_up
-\* models: jobs.cleanup.gathering.gather
+\* models: jobs.tick.cleaning.clean_up
+\* models: jobs.warehouse.cleanup.gather
 GatherRowsBeside(p) ==
     LET j == p[1]
         v == Version(j)
@@ -508,7 +508,7 @@ GatherRowsBeside(p) ==
     /\ UNCHANGED <<log, tables, cuts, files, net, handed, ended, recorded>>
 
 \* Choose the files that older generations staged, and that no entry, no cut and no table's newest version needs.
-\* models: jobs.cleanup.gathering.gather
+\* models: jobs.warehouse.cleanup.gather
 \* models: checkpointing.commit.cleanup.decide_cleanup
 GatherLogs(p) ==
     LET j == p[1]
@@ -523,8 +523,8 @@ GatherLogs(p) ==
                              !.look = {f \in files[j] : f[2] < me.gen /\ f \notin named \cup active \cup cut}])
     /\ UNCHANGED <<log, tables, cuts, files, net, left, handed, ended, recorded>>
 
-\* models: jobs.cleanup.deleting.delete_unneeded
-\* models: jobs.at_rest.savepoints.dispose
+\* models: jobs.warehouse.cleanup.delete_unneeded
+\* models: jobs.tick.at_rest.take_savepoint.dispose
 DeleteUnneeded(p) ==
     LET j == p[1] IN
     /\ proc[p].pc = "deleting"

@@ -16,10 +16,9 @@ from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.identifiers import Generation, JobName
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch
 from jobs.operators import execute, keyed_job, stateless_job
-from jobs.operators.arrived import SUBTASK, Splitter
+from jobs.operators.exchange import SUBTASK, Splitter
 from jobs.operators.reports import TaskReport, report_from
-from jobs.operators.schemas import arrow_schema
-from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
+from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan, arrow_schema
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.merge import KEY_GROUP
 from spec.pipeline import key_group

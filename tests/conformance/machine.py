@@ -17,8 +17,8 @@ from checkpointing.gate import GatePolicy
 from checkpointing.identifiers import SplitId
 from checkpointing.messages import AppendRow, Effect, EndTick, PublishTable, RecordCut, SavepointKind
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.runtime.engine import Engine
-from jobs.stores.requests import AnswerStatus, RequestFolder
+from jobs.tick.engine import Engine
+from jobs.warehouse.requests import AnswerStatus, RequestFolder
 from spec.explore_job import DrivenJob, SmallJob
 from spec.faults import Faults
 from spec.machines.job import ROWS_MAX, SPLITS

@@ -18,10 +18,18 @@ from checkpointing.graph import JobGraph, TableMode, Vertex
 from checkpointing.identifiers import JobName, SplitId, TableName, VertexId
 from checkpointing.messages import PollSource
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.operators.functions import Processed
-from jobs.operators.schemas import arrow_schema, delta_columns
-from jobs.operators.spec import InputPlan, KeyedInput, KeyedSpec, StagedTable, StatelessSpec, VertexPlan
-from jobs.planner import JobPlan
+from jobs.operators.process import Processed
+from jobs.operators.spec import (
+    InputPlan,
+    KeyedInput,
+    KeyedSpec,
+    StagedTable,
+    StatelessSpec,
+    VertexPlan,
+    arrow_schema,
+    delta_columns,
+)
+from jobs.pipeline.job_plan import JobPlan
 from jobs.sources.port import SourceError
 from jobs.state.backend import state_file_schema
 from spec import micro_batches, pipeline

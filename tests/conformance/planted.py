@@ -5,10 +5,16 @@ from dataclasses import dataclass, replace
 
 from deltalake import CommitProperties
 
-from checkpointing.commit import leftovers, manifests, recovery
-from checkpointing.tick import recovering
-from jobs.stores import checkpoints, cuts, delta_log, manifest_files, publisher, tables
-from jobs.stores import leftovers as deleting
+from checkpointing.commit import cleanup, manifests, recovery
+from checkpointing.tick import door
+from jobs.warehouse import (
+    checkpoints,
+    cuts_table,
+    delta_log,
+    publisher,
+    tables,
+)
+from jobs.warehouse import cleanup as deleting
 
 Plant = Callable[..., None]
 
@@ -30,12 +36,12 @@ def _publish_whatever_the_table_shows(monkeypatch):
 
 
 def _take_any_version_for_the_cut(monkeypatch):
-    real = cuts.CutStore.record
+    real = cuts_table.CutStore.record
 
     def record(self, checkpoint, versions, retained=None):
         return real(self, checkpoint, [(table, max(0, version - 1)) for table, version in versions], retained)
 
-    monkeypatch.setattr(cuts.CutStore, "record", record)
+    monkeypatch.setattr(cuts_table.CutStore, "record", record)
 
 
 def _commit_without_comparing(monkeypatch):
@@ -64,7 +70,7 @@ def _forget_what_is_pinned(monkeypatch):
     monkeypatch.setattr(
         deleting,
         "is_unreferenced",
-        lambda path, name, generation, *, current, by: leftovers.is_unreferenced(
+        lambda path, name, generation, *, current, by: cleanup.is_unreferenced(
             path, name, generation, current=current, by=replace(by, pinned=frozenset())
         ),
     )
@@ -87,11 +93,11 @@ def _leave_in_what_a_rollback_takes_out(monkeypatch):
     def publications(record):
         return tuple(replace(publication, removes=()) for publication in real(record))
 
-    monkeypatch.setattr(recovering, "publications", publications)
+    monkeypatch.setattr(door, "publications", publications)
 
 
 def _append_before_the_manifests_are_there(monkeypatch):
-    monkeypatch.setattr(manifest_files.ManifestFiles, "_write", lambda self, path, content: None)
+    monkeypatch.setattr(checkpoints.ManifestFiles, "_write", lambda self, path, content: None)
 
 
 def _count_what_an_entry_leaves_out(monkeypatch):

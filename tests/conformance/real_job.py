@@ -5,8 +5,8 @@ from contextlib import suppress
 from copy import copy
 from pathlib import Path
 
+from checkpointing.commit.at_rest import Move
 from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.reset import Move
 from checkpointing.identifiers import CheckpointId, Generation, SplitId
 from checkpointing.messages import (
     DiscardFiles,
@@ -20,12 +20,12 @@ from checkpointing.messages import (
     SavepointKind,
     SavepointTaken,
 )
-from jobs.at_rest.resetting import Reset, reset
-from jobs.at_rest.rollback import roll_back
-from jobs.recovery.rollback_plan import RollbackRefusedError
-from jobs.runtime.engine import Engine
 from jobs.sources.position_words import START
-from jobs.stores.rollback_tables import TableNotRolledBackError
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.at_rest.source_reset import Reset, reset
+from jobs.tick.engine import Engine
+from jobs.tick.rollback_plan import RollbackRefusedError
+from jobs.warehouse.rollback_tables import TableNotRolledBackError
 from spec.explore_job import DrivenJob, ExploredDoor, SmallJob
 from spec.faults import Faults
 from spec.history import (

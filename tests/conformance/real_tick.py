@@ -37,19 +37,19 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim
 from checkpointing.tick.messages import Finish, Work, WorkEnded
-from jobs.holding.boundaries import CarriedOut
-from jobs.holding.job_stores import JobStores
-from jobs.operators.failures import MicroBatchError
+from jobs.operators.execute import MicroBatchError
 from jobs.operators.spec import VertexPlan
-from jobs.runtime.driver import Inbox
-from jobs.runtime.engine import Engine
-from jobs.runtime.listener import TickListener
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick_carrier import TickCarrier
 from jobs.sinks.staged_files import StagedFileError, StagedFiles
-from jobs.state.failures import StateFileError
-from jobs.stores.holders import this_process
-from jobs.stores.requests import RequestFolder
+from jobs.state.files import StateFileError
+from jobs.tick.driver import Inbox
+from jobs.tick.engine import Engine
+from jobs.tick.listener import TickListener
+from jobs.tick.tick_carrier import TickCarrier
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import CarriedOut
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import this_process
+from jobs.warehouse.requests import RequestFolder
 from spec.carrying_out import QUALITY_MESSAGE
 from spec.explore_job import NEVER_MS, SmallJob
 from spec.faults import NONE, Faults

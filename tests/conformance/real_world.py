@@ -12,12 +12,12 @@ from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.config import CheckpointingMode
 from checkpointing.identifiers import CheckpointId, SplitId, TableName
 from checkpointing.metadata.record import Row
+from checkpointing.tick.attempts import CLEANUP, Terms
 from checkpointing.tick.door import TickDoor
-from checkpointing.tick.errand import CLEANUP, Terms
 from checkpointing.tick.messages import Done
-from jobs.holding.job_stores import JobStores
-from jobs.stores.holders import this_process
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import this_process
+from jobs.warehouse.warehouse import Warehouse
 from spec import model
 from spec.cut_contents import expected, shown
 from spec.explore_job import SmallJob

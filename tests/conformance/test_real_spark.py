@@ -4,9 +4,9 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 
 from checkpointing.messages import AppendRow, EndTick, PublishTable, SavepointKind
-from jobs.runtime.engine import SparkEngine
-from jobs.runtime.listener import TickListener
 from jobs.spark.session import SparkConfig
+from jobs.tick.engine import SparkEngine
+from jobs.tick.listener import TickListener
 from spec.faults import Faults
 from spec.machines.job import LONGEST_MS, SPLITS
 from spec.pipeline import KEYS, MAX_PARALLELISM, key_group

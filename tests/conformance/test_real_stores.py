@@ -7,7 +7,7 @@ import pytest
 from checkpointing.gate import GatePolicy
 from checkpointing.messages import EndTick
 from checkpointing.metadata.record import RowKind
-from jobs.stores import checkpoints
+from jobs.warehouse import checkpoints
 from spec.cut_contents import line_of, positions, read_on
 from spec.history import CutWritten, JobClaimed, RowCommitted, TableChanged
 from spec.invariants import violations

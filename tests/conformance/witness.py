@@ -27,9 +27,9 @@ from checkpointing.metadata.codec import decode_stored
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import is_data_file, is_manifest_name
 from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row
-from jobs.stores.log_entries import METADATA_KEY
-from jobs.stores.manifest_files import ManifestFiles
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.checkpoints import ManifestFiles
+from jobs.warehouse.log_entries import METADATA_KEY
+from jobs.warehouse.warehouse import Warehouse
 from spec.history import (
     CutWritten,
     FileMissed,

@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
 from orchestration.pipelines import build_definitions
 from tests.scenarios.runtime.sequence_job import JOB, LocalEngine
 

@@ -10,13 +10,12 @@ import polars as pl
 
 from checkpointing.identifiers import Generation, JobName, TableName
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch
-from jobs.operators.schemas import arrow_schema
-from jobs.operators.spec import FAILED, StatelessSpec, VertexPlan
+from jobs.operators.spec import FAILED, StatelessSpec, VertexPlan, arrow_schema
 from jobs.pipeline import Pipeline, count, sum_of
 from jobs.quality.expectation import Expectation
 from jobs.sinks.port import UpsertSink
 from jobs.sinks.staged_files import StagedFiles
-from jobs.sources.sequence import SequenceSource, SequenceSplit
+from jobs.sources.hybrid import SequenceSource, SequenceSplit
 from jobs.storage.address import Root
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, LocalEngine
 from tests.scenarios.runtime.sqlite_mirror import SqliteMirror

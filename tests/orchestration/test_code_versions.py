@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql.types import LongType
 
 from jobs.pipeline import Pipeline, count, sum_of
-from jobs.planner.planning import plan
+from jobs.pipeline.planning import plan
 from jobs.quality.expectation import Expectation
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 from orchestration.code_versions import code_version
 
 ROOT = Path(__file__).resolve().parents[2]

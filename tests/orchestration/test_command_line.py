@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from jobs.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
+from jobs.pipelines.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS = 40

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame as SparkFrame
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.reading import Cuts
 from jobs.reading.frames import UnknownFrameError, read_as
-from jobs.runtime.cleaning import clean_up
-from jobs.runtime.tick import run_tick
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.cleaning import clean_up
+from jobs.tick.tick import run_tick
+from jobs.warehouse.warehouse import Warehouse
 from orchestration.cut_resource import CutResource
 from orchestration.pipelines import build_definitions
 from tests.orchestration.conftest import NUMBERS

@@ -15,8 +15,8 @@ from jobs.launch import launch
 from jobs.pipeline import Pipeline, count
 from jobs.pipeline.broadcasting import broadcast
 from jobs.settings import Layer, TickSettings
+from jobs.sources.hybrid import SequenceSource
 from jobs.sources.postgres.changes import PostgresChanges
-from jobs.sources.sequence import SequenceSource
 from orchestration.definitions import PIPELINES, defs
 from orchestration.launchpad import REPORT_EVERY, launchpad_schema
 from orchestration.lineage import InvalidOwnerError

@@ -7,17 +7,17 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, Generation, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
 from jobs.launch import launch
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from jobs.reading.waiting import waiting_rows, waits_in
-from jobs.runtime.discovery import discover
 from jobs.settings import Layer
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.backend import state_file_schema
+from jobs.tick.discovery import discover
 from orchestration.approval import APPROVAL
 from orchestration.deployment import Limits
 from orchestration.epochs import Epoch

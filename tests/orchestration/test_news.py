@@ -9,9 +9,9 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
 from jobs.launch import launch
 from jobs.operators.spec import KeyedSpec
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from orchestration.pipelines import build_definitions
 from tests.orchestration.conftest import NUMBERS
 from tests.orchestration.test_tick import BRONZE_KEY, CUTS_KEY, GOLD_KEY, materializations

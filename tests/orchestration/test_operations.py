@@ -8,9 +8,9 @@ import pytest
 
 from checkpointing.messages import TickOutcome
 from jobs.launch import launch
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from orchestration.pipelines import build_definitions
 from tests.orchestration.conftest import NUMBERS
 from tests.orchestration.test_tick import failure

@@ -9,8 +9,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from jobs.runtime.tick import run_tick
 from jobs.settings import InvalidSettingsError
+from jobs.tick.tick import run_tick
 from orchestration.naming import InvalidNamingError
 from orchestration.pipelines import build_definitions
 from tests.orchestration.conftest import NUMBERS

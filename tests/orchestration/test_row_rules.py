@@ -6,7 +6,7 @@ import pytest
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.launch import launch
 from jobs.settings import Layer
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.warehouse import Warehouse
 from orchestration.naming import Naming
 from orchestration.row_rules import rule_results
 from tests.orchestration.numbers import QUARANTINE, RulingEngine

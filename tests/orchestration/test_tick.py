@@ -18,13 +18,12 @@ from checkpointing.commit.fencing import release_of
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim, Holder
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
 from jobs.quality.judge import Judge
-from jobs.recovery.carrier import LEASE_MS
-from jobs.stores.holders import this_process
-from jobs.stores.lease import LeaseStore
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.carrier import LEASE_MS
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import LeaseStore, this_process
+from jobs.warehouse.warehouse import Warehouse
 from orchestration.tags import FAILURE_TAG
 from tests.orchestration.numbers import InterruptedEngine
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, read_cut
@@ -180,7 +179,7 @@ HANGING = """
 import socket, sys
 from functools import partial
 import dagster as dg
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
 from orchestration.pipelines import build_definitions
 from tests.scenarios.runtime.sequence_job import JOB, LocalEngine
 
@@ -253,7 +252,7 @@ class FailsOnce(Judge):
 @pytest.fixture
 def fails_once(monkeypatch):
     """Let each test count anew."""
-    monkeypatch.setattr("jobs.runtime.effects.Judge", type("Counted", (FailsOnce,), {}))
+    monkeypatch.setattr("jobs.tick.effects.Judge", type("Counted", (FailsOnce,), {}))
 
 
 @pytest.mark.usefixtures("fails_once")

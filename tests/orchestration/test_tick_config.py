@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from pydantic import ValidationError
 
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
 from orchestration.launchpad import launchpad_schema
 from tests.orchestration.conftest import NUMBERS
 from tests.scenarios.runtime.sequence_job import JOB, LocalEngine

@@ -9,13 +9,12 @@ import pytest
 from checkpointing.job.setup import TickLimits
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.launch import launch
-from jobs.recovery.carrier import LEASE_MS
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
-from jobs.stores.holders import this_process
-from jobs.stores.lease import LeaseStore
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.carrier import LEASE_MS
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.lease import LeaseStore, this_process
+from jobs.warehouse.warehouse import Warehouse
 from orchestration.deployment import Deployment, Limits
 from orchestration.naming import Naming
 from orchestration.pipelines import build_definitions

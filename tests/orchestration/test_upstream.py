@@ -5,8 +5,8 @@ import pytest
 
 from checkpointing.identifiers import TableName
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.stores.cuts import CutStore
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.warehouse import Warehouse
 from orchestration.epochs import cut_metadata, table_metadata
 from orchestration.naming import InvalidNamingError
 from orchestration.observation import standing

@@ -6,8 +6,8 @@ from pyspark.sql.types import LongType, StructType
 
 from checkpointing.config import CheckpointConfig
 from jobs.pipeline import Pipeline
-from jobs.sources.cuts import CutSource
-from jobs.sources.files import FileSource
+from jobs.sources.delta.cut_source import CutSource
+from jobs.sources.files.file_source import FileSource
 
 SCHEMA = StructType().add("id", LongType())
 TABLES = ("orders", "payments")

@@ -6,7 +6,7 @@ from pyspark.sql.datasource import DataSource
 
 from checkpointing.config import CheckpointConfig
 from jobs.pipeline import Pipeline
-from jobs.sources.python_data.source import SparkSource
+from jobs.sources.python.data_source import SparkSource
 from tests.python_data_sources import PartitionedNumbers, SimpleNumbers
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from checkpointing.config import CheckpointConfig
 from jobs.pipeline import Pipeline, count, sum_of
-from jobs.sources.delta import DeltaSource
+from jobs.sources.delta.delta_source import DeltaSource
 
 CONFIG = CheckpointConfig(every_rows=4, slice_rows_max=3, retained=3)
 FOLDER = "orders"

@@ -8,11 +8,11 @@ from pyspark.sql.types import StringType
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import JobName
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.at_rest.rollback import roll_back
-from jobs.runtime.cleaning import clean_up
-from jobs.stores.log_entries import entry_place
-from jobs.stores.savepoint_copy import copy_savepoint
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.cleaning import clean_up
+from jobs.warehouse.log_entries import entry_place
+from jobs.warehouse.savepoint_copy import copy_savepoint
+from jobs.warehouse.warehouse import Warehouse
 from tidemark import DeltaSource, Pipeline, SequenceSource, count
 from tidemark.testing import Trial
 

@@ -5,7 +5,7 @@ import gzip
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import SourceError
 from tests.scenarios.test_input_formats import polls
 

@@ -4,11 +4,11 @@ import polars as pl
 import pytest
 
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.at_rest.rollback import roll_back
 from jobs.cli.main import execute
 from jobs.sources.port import SourceError
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.cut_job import TABLES
 from tidemark.testing import Trial
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType, StructType
 
 from checkpointing.identifiers import VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.delta import SPLIT, DeltaSource
+from jobs.sources.delta.delta_source import SPLIT, DeltaSource
 from jobs.sources.port import SourceError, read_schema
 from tests.scenarios.delta_job import FOLDER
 from tidemark.testing import Trial

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.reading import Cuts
 from jobs.spark.jars import fetch, jar_set, jars_folder
 from jobs.storage.address import StoreUrl
-from jobs.storage.location import place_in
+from jobs.storage.place import place_in
+from jobs.warehouse.boundaries import KILL_VARIABLE
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.dear]
 

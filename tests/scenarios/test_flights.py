@@ -14,14 +14,12 @@ from deltalake import DeltaTable
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.handles import KeyedFileKind
 from checkpointing.messages import TickOutcome
-from jobs import flights_data
-from jobs.pipelines import flights
+from jobs.pipeline.planning import plan
+from jobs.pipelines import flights, flights_data
 from jobs.pipelines.flights_report import Accounting, accounting
-from jobs.planner import plan
 from jobs.reading import Cuts
-from jobs.runtime.report import TickReport
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

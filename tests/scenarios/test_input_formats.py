@@ -12,7 +12,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
 from checkpointing.identifiers import VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import SourceError, read_schema
 from tests.avro_types import FIELDS, READ, RECORD, write_file
 from tests.avro_types import SCHEMA as SCHEMA_OF_ALL

@@ -10,10 +10,10 @@ from pyspark.sql.types import LongType, StructType
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.pipeline import Pipeline
+from jobs.pipeline.planning import plan
 from jobs.pipelines import registry
-from jobs.planner import plan
-from jobs.runtime.input_look import look_at_input
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
+from jobs.tick.discovery import look_at_input
 from orchestration.epochs import passed_over
 
 PIPELINE = f"{__name__}:orders"

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import read_schema
 
 pytestmark = pytest.mark.spark

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType, TimestampType
 
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import SourceError
 from tests.scenarios.test_input_formats import polls
 

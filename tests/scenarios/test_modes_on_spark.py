@@ -14,10 +14,10 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.job.restoring import in_flight
 from checkpointing.messages import NotifyAborted, TickOutcome
 from checkpointing.trace import read
+from jobs.pipeline.planning import plan
 from jobs.pipelines import offsets_100_105
-from jobs.planner import plan
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import LongType, StringType, StructType
 
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
 from tidemark import Expectation, InvalidPipelineError, Pipeline, count, join
 from tidemark.testing import Trial
 

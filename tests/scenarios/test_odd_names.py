@@ -14,8 +14,8 @@ from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.reading import Cuts
-from jobs.runtime.tick import run_tick
 from jobs.showing.cut import recipes, variable
+from jobs.tick.tick import run_tick
 from tests.odd_names import ALL_IN_ONE, NAMES_OF_FOLDERS, NOT_FOR_DELTA
 from tests.scenarios.runtime import sequence_job
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine

@@ -16,10 +16,10 @@ from jobs.engine_paths import spark_sql_table
 from jobs.operators.inputs import staged_rows
 from jobs.reading import Cuts
 from jobs.showing.cut import recipes
-from jobs.sources.files import FileSource
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cuts import CutStore
-from jobs.stores.warehouse import Warehouse
+from jobs.sources.files.file_source import FileSource
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.warehouse import Warehouse
 from tests.odd_names import ALL_IN_ONE, NAMES, NAMES_OF_FOLDERS, NOT_FOR_DELTA
 
 pytestmark = pytest.mark.spark

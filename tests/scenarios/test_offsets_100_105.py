@@ -8,14 +8,14 @@ from checkpointing.identifiers import JobName
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.pipeline.planning import plan
 from jobs.pipelines import offsets_100_105
-from jobs.planner import plan
-from jobs.runtime.listener import TickListener
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.sources.committed_positions import committed_in
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.listener import TickListener
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.warehouse import Warehouse
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

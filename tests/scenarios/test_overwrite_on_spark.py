@@ -14,11 +14,11 @@ from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import JobName
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.at_rest.rollback import roll_back
-from jobs.runtime.cleaning import clean_up
 from jobs.sources.port import SourceError
-from jobs.stores.savepoint_copy import copy_savepoint
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.cleaning import clean_up
+from jobs.warehouse.savepoint_copy import copy_savepoint
+from jobs.warehouse.warehouse import Warehouse
 from tidemark import CutSource, DeltaSource, Expectation, FileSource, Pipeline, SequenceSource, count
 from tidemark.testing import TickFailedError, Trial
 

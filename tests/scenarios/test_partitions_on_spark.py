@@ -15,11 +15,11 @@ from checkpointing.identifiers import JobName
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.partitions import NO_VALUE
-from jobs.at_rest.rollback import roll_back
-from jobs.recovery.renaming import RenameFailedError
-from jobs.stores.output_tables import TableMismatchError
-from jobs.stores.savepoint_copy import copy_savepoint
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.renaming import RenameFailedError
+from jobs.warehouse.output_tables import TableMismatchError
+from jobs.warehouse.savepoint_copy import copy_savepoint
+from jobs.warehouse.warehouse import Warehouse
 from tidemark import CutSource, DeltaSource, Pipeline, SequenceSource, count, max_of, sum_of
 from tidemark.testing import TickFailedError, Trial
 

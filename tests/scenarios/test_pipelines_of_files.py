@@ -11,12 +11,12 @@ from checkpointing.messages import TickOutcome
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.pipeline import Pipeline
-from jobs.planner import plan
+from jobs.pipeline.planning import plan
 from jobs.quality.expectation import Expectation
 from jobs.reading import Cuts
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 
 pytestmark = pytest.mark.spark
 

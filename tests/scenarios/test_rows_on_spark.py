@@ -14,16 +14,16 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.failures import JobHeldError
-from jobs.holding.job_stores import JobStores
 from jobs.pipeline import Pipeline
-from jobs.planner import plan
-from jobs.runtime.listener import Restarting, TickListener
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.sources.sequence import SequenceSource
-from jobs.stores.warehouse import Warehouse
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.listener import Restarting, TickListener
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.refusals import JobHeldError
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.hook_job import Notebook, notes, with_hooks
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, KEYS, ROWS, declared, read_cut

@@ -11,15 +11,15 @@ from pyspark.sql.types import StructType
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource, TickOutcome
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from jobs.pipeline import Pipeline, count
-from jobs.planner import plan
+from jobs.pipeline.planning import plan
 from jobs.quality.expectation import Expectation
 from jobs.reading import Cuts
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 
 pytestmark = pytest.mark.spark
 

@@ -12,12 +12,11 @@ from pyspark.sql.types import LongType, StringType, StructType
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
 from jobs.sources.committed_positions import CommitsToFile
-from jobs.sources.cuts import CutSource
-from jobs.sources.delta import DeltaSource
-from jobs.sources.files import FileSource
+from jobs.sources.delta.cut_source import CutSource
+from jobs.sources.delta.delta_source import DeltaSource
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.generator import GeneratorSource
-from jobs.sources.hybrid import HybridSource
-from jobs.sources.sequence import SequenceSource, SequenceSplit
+from jobs.sources.hybrid import HybridSource, SequenceSource, SequenceSplit
 from jobs.testing.contract import BrokenPromiseError
 from tests.scenarios.runtime import cut_jobs
 from tests.unit.sources.gaps import Gaps

@@ -7,9 +7,9 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
+from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import read_schema
-from jobs.sources.sequence import SequenceSource
 
 pytestmark = pytest.mark.spark
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.sources.cuts import CutSource
-from jobs.sources.delta import DeltaSource
+from jobs.sources.delta.cut_source import CutSource
+from jobs.sources.delta.delta_source import DeltaSource
 from jobs.storage.address import StoreUrl
 from tests.object_store import KEY, SECRET
 from tests.scenarios.runtime import cut_jobs

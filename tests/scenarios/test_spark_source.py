@@ -8,7 +8,7 @@ import pytest
 from checkpointing.identifiers import VertexId
 from checkpointing.messages import PollSource
 from jobs.sources.port import SPLIT_COLUMN, read_schema
-from jobs.sources.python_data.source import SPLIT, SparkSource
+from jobs.sources.python.data_source import SPLIT, SparkSource
 from tests import python_data_sources as examples
 from tidemark.testing import SourceContract, SurvivesKills, Trial
 

@@ -11,15 +11,15 @@ from rich.console import Console
 from checkpointing.config import CheckpointConfig
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import CheckpointCounts
-from jobs.cli.checkpoints import list_checkpoints, show_checkpoint
 from jobs.cli.options import layer
-from jobs.operators.functions import Processed
+from jobs.cli.read_commands import list_checkpoints, show_checkpoint
+from jobs.operators.process import Processed
 from jobs.pipeline import Pipeline
-from jobs.planner import plan
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.showing.statistics import NOT_MEASURED
-from jobs.sources.sequence import SequenceSource
+from jobs.pipeline.planning import plan
+from jobs.showing.checkpoints import NOT_MEASURED
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 
 SLOW_KEY = 3
 SLOW_S = 1.5

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.holding.boundaries import boundary_names
+from jobs.warehouse.boundaries import boundary_names
 from tests.scenarios.runtime.sequence_job import GOLD, JOB, as_pipeline, build
 from tidemark import NoSuchCutError, Pipeline, SequenceSource
 from tidemark.testing import NotKilledError, TickFailedError, Trial

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from checkpointing.channel_items import ChannelState
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation
 from checkpointing.metadata.record import RowKind
-from checkpointing.snapshots import ChannelState
 from spec.history import (
     CheckBegun,
     CheckpointEnded,

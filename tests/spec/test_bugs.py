@@ -6,7 +6,7 @@ import pytest
 
 from checkpointing.commit import recovery
 from checkpointing.job import renaming
-from checkpointing.tick import recovering
+from checkpointing.tick import door
 from spec.bugs import __main__ as command
 from spec.bugs.__main__ import Hunt, hunt, refitted
 from spec.bugs.plant import BugDoesNotFitError, bugs, files, planted
@@ -60,7 +60,7 @@ def test_after_a_bug_the_core_is_as_before():
     """Code and tables are put back, even after an error. Meanwhile each importer sees the bug."""
     function, code, states = recovery.publications, recovery.publications.__code__, renaming._STATES
     with planted(bugs()["the last table is not published"]):
-        assert recovering.publications is recovery.publications is function
+        assert door.publications is recovery.publications is function
         assert function.__code__ is not code
     with pytest.raises(KeyError):
         _breaks_off(bugs()["broadcast state stays in its old folder"])
@@ -97,11 +97,11 @@ def test_a_bug_finds_its_lines_after_a_move(monkeypatch, tmp_path):
     """`--refit` writes the module that has the lines now."""
     text = next(file for file in files() if file.name == "tick.toml").read_text(encoding="utf-8")
     moved = tmp_path / "tick.toml"
-    moved.write_text(text.replace('"checkpointing/tick/holding.py"', '"checkpointing/tick/gone.py"'), encoding="utf-8")
+    moved.write_text(text.replace('"checkpointing/tick/door.py"', '"checkpointing/tick/gone.py"'), encoding="utf-8")
     gone = {
         name: replace(bug, file="checkpointing/tick/gone.py")
         for name, bug in bugs().items()
-        if bug.file == "checkpointing/tick/holding.py"
+        if bug.file == "checkpointing/tick/door.py"
     }
     monkeypatch.setattr(command, "files", lambda: [moved])
     monkeypatch.setattr(command, "bugs", lambda: gone)

@@ -10,14 +10,14 @@ from checkpointing.commit.two_phase import OFFERS, TRANSITIONS, CommitState, Two
 from checkpointing.coordinator.pending import PHASES, PendingCheckpoint, PendingPhase, PhaseOrderError
 from checkpointing.coordinator.plan import CheckpointPlan
 from checkpointing.coordinator.properties import CHECKPOINT
-from checkpointing.job.ending import MOVES as ENDINGS
-from checkpointing.job.ending import Ending, TickPhase
+from checkpointing.job.tick_end import MOVES as ENDINGS
+from checkpointing.job.tick_end import Ending, TickPhase
 from checkpointing.messages import CutRecorded, RowAppended, TablePublished
 from checkpointing.metadata.record import Holder
+from checkpointing.tick.attempts import TICK, Terms
 from checkpointing.tick.door import TickDoor
-from checkpointing.tick.errand import TICK, Terms
 from checkpointing.tick.messages import AppendEntry, LookAtLogs, Observe, PublishAgain, ReadCut, Wait, Waited
-from checkpointing.tick.moves import MOVES
+from checkpointing.tick.transitions import MOVES
 from spec.diagrams import PAGE, page
 from spec.mishaps import Mishaps
 from spec.moves import Moves

@@ -7,7 +7,7 @@ import pytest
 from checkpointing.commit import recovery
 from checkpointing.commit.two_phase import TwoPhaseCommit
 from checkpointing.gate.channels import Channels
-from checkpointing.job.readers import SourceReaders
+from checkpointing.job.polling import SourceReaders
 from checkpointing.messages import SavepointKind
 from spec import explore
 from spec.bugs.plant import bugs, planted
@@ -133,11 +133,11 @@ def test_a_path_can_be_told_again():
 def never_roll_forward(monkeypatch):
     from dataclasses import replace
 
-    from checkpointing.tick import claiming
+    from checkpointing.tick import door
 
     real = recovery.decide_recovery
     monkeypatch.setattr(
-        claiming,
+        door,
         "decide_recovery",
         lambda seen, take_over: replace(real(seen, take_over=take_over), roll_forward=None),
     )

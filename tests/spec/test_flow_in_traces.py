@@ -3,8 +3,8 @@
 import pytest
 
 from checkpointing.config import CheckpointConfig
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from spec.bugs.plant import bugs, planted
 from spec.traces import judge
 from tests.scenarios.runtime.sequence_job import LocalEngine, build

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableKeys, VertexRecord
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from spec.history import RowCommitted
 from spec.invariants import violations
 from spec.moves import Moves

@@ -10,8 +10,7 @@ from functools import cache
 import pytest
 
 from checkpointing.channel_items import SourceSlice
-from checkpointing.commit.at_rest import SourceReset, Stamp
-from checkpointing.commit.reset import Move
+from checkpointing.commit.at_rest import Move, SourceReset, Stamp
 from checkpointing.identifiers import CheckpointId, Generation, SplitId
 from checkpointing.messages import InputSegments, RunMicroBatch
 from checkpointing.metadata.record import Claim, Holder, RowKind

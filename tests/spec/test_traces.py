@@ -6,8 +6,8 @@ import re
 import pytest
 
 from checkpointing.trace import FORMAT
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from spec.traces import judge, main
 from tests.scenarios.runtime.sequence_job import LocalEngine, build
 

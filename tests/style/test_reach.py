@@ -17,7 +17,7 @@ ALPHABETS = {"channel_items", "messages"}
 FINISHED_TASKS = "tasks that finish one by one (B4)"
 
 WAITING = {
-    "checkpointing.coordinator.restoring.check_finished": FINISHED_TASKS,
+    "checkpointing.coordinator.coordinator.check_finished": FINISHED_TASKS,
     "checkpointing.channel_items.EndOfChannel": FINISHED_TASKS,
     "checkpointing.gate.messages.DeliverEnd": FINISHED_TASKS,
     "checkpointing.coordinator.messages.TaskStateChanged": FINISHED_TASKS,

@@ -23,7 +23,7 @@ CORE_MAY_IMPORT = {"checkpointing", "pydantic", "pydantic_core", "typing", "coll
 CORE_MAY_IMPORT |= {"re", "functools", "itertools", "math", "abc", "types", "operator", "heapq", "bisect", "hashlib"}
 CORE_MAY_IMPORT |= {"__future__", "copy", "contextlib", "zlib", "base64"}
 # Modules that something other than an import starts.
-ENTRY_POINTS = {"jobs.cli.main", "jobs.flights_data", "jobs.spark.jars", "orchestration.definitions"}
+ENTRY_POINTS = {"jobs.cli.main", "jobs.pipelines.flights_data", "jobs.spark.jars", "orchestration.definitions"}
 # The public interface, which nothing of the product imports.
 ENTRY_POINTS |= {"tidemark.dagster", "tidemark.prepare", "tidemark.testing", "tidemark.__main__"}
 

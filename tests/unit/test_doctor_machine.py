@@ -6,10 +6,10 @@ import pytest
 
 from checkpointing.identifiers import job_name
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.doctor import machine_health
-from jobs.doctor.machine_health import breaks, machine_section
+from jobs.doctor import examination
+from jobs.doctor.examination import breaks, machine_section
 from jobs.spark.session import SparkConfig
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_package_that_leaves_its_pin_is_named_with_both_versions(warehouse, mo
     Every finding says how to install the locked versions.
     """
     found = {"pyspark": "4.3.0", "delta-spark": "4.4.1", "pandas": "2.3.3"}
-    monkeypatch.setattr(machine_health, "_installed", found.get)
+    monkeypatch.setattr(examination, "_installed", found.get)
     said = {finding.what: finding.repair for finding in machine_section(warehouse, SparkConfig()).findings}
     pip = f"{sys.executable} -m pip install"
     assert {
@@ -66,7 +66,7 @@ def test_missing_jars_are_shown_and_are_no_problem(warehouse, monkeypatch, tmp_p
 
 def test_a_full_disk_is_a_problem(warehouse, monkeypatch):
     """The finding says what the user can delete."""
-    monkeypatch.setattr(machine_health, "FREE_BYTES_MIN", 2**62)
+    monkeypatch.setattr(examination, "FREE_BYTES_MIN", 2**62)
     said = {finding.what: finding.repair for finding in machine_section(warehouse, SparkConfig()).findings}
     (full,) = (repair for what, repair in said.items() if "are free where the warehouse lies" in what)
     assert f"tidemark cleanup flights --warehouse {warehouse.root}" in full

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.key_groups import InvalidParallelismError, KeyGroupRange, key_group_ranges, range_of
-from checkpointing.rescale.operator_state import (
+from checkpointing.operator_state import (
     DistributionMode,
     InvalidRescaleError,
     OperatorStatePart,

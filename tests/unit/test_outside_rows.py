@@ -6,7 +6,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.holding.outside_rows import difference
+from jobs.warehouse.outside_publishing import difference
 
 KEYS = ("a", "b")
 VALUES = st.tuples(

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
-from checkpointing.job.operator_run import LiveFiles
+from checkpointing.job.operator_run import LiveFiles, NoVersionError, newest
 from checkpointing.metadata.paths import ProtocolPaths, StagedName, parse_staged_name, partition_of, staged_name_in
-from checkpointing.overwriting import NoVersionError, newest
-from checkpointing.partitions import folder_of
-from checkpointing.table_versions import TableVersion, VersionKind, version_of_folder
+from checkpointing.partitions import TableVersion, VersionKind, folder_of, version_of_folder
 
 TABLE = TableName("silver/prices")
 PATHS = ProtocolPaths(JobName("shop"))

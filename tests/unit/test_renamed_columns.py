@@ -4,13 +4,12 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from checkpointing.columns import columns_then
-from checkpointing.evolution import ChangeKind
 from checkpointing.identifiers import InvalidNameError
 from checkpointing.renamed_columns import ColumnRenames, renamed_columns, unrenamable
-from checkpointing.state_evolution import Column, StateSchema, renamed_inside
+from checkpointing.state_evolution import ChangeKind, Column, StateSchema, renamed_inside
 from checkpointing.state_meaning import ColumnMeaning, meaning_changes, still_held, under_new_names
 from jobs.pipeline import InvalidPipelineError, Pipeline, count, max_of
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 
 THING = "table g/t"
 DECLARED = {"m": "n"}

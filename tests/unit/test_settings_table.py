@@ -5,15 +5,14 @@ from pathlib import Path
 from typer.main import get_command
 
 from jobs.cli.main import app
-from jobs.settings import TickSettings
-from jobs.settings_table import flag_of, settings_table
+from jobs.settings import TickSettings, flag_of, settings_table
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_SETTINGS = {"--from", "--claim", "--no-claim", "--dry-run", "--set"}
 
 
 def test_the_document_has_the_models_settings():
-    """After a change of a setting, type `.venv/bin/python -m jobs.settings_table > docs/SETTINGS.md`."""
+    """After a change of a setting, type `.venv/bin/python -m jobs.settings > docs/SETTINGS.md`."""
     assert settings_table() == (ROOT / "docs" / "SETTINGS.md").read_text(encoding="utf-8")
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from checkpointing.evolution import Compatibility, verdict
-from checkpointing.state_evolution import Column, StateSchema, is_wider, reads_narrower
+from checkpointing.state_evolution import Column, Compatibility, StateSchema, is_wider, reads_narrower, verdict
 from checkpointing.state_evolution import changes as changes_of
 
 

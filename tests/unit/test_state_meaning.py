@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.evolution import first_refused
+from checkpointing.state_evolution import first_refused
 from checkpointing.state_meaning import Argument, ColumnMeaning, meaning_changes, still_held
 
 THING = "state of operator 'sums'"

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkpointing.channel_items import RangeFiles
 from checkpointing.graph import TableMode
 from checkpointing.handles import KeyedFile
 from checkpointing.identifiers import CheckpointId
@@ -20,9 +21,7 @@ from checkpointing.messages import (
     SubtaskOutput,
     TimeAdvanced,
 )
-from checkpointing.snapshots import RangeFiles
-from checkpointing.trace import Traced, UnreadableTraceError, encode, read
-from checkpointing.traced_files import FilesTakenOut
+from checkpointing.trace import FilesTakenOut, Traced, UnreadableTraceError, encode, read
 from tests.unit.commit.large_rows import STATE, SUMS, TOTALS, keyed, large_record
 
 SUBTASKS = 3
@@ -107,7 +106,7 @@ def test_any_sequence_of_messages_comes_back_as_it_was(changes: list[str], seed:
 
 def test_lists_that_no_longer_live_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer remembers what lives, however long the trace is. What comes again after that is written again."""
-    monkeypatch.setattr("checkpointing.traced_files._REMEMBERED", 10)
+    monkeypatch.setattr("checkpointing.trace._REMEMBERED", 10)
     job, files = Job(2), FilesTakenOut()
     bodies, most = [], 0
     for turn in range(200):

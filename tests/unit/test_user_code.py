@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from jobs.operators.failures import reason_of
+from jobs.operators.execute import reason_of
 from jobs.user_code import message_of, noted, own_lines, sentence_of, traceback_of
 
 WORKER = """

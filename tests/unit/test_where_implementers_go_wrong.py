@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from checkpointing.coordinator import messages as told
-from checkpointing.coordinator.completed import CompletedCheckpointStore
+from checkpointing.coordinator.completed import CompletedCheckpointStore, SharedStateRegistry
 from checkpointing.coordinator.plan import PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.rescale.operator_state import DistributionMode, OperatorStatePart, redistribute_operator_state
+from checkpointing.operator_state import DistributionMode, OperatorStatePart, redistribute_operator_state
 from spec import vectors_coordinator, vectors_registry
 from spec.barrier_cases.run import BarrierRun
 from spec.flink import messages as flink

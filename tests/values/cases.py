@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyspark.sql.types import BooleanType, DataType, LongType, StructType
 
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from tests.values.odd_values import NAMES, NAN_HAS, NANS, NUMBERS, SCALARS, amounts, types, values
 from tests.values.operators import OPERATORS
 from tests.values.ways import WAYS

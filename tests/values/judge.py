@@ -15,9 +15,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
-from jobs.operators.schemas import quoted
-from jobs.operators.spec import InvalidSpecError
-from jobs.planner import plan
+from jobs.operators.spec import InvalidSpecError, quoted
+from jobs.pipeline.planning import plan
 from jobs.reading import Cut
 from jobs.sources.port import SourceError
 from tests.values.cases import Case

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 import tidemark as td
-from jobs.operators.schemas import quoted
+from jobs.operators.spec import quoted
 from tests.scenarios.kafka.records import read
 from tests.values.comparing import NEARLY
 from tests.values.servers import kafka, postgres, topic

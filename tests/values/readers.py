@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from jobs.operators.schemas import quoted
+from jobs.operators.spec import quoted
 from jobs.reading import Cut
 
 COMPARED: Final = ("=", ">=", "<=")

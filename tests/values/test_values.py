@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BooleanType, DecimalType, DoubleType, LongType, StringType, StructType
 
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from tests.values import __main__ as nights
 from tests.values.cases import Case
 from tests.values.judge import Judge

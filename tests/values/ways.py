@@ -26,8 +26,8 @@ from pyspark.sql.types import (
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
 from jobs.operators import keyed_job
-from jobs.operators.schemas import quoted
-from jobs.postgres_sink.types import postgres_type
+from jobs.operators.spec import quoted
+from jobs.outside_sinks.postgres.postgres_sink import postgres_type
 from tests.values.servers import kafka, postgres, topic
 from tidemark import FileSource, KafkaSource, Pipeline, PostgresChanges, Stream
 

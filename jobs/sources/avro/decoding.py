@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader
 
-from jobs.sources.avro.types import Avro
+from jobs.sources.avro.schemas import Avro
 
 _MAGIC: Final = 0
 _HEAD_BYTES: Final = 5

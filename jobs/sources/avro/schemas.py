@@ -1,12 +1,174 @@
 """Loads `fastavro`, and parses schemas with it."""
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from jobs.distribution import DISTRIBUTION
-from jobs.sources.avro.types import Avro
 from jobs.sources.port import SourceError
+
+# ------------------------------------------------------------------
+# Says which type of Spark each Avro type becomes: the same ones as in Spark's own reader of Avro files.
+#
+# | Avro                                                     | Spark                                      |
+# |----------------------------------------------------------|--------------------------------------------|
+# | boolean, int, long, float, double                        | boolean, int, bigint, float, double        |
+# | string, enum, string with `uuid`                         | string                                     |
+# | bytes, fixed                                             | binary                                     |
+# | int with `date`                                          | date                                       |
+# | long with `timestamp-millis` or `timestamp-micros`       | timestamp                                  |
+# | long with `local-timestamp-millis` or `-micros`          | timestamp_ntz                              |
+# | bytes or fixed with `decimal`, at most 38 digits         | decimal                                    |
+# | array, map, record                                       | array, map with keys of text, struct       |
+# | a union of null and one type                             | that type                                  |
+# | a type with any other `logicalType`                      | as without it                              |
+# | null alone, another union, a record in itself, no fields | none: refused by name                      |
+
+
+Avro = Any
+"""A schema, or a part of one, as JSON: a text, a list or a dict."""
+
+_DIGITS_MAX: Final = 38
+
+
+class AvroTypeError(ValueError):
+    """Spark has no type for this Avro type. The message says where it is, and what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A type in Spark, and in Arrow with the numbers that Avro stores: its milliseconds stay milliseconds."""
+
+    spark: DataType
+    stored: pa.DataType
+
+
+_BINARY: Final = ColumnType(BinaryType(), pa.binary())
+_STRING: Final = ColumnType(StringType(), pa.string())
+_PLAIN: Final = {
+    "boolean": ColumnType(BooleanType(), pa.bool_()),
+    "int": ColumnType(IntegerType(), pa.int32()),
+    "long": ColumnType(LongType(), pa.int64()),
+    "float": ColumnType(FloatType(), pa.float32()),
+    "double": ColumnType(DoubleType(), pa.float64()),
+    "string": _STRING,
+    "enum": _STRING,
+    "bytes": _BINARY,
+    "fixed": _BINARY,
+}
+_LOGICAL: Final = {
+    ("int", "date"): ColumnType(DateType(), pa.date32()),
+    ("long", "timestamp-millis"): ColumnType(TimestampType(), pa.timestamp("ms", "UTC")),
+    ("long", "timestamp-micros"): ColumnType(TimestampType(), pa.timestamp("us", "UTC")),
+    ("long", "local-timestamp-millis"): ColumnType(TimestampNTZType(), pa.timestamp("ms")),
+    ("long", "local-timestamp-micros"): ColumnType(TimestampNTZType(), pa.timestamp("us")),
+}
+
+
+def column_types(schema: Avro) -> dict[str, ColumnType | AvroTypeError]:
+    """Return the type of each field of a record, or the reason why it has none.
+
+    In the schema, every named type is written out where it is used. Raises AvroTypeError if the schema is not a record.
+    """
+    if not (isinstance(schema, Mapping) and schema.get("type") == "record"):
+        raise AvroTypeError("it describes no record")
+    if not schema["fields"]:
+        raise AvroTypeError("its record has no fields")
+    found: dict[str, ColumnType | AvroTypeError] = {}
+    for field in schema["fields"]:
+        try:
+            found[field["name"]] = _type(field["type"], field["name"])
+        except AvroTypeError as error:
+            found[field["name"]] = error
+    return found
+
+
+def without_logical_types(schema: Avro) -> Avro:
+    """Return a schema whose records decode to the values that Avro stores. Only decimals stay decimals."""
+    match schema:
+        case [*parts]:
+            return [without_logical_types(part) for part in parts]
+        case {**about}:
+            kept = about.get("logicalType") == "decimal"
+            return {
+                key: value if key == "default" else without_logical_types(value)
+                for key, value in about.items()
+                if key != "logicalType" or kept
+            }
+        case _:
+            return schema
+
+
+def _type(avro: Avro, where: str) -> ColumnType:
+    match avro:
+        case [*branches]:
+            return _union(branches, where)
+        case {"type": "record"}:
+            return _record(avro, where)
+        case {"type": "array", "items": items}:
+            element = _type(items, f"{where}[]")
+            return ColumnType(ArrayType(element.spark), pa.list_(pa.field("element", element.stored)))
+        case {"type": "map", "values": values}:
+            value = _type(values, f"{where}{{}}")
+            return ColumnType(MapType(StringType(), value.spark), pa.map_(pa.string(), value.stored))
+        case {"type": "bytes" | "fixed", "logicalType": "decimal", "precision": int(precision)}:
+            return _decimal(precision, int(avro.get("scale", 0)), where)
+        case {"type": str(kind)} if (kind, avro.get("logicalType")) in _LOGICAL:
+            return _LOGICAL[kind, avro["logicalType"]]
+        case {"type": kind}:
+            return _type(kind, where)
+        case str() if avro in _PLAIN:
+            return _PLAIN[avro]
+        case "null":
+            raise AvroTypeError(f"field {where} is always null")
+        case _:
+            raise AvroTypeError(f"field {where} is a {avro}, which lies inside itself")
+
+
+def _union(branches: Sequence[Avro], where: str) -> ColumnType:
+    others = [branch for branch in branches if branch not in ("null", {"type": "null"})]
+    if len(others) != 1:
+        raise AvroTypeError(f"field {where} is a union of {len(others)} types besides null")
+    return _type(others[0], where)
+
+
+def _record(schema: Mapping[str, Avro], where: str) -> ColumnType:
+    if not schema["fields"]:
+        raise AvroTypeError(f"field {where} is a record without fields")
+    types = {field["name"]: _type(field["type"], f"{where}.{field['name']}") for field in schema["fields"]}
+    return ColumnType(
+        StructType([StructField(name, each.spark) for name, each in types.items()]),
+        pa.struct([pa.field(name, each.stored) for name, each in types.items()]),
+    )
+
+
+def _decimal(precision: int, scale: int, where: str) -> ColumnType:
+    if not 0 <= scale <= precision <= _DIGITS_MAX:
+        raise AvroTypeError(f"field {where} is a decimal({precision}, {scale}), and Spark's have {_DIGITS_MAX} digits")
+    return ColumnType(DecimalType(precision, scale), pa.decimal128(precision, scale))
 
 
 def must_be_installed() -> None:

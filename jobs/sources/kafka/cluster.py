@@ -24,9 +24,14 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as Asked
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from jobs.sources.kafka.failures import BrokerAwayError, NoSuchTopicError, failure, is_refused_login
+from jobs.sources.kafka.client_settings import (
+    BrokerAwayError,
+    ClientSettings,
+    NoSuchTopicError,
+    failure,
+    is_refused_login,
+)
 from jobs.sources.kafka.position import TopicPartition
-from jobs.sources.kafka.settings import ClientSettings
 from jobs.sources.port import SourceError
 
 if TYPE_CHECKING:

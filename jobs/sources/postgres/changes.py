@@ -8,13 +8,16 @@ shows a part of a transaction.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal, NoReturn
 
+import numpy as np
 import psycopg
+import pyarrow.parquet as pq
+import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -22,30 +25,204 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import CheckpointId, SplitId, split_id
 from checkpointing.messages import PollSource
-from jobs.sources.change_rows import HEAD, TABLE
-from jobs.sources.file_columns import Fit
-from jobs.sources.file_position import SliceDetail
-from jobs.sources.file_reader import parquet_reader
+from jobs.sources.change_rows import COMMITTED_AT, HEAD, TABLE
+from jobs.sources.files.file_columns import Fit
+from jobs.sources.files.file_position import FileRange, SliceDetail
+from jobs.sources.files.file_reader import parquet_reader
 from jobs.sources.port import (
     POSITION_COLUMN,
     SPLIT_COLUMN,
     Lag,
+    NoSuchPositionError,
     SourceAwayError,
     SourceDescription,
     SourceError,
 )
-from jobs.sources.postgres.catalog import tables_not_read
-from jobs.sources.postgres.columns import SourceTable, declared_tables, must_be_declared
+from jobs.sources.position_words import END, moment_named
+from jobs.sources.postgres.catalog import SourceTable, declared_tables, must_be_declared, tables_not_read
 from jobs.sources.postgres.connection import Server
-from jobs.sources.postgres.offering import committed_at, must_hold, next_ranges, position_after
+from jobs.sources.postgres.lsn import parsed, written
 from jobs.sources.postgres.position import ChangesPosition
-from jobs.sources.postgres.seeking import position_named
 from jobs.sources.postgres.slot import advance, slot_name, state_at, state_of
-from jobs.sources.postgres.staged_log import SPLIT, Origin, StagedLog
+from jobs.sources.postgres.staged_log import SPLIT, ChangeFile, Origin, StagedLog, ends_of
 from jobs.sources.postgres.staging import Reading, SnapshotMode, Staging
 from jobs.sources.postgres.transactions import NewColumns
 from jobs.sources.postgres.way_out import ANEW
 from jobs.spark.columns import quoted
+
+# ------------------------------------------------------------------
+# Chooses the next rows of the staged log for a slice, which ends where a transaction ends.
+
+
+_log = structlog.get_logger(__name__)
+
+
+def next_ranges(
+    log: StagedLog, tables: Sequence[SourceTable], row: int, rows_max: int, *, snapshot_in_parts: bool
+) -> tuple[FileRange, ...]:
+    """Return the next rows from `row` on: at most `rows_max`, or one whole transaction if it has more.
+
+    No slice ends within a transaction, so no checkpoint can show a part of one. The snapshot counts as one transaction,
+    unless it may be read in parts. A file may have a column that these tables lack. It waits for a tick that has the
+    column.
+    """
+    ranges: list[FileRange] = []
+    place, left = log.at(row), rows_max
+    for file in log.files[place:] if place is not None else ():
+        if not file.rows:
+            continue
+        if not file.has_only(tables):
+            _log.info("waits for the next tick, which has its columns", file=str(file.path))
+            break
+        first = max(row - file.note.before, 0)
+        end = file.rows
+        if end - first > left:
+            if not file.is_snapshot:
+                end = _boundary(file, first, left, at_least_one=not ranges)
+            elif snapshot_in_parts:
+                end = first + left
+        if end == first:
+            break
+        ranges.append(FileRange(file=file.seen, first=first, end=end, before=file.note.before))
+        left -= end - first
+        if end < file.rows or left <= 0:
+            break
+    return tuple(ranges)
+
+
+def position_after(log: StagedLog, row: int) -> ChangesPosition:
+    """Return the position before that row. The log must have the row before it."""
+    place = log.at(row - 1)
+    if place is None:
+        raise SourceError(f"{log.folder} does not have row {row - 1:,}")
+    file = log.files[place]
+    if file.is_snapshot:
+        return ChangesPosition(row=row, lsn=file.note.end if row == file.after else 0)
+    ends = ends_of(file.path)
+    number = int(np.searchsorted(ends.rows, row - file.note.before))
+    if ends.rows[number] != row - file.note.before:
+        raise SourceError(f"row {row:,} of {log.folder} lies within a transaction, so no position can be there")
+    return ChangesPosition(row=row, lsn=int(ends.lsns[number]))
+
+
+def committed_at(log: StagedLog, row: int) -> datetime | None:
+    """Return the time of the row's commit. None: the log has no such row, or the row belongs to the snapshot."""
+    place = log.at(row)
+    if place is None:
+        return None
+    file = log.files[place]
+    times = pq.read_table(file.path, columns=[COMMITTED_AT]).column(0)
+    found: datetime | None = times[row - file.note.before].as_py()
+    return found
+
+
+def must_hold(log: StagedLog, position: ChangesPosition) -> None:
+    """Raise SourceError if a position lies before the log's first row, or if the log has other transactions there."""
+    first = log.files[0] if log.files else None
+    if first is None:
+        if position.row and not position.lsn:
+            raise SourceError(
+                f"{log.folder} is gone, and with it the snapshot that was read up to row {position.row:,}: put it back "
+                f"from a backup, or {ANEW}"
+            )
+        return
+    if position.row < first.note.before:
+        raise SourceError(
+            f"the changes from row {position.row:,} on ({position.named()}) are not in {log.folder}, which begins with "
+            f"row {first.note.before:,}: they were removed as `keep` says, or the folder was replaced. Put its older "
+            "files back from a backup, or go back to a newer checkpoint"
+        )
+    if position.row > first.note.before and log.at(position.row - 1) is not None:
+        found = position_after(log, position.row)
+        if found.lsn != position.lsn:
+            raise SourceError(
+                f"{log.folder} has other changes before row {position.row:,} than those that were read: the position "
+                f"is at {written(position.lsn)}, the files at {written(found.lsn)}. Put the folder back as it was, or "
+                f"{ANEW}"
+            )
+
+
+def _boundary(file: ChangeFile, first: int, left: int, *, at_least_one: bool) -> int:
+    """Return the end of the last transaction that fits, or `first` if none does.
+
+    If one must be returned, return the end of the first transaction.
+    """
+    rows = ends_of(file.path).rows
+    last = int(np.searchsorted(rows, first + left, side="right")) - 1
+    if last >= 0 and rows[last] > first:
+        return int(rows[last])
+    return int(rows[np.searchsorted(rows, first, side="right")]) if at_least_one else first
+
+
+# ------------------------------------------------------------------
+# Finds the position that a user names in the staged log: a place between two transactions.
+
+
+CHANGES = "changes"
+"""The word for the place after the snapshot, where the changes begin."""
+
+
+def position_named(log: StagedLog, words: str) -> ChangesPosition:
+    """Return the position of `end`, `changes`, a number of rows, a place of the server's log, or a moment.
+
+    A place of the log means the position after all transactions that were committed before it. A moment means the
+    position before the first transaction that was committed at that time or later. Raises NoSuchPositionError, which
+    lists the valid words.
+    """
+    places = tuple(_places(log))
+    found = _found(log, places, words) if places else None
+    if found is None:
+        rows = f", a number of rows after which a transaction ends, from {places[0].row} to {places[-1].row}"
+        raise NoSuchPositionError(
+            f"write 'start', 'end', '{CHANGES}' (behind the snapshot), a place of the server's log such as 0/16B3748, "
+            f"a moment such as 2026-01-31T12:00:00Z{rows if places else ''}"
+        )
+    return found
+
+
+def _found(log: StagedLog, places: tuple[ChangesPosition, ...], words: str) -> ChangesPosition | None:
+    if words == END:
+        return places[-1]
+    if words == CHANGES:
+        return next((_end_of(file) for file in log.files if file.is_snapshot), None)
+    if words.isdecimal():
+        return next((place for place in places if place.row == int(words)), None)
+    moment = moment_named(words)
+    if moment is not None:
+        row = _first_since(log, moment)
+        return places[-1] if row is None else next((each for each in reversed(places) if each.row <= row), None)
+    try:
+        lsn = parsed(words)
+    except ValueError:
+        return None
+    return next((place for place in reversed(places) if place.lsn <= lsn), None)
+
+
+def _places(log: StagedLog) -> Iterator[ChangesPosition]:
+    """Yield each place between two transactions, in order."""
+    for file in log.files:
+        if file.is_snapshot:
+            yield _end_of(file)
+        elif file.rows:
+            ends = ends_of(file.path)
+            for row, lsn in zip(ends.rows.tolist(), ends.lsns.tolist(), strict=True):
+                yield ChangesPosition(row=file.note.before + row, lsn=lsn)
+
+
+def _end_of(file: ChangeFile) -> ChangesPosition:
+    return ChangesPosition(row=file.after, lsn=file.note.end)
+
+
+def _first_since(log: StagedLog, moment: datetime) -> int | None:
+    """Return the number of the first row that was committed at this moment or later. None if there is none."""
+    wanted = np.datetime64(moment.astimezone(UTC).replace(tzinfo=None), "us")
+    for file in log.files:
+        times = pq.read_table(file.path, columns=[COMMITTED_AT]).column(0).to_numpy()
+        later = np.flatnonzero(times >= wanted)  # a row of the snapshot has no time, and is never later
+        if later.size:
+            return file.note.before + int(later[0])
+    return None
+
 
 _CHANGES_MIN: Final = 50_000
 """The source asks for at least this many changes at once."""

@@ -10,10 +10,16 @@ import pyarrow as pa
 from jobs.sources.change_rows import AFTER, BEFORE, DELETE, INSERT, TRUNCATE
 from jobs.sources.port import SourceError
 from jobs.sources.postgres import pgoutput
-from jobs.sources.postgres.batches import Batches, Heads, Numbers, TableRows, ended
-from jobs.sources.postgres.columns import SourceColumn, SourceTable
+from jobs.sources.postgres.catalog import SourceColumn, SourceTable
 from jobs.sources.postgres.lsn import written
 from jobs.sources.postgres.pgoutput import Messages, NotPgoutputError, Relation, RelationColumn, Values
+from jobs.sources.postgres.staged_log import (
+    Batches,
+    Heads,
+    Numbers,
+    TableRows,
+    ended,
+)
 from jobs.sources.postgres.way_out import ANEW, EVOLVE
 
 NewColumns = Literal["fail", "ignore", "evolve"]

@@ -11,7 +11,7 @@ import polars as pl
 
 from jobs.pipelines.flights_report import accounting
 from jobs.reading import Cuts
-from jobs.storage.location import place_in
+from jobs.storage.place import place_in
 
 SMALL = ("--every-rows", "3000", "--set", "slice_rows_max=3000")
 KILL_EVERY_S = 4

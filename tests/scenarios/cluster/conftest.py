@@ -12,14 +12,13 @@ from uuid import uuid4
 import polars as pl
 import pytest
 
-from jobs import flights_data
+from jobs.pipelines import flights_data
 from jobs.reading import Cuts
 from jobs.spark.connect_server import connect_server
 from jobs.spark.jars import JARS_VARIABLE, fetch, jar_set, jars_folder
-from jobs.spark.object_stores import s3a_settings
-from jobs.spark.session import SparkConfig
+from jobs.spark.session import SparkConfig, s3a_settings
 from jobs.storage.address import StoreUrl
-from jobs.storage.location import place_in
+from jobs.storage.place import place_in
 from tests import spark_cluster
 from tests.scenarios.modes.first_days import exact, multiset
 from tests.wheel_environment import with_wheel, without_this_checkout

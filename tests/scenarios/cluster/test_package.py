@@ -9,8 +9,7 @@ import pytest
 
 from jobs.spark.connect_server import connect_server
 from jobs.spark.jars import JARS_VARIABLE, fetch, jar_set, jars_folder
-from jobs.spark.object_stores import s3a_settings
-from jobs.spark.session import SparkConfig
+from jobs.spark.session import SparkConfig, s3a_settings
 from jobs.storage.address import StoreUrl
 from tests import spark_cluster
 from tests.stock_project import counted_once, write_project

@@ -17,19 +17,19 @@ from checkpointing.channel_items import Segment, SourceSlice
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import Generation, JobName, TableName
 from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch
-from jobs.operators.arrived import SUBTASK, Splitter
+from jobs.operators.exchange import SUBTASK, Splitter
 from jobs.operators.execute import result_of
 from jobs.operators.keyed_job import _task as keyed_task
 from jobs.operators.reports import TaskReport, report_from
-from jobs.operators.schemas import arrow_schema
-from jobs.operators.spec import FAILED, KeyedSpec, StatelessSpec, VertexPlan
+from jobs.operators.spec import FAILED, KeyedSpec, StatelessSpec, VertexPlan, arrow_schema
 from jobs.operators.stateless_job import _task as stateless_task
 from jobs.pipeline import Pipeline, count, sum_of
-from jobs.planner import JobPlan, plan
+from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.planning import plan
 from jobs.quality.expectation import Expectation
 from jobs.sinks.staged_files import StagedFiles
+from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
-from jobs.sources.sequence import SequenceSource
 from jobs.state.merge import KEY_GROUP
 
 JOB = JobName("orders")

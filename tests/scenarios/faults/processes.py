@@ -16,11 +16,11 @@ from typing import Any
 
 from checkpointing.config import CheckpointConfig
 from checkpointing.job.setup import TickLimits
-from jobs.holding.boundaries import KILL_VARIABLE, boundary_from_environment
-from jobs.holding.failures import JobHeldError
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.spark.session import SparkConfig
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import KILL_VARIABLE, boundary_from_environment
+from jobs.warehouse.refusals import JobHeldError
 from tests.scenarios.faults.orders_job import CONFIG, LocalEngine, build
 from tests.scenarios.faults.strikes import Strike
 

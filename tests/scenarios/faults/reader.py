@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import polars as pl
 
 from checkpointing.identifiers import TableName
-from jobs.holding.boundaries import boundary_names
+from jobs.warehouse.boundaries import boundary_names
 from tests.scenarios.faults.orders_job import (
     GOLD,
     JOB,

@@ -7,8 +7,8 @@ import pytest
 
 from checkpointing.job.setup import TickLimits
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.runtime.cleaning import clean_up
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.cleaning import clean_up
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.faults.orders_job import CONFIG, JOB
 from tests.scenarios.faults.processes import KILLED, Order, Running, tick
 from tests.scenarios.faults.reader import Reader, final_tables, ids_used_twice, leftovers

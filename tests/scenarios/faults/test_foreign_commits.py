@@ -15,8 +15,8 @@ from deltalake import DeltaTable, Field, TableFeatures
 from deltalake.schema import PrimitiveType
 
 from checkpointing.messages import TickOutcome
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, LocalEngine, build, read_cut
 

@@ -10,8 +10,8 @@ import sys
 import confluent_kafka
 import pyarrow as pa
 
-from jobs.kafka_sink import transaction
-from jobs.kafka_sink.sink import KafkaSink
+from jobs.outside_sinks.kafka import transaction
+from jobs.outside_sinks.kafka.kafka_sink import KafkaSink
 
 METHODS = (
     "init_transactions",

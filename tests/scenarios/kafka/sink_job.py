@@ -14,8 +14,8 @@ from pathlib import Path
 import confluent_kafka
 from pyspark.sql.types import LongType, StringType, StructType
 
-from jobs.holding.boundaries import KILL_VARIABLE, boundary_from_environment
-from jobs.kafka_sink import transaction
+from jobs.outside_sinks.kafka import transaction
+from jobs.warehouse.boundaries import KILL_VARIABLE, boundary_from_environment
 from tests.scenarios.kafka.dying_publisher import METHODS
 from tidemark import CheckpointConfig, FileSource, KafkaSink, Pipeline, count
 

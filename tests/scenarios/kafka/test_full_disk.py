@@ -11,9 +11,9 @@ from contextlib import suppress
 import confluent_kafka
 import pytest
 
-from jobs.holding.failures import TickRefusedError
-from jobs.kafka_sink import transaction
+from jobs.outside_sinks.kafka import transaction
 from jobs.sources.kafka.cluster import Cluster
+from jobs.warehouse.refusals import TickRefusedError
 from tests.kafka_broker import Broker
 from tests.scenarios.kafka.dying_publisher import batches
 from tests.scenarios.kafka.records import read

@@ -8,10 +8,9 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import StringType, StructType
 
 from checkpointing.identifiers import SplitId
-from jobs.operators.schemas import arrow_schema
-from jobs.sources.kafka import source as kafka_source
-from jobs.sources.kafka import task_reader
-from jobs.sources.kafka.source import KafkaSource
+from jobs.operators.spec import arrow_schema
+from jobs.sources.kafka import kafka_source, readers
+from jobs.sources.kafka.kafka_source import KafkaSource
 from jobs.sources.port import SourceError, read_schema
 from jobs.sources.slice_reading import LeftToSparkError
 from tests.avro_types import encoded
@@ -155,7 +154,7 @@ def test_tasks_find_secrets_in_their_own_environment(make_topic, broker, monkeyp
     with pytest.raises(LeftToSparkError, match="secret"):
         list(scan.batches(schema))
     monkeypatch.setenv("ORDERS_PASSWORD", "another")
-    task_reader._IDLE.clear()
+    readers._IDLE.clear()
     with pytest.raises(SourceError, match="refused the log-in") as caught:
         list(scan.batches(schema))
     assert "another" not in str(caught.value)
@@ -185,12 +184,12 @@ def test_a_task_waits_for_a_broker_and_then_names_it(tmp_path, monkeypatch):
         source = KafkaSource(broker.servers, "orders", SCHEMA)
         (scan,) = source.scans([ask(source, "orders-0")])
         broker.kill()
-        monkeypatch.setattr(task_reader, "_PATIENCE_S", 2.0)
+        monkeypatch.setattr(readers, "_PATIENCE_S", 2.0)
         schema = pa.schema([("amount", pa.int64())])
         with pytest.raises(SourceError, match=f"Kafka at {broker.servers} does not answer: start the broker"):
             list(scan.batches(schema))
         broker.start()
-        monkeypatch.setattr(task_reader, "_PATIENCE_S", 60.0)
+        monkeypatch.setattr(readers, "_PATIENCE_S", 60.0)
         assert 5 == sum(batch.num_rows for batch in scan.batches(schema))
     finally:
         broker.kill()
@@ -202,9 +201,9 @@ def test_a_client_is_used_again(make_topic):
     topic.write(map(order, range(10)))
     source = KafkaSource(topic.servers, topic.name, SCHEMA, group="again")
     scans = [source.scans([ask(source, SplitId(f"{topic.name}-0"), rows=rows)])[0] for rows in (3, 10)]
-    task_reader._IDLE.clear()
+    readers._IDLE.clear()
     schema = pa.schema([("amount", pa.int64())])
     assert 3 == sum(batch.num_rows for batch in scans[0].batches(schema))
-    (client,) = task_reader._IDLE.values()
+    (client,) = readers._IDLE.values()
     assert list(range(10)) == [each for batch in scans[1].batches(schema) for each in batch["amount"].to_pylist()]
-    assert [client] == list(task_reader._IDLE.values())
+    assert [client] == list(readers._IDLE.values())

@@ -10,10 +10,10 @@ import pytest
 
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.sources.kafka.connector import records
+from jobs.sources.kafka.client_settings import ClientSettings
+from jobs.sources.kafka.kafka_source import KafkaSource
 from jobs.sources.kafka.position import OffsetRange, PlacedRange, TopicPartition
-from jobs.sources.kafka.settings import ClientSettings
-from jobs.sources.kafka.source import KafkaSource
+from jobs.sources.kafka.readers import records
 from jobs.sources.port import SourceError
 from jobs.spark.connect_server import connect_server
 from jobs.spark.session import SparkConfig

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 
 from checkpointing.identifiers import CheckpointId, JobName, SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.kafka.source import KafkaSource
+from jobs.sources.kafka.kafka_source import KafkaSource
 from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError
 from tests.kafka_broker import PASSWORD, Broker
 from tests.scenarios.kafka.topics import TopicMaker, done, eventually

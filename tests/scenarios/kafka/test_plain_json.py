@@ -18,9 +18,8 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from jobs.sources.kafka.plain_json import PlainJson, can_be_plain
-from jobs.sources.kafka.records import UNDECODED_COLUMN, RecordForm
-from jobs.sources.kafka.scan import VALUE
+from jobs.sources.kafka.readers import VALUE
+from jobs.sources.kafka.records import UNDECODED_COLUMN, PlainJson, RecordForm, can_be_plain
 from jobs.sources.slice_reading import LeftToSparkError
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
-from jobs.kafka_sink import transaction
+from jobs.outside_sinks.kafka import transaction
 from tests.kafka_broker import PASSWORD, Broker
 from tests.scenarios.kafka.dying_publisher import METHODS, batches
 from tests.scenarios.kafka.records import read

@@ -21,12 +21,12 @@ from confluent_kafka.admin import (
 
 from checkpointing.identifiers import JobName
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.at_rest.rollback import roll_back
-from jobs.holding.failures import TickRefusedError
-from jobs.kafka_sink import transaction
-from jobs.kafka_sink.target import KafkaTarget
-from jobs.recovery.rollback_plan import RollbackRefusedError
-from jobs.stores.warehouse import Warehouse
+from jobs.outside_sinks.kafka import transaction
+from jobs.outside_sinks.kafka.transaction import KafkaTarget
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.rollback_plan import RollbackRefusedError
+from jobs.warehouse.refusals import TickRefusedError
+from jobs.warehouse.warehouse import Warehouse
 from tests.kafka_broker import PASSWORD, Broker
 from tests.scenarios.kafka.records import ALL, read, read_by_spark, table_of
 from tests.scenarios.kafka.sink_job import ORDERS, PASSWORD_VARIABLE, SIZES, STOP_VARIABLE, crossing

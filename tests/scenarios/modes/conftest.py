@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import flights_data
+from jobs.pipelines import flights_data
 from tests.scenarios.modes.first_days import Rows, exact, lay_out
 
 

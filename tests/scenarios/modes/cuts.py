@@ -12,9 +12,9 @@ from checkpointing.identifiers import VertexId, job_name
 from checkpointing.job.restoring import in_flight
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cuts import CutStore
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.modes.first_days import Rows, enriched, golds, multiset
 
 JOB = job_name("flights")

@@ -10,9 +10,10 @@ import polars as pl
 
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import VertexId
-from jobs.flights_data import ORIGINS
+from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.planning import plan
 from jobs.pipelines import flights
-from jobs.planner import JobPlan, plan
+from jobs.pipelines.flights_data import ORIGINS
 
 DAYS: Final = 3
 KEYS: Final = ("origin", "time_hour")
@@ -31,7 +32,7 @@ Rows = Counter[tuple[object, ...]]
 
 
 def lay_out(year: Path, folder: Path) -> None:
-    """Write the first days of the input that `jobs.flights_data` writes for a year, in the same order."""
+    """Write the first days of the input that `jobs.pipelines.flights_data` writes for a year, in the same order."""
     for kind in ("flights", "weather"):
         for origin in ORIGINS:
             first_half = pl.read_parquet(year / kind / origin / "001.parquet")

@@ -13,12 +13,11 @@ from checkpointing.config import CheckpointConfig, CheckpointingMode
 from checkpointing.job.door import JobDoor
 from checkpointing.messages import Fact, NotifyAborted
 from checkpointing.trace import TickStarted, TraceEntry, read
-from jobs.runtime.engine import SparkEngine
-from jobs.runtime.listener import TickListener
-from jobs.runtime.report import TickReport
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.spark.session import SparkConfig
+from jobs.tick.engine import SparkEngine
+from jobs.tick.listener import TickListener
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
 from tests.scenarios.modes.cuts import ahead, newest, records, rows_in_flight
 from tests.scenarios.modes.first_days import CONFIG, planned
 from tests.scenarios.modes.slow_weather import Due, Fate, SlowWeather

@@ -11,7 +11,7 @@ from pathlib import Path
 from checkpointing.identifiers import JobName, VertexId
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch
 from jobs.operators.spec import VertexPlan
-from jobs.runtime.engine import Engine
+from jobs.tick.engine import Engine
 from tests.scenarios.runtime.conftest import Dead
 
 WEATHER = VertexId("bronze_weather")

@@ -4,10 +4,10 @@ import pytest
 
 from checkpointing.job.setup import TickLimits
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.at_rest.rollback import roll_back
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.modes.cuts import JOB, final, records, wrong_with
 from tests.scenarios.modes.first_days import CONFIG, planned
 from tests.scenarios.modes.modes import changed

@@ -12,16 +12,15 @@ import pytest
 from checkpointing.messages import SavepointKind, SavepointRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import RowKind
-from jobs.at_rest.importing import Import, import_row
-from jobs.at_rest.restore_origin import ForeignRow, find_origin
-from jobs.runtime.driver import Inbox
-from jobs.runtime.engine import SparkEngine
-from jobs.runtime.listener import MicroBatchRan, TickListener
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.spark.session import SparkConfig
-from jobs.stores.savepoint_copy import copy_savepoint
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.import_entry import ForeignRow, Import, find_origin, import_row
+from jobs.tick.driver import Inbox
+from jobs.tick.engine import SparkEngine
+from jobs.tick.listener import MicroBatchRan, TickListener
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.savepoint_copy import copy_savepoint
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.modes.cuts import JOB, final, newest, records, wrong_with
 from tests.scenarios.modes.first_days import CONFIG, ENRICHMENT, KEYS, golds, multiset, planned
 from tests.scenarios.modes.modes import changed

@@ -8,16 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from checkpointing.channel_items import StagedSegment
+from checkpointing.channel_items import RangeFiles, StagedSegment
 from checkpointing.handles import FileHandle, KeyedFile
 from checkpointing.identifiers import JobName, VertexId, job_name
 from checkpointing.messages import InputSegments, MicroBatchFinished, RunMicroBatch
-from checkpointing.snapshots import RangeFiles
 from jobs.operators import keyed_job
 from jobs.operators.execute import run_micro_batch
-from jobs.operators.planned_jobs import PlannedJobs
+from jobs.operators.scan.planned_jobs import PlannedJobs
 from jobs.operators.spec import KeyedSpec, VertexPlan
-from jobs.state.compaction import live_files
+from jobs.state.backend import live_files
 from jobs.state.worker_copy import NO_USES, CopyUses
 
 JOB: JobName = job_name("demo")

@@ -24,10 +24,10 @@ from pyspark.sql.types import (
 )
 
 import tidemark
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from jobs.pipeline.pipeline import Pipeline
-from jobs.planner import plan
-from jobs.sources.files import FileSource
+from jobs.pipeline.planning import plan
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import read_schema
 
 pytestmark = pytest.mark.spark

@@ -11,8 +11,8 @@ from checkpointing.job.restoring import CutDoesNotFitError, in_flight
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.reading import Cuts
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.warehouse import Warehouse
 from tidemark import Pipeline, Processed, SequenceSource
 from tidemark.testing import Trial
 

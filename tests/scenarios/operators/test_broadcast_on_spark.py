@@ -7,9 +7,9 @@ from pyspark.sql.types import ArrayType, LongType, StructType
 from checkpointing.identifiers import JobName
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.at_rest.rollback import roll_back
 from jobs.reading import Cuts
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.warehouse.warehouse import Warehouse
 from tidemark import Pipeline, Processed, SequenceSource, broadcast
 from tidemark.testing import Trial
 

@@ -8,12 +8,10 @@ from pyspark.sql.types import BooleanType, LongType, StructType
 from checkpointing.channel_items import StagedSegment
 from checkpointing.handles import FileHandle
 from jobs.operators.changes import DELETE, INSERT, KIND, UPDATE_AFTER, UPDATE_BEFORE
-from jobs.operators.derived_scans import CopiedColumn
+from jobs.operators.derived_scans import CopiedColumn, NullRule
 from jobs.operators.inputs import read_input, scanned_input
-from jobs.operators.schemas import arrow_schema, schema_with_kind
-from jobs.operators.spec import InputPlan, TaskSteps
-from jobs.operators.task_rules import NullRule
-from jobs.pipeline.steps import copied, dropped, in_turn
+from jobs.operators.spec import InputPlan, TaskSteps, arrow_schema, schema_with_kind
+from jobs.pipeline.streams import copied, dropped, in_turn
 
 pytestmark = pytest.mark.spark
 

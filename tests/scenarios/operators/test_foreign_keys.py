@@ -8,12 +8,12 @@ from pyspark.sql.types import LongType, StructType
 
 from checkpointing.identifiers import JobName
 from checkpointing.messages import TickOutcome
-from jobs.operators.functions import Processed
+from jobs.operators.process import Processed
 from jobs.pipeline import Pipeline
-from jobs.planner import plan
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.sources.sequence import SequenceSource
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("each_way")]
 

@@ -28,8 +28,7 @@ from pyspark.sql.types import (
 from checkpointing.identifiers import vertex_id
 from checkpointing.key_groups import key_group_ranges
 from jobs.operators.keyed_vertices import aggregate_spec
-from jobs.operators.schemas import arrow_schema
-from jobs.operators.spec import InputPlan, TextSteps, VertexPlan
+from jobs.operators.spec import InputPlan, TextSteps, VertexPlan, arrow_schema
 from jobs.pipeline.aggregates import count, named_aggregates
 from jobs.state.merge import KEY_GROUP
 

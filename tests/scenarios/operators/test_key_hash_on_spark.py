@@ -13,10 +13,10 @@ from pyspark.sql.types import StringType, StructType
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import table_name, vertex_id
+from jobs.operators.derived_scans import NullRule
 from jobs.operators.key_hash import can_hash, key_groups
-from jobs.operators.scanned import may_scan
+from jobs.operators.scan.scanned import may_scan
 from jobs.operators.spec import RowRule, StagedTable, StatelessSpec, quarantine_schema
-from jobs.operators.task_rules import NullRule
 from tests.scenarios.operators.test_key_groups_on_spark import counted
 
 pytestmark = pytest.mark.spark

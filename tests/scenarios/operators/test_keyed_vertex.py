@@ -10,17 +10,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
+from checkpointing.channel_items import RangeFiles
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import table_name, vertex_id
 from checkpointing.key_groups import key_group_ranges
 from checkpointing.messages import SubtaskOutput
-from checkpointing.snapshots import RangeFiles
 from jobs.operators.aggregate import output_schema
 from jobs.operators.enrich import enrich_schema
-from jobs.operators.failures import MicroBatchError
+from jobs.operators.execute import MicroBatchError
 from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
-from jobs.operators.schemas import arrow_schema
-from jobs.operators.spec import InputPlan, StagedTable, VertexPlan
+from jobs.operators.spec import InputPlan, StagedTable, VertexPlan, arrow_schema
 from jobs.pipeline.aggregates import count, max_of, named_aggregates, sum_of
 
 BATCHES_MAX = 20

@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 from pyspark.sql.types import StructType
 
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from jobs.operators.top_rows import Order, TopRows, top_state
-from jobs.state.frames import arrow_of, empty_frame
+from jobs.state.files import arrow_of, empty_frame
 
 pytestmark = pytest.mark.spark
 

@@ -5,7 +5,7 @@ import os
 import pyarrow as pa
 import pytest
 
-from jobs.operators.own_workers import reported
+from jobs.operators.python_workers import reported
 
 pytestmark = pytest.mark.spark
 

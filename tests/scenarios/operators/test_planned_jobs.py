@@ -12,14 +12,13 @@ from pyspark.sql.types import ArrayType, DayTimeIntervalType, LongType, MapType,
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import table_name, vertex_id
-from jobs.operators import planned_jobs
-from jobs.operators.failures import MicroBatchError
+from jobs.operators.execute import MicroBatchError
 from jobs.operators.keyed_vertices import aggregate_spec
-from jobs.operators.planned_jobs import PlannedJobs
-from jobs.operators.schemas import arrow_schema
-from jobs.operators.spec import InputPlan, StagedTable, StatelessSpec, VertexPlan
+from jobs.operators.scan import planned_jobs
+from jobs.operators.scan.planned_jobs import PlannedJobs
+from jobs.operators.spec import InputPlan, StagedTable, StatelessSpec, VertexPlan, arrow_schema
 from jobs.pipeline.aggregates import named_aggregates, sum_of
-from jobs.pipeline.steps import in_turn, selected, with_column
+from jobs.pipeline.streams import in_turn, selected, with_column
 from tests.scenarios.operators.conftest import Bench
 from tests.scenarios.operators.test_key_groups_on_spark import KEYS
 

@@ -15,15 +15,16 @@ from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths, table_of_state
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
-from jobs.operators.functions import Processed
+from jobs.operators.process import Processed
 from jobs.pipeline import Pipeline
-from jobs.planner import JobPlan, plan
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.sources.sequence import SequenceSource
-from jobs.stores.warehouse import Warehouse
+from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,8 @@ from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import table_name, vertex_id
 from checkpointing.messages import SubtaskOutput
-from jobs.operators.failures import MicroBatchError
-from jobs.operators.own_workers import reported
+from jobs.operators.execute import MicroBatchError
+from jobs.operators.python_workers import reported
 from jobs.operators.spec import InputPlan, RowRule, StagedTable, StatelessSpec, VertexPlan, quarantine_schema
 from jobs.operators.stateless_job import failed_rules
 from jobs.quality.expectation import Expectation

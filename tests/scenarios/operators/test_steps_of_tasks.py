@@ -11,10 +11,9 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import table_name, vertex_id
 from jobs.operators import execute
 from jobs.operators.inputs import scanned_input
-from jobs.operators.scanned import may_scan
+from jobs.operators.scan.scanned import may_scan
 from jobs.operators.spec import InputPlan, StagedTable, StatelessSpec, VertexPlan, quarantine_schema
-from jobs.pipeline.quality import good_rows, row_rules
-from jobs.pipeline.steps import dropped, in_turn, selected, with_column
+from jobs.pipeline.streams import dropped, good_rows, in_turn, row_rules, selected, with_column
 from jobs.quality.expectation import Expectation
 
 WIDE = StructType(

@@ -22,10 +22,9 @@ from pyspark.sql.types import (
 
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import table_name, vertex_id
-from jobs.operators.failures import MicroBatchError
+from jobs.operators.execute import MicroBatchError
 from jobs.operators.keyed_vertices import aggregate_spec
-from jobs.operators.schemas import arrow_schema
-from jobs.operators.spec import InputPlan, StagedTable, VertexPlan
+from jobs.operators.spec import InputPlan, StagedTable, VertexPlan, arrow_schema
 from jobs.pipeline.aggregates import named_aggregates, sum_of
 
 pytestmark = pytest.mark.spark

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 from checkpointing.job.setup import TickLimits
-from jobs.holding.boundaries import KillAt, cross_freely
 from jobs.pipeline import Pipeline, count, sum_of
-from jobs.planner import plan
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.sources.sequence import SequenceSource
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import KillAt, cross_freely
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, LocalEngine, read_cut
 from tidemark import PostgresSink
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.file_position import SliceDetail
+from jobs.sources.files.file_position import SliceDetail
 from jobs.sources.postgres.changes import PostgresChanges
 
 SPLIT = SplitId("changes")

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from checkpointing.identifiers import VertexId
-from jobs.doctor.folder_health import input_sections
+from jobs.doctor.examination import input_sections
 from jobs.sources.port import Lag, NoSuchPositionError, SourceError
 from jobs.sources.postgres.position import ChangesPosition
 from tests.scenarios.postgres.reading import SPLIT, all_rows, newest, polled, rows_of, slices

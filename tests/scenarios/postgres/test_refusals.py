@@ -11,7 +11,7 @@ import pytest
 
 from checkpointing.identifiers import VertexId
 from jobs.cli.main import execute
-from jobs.doctor.folder_health import input_sections
+from jobs.doctor.examination import input_sections
 from jobs.sources.port import SourceError
 from jobs.sources.postgres.changes import PostgresChanges
 from tests.postgres_server import SETTINGS, PostgresServer

@@ -6,10 +6,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from checkpointing.commit.pre_committed import SinkTransaction
-from jobs.at_rest.rollback import roll_back
-from jobs.planner import plan
-from jobs.recovery.rollback_plan import RollbackRefusedError
+from checkpointing.commit.outside_sinks import SinkTransaction
+from jobs.pipeline.planning import plan
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.rollback_plan import RollbackRefusedError
 from tests.postgres_server import SETTINGS, PostgresServer
 from tests.scenarios.postgres.both_sinks import URL, both, pipeline_of, shown, tick
 from tests.scenarios.postgres.test_upsert_sink import Known

@@ -10,10 +10,10 @@ import pytest
 
 from checkpointing.identifiers import JobName
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.at_rest.rollback import roll_back
-from jobs.holding.failures import TickRefusedError
-from jobs.recovery.rollback_plan import RollbackRefusedError
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.rollback_plan import RollbackRefusedError
+from jobs.warehouse.refusals import TickRefusedError
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.postgres.sink_job import TABLE
 from tidemark import PostgresSink, SinkError
 from tidemark.testing import Trial

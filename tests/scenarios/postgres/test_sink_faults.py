@@ -8,8 +8,8 @@ from contextlib import suppress
 import psycopg
 import pytest
 
-from jobs.accidents import DISK_FULL, SERVER_DISK_FULL
-from jobs.at_rest.rollback import roll_back
+from jobs.disk_errors import DISK_FULL, SERVER_DISK_FULL
+from jobs.tick.at_rest.roll_back import roll_back
 from tests.postgres_server import PostgresServer
 from tests.scenarios.postgres.both_sinks import URL, both, killed, shown, tick
 from tests.scenarios.postgres.reading import Bank

@@ -3,14 +3,12 @@
 import pytest
 
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.at_rest.importing import Import, import_row, sinks_after
-from jobs.at_rest.restore_origin import find_origin
-from jobs.doctor.sink_health import sink_sections
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_state import state_of
-from jobs.holding.job_stores import JobStores
-from jobs.holding.outside import SinkRefusedError
-from jobs.stores.warehouse import Warehouse
+from jobs.doctor.job_health import sink_sections
+from jobs.tick.at_rest.import_entry import Import, find_origin, import_row, sinks_after
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores, state_of
+from jobs.warehouse.outside_publishing import SinkRefusedError
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.postgres.both_sinks import JOB, URL, both, shown, tick
 from tests.scenarios.runtime.rollback_job import newest
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD

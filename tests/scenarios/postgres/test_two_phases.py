@@ -7,12 +7,12 @@ from contextlib import suppress
 import psycopg
 import pytest
 
-from checkpointing.commit.pre_committed import SinkTransaction
-from jobs.at_rest.approval import approve, reject
-from jobs.at_rest.rollback import roll_back
+from checkpointing.commit.outside_sinks import SinkTransaction
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.holding.failures import TickRefusedError
+from jobs.tick.at_rest.held_cut import approve, reject
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.warehouse.refusals import TickRefusedError
 from tests.postgres_server import SETTINGS, PostgresServer
 from tests.scenarios.postgres.both_sinks import URL, both, killed, shown
 from tests.scenarios.postgres.both_sinks import tick as any_tick

@@ -8,12 +8,12 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from checkpointing.commit.pre_committed import SinkTransaction
-from jobs.doctor.sink_health import sink_sections
-from jobs.holding.job_state import Activity
+from checkpointing.commit.outside_sinks import SinkTransaction
+from jobs.doctor.job_health import sink_sections
 from jobs.sinks.port import AppendedTable
 from jobs.sources.postgres import connection as client
 from jobs.sources.postgres.connection import Server
+from jobs.warehouse.job_stores import Activity
 from tests.postgres_server import SETTINGS, PostgresServer
 from tidemark import PostgresSink, SinkError
 

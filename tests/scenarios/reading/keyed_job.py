@@ -12,7 +12,7 @@ from random import Random
 import polars as pl
 import pyarrow as pa
 
-from checkpointing.channel_items import StagedSegment
+from checkpointing.channel_items import ChannelState, StagedSegment, SubtaskSnapshot
 from checkpointing.graph import TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, Version
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, JobName, VertexId
@@ -21,19 +21,16 @@ from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from checkpointing.messages import Publication
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.backend import RangeState, state_file_schema
-from jobs.state.backends import IncrementalBackend, StateBackend
-from jobs.state.compaction import CompactionPolicy
+from jobs.state.backend import CompactionPolicy, IncrementalBackend, RangeState, StateBackend, state_file_schema
 from jobs.state.merge import KEY_GROUP, change_of
 from jobs.state.worker_copy import WorkerCopies
-from jobs.stores.checkpoints import Appended, CheckpointStore
-from jobs.stores.cuts import CutStore
-from jobs.stores.output_tables import OutputTables
-from jobs.stores.publisher import Publisher
-from jobs.stores.tables import TableLogs
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.checkpoints import Appended, CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.output_tables import OutputTables
+from jobs.warehouse.publisher import Publisher
+from jobs.warehouse.tables import TableLogs
+from jobs.warehouse.warehouse import Warehouse
 
 JOB, OPERATOR = JobName("counts"), VertexId("by_key")
 IN_FLIGHT = "bronze/numbers/_data/1/numbers-1-00000000-0000-4000-8000-000000000001.parquet"

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from checkpointing.identifiers import InvalidNameError
-from jobs.at_rest.savepoints import savepoint_at_rest
-from jobs.holding.failures import NeverRunError
 from jobs.reading import CutGoneError, Cuts, CutUnreadableError, InvalidMomentError, NoSuchCutError, NoSuchTableError
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.warehouse.refusals import NeverRunError
 from tests.scenarios.reading.keyed_job import JOB, OPERATOR, KeyedJob
 from tests.scenarios.runtime.savepoint_job import at, run
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD

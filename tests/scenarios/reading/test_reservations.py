@@ -13,18 +13,17 @@ from deltalake import DeltaTable
 
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.cleanup.deleting import delete_unneeded
-from jobs.cleanup.gathering import gather
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.failures import NeverRunError
-from jobs.holding.job_stores import JobStores
 from jobs.reading import CutGoneError, Cuts, NoSuchCutError, NotReservedError
-from jobs.reading.reserving import Found, reserved
-from jobs.runtime.cleaning import clean_up, decide_cleanup
-from jobs.stores.reservations import InvalidReservationError, ReservationStore
-from jobs.stores.warehouse import Warehouse
+from jobs.reading.cuts import Found, reserved
+from jobs.tick.cleaning import clean_up, decide_cleanup
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.cleanup import delete_unneeded, gather
+from jobs.warehouse.cuts_table import InvalidReservationError, ReservationStore
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.refusals import NeverRunError
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.savepoint_job import at, run
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, build
 

@@ -4,7 +4,7 @@ import duckdb
 import pytest
 
 from jobs.reading import Cuts, NoSuchOperatorError
-from jobs.state.backends import FullBackend, MemoryBackend
+from jobs.state.backend import FullBackend, MemoryBackend
 from tests.scenarios.reading.keyed_job import INCREMENTAL, JOB, OPERATOR, KeyedJob, a_life, ordered
 
 BACKENDS = {"memory": MemoryBackend(1_000_000), "full": FullBackend(), "incremental": INCREMENTAL}

@@ -13,10 +13,10 @@ from deltalake.exceptions import TableNotFoundError
 
 from checkpointing.config import CheckpointConfig
 from checkpointing.messages import TickOutcome
-from jobs.holding.failures import NeverRunError
 from jobs.reading import Cut, Cuts, NoSuchCutError
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.refusals import NeverRunError
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, build
 
 CHECKPOINTS = 50

@@ -7,10 +7,9 @@ import pytest
 
 from jobs.cli import run as run_command
 from jobs.cli.main import execute
-from jobs.holding.boundaries import boundary_names
-from jobs.runtime.report import TickReport
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
+from jobs.warehouse.boundaries import boundary_names
 from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
 
 RARE = {"RollForward", "RollForwardCut", "NotifyAborted", "LookForRival", "DiscardFiles"}

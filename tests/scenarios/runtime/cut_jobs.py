@@ -14,19 +14,19 @@ from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import Generation, JobName
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.operators.schemas import arrow_schema
-from jobs.operators.spec import VertexPlan
+from jobs.operators.spec import VertexPlan, arrow_schema
 from jobs.pipeline import Pipeline
-from jobs.planner import JobPlan, plan
-from jobs.runtime.listener import TickListener
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.planning import plan
 from jobs.sinks.staged_files import StagedFiles
-from jobs.sources.cuts import CutSource
-from jobs.sources.delta_position import DeltaSlice
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.delta.cut_source import CutSource
+from jobs.sources.delta.delta_reader import DeltaSlice
+from jobs.sources.hybrid import SequenceSource
 from jobs.storage.address import Root, parsed
-from jobs.storage.location import place_in
+from jobs.storage.place import place_in
+from jobs.tick.listener import TickListener
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 
 SHOP, REPORT = "shop", "report"
 SOURCES = ("orders", "payments")

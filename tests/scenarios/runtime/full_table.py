@@ -13,10 +13,10 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from jobs.runtime.listener import MicroBatchHeldBack, TickListener
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.spark.session import SparkConfig
+from jobs.tick.listener import MicroBatchHeldBack, TickListener
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, LocalEngine, build, read_cut
 
 SIZE_KIB = 2_048

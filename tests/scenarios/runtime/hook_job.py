@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 
 from jobs.pipeline import Pipeline
-from jobs.pipeline.ports import MasterHook
-from jobs.planner import JobPlan, plan
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.pipeline import MasterHook
+from jobs.pipeline.planning import plan
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from tests.scenarios.runtime.sequence_job import CONFIG, LocalEngine, declared
 
 LONG_S = 600

@@ -12,9 +12,9 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from checkpointing.config import CheckpointConfig
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.spark.session import SparkConfig
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from tests.scenarios.runtime.sequence_job import CONFIG, build
 
 LOST_AT = 3

@@ -22,19 +22,19 @@ from checkpointing.identifiers import CheckpointId, TableName, job_name
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.holding.boundaries import Boundary, KillAt, cross_freely
 from jobs.pipeline import Pipeline
-from jobs.planner import JobPlan, plan
-from jobs.runtime.listener import TickListener
-from jobs.runtime.report import TickReport
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
-from jobs.sources.sequence import SequenceSource
 from jobs.storage.address import StoreUrl
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cuts import CutStore
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.listener import TickListener
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
+from jobs.warehouse.boundaries import Boundary, KillAt, cross_freely
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.faults.orders_job import KEYS, LocalEngine
 from tests.scenarios.runtime.prepared import copied
 

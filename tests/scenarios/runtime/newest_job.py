@@ -8,14 +8,14 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.pipeline import Pipeline
-from jobs.planner import JobPlan, plan
+from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.planning import plan
 from jobs.reading import Cuts
-from jobs.runtime.report import TickReport
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 from jobs.storage.address import StoreUrl
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.faults.orders_job import KEYS, LocalEngine
 
 JOB, TABLE = job_name("newest"), TableName("silver/newest")

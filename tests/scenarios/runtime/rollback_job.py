@@ -17,13 +17,12 @@ from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job.setup import TickLimits
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.at_rest.rollback import roll_back
-from jobs.holding.boundaries import KillAt
-from jobs.planner import JobPlan
-from jobs.runtime.report import TickReport
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.stores.cuts import CutStore
+from jobs.pipeline.job_plan import JobPlan
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
+from jobs.warehouse.boundaries import KillAt
+from jobs.warehouse.cuts_table import CutStore
 from tests.scenarios.runtime.prepared import copied
 from tests.scenarios.runtime.savepoint_job import at, records
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, build

@@ -14,17 +14,14 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.job.setup import TickLimits
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.at_rest.importing import Import, import_row
-from jobs.at_rest.restore_origin import ForeignRow, find_origin
-from jobs.holding.boundaries import KillAt
-from jobs.runtime.report import TickReport
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.storage.address import parsed
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.file_copies import Copied
-from jobs.stores.savepoint_copy import copy_savepoint
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.import_entry import ForeignRow, Import, find_origin, import_row
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
+from jobs.warehouse.boundaries import KillAt
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.savepoint_copy import Copied, copy_savepoint
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.sequence_job import JOB, LocalEngine, build
 
 

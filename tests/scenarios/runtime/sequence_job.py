@@ -15,7 +15,7 @@ from pathlib import Path
 
 import polars as pl
 
-from checkpointing.channel_items import Segment, SourceSlice
+from checkpointing.channel_items import RangeFiles, Segment, SourceSlice
 from checkpointing.config import CheckpointConfig
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
@@ -23,22 +23,22 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.key_groups import key_group_ranges
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, SubtaskOutput
 from checkpointing.metadata.paths import table_of_state
-from checkpointing.snapshots import RangeFiles
-from jobs.holding.failures import JobHeldError
 from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan
 from jobs.pipeline import Pipeline, count, sum_of
-from jobs.planner import JobPlan, plan
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.runtime.trace import DEFAULT_BOUNDS, TraceBounds
+from jobs.pipeline.job_plan import JobPlan
+from jobs.pipeline.planning import plan
 from jobs.sinks.staged_files import StagedFiles
+from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import Source
-from jobs.sources.sequence import SequenceSource
 from jobs.spark.session import SparkConfig
 from jobs.storage.address import Root, parsed
-from jobs.storage.location import place_in
-from jobs.stores.cuts import CutStore
-from jobs.stores.warehouse import Warehouse
+from jobs.storage.place import place_in
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.tick.trace_files import DEFAULT_BOUNDS, TraceBounds
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.refusals import JobHeldError
+from jobs.warehouse.warehouse import Warehouse
 
 ROWS = {"a": 150, "b": 150}
 KEYS = 7

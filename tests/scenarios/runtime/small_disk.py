@@ -13,9 +13,9 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from jobs.holding.failures import TickRefusedError
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.refusals import TickRefusedError
 from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
 
 SIZE_KIB = 2_048

@@ -5,8 +5,8 @@ from contextlib import closing
 from pathlib import Path
 
 from jobs.pipeline import Pipeline, count, sum_of
-from jobs.planner import plan
-from jobs.sources.sequence import SequenceSource
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS
 from tidemark import UpsertSink
 

@@ -9,15 +9,15 @@ import pytest
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointKind, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.record import RowKind
-from jobs.at_rest.asking import NothingRunsError, stop, take_savepoint
-from jobs.at_rest.importing import import_row
-from jobs.holding.failures import SavepointRefusedError
-from jobs.runtime.driver import Inbox
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.stores.holders import this_process
-from jobs.stores.requests import RequestFolder
-from jobs.stores.savepoint_copy import copy_savepoint, named_files
+from jobs.tick.at_rest.import_entry import import_row
+from jobs.tick.at_rest.request_client import NothingRunsError, stop, take_savepoint
+from jobs.tick.driver import Inbox
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.lease import this_process
+from jobs.warehouse.refusals import SavepointRefusedError
+from jobs.warehouse.requests import RequestFolder
+from jobs.warehouse.savepoint_copy import copy_savepoint, named_files
 from tests.scenarios.runtime.savepoint_job import at, records, run, wanted
 from tests.scenarios.runtime.sequence_job import LocalEngine, build, read_cut
 
@@ -165,14 +165,14 @@ def test_a_failing_savepoint_is_told_with_the_reason(tmp_path, monkeypatch):
     """The user reads the reason that the tick gives."""
     run(tmp_path, 1)
     with running(tmp_path):
-        monkeypatch.setattr("jobs.at_rest.asking.RequestFolder.answer_to", refused)
+        monkeypatch.setattr("jobs.tick.at_rest.request_client.RequestFolder.answer_to", refused)
         with pytest.raises(SavepointRefusedError, match=r"process \d+ on .* took no savepoint: a suite said no"):
             take_savepoint(at(tmp_path), patiently)
 
 
 def refused(folder, request):
     """Answer as a tick does whose savepoint failed."""
-    from jobs.stores.requests import AnswerStatus, SavepointAnswer
+    from jobs.warehouse.requests import AnswerStatus, SavepointAnswer
 
     del folder
     return SavepointAnswer(request=request, status=AnswerStatus.FAILED, message="a suite said no", answered_at_ms=1)

@@ -14,13 +14,13 @@ from checkpointing.commit.fencing import newest_claim, release_of
 from checkpointing.config import CheckpointConfig
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointKind, StopKind, StopRequested, TickOutcome
-from jobs.at_rest.asking import end_now, stop, take_savepoint
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
-from jobs.runtime.driver import Inbox
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.runtime.trace import TraceBounds
+from jobs.tick.at_rest.request_client import end_now, stop, take_savepoint
+from jobs.tick.driver import Inbox
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.tick.trace_files import TraceBounds
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
 from spec.traces import judge
 from tests.scenarios.runtime import sequence_job
 from tests.scenarios.runtime.savepoint_job import at, records

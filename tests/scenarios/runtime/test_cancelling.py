@@ -14,21 +14,21 @@ import pytest
 
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointKind, StopKind, StopRequested, TickOutcome
-from jobs.at_rest.asking import end_now, stop
-from jobs.at_rest.cancelling import delete_checkpoints
-from jobs.at_rest.importing import import_row
-from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.holding.failures import JobHeldError, TablesAheadError
-from jobs.runtime.driver import Inbox
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.stores.cuts import CutStore
-from jobs.stores.holders import this_process
-from jobs.stores.requests import AnswerStatus, RequestFolder, SavepointAnswer
-from jobs.stores.savepoint_copy import named_files
+from jobs.tick.at_rest.cancellation import delete_checkpoints
+from jobs.tick.at_rest.import_entry import import_row
+from jobs.tick.at_rest.request_client import end_now, stop
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.driver import Inbox
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.lease import this_process
+from jobs.warehouse.refusals import JobHeldError, TablesAheadError
+from jobs.warehouse.requests import AnswerStatus, RequestFolder, SavepointAnswer
+from jobs.warehouse.savepoint_copy import named_files
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.savepoint_job import at, records, run, wanted
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, LocalEngine, build, read_cut
@@ -200,7 +200,7 @@ def test_a_death_between_the_steps_is_made_up_for(tmp_path, undisturbed, monkeyp
     savepoint = savepoint_at_rest(at(root))
     with suppress(Dead):
         run_tick(build(), RuntimeSettings(warehouse=root), engine=LocalEngine(), boundary=Mortal("after:AppendRow", 1))
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     pending = max(records(root))
     with suppress(Dead):
         delete_checkpoints(at(root), build(), boundary=Mortal(step, occurrence))
@@ -224,7 +224,7 @@ def test_what_is_committed_is_published_before_it_is_deleted(tmp_path):
     pending = max(records(tmp_path))
     before = pl.read_delta(str(tmp_path / BRONZE)).height
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+        patch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
         deleted = delete_checkpoints(at(tmp_path), build())
     assert pending == deleted.checkpoints[-1]
     assert pl.read_delta(str(tmp_path / BRONZE)).height > before

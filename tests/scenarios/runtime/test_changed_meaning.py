@@ -4,11 +4,11 @@ import pytest
 
 from checkpointing.job.restoring import CutDoesNotFitError
 from jobs.cli.errors import ExitCode
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
 from jobs.pipeline import Pipeline, count, max_of, sum_of
-from jobs.planner import plan
-from jobs.sources.sequence import SequenceSource
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
 from tests.scenarios.runtime.savepoint_job import at, records, run
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS
 

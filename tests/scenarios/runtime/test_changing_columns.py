@@ -9,11 +9,11 @@ from deltalake.schema import PrimitiveType
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.messages import PublishFailed
-from jobs.at_rest.rollback import roll_back
 from jobs.pipeline import count, max_of
-from jobs.recovery.state_migration import all_changes, find_migrations
-from jobs.stores.cuts import CutStore
-from jobs.stores.publisher import Publisher
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.state_migration import all_changes, find_migrations
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.publisher import Publisher
 from tests.scenarios.runtime import evolving_job
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.evolving_job import (
@@ -126,7 +126,7 @@ def test_a_rollback_takes_columns_away_that_an_entry_left_behind_kept(tmp_path, 
     laid_out(tmp_path, HALF)
     first, then = newest(tmp_path).checkpoint, now(tmp_path)
     tick(tmp_path, HALF + 7, SECOND)
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     with pytest.raises(Dead):
         roll_back(at(tmp_path), first, boundary=Mortal(f"before:RollForward:{GOLD}"))
     left, real = newest(tmp_path).checkpoint, Publisher.publish
@@ -145,7 +145,7 @@ def test_a_rollback_takes_columns_away_that_an_entry_left_behind_kept(tmp_path, 
 @pytest.mark.parametrize("boundary", ["before:AppendRow", "after:RunMicroBatch", "after:EnsureTables"])
 def test_nothing_is_seen_before_the_commit_point(tmp_path, boundary, monkeypatch):
     """A tick that dies there has changed no table, and the previous version goes on as if it had never run."""
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     tick(tmp_path, HALF)
     before = versions(tmp_path)
     with pytest.raises(Dead):
@@ -180,7 +180,7 @@ def test_a_column_that_went_stays_away_from_a_table_that_lost_that_entry(tmp_pat
 
     A newer, unpublished checkpoint has subsumed the one that said so.
     """
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     monkeypatch.setattr(evolving_job, "CONFIG", evolving_job.CONFIG.model_copy(update={"retained": 1}))
     tick(tmp_path, HALF, SECOND)
     tick(tmp_path, HALF + 7)

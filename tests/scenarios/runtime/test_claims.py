@@ -15,10 +15,10 @@ import pytest
 
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
-from jobs.holding.boundaries import KILL_VARIABLE
-from jobs.holding.failures import JobHeldError
-from jobs.runtime import beginning
-from jobs.runtime.report import TickReport
+from jobs.tick import tick_carrier
+from jobs.tick.tick_settings import TickReport
+from jobs.warehouse.boundaries import KILL_VARIABLE
+from jobs.warehouse.refusals import JobHeldError
 from tests.scenarios.runtime.sequence_job import read_cut
 
 PROGRAM = Path(__file__).with_name("sequence_job.py")
@@ -95,7 +95,7 @@ def test_what_was_seen_in_two_moments_refuses_nothing(tick, tmp_path, undisturbe
     """
     if before:
         tick(limits=TickLimits(checkpoints=before), reader_grace_ms=0)
-    seen, raced = beginning.observe_sound, []
+    seen, raced = tick_carrier.observe_sound, []
 
     def observe_then_lose_time(*arguments):
         rows = seen(*arguments)
@@ -104,7 +104,7 @@ def test_what_was_seen_in_two_moments_refuses_nothing(tick, tmp_path, undisturbe
             assert "" == tick(reader_grace_ms=0).message
         return rows
 
-    monkeypatch.setattr(beginning, "observe_sound", observe_then_lose_time)
+    monkeypatch.setattr(tick_carrier, "observe_sound", observe_then_lose_time)
     assert ("", TickOutcome.CAUGHT_UP) == ((ended := tick()).message, ended.outcome)
     assert undisturbed == read_cut(tmp_path)
 

@@ -14,17 +14,17 @@ from checkpointing.identifiers import Generation, VertexId
 from checkpointing.messages import RowAppended
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
-from jobs.at_rest.importing import import_row
-from jobs.at_rest.savepoints import savepoint_at_rest
-from jobs.holding.failures import TablesBehindError
-from jobs.holding.job_stores import JobStores
-from jobs.runtime.cleaning import clean_up, plan_cleanup
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.stores import holders
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cuts import CutStore
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.import_entry import import_row
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.cleaning import clean_up, plan_cleanup
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse import lease
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.refusals import TablesBehindError
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.savepoint_job import at, records, run, wanted
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, read_cut
@@ -292,7 +292,7 @@ def test_what_is_committed_and_not_published_keeps_what_it_builds_on(tmp_path, t
     assert {1, 2} == set(records(tmp_path))
     before = _cut_contents(tmp_path)
     assert {1} == {checkpoint for checkpoint, _ in before}
-    monkeypatch.setattr(holders, "_process_alive", lambda _: False)
+    monkeypatch.setattr(lease, "_process_alive", lambda _: False)
     clean_up(at(tmp_path), 0)
     assert before == _cut_contents(tmp_path)
     monkeypatch.undo()
@@ -309,7 +309,7 @@ def test_a_cut_that_is_recorded_late_can_be_read(tmp_path, tick, monkeypatch):
     with pytest.raises(Dead):
         tick(plan=planned, boundary=Mortal("before:RecordCut"))
     DeltaTable(tmp_path / BRONZE).optimize.compact()
-    monkeypatch.setattr(holders, "_process_alive", lambda _: False)
+    monkeypatch.setattr(lease, "_process_alive", lambda _: False)
     done = clean_up(at(tmp_path), 0)
     late = max(records(tmp_path))
     assert [f"checkpoint {late} is committed"] == [note.partition(",")[0] for note in done.notes]

@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from checkpointing.identifiers import Generation
-from jobs.holding.boundaries import boundary_names
-from jobs.runtime.report import TickReport
+from jobs.tick.tick_settings import TickReport
+from jobs.warehouse.boundaries import boundary_names
 from tests.scenarios.runtime.conftest import FIRST_TICKS_BOUNDARIES, ONCE, RARE, Dead, Mortal
 from tests.scenarios.runtime.sequence_job import BRONZE, build, read_cut
 

@@ -12,21 +12,21 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import NotifyComplete, PollSource
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.at_rest.resetting import Reset, reset
-from jobs.at_rest.rollback import roll_back
-from jobs.planner import plan
-from jobs.runtime.cleaning import clean_up
-from jobs.runtime.listener import TickListener
-from jobs.runtime.notices import Notices
-from jobs.sources.cuts import CutSource
-from jobs.sources.delta import SPLIT
-from jobs.sources.delta_history import DeltaHistory
-from jobs.sources.delta_position import DeltaSlice
+from jobs.pipeline.planning import plan
+from jobs.sources.delta.cut_source import CutSource
+from jobs.sources.delta.delta_history import DeltaHistory
+from jobs.sources.delta.delta_reader import DeltaSlice
+from jobs.sources.delta.delta_source import SPLIT
+from jobs.sources.delta.upstream_job import UpstreamHolds, newest_that_stands, taken_back
 from jobs.sources.port import NoSuchPositionError, SourceError
-from jobs.sources.upstream_job import UpstreamHolds, newest_that_stands, taken_back
 from jobs.storage.place import local
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.at_rest.source_reset import Reset, reset
+from jobs.tick.cleaning import clean_up
+from jobs.tick.effects import Notices
+from jobs.tick.listener import TickListener
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, build
 from tidemark import Cuts, InvalidPipelineError, NoSuchCutError, Pipeline
 

@@ -7,11 +7,11 @@ import pytest
 
 from checkpointing.identifiers import JobName
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.at_rest.rollback import roll_back
 from jobs.storage.address import StoreUrl
-from jobs.storage.location import storage_of
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.warehouse import Warehouse
+from jobs.storage.place import storage_of
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.warehouse import Warehouse
 from tests.object_store import KEY, SECRET
 from tests.scenarios.runtime.cut_jobs import REPORT, SHOP, SOURCES, tick
 from tidemark import Cuts, SourceError

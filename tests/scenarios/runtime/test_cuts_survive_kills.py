@@ -12,9 +12,9 @@ import pytest
 
 from checkpointing.identifiers import JobName
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.at_rest.rollback import roll_back
 from jobs.cli.main import execute
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime import cut_jobs
 from tests.scenarios.runtime.cut_jobs import REPORT, SHOP, SOURCES, tick
 from tidemark import Cuts, SourceError

@@ -12,17 +12,16 @@ from checkpointing.messages import SavepointKind, SavepointRequested
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.at_rest.importing import Import, import_row
-from jobs.at_rest.restore_origin import find_origin
-from jobs.at_rest.rollback import roll_back
-from jobs.at_rest.savepoints import savepoint_at_rest
-from jobs.runtime.cleaning import clean_up
-from jobs.runtime.driver import Inbox
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cuts import CutStore
-from jobs.stores.savepoint_copy import copy_savepoint
+from jobs.tick.at_rest.import_entry import Import, find_origin, import_row
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.cleaning import clean_up
+from jobs.tick.driver import Inbox
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.savepoint_copy import copy_savepoint
 from tests.scenarios.faults.orders_job import LocalEngine
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.evolving_job import (
@@ -245,7 +244,7 @@ def test_a_row_that_was_written_before_columns_were_recorded_is_renamed_too(tmp_
 @pytest.mark.parametrize("version", [*VERSIONS.values(), RENAMED], ids=[*VERSIONS, "all"])
 def test_what_was_committed_under_the_old_names_is_published_under_them_first(tmp_path, monkeypatch, version):
     """The tick that rolls it forward renames afterwards. The old checkpoint's cut has all old tables and no new one."""
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     tick(tmp_path, HALF)
     with pytest.raises(Dead):
         tick(tmp_path, HALF + 7, boundary=Mortal("after:AppendRow"))
@@ -258,7 +257,7 @@ def test_what_was_committed_under_the_old_names_is_published_under_them_first(tm
 
 def test_links_of_a_tick_that_died_go_like_any_leftover(tmp_path, monkeypatch):
     """The next tick of the same code deletes them before it links again; after the old code a clean-up does."""
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     tick(tmp_path, HALF)
     with pytest.raises(Dead):
         tick(tmp_path, HALF + 7, RENAMED, boundary=Mortal("after:LinkRenamed"))

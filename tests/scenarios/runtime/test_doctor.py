@@ -12,18 +12,18 @@ from checkpointing.messages import SavepointKind
 from checkpointing.metadata.files import handles_to_restore
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Holder
-from jobs.at_rest.savepoints import dispose, savepoint_at_rest
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.doctor.examination import Examination, examine
-from jobs.doctor.key_health import key_section
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
-from jobs.runtime.cleaning import clean_up
+from jobs.doctor.table_health import key_section
 from jobs.spark.session import SparkConfig
-from jobs.stores import holders
-from jobs.stores.requests import RequestFolder
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.at_rest.take_savepoint import dispose, savepoint_at_rest
+from jobs.tick.cleaning import clean_up
+from jobs.warehouse import lease
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.requests import RequestFolder
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.savepoint_job import at, records, run
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB
@@ -141,7 +141,7 @@ def test_a_dead_holder_and_an_unpublished_checkpoint_are_repaired_by_the_next_ti
     """A tick died right after its commit point. The page names both findings and the command, which repairs both."""
     with pytest.raises(Dead):
         tick(boundary=Mortal("after:AppendRow", 2))
-    monkeypatch.setattr(holders, "_process_alive", lambda _: False)
+    monkeypatch.setattr(lease, "_process_alive", lambda _: False)
     found = of_job(tmp_path)
     assert [True, True] == [
         any("died while it held the job" in what for what in found),

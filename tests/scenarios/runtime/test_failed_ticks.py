@@ -8,22 +8,22 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.codec import UnreadableRowError, decode, encode
-from checkpointing.metadata.field_validity import MESSAGE_MAX
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointFailure, Release, TickEnd
+from checkpointing.metadata.row_validity import MESSAGE_MAX
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
 from jobs.pipeline import Pipeline
-from jobs.planner import plan
+from jobs.pipeline.planning import plan
 from jobs.quality.expectation import Expectation
 from jobs.quality.judge import Judge
-from jobs.runtime.listener import TickListener, kept_message
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.sources.sequence import SequenceSource
-from jobs.stores.warehouse import Warehouse
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.listener import TickListener, kept_message
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, KEYS, ROWS, LocalEngine
 from tests.scenarios.runtime.test_judging import Failed
 

@@ -11,15 +11,15 @@ import pytest
 
 from checkpointing.identifiers import CheckpointId, VertexId
 from checkpointing.messages import TickOutcome
-from jobs.at_rest.importing import import_row
-from jobs.at_rest.resetting import Reset, reset
-from jobs.at_rest.rollback import roll_back
-from jobs.holding.boundaries import KILL_VARIABLE
-from jobs.holding.job_state import newest_restorable
-from jobs.runtime.discovery import discover
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.at_rest.import_entry import import_row
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.at_rest.source_reset import Reset, reset
+from jobs.tick.discovery import discover
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import KILL_VARIABLE
+from jobs.warehouse.job_stores import newest_restorable
 from tests.scenarios.runtime.savepoint_job import at, wanted
 from tests.scenarios.runtime.sequence_job import KEYS, ONE, ROWS, LocalEngine, build, read_cut
 

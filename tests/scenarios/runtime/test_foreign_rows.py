@@ -8,10 +8,10 @@ import zlib
 import pytest
 from deltalake import DeltaTable
 
-from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.cli.errors import ExitCode
-from jobs.runtime.cleaning import clean_up
-from jobs.stores.savepoint_copy import copy_savepoint
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.cleaning import clean_up
+from jobs.warehouse.savepoint_copy import copy_savepoint
 from tests.scenarios.runtime.crafting import craft, craft_column, craft_cut
 from tests.scenarios.runtime.savepoint_job import at, records, run
 

@@ -9,23 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.commit.approval import held_cut
+from checkpointing.commit.at_rest import held_cut
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import RowKind
-from jobs.at_rest.approval import NothingToSettleError, approve, reject
-from jobs.at_rest.cancelling import delete_checkpoints
-from jobs.at_rest.resetting import Reset, reset
-from jobs.at_rest.rollback import preview_rollback, roll_back
-from jobs.at_rest.savepoints import dispose, savepoint_at_rest
-from jobs.holding.boundaries import KillAt
-from jobs.holding.failures import CutAwaitsApprovalError, SavepointRefusedError
 from jobs.reading import Cuts, NoSuchCutError
-from jobs.recovery.rollback_plan import RollbackRefusedError
-from jobs.runtime.cleaning import clean_up
-from jobs.runtime.report import TickReport
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.tick.at_rest.cancellation import delete_checkpoints
+from jobs.tick.at_rest.held_cut import NothingToSettleError, approve, reject
+from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
+from jobs.tick.at_rest.source_reset import Reset, reset
+from jobs.tick.at_rest.take_savepoint import dispose, savepoint_at_rest
+from jobs.tick.cleaning import clean_up
+from jobs.tick.rollback_plan import RollbackRefusedError
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings, TickReport
+from jobs.warehouse.boundaries import KillAt
+from jobs.warehouse.refusals import CutAwaitsApprovalError, SavepointRefusedError
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.prepared import copied
 from tests.scenarios.runtime.savepoint_job import at, records
@@ -71,7 +70,7 @@ def waiting(tmp_path, monkeypatch):
         hold(root)
 
     copied(tmp_path, (JOB, "held"), made)
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     return tmp_path
 
 
@@ -221,7 +220,7 @@ def test_a_rejection_that_dies_never_was_or_is_whole(waiting, undisturbed, bound
 @pytest.mark.parametrize("boundary", ["before:AppendRow", "after:AppendRow", "before:Release"])
 def test_a_tick_that_dies_while_it_holds_loses_nothing(tmp_path, undisturbed, monkeypatch, boundary):
     """Before its entry, the next tick holds a cut of the same rows. After it, that cut waits."""
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     with suppress(Dead):
         hold(tmp_path, boundary=Mortal(boundary))
     assert waits(tmp_path) == (boundary != "before:AppendRow")

@@ -18,11 +18,11 @@ from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.cli.options import console
-from jobs.holding.boundaries import KILL_VARIABLE, boundary_names, cross_freely
-from jobs.holding.job_stores import JobStores
 from jobs.pipeline import InvalidPipelineError
-from jobs.pipeline.ports import MasterHook
-from jobs.stores.warehouse import Warehouse
+from jobs.pipeline.pipeline import MasterHook
+from jobs.warehouse.boundaries import KILL_VARIABLE, boundary_names, cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.warehouse import Warehouse
 from spec.traces import judge
 from tests.scenarios.runtime import hook_job
 from tests.scenarios.runtime.hook_job import Notebook, hooked, notes, with_hooks
@@ -173,8 +173,8 @@ def test_state_without_its_hook_is_refused_and_a_new_hook_is_told_that_it_has_no
 
 def test_a_dry_run_and_a_checkpoint_show_the_hooks(tick, tmp_path, capsys):
     """Before a restore: which hook gets what, and which state stays behind; `checkpoints show` shows what is held."""
-    from jobs.showing.restore import left_behind, render_restore
-    from jobs.showing.timeline import render_timeline
+    from jobs.showing.checkpoints import render_timeline
+    from jobs.showing.plans import left_behind, render_restore
     from jobs.sources.position_words import PositionWords
 
     tick(plan=hooked(("old", Answers(lambda _: {"a": 1})), ("kept", Answers(lambda _: "x" * 300))))

@@ -12,18 +12,17 @@ import pytest
 
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.messages import TickOutcome
-from jobs.at_rest.resetting import Reset, reset
-from jobs.at_rest.rollback import roll_back
-from jobs.holding.boundaries import KILL_VARIABLE
-from jobs.holding.job_state import newest_restorable
-from jobs.planner import plan
-from jobs.runtime.discovery import discover
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.sources.hybrid import HybridSource
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import HybridSource, SequenceSource
 from jobs.sources.port import SourceError
-from jobs.sources.sequence import SequenceSource
-from jobs.stores.cuts import CutStore
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.at_rest.source_reset import Reset, reset
+from jobs.tick.discovery import discover
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import KILL_VARIABLE
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.job_stores import newest_restorable
 from tests.scenarios.runtime.savepoint_job import at
 from tests.scenarios.runtime.sequence_job import (
     BRONZE,

@@ -7,17 +7,15 @@ from checkpointing.commit.fencing import newest_claim
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.record import RowKind
-from jobs.at_rest.importing import import_row, restorable
-from jobs.at_rest.restore_origin import OwnRow, find_origin
-from jobs.at_rest.savepoints import savepoint_at_rest
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.failures import JobHeldError, SavepointRefusedError
-from jobs.holding.job_stores import JobStores
 from jobs.pipeline import Pipeline, count
-from jobs.planner import plan
-from jobs.sources.sequence import SequenceSource
-from jobs.stores.file_copies import FileNotCopiedError
-from jobs.stores.savepoint_copy import copy_savepoint, named_files
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.at_rest.import_entry import OwnRow, find_origin, import_row, restorable
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.refusals import JobHeldError, SavepointRefusedError
+from jobs.warehouse.savepoint_copy import FileNotCopiedError, copy_savepoint, named_files
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.savepoint_job import at, killed, records, run, wanted
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, ROWS, read_cut
@@ -82,8 +80,8 @@ def test_a_fork_of_the_newest_row_that_was_never_published(root, tmp_path, undis
 
 def run_dying(root, boundary):
     """Run a tick that dies at that boundary."""
-    from jobs.runtime.settings import RuntimeSettings
-    from jobs.runtime.tick import run_tick
+    from jobs.tick.tick import run_tick
+    from jobs.tick.tick_settings import RuntimeSettings
     from tests.scenarios.runtime.sequence_job import LocalEngine, build
 
     report = run_tick(build(), RuntimeSettings(warehouse=root), engine=LocalEngine(), boundary=Mortal(boundary))

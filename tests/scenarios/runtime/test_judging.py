@@ -9,21 +9,21 @@ import pytest
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
-from jobs.planner import plan
+from jobs.pipeline.planning import plan
 from jobs.quality.expectation import Expectation
 from jobs.quality.judge import Judge, JudgementCancelledError
 from jobs.quality.verdict import Verdict
-from jobs.runtime.listener import TickListener
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.listener import TickListener
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.warehouse import Warehouse
 from spec.traces import judge as judge_trace
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, LocalEngine, read_cut
 
 from jobs.pipeline import Pipeline, count, sum_of  # isort: skip
-from jobs.sources.sequence import SequenceSource  # isort: skip
+from jobs.sources.hybrid import SequenceSource  # isort: skip
 
 TIMEOUT_MS = 1_000
 ON_SPARK_MS = 8_000

@@ -12,17 +12,16 @@ from deltalake.schema import PrimitiveType
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointKind, SavepointRequested
-from jobs.at_rest.approval import approve
-from jobs.at_rest.importing import Import, import_row
-from jobs.at_rest.restore_origin import find_origin
-from jobs.at_rest.rollback import roll_back
-from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.reading import Cuts
-from jobs.recovery.state_migration import all_changes, find_migrations
-from jobs.runtime.driver import Inbox
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.stores.checkpoints import CheckpointStore
+from jobs.tick.at_rest.held_cut import approve
+from jobs.tick.at_rest.import_entry import Import, find_origin, import_row
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.driver import Inbox
+from jobs.tick.state_migration import all_changes, find_migrations
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.checkpoints import CheckpointStore
 from tests.scenarios.faults.orders_job import LocalEngine
 from tests.scenarios.runtime.evolving_job import Notes
 from tests.scenarios.runtime.kept_job import (

@@ -3,8 +3,8 @@
 import pytest
 from pyspark.sql.functions import col
 
-from jobs.sources.cuts import CutSource
-from jobs.sources.delta import DeltaSource
+from jobs.sources.delta.cut_source import CutSource
+from jobs.sources.delta.delta_source import DeltaSource
 from tests.scenarios.runtime.kept_job import (
     AGAIN,
     DROPPED,

@@ -49,7 +49,7 @@ def test_a_tick_killed_as_it_changes_columns_is_made_up_for(tmp_path, boundary, 
 
 def test_nothing_is_seen_before_the_commit_point(tmp_path, monkeypatch):
     """A tick that dies there has renamed nothing, and its files go like all leftovers."""
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     laid_out(tmp_path, HALF)
     with pytest.raises(Dead):
         tick(tmp_path, HALF + 7, RENAMED, boundary=Mortal("before:AppendRow"))

@@ -6,7 +6,7 @@ import pytest
 from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
 from tests.scenarios.runtime.savepoint_job import at, records, run
 from tests.scenarios.runtime.sequence_job import BRONZE, ROWS, LocalEngine
 
@@ -60,6 +60,6 @@ def test_with_the_flag_the_tick_leaves_the_state_behind_and_reads_on(root, typed
 
 def at_version(root):
     """Return the version of `checkpoints`: each claim would raise it."""
-    from jobs.stores.checkpoints import CheckpointStore
+    from jobs.warehouse.checkpoints import CheckpointStore
 
     return CheckpointStore(at(root)).observe()[0]

@@ -3,9 +3,9 @@
 import pytest
 from deltalake import DeltaTable
 
-from jobs.at_rest.rollback import roll_back
-from jobs.at_rest.savepoints import savepoint_at_rest
-from jobs.stores.cuts import CutStore
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.warehouse.cuts_table import CutStore
 from tests.scenarios.runtime.savepoint_job import at, run
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, read_cut
 from tests.scenarios.runtime.test_cleanup import whole

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from jobs.at_rest.rollback import roll_back
-from jobs.at_rest.savepoints import savepoint_at_rest
-from jobs.stores.rollback_tables import TableNotRolledBackError
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.warehouse.rollback_tables import TableNotRolledBackError
 from tests.scenarios.runtime.kept_job import (
     RENAMED,
     TABLE,

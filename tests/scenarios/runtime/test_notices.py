@@ -12,14 +12,14 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
 from jobs.pipeline import Pipeline, count, sum_of
-from jobs.planner import plan
-from jobs.runtime.listener import NoticeFailed, TickListener
+from jobs.pipeline.planning import plan
 from jobs.sources.committed_positions import CommitsToFile, committed_in
-from jobs.sources.sequence import SequenceSource
-from jobs.stores.warehouse import Warehouse
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.listener import NoticeFailed, TickListener
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.conftest import FIRST_TICKS_BOUNDARIES, Dead, Mortal
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, KEYS, ROWS, build, read_cut
 

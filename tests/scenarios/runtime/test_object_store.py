@@ -19,17 +19,17 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.record import Claim
 from jobs.cli.errors import ExitCode
-from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.reading import Cuts
-from jobs.runtime.driver import Inbox
-from jobs.runtime.tick import RuntimeSettings, run_tick
 from jobs.spark.jars import fetch, jar_set, jars_folder
 from jobs.storage.address import StoreUrl
-from jobs.storage.location import place_in, storage_of
 from jobs.storage.objects import ObjectStore
-from jobs.stores.checkpoints import Appended, CheckpointStore, Refused
-from jobs.stores.holders import this_process
-from jobs.stores.savepoint_copy import copy_savepoint, read_manifest
+from jobs.storage.place import place_in, storage_of
+from jobs.tick.driver import Inbox
+from jobs.tick.tick import RuntimeSettings, run_tick
+from jobs.warehouse.boundaries import KILL_VARIABLE
+from jobs.warehouse.checkpoints import Appended, CheckpointStore, Refused
+from jobs.warehouse.lease import this_process
+from jobs.warehouse.savepoint_copy import copy_savepoint, read_manifest
 from tests.object_store import KEY, SECRET
 from tests.scenarios.runtime import sequence_job
 from tests.scenarios.runtime.savepoint_job import at, killed, records, run
@@ -229,7 +229,7 @@ def test_a_clean_up_leaves_a_stores_newest_cut_whole(url, undisturbed):
     """Files that nobody needs are deleted; the newest cut stays."""
     run(url)
     run(url, reader_grace_ms=0, plan=sequence_job.build({"a": 400, "b": 400}))
-    from jobs.runtime.cleaning import clean_up
+    from jobs.tick.cleaning import clean_up
 
     assert clean_up(at(url), 0).notes == ()
     assert read_cut(url)["gold/by_key"] != undisturbed["gold/by_key"]

@@ -11,7 +11,7 @@ from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.pipeline import Pipeline, count
 from jobs.reading import Cuts
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
 from jobs.testing.trial import Trial
 
 pytestmark = [pytest.mark.spark, pytest.mark.dear, pytest.mark.timeout(600)]

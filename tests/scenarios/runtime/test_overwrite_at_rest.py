@@ -2,11 +2,10 @@
 
 import pytest
 
-from jobs.at_rest.approval import approve, reject
-from jobs.at_rest.importing import Import, import_row
-from jobs.at_rest.restore_origin import find_origin
-from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.reading import Cuts
+from jobs.tick.at_rest.held_cut import approve, reject
+from jobs.tick.at_rest.import_entry import Import, find_origin, import_row
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
 from tests.scenarios.runtime.newest_job import JOB, TABLE, at, build, expected, shown, tick
 
 

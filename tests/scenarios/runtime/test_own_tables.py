@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from jobs.at_rest.rollback import roll_back
-from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.cli.main import execute
-from jobs.holding.failures import TablesBehindError
 from jobs.reading import Cuts
-from jobs.stores.cuts import CutStore
-from jobs.stores.own_tables import OwnTableChangedError
-from jobs.stores.standing import TableLogDamagedError
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.warehouse.cut_check import TableLogDamagedError
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.internal_tables import OwnTableChangedError
+from jobs.warehouse.refusals import TablesBehindError
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, at_cut, laid_out, tick
 from tests.scenarios.runtime.savepoint_job import at, records
 from tests.scenarios.runtime.sequence_job import BRONZE, JOB, read_cut

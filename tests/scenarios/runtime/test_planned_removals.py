@@ -5,8 +5,8 @@ from deltalake import DeltaTable
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import TableName
 from checkpointing.messages import TickOutcome
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from tests.scenarios.faults.orders_job import LocalEngine
 from tests.scenarios.runtime.evolving_job import BRONZE, FIRST, Version, build, laid_out, newest, shown, tick
 

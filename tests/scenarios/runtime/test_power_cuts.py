@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs.at_rest.rollback import roll_back
-from jobs.holding.boundaries import PUBLISH_AGAIN, cross_freely
-from jobs.holding.job_stores import JobStores
-from jobs.recovery.rollback_plan import RollbackRefusedError, plan_rollback
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.stores.cuts import CutStore
-from jobs.stores.durable import Durability
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.rollback_plan import RollbackRefusedError, plan_rollback
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import PUBLISH_AGAIN, cross_freely
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.delta_log import Durability
+from jobs.warehouse.job_stores import JobStores
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, at_cut, laid_out, tick
 from tests.scenarios.runtime.savepoint_job import at, records
@@ -83,7 +83,7 @@ def test_a_power_cut_takes_nothing_that_was_committed(tmp_path, undisturbed, mon
             KEEPS_ALL, RuntimeSettings(warehouse=root), engine=LocalEngine(), boundary=Mortal(boundary, occurrence)
         )
     disk.after_a_power_cut(root, left)
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     assert sorted(records(root)) == sorted(records(left))
     recorded = CutStore(at(root)).recorded()
     assert recorded == CutStore(at(left)).recorded()

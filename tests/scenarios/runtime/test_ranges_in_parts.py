@@ -8,10 +8,10 @@ from checkpointing.config import CheckpointConfig
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.pipeline import Pipeline, sum_of
-from jobs.planner import plan
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
-from jobs.sources.sequence import SequenceSource
-from jobs.stores.checkpoints import CheckpointStore
+from jobs.warehouse.checkpoints import CheckpointStore
 from tests.scenarios.runtime.kept_job import JOB, at, run
 
 CONFIG = CheckpointConfig(every_rows=4, slice_rows_max=1, micro_batch_rows_max=1, retained=9)

@@ -8,16 +8,15 @@ from deltalake import DeltaTable
 
 from checkpointing.identifiers import CheckpointId
 from checkpointing.job.restoring import CutDoesNotFitError
-from jobs.at_rest.importing import Import, import_row
-from jobs.at_rest.restore_origin import find_origin
-from jobs.at_rest.rollback import roll_back
-from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.pipeline import Pipeline, count, max_of
-from jobs.planner import plan
+from jobs.pipeline.planning import plan
 from jobs.reading import Cuts
-from jobs.recovery.state_migration import all_changes, find_migrations
-from jobs.sources.sequence import SequenceSource
-from jobs.stores.savepoint_copy import copy_savepoint
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.at_rest.import_entry import Import, find_origin, import_row
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.state_migration import all_changes, find_migrations
+from jobs.warehouse.savepoint_copy import copy_savepoint
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.evolving_job import (
     CONFIG,
@@ -301,7 +300,7 @@ def test_the_name_of_two_versions_ago_is_refused(tmp_path):
 @pytest.mark.parametrize("boundary", ["before:AppendRow", "after:RunMicroBatch", "after:EnsureTables"])
 def test_nothing_is_seen_before_the_commit_point(tmp_path, boundary, monkeypatch):
     """A tick that dies there has renamed nothing, and the version of before goes on as if it had never run."""
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     tick(tmp_path, HALF, SECOND)
     before = versions(tmp_path)
     with pytest.raises(Dead):

@@ -7,14 +7,14 @@ import polars as pl
 import pytest
 
 from checkpointing.metadata.record import RowKind
-from jobs.at_rest.resetting import Reset, preview_reset, reset
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.failures import JobHeldError, SavepointRefusedError
-from jobs.holding.job_stores import JobStores
-from jobs.recovery.rollback_plan import RollbackRefusedError
-from jobs.showing.rollback import rows_again
+from jobs.showing.plans import rows_again
 from jobs.sources.port import NoSuchPositionError
 from jobs.sources.position_words import PositionWords
+from jobs.tick.at_rest.source_reset import Reset, preview_reset, reset
+from jobs.tick.rollback_plan import RollbackRefusedError
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.refusals import JobHeldError, SavepointRefusedError
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, laid_out, newest, tick
 from tests.scenarios.runtime.savepoint_job import at, records
@@ -116,7 +116,7 @@ def test_what_a_dead_tick_has_left_goes_with_the_reset(tmp_path):
 def test_a_death_on_the_way_is_made_up_for(tmp_path, monkeypatch, boundary):
     """Before the entry nothing has changed. After it, the next tick begins from it."""
     laid_out(tmp_path, 1)
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     before = newest(tmp_path)
     with suppress(Dead):
         reset(at(tmp_path), SOURCES, Reset("numbers", "end"), boundary=Mortal(boundary))

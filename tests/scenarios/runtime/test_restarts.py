@@ -18,15 +18,15 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import RowAppended, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
-from jobs.runtime.driver import Inbox
-from jobs.runtime.listener import Restarting, TickListener
+from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import SourceError
-from jobs.sources.sequence import SequenceSource
-from jobs.stores.cuts import CutsNotRecordedError
-from jobs.stores.holders import this_process
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.driver import Inbox
+from jobs.tick.listener import Restarting, TickListener
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.cuts_table import CutsNotRecordedError
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import this_process
+from jobs.warehouse.warehouse import Warehouse
 from spec.traces import judge as judge_trace
 from tests.scenarios.faults.strikes import HalfWritten
 from tests.scenarios.runtime.conftest import Dead, Mortal

@@ -5,15 +5,14 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.at_rest.rollback import preview_rollback, roll_back
 from jobs.cli.main import execute
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
-from jobs.recovery.restore_damage import DamagedCheckpointError
-from jobs.recovery.rollback_plan import RollbackRefusedError
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.stores.checkpoints import SCHEMA
+from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
+from jobs.tick.rollback_plan import DamagedCheckpointError, RollbackRefusedError
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.checkpoints import SCHEMA
+from jobs.warehouse.job_stores import JobStores
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, at_cut, laid_out, newest, tick
 from tests.scenarios.runtime.savepoint_job import at, records
@@ -93,7 +92,7 @@ def test_a_committed_checkpoint_that_cannot_be_published_is_left_behind(tmp_path
     settings = RuntimeSettings(warehouse=tmp_path)
     with pytest.raises(Dead):
         run_tick(KEEPS_ALL, settings, engine=LocalEngine(), boundary=Mortal("after:AppendRow"))
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     lost = next(table.adds[0].path for table in newest(tmp_path).tables if table.table == BRONZE)
     (tmp_path / lost).unlink()
     with pytest.raises(DamagedCheckpointError, match=rf"file {lost} is missing.*rollback numbers {second} "):

@@ -9,22 +9,22 @@ from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind, SavepointRequested
 from checkpointing.metadata.record import RowKind
-from jobs.at_rest.rollback import preview_rollback, roll_back
-from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.cli.main import execute
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.failures import JobHeldError, NeverRunError
-from jobs.holding.job_stores import JobStores
-from jobs.planner import plan
-from jobs.recovery.rollback_plan import RollbackRefusedError
-from jobs.runtime.driver import Inbox
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.showing.rollback import rows_again
+from jobs.pipeline.planning import plan
+from jobs.showing.plans import rows_again
 from jobs.sources.position_words import PositionWords
-from jobs.stores.cuts import CutStore
-from jobs.stores.rollback_tables import TableNotRolledBackError
-from jobs.stores.savepoint_copy import named_files
+from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.driver import Inbox
+from jobs.tick.rollback_plan import RollbackRefusedError
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.refusals import JobHeldError, NeverRunError
+from jobs.warehouse.rollback_tables import TableNotRolledBackError
+from jobs.warehouse.savepoint_copy import named_files
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, append_foreign, at_cut, laid_out, newest, tick, ticks
 from tests.scenarios.runtime.savepoint_job import at, records, run
@@ -232,7 +232,7 @@ def test_a_committed_checkpoint_is_published_before_it_is_left(tmp_path, monkeyp
         run_tick(
             KEEPS_ALL, RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), boundary=Mortal("after:AppendRow")
         )
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     pending = newest(tmp_path).checkpoint
     assert (pending,) == preview_rollback(at(tmp_path), first).turn.dropped
     assert pending == preview_rollback(at(tmp_path), first).pending.checkpoint

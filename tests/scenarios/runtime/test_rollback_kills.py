@@ -5,11 +5,11 @@ from contextlib import suppress
 
 import pytest
 
-from jobs.at_rest.rollback import roll_back
-from jobs.holding.failures import ClaimUnsettledError
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.stores.cuts import CutStore
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.refusals import ClaimUnsettledError
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, at_cut, killed, laid_out, newest, tick
 from tests.scenarios.runtime.savepoint_job import at, records
@@ -44,7 +44,7 @@ def pending(tmp_path, monkeypatch):
     with suppress(Dead):
         settings = RuntimeSettings(warehouse=tmp_path)
         run_tick(KEEPS_ALL, settings, engine=LocalEngine(), boundary=Mortal("after:AppendRow"))
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     return tmp_path, first
 
 
@@ -112,7 +112,7 @@ def test_a_kill_between_two_tables_leaves_neither_cut_mixed(tmp_path, undisturbe
 def test_a_zombie_is_fenced_out(tmp_path, undisturbed, monkeypatch):
     """A tick claims while a rollback sleeps before its append. Then the append is refused, and nothing changes."""
     first, *_ = laid_out(tmp_path, 2)
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
 
     def asleep(name):
         if name == "before:AppendRow":
@@ -128,7 +128,7 @@ def test_a_zombie_is_fenced_out(tmp_path, undisturbed, monkeypatch):
 def test_a_zombie_behind_its_row_publishes_nothing_twice(tmp_path, undisturbed, monkeypatch, step):
     """Another tick finishes the rollback and goes on. The zombie finds everything done, and undoes nothing."""
     first, *_ = laid_out(tmp_path, 2)
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     slept = []
 
     def asleep(name):

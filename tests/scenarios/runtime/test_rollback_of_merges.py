@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from jobs.at_rest.rollback import preview_rollback, roll_back
-from jobs.stores.rollback_tables import TableNotRolledBackError
+from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
+from jobs.warehouse.rollback_tables import TableNotRolledBackError
 from tests.scenarios.runtime.rollback_job import append_foreign, at_cut, killed, laid_out, newest, tick, ticks
 from tests.scenarios.runtime.savepoint_job import at, records
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, read_cut

@@ -5,8 +5,8 @@ import json
 import polars as pl
 import pytest
 
-from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.cli.errors import ExitCode
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
 from tests.scenarios.runtime.savepoint_job import at, records, run
 from tests.scenarios.runtime.sequence_job import BRONZE, read_cut
 from tests.scenarios.runtime.test_savepoints_at_rest import hold

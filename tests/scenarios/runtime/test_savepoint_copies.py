@@ -8,11 +8,16 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from checkpointing.identifiers import CheckpointId
-from jobs.at_rest.savepoints import savepoint_at_rest
-from jobs.stores import whole_tables
-from jobs.stores.file_copies import FileNotCopiedError
-from jobs.stores.savepoint_copy import SavepointNotCopiedError, copy_savepoint, named_files, read_manifest
-from jobs.stores.whole_tables import TableNotCopyableError
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.warehouse import output_tables
+from jobs.warehouse.output_tables import TableNotCopyableError
+from jobs.warehouse.savepoint_copy import (
+    FileNotCopiedError,
+    SavepointNotCopiedError,
+    copy_savepoint,
+    named_files,
+    read_manifest,
+)
 from tests.scenarios.runtime.savepoint_job import at, killed, records, run
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, read_cut
 
@@ -145,7 +150,7 @@ def test_a_file_that_is_not_what_the_row_says_is_refused_by_name(root, tmp_path,
 def test_deletion_vectors_are_refused_by_table(root, tmp_path, monkeypatch):
     """A copy of the files would bring deleted rows back, so the table is named with the way out."""
     monkeypatch.setattr(
-        whole_tables, "paths_with_deletion_vectors", lambda table: frozenset(table.file_uris()) | {"x", *paths(table)}
+        output_tables, "paths_with_deletion_vectors", lambda table: frozenset(table.file_uris()) | {"x", *paths(table)}
     )
     with pytest.raises(TableNotCopyableError, match=r"table bronze/numbers has deletion vectors on 2 files.*PURGE"):
         copy_savepoint(at(root), newest(root), tmp_path / "copy")
@@ -175,7 +180,7 @@ def test_a_full_disk_leaves_nothing(root, tmp_path, monkeypatch):
 def test_a_disk_without_room_is_refused_before_anything_is_written(root, tmp_path, monkeypatch):
     """Both numbers are named."""
     usage = type("Usage", (), {"free": 10})
-    monkeypatch.setattr("jobs.storage.whole.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("jobs.storage.copy_folder.shutil.disk_usage", lambda path: usage)
     with pytest.raises(SavepointNotCopiedError, match=r"files are \d+ bytes, and .* has room for 10"):
         copy_savepoint(at(root), newest(root), tmp_path / "copy")
     assert ["warehouse"] == there(tmp_path)

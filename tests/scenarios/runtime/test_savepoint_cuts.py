@@ -9,19 +9,19 @@ from pyspark.sql.types import LongType, StringType, StructType
 from checkpointing.config import CheckpointConfig
 from checkpointing.messages import SavepointKind, SavepointRequested, TickOutcome
 from checkpointing.metadata.record import CheckpointRecord, RowKind
-from jobs.at_rest.savepoints import dispose
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.launch import launch
 from jobs.pipeline import Pipeline, count
 from jobs.reading import cuts
-from jobs.runtime.driver import Inbox
-from jobs.runtime.listener import MicroBatchRan, TickListener
-from jobs.runtime.tick import run_tick
 from jobs.settings import Layer
-from jobs.sources.files import FileSource
-from jobs.stores.checkpoints import CheckpointStore
+from jobs.sources.files.file_source import FileSource
 from jobs.testing.trial import Trial
+from jobs.tick.at_rest.take_savepoint import dispose
+from jobs.tick.driver import Inbox
+from jobs.tick.listener import MicroBatchRan, TickListener
+from jobs.tick.tick import run_tick
+from jobs.warehouse.checkpoints import CheckpointStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.dear, pytest.mark.timeout(600)]
 

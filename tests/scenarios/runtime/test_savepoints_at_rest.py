@@ -10,19 +10,18 @@ from checkpointing.identifiers import Generation, VertexId
 from checkpointing.messages import RowAppended, SavepointKind, SavepointRequested
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import RowKind
-from jobs.at_rest.asking import NothingRunsError, Taken, stop, take_savepoint
-from jobs.at_rest.savepoints import dispose, savepoint_at_rest
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.failures import JobHeldError, NeverRunError, SavepointRefusedError
-from jobs.holding.job_stores import JobStores
 from jobs.reading import Cuts
-from jobs.runtime.cleaning import clean_up
-from jobs.runtime.driver import Inbox
-from jobs.runtime.tick import RuntimeSettings, run_tick
-from jobs.stores.cuts import CutStore
-from jobs.stores.holders import this_process
-from jobs.stores.lease import LeaseStore
-from jobs.stores.savepoint_copy import named_files
+from jobs.tick.at_rest.request_client import NothingRunsError, Taken, stop, take_savepoint
+from jobs.tick.at_rest.take_savepoint import dispose, savepoint_at_rest
+from jobs.tick.cleaning import clean_up
+from jobs.tick.driver import Inbox
+from jobs.tick.tick import RuntimeSettings, run_tick
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import LeaseStore, this_process
+from jobs.warehouse.refusals import JobHeldError, NeverRunError, SavepointRefusedError
+from jobs.warehouse.savepoint_copy import named_files
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.savepoint_job import at, records, run
 from tests.scenarios.runtime.sequence_job import CONFIG, JOB, LocalEngine, build, read_cut
@@ -161,7 +160,7 @@ def test_what_a_dead_tick_committed_is_published_before_a_savepoint_goes(tmp_pat
     planned = build(config=CONFIG.model_copy(update={"retained": 1}))
     run(tmp_path, 1, plan=planned)
     savepoint = savepoint_at_rest(at(tmp_path))
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     with pytest.raises(Dead):
         tick(plan=planned, boundary=Mortal("after:AppendRow"))
     newest = newest_checkpoint(tuple(records(tmp_path).values()))
@@ -179,7 +178,7 @@ def test_a_savepoint_of_a_checkpoint_that_a_dead_tick_committed_publishes_that_f
     tick, tmp_path, undisturbed, monkeypatch
 ):
     """No entry comes before the cut of the one before; the cut has every table of the pipeline that died."""
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     with pytest.raises(Dead):
         tick(boundary=Mortal("after:AppendRow"))
     (newest,) = records(tmp_path).values()

@@ -10,12 +10,12 @@ from checkpointing.messages import RowUnknown
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import Release
 from checkpointing.tick.messages import AppendClaim, AppendEntry, AppendRelease, TickFact
-from jobs.at_rest.savepoints import dispose, savepoint_at_rest
-from jobs.holding import job_stores
-from jobs.holding.job_stores import JobStores
-from jobs.recovery.carrier import Carrier
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cuts import CutStore
+from jobs.tick.at_rest.take_savepoint import dispose, savepoint_at_rest
+from jobs.tick.carrier import Carrier
+from jobs.warehouse import job_stores
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.job_stores import JobStores
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.savepoint_job import at, records, run
 from tests.scenarios.runtime.sequence_job import CONFIG, JOB, build, read_cut

@@ -13,13 +13,12 @@ from uuid import uuid4
 
 import pytest
 
-from jobs.holding.boundaries import KILL_VARIABLE, boundary_names
 from jobs.reading import Cuts
 from jobs.spark.connect_server import connect_server
 from jobs.spark.jars import fetch, jar_set, jars_folder
-from jobs.spark.object_stores import s3a_settings
-from jobs.spark.session import SparkConfig
+from jobs.spark.session import SparkConfig, s3a_settings
 from jobs.storage.address import StoreUrl
+from jobs.warehouse.boundaries import KILL_VARIABLE, boundary_names
 from tests.scenarios.runtime import sequence_job
 from tests.scenarios.runtime.conftest import ONCE, RARE
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, build, read_cut

@@ -14,12 +14,12 @@ import pytest
 
 from bench.tick_trace import commits, first_micro_batch_ms
 from checkpointing.messages import TickOutcome
-from jobs.holding.boundaries import KILL_VARIABLE
 from jobs.reading import Cuts
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.storage.address import StoreUrl
-from jobs.storage.location import storage_of
+from jobs.storage.place import storage_of
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import KILL_VARIABLE
 from tests.scenarios.runtime import sequence_job
 from tests.scenarios.runtime.conftest import FIRST_TICKS_BOUNDARIES
 from tests.scenarios.runtime.savepoint_job import run

@@ -5,13 +5,13 @@ import pytest
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import job_name
 from checkpointing.job.restoring import CutDoesNotFitError
-from jobs.at_rest.rollback import roll_back
 from jobs.pipeline import InvalidPipelineError, Pipeline, count
-from jobs.planner import plan
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
-from jobs.sources.sequence import SequenceSource
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from tests.scenarios.faults.orders_job import KEYS, LocalEngine
 from tests.scenarios.runtime.evolving_job import JOB, at, newest, shown
 

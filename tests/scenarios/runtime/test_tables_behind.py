@@ -13,21 +13,21 @@ import pytest
 from deltalake import write_deltalake
 
 from checkpointing.identifiers import CheckpointId
-from jobs.at_rest.rollback import preview_rollback, roll_back
-from jobs.at_rest.savepoints import savepoint_at_rest
 from jobs.cli import run as run_command
 from jobs.cli.main import execute
 from jobs.doctor.examination import examine
-from jobs.holding.boundaries import CORRECT_CUTS, PUBLISH_AGAIN
-from jobs.holding.failures import TablesAheadError, TablesBehindError
 from jobs.reading import Cuts, CutUnreadableError
-from jobs.recovery.rollback_plan import RollbackRefusedError
-from jobs.runtime.cleaning import clean_up
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.spark.session import SparkConfig
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cuts import CutStore
+from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.cleaning import clean_up
+from jobs.tick.rollback_plan import RollbackRefusedError
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import CORRECT_CUTS, PUBLISH_AGAIN
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.refusals import TablesAheadError, TablesBehindError
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, at_cut, laid_out, newest, tick
 from tests.scenarios.runtime.savepoint_job import at, records, run
@@ -159,7 +159,7 @@ def test_a_death_while_tables_are_brought_back_is_made_up_for(tmp_path, undistur
             KEEPS_ALL, RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), boundary=Mortal(boundary, occurrence)
         )
     except Dead:
-        monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+        monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     tick(tmp_path)
     assert before == {each: at_cut(tmp_path, each) for each in ids}
     assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
@@ -236,7 +236,7 @@ def test_a_rollback_is_published_only_onto_what_it_was_planned_on(tmp_path, undi
     back = roll_back(at(tmp_path), first).record.checkpoint
     with pytest.raises(Dead):
         roll_back(at(tmp_path), first, boundary=Mortal(f"after:RollForward:{BRONZE}"))
-    monkeypatch.setattr("jobs.holding.job_stores.is_alive", lambda *_: False)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
     delete_the_newest_two(tmp_path, BRONZE)
     with pytest.raises(TablesBehindError, match=f"lacks what checkpoint {back} brought") as refused:
         tick(tmp_path)

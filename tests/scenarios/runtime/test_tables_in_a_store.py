@@ -4,10 +4,10 @@ from uuid import uuid4
 
 import pytest
 
-from jobs.at_rest.rollback import roll_back
 from jobs.reading import Cuts
-from jobs.runtime.cleaning import clean_up
 from jobs.storage.address import StoreUrl
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.cleaning import clean_up
 from tests.scenarios.runtime import newest_job
 from tests.scenarios.runtime.kept_job import AGAIN, BACK, DROPPED, JOB, RENAMED, TABLE, at, newest, numbers, tick
 

@@ -16,13 +16,12 @@ from checkpointing.job.setup import TickLimits
 from checkpointing.messages import RowAppended, StopKind, StopRequested, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.trace import read
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.failures import JobHeldError
-from jobs.holding.job_stores import JobStores
-from jobs.runtime.driver import DoorFailedError, Inbox
-from jobs.stores.holders import this_process
-from jobs.stores.lease import LeaseStore
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.driver import DoorFailedError, Inbox
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import LeaseStore, this_process
+from jobs.warehouse.refusals import JobHeldError
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, read_cut
 
 

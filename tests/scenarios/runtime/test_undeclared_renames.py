@@ -4,7 +4,7 @@ import pytest
 from deltalake import DeltaTable
 
 from checkpointing.job.restoring import CutDoesNotFitError
-from jobs.at_rest.rollback import roll_back
+from jobs.tick.at_rest.roll_back import roll_back
 from tests.scenarios.runtime.evolving_job import GOLD, Version, at, laid_out, newest, shown, tick, versions
 
 HALF = 35

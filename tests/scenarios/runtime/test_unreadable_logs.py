@@ -6,7 +6,7 @@ import pytest
 
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.messages import TickOutcome
-from jobs.runtime.listener import TickListener
+from jobs.tick.listener import TickListener
 from spec.traces import judge as judge_trace
 from tests.scenarios.faults.strikes import HalfWritten
 from tests.scenarios.runtime.sequence_job import CONFIG, GOLD, build, read_cut

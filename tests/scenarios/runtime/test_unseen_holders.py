@@ -9,10 +9,10 @@ from checkpointing.metadata.record import Claim, Holder
 from jobs.cli import run as run_command
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
-from jobs.runtime.tick import run_tick
-from jobs.stores.lease import LeaseStore
+from jobs.tick.tick import run_tick
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import LeaseStore
 from tests.scenarios.runtime.savepoint_job import at, run
 from tests.scenarios.runtime.sequence_job import LocalEngine
 

@@ -17,14 +17,14 @@ from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.doctor.examination import examine
-from jobs.holding.failures import UnusableWarehouseError
 from jobs.reading import Cuts
 from jobs.spark.session import SparkConfig
 from jobs.storage.place import local
 from jobs.storage.port import NotARegularFileError
-from jobs.stores.lease import LeaseStore
-from jobs.stores.requests import RequestFolder, Unreadable
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.lease import LeaseStore
+from jobs.warehouse.refusals import UnusableWarehouseError
+from jobs.warehouse.requests import RequestFolder, Unreadable
+from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, read_cut
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -134,7 +134,7 @@ def test_an_answer_that_is_a_named_pipe_is_none(warehouse):
 
 
 def warehouse_holder():
-    from jobs.stores.holders import this_process
+    from jobs.warehouse.lease import this_process
 
     return this_process()
 

@@ -4,11 +4,11 @@ import sqlite3
 
 import pytest
 
-from jobs.at_rest.rollback import preview_rollback, roll_back
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.outside import SinkRefusedError
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.outside_publishing import SinkRefusedError
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import at_cut, newest, tick
 from tests.scenarios.runtime.savepoint_job import at

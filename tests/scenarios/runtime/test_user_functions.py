@@ -17,10 +17,10 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.messages import TickOutcome
 from jobs.cli.errors import ExitCode
 from jobs.pipeline import Pipeline
-from jobs.planner import plan
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
-from jobs.sources.sequence import SequenceSource
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from jobs.user_code import own_lines, sentence_of, traceback_of
 from tests.scenarios.runtime.sequence_job import CONFIG, LocalEngine, build
 
@@ -124,7 +124,7 @@ KILLS_THE_JVM = """
 import os, signal
 from pyspark import SparkContext
 from jobs.pipeline import Pipeline
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 from checkpointing.config import CheckpointConfig
 from pathlib import Path
 

@@ -6,12 +6,12 @@ from deltalake import DeltaTable
 from pyspark.sql.types import DoubleType
 
 from checkpointing.job.restoring import CutDoesNotFitError
-from jobs.at_rest.rollback import roll_back
-from jobs.holding.failures import RollForwardError
 from jobs.pipeline import Pipeline
-from jobs.planner import plan
-from jobs.sources.sequence import SequenceSource
-from jobs.stores.rollback_tables import TableNotRolledBackError
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.warehouse.refusals import RollForwardError
+from jobs.warehouse.rollback_tables import TableNotRolledBackError
 from tests.scenarios.runtime.kept_job import (
     CONFIG,
     JOB,

@@ -15,10 +15,10 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId, job_name, table_name
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKind, Statistics
-from jobs.stores.output_tables import OutputTables
-from jobs.stores.publisher import Publisher
-from jobs.stores.tables import TableLogs
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.output_tables import OutputTables
+from jobs.warehouse.publisher import Publisher
+from jobs.warehouse.tables import TableLogs
+from jobs.warehouse.warehouse import Warehouse
 
 SCHEMA = pa.schema([pa.field("k", pa.string()), pa.field("v", pa.int64())])
 PROGRAM = Path(__file__).with_name("racer.py")

@@ -16,11 +16,11 @@ from checkpointing.identifiers import CheckpointId, Generation, TableName, job_n
 from checkpointing.messages import Publication
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim, Holder
-from jobs.stores.checkpoints import Appended, CheckpointStore
-from jobs.stores.delta_log import CommitMoment
-from jobs.stores.publisher import Publisher
-from jobs.stores.tables import TableLogs
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.checkpoints import Appended, CheckpointStore
+from jobs.warehouse.delta_log import CommitMoment
+from jobs.warehouse.publisher import Publisher
+from jobs.warehouse.tables import TableLogs
+from jobs.warehouse.warehouse import Warehouse
 
 
 def _claim(generation: int, host: str) -> Claim:

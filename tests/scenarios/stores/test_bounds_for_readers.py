@@ -19,9 +19,9 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, Generation, VertexId
 from checkpointing.messages import Publication, TablePublished
 from jobs.sinks.staged_files import StagedFiles
-from jobs.stores.output_tables import OutputTables
-from jobs.stores.publisher import Publisher
-from jobs.stores.tables import TableLogs
+from jobs.warehouse.output_tables import OutputTables
+from jobs.warehouse.publisher import Publisher
+from jobs.warehouse.tables import TableLogs
 
 VALUES = {
     "money": (

@@ -12,9 +12,15 @@ from deltalake import DeltaTable, write_deltalake
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.codec import UnknownFormatError
 from checkpointing.metadata.record import Release, RowKind
-from jobs.stores.checkpoints import SCHEMA, Appended, CheckpointStore, Refused, Unknown
-from jobs.stores.delta_log import CommitMoment
-from jobs.stores.maintenance import EVERY_VERSIONS
+from jobs.warehouse.checkpoints import (
+    SCHEMA,
+    Appended,
+    CheckpointStore,
+    Refused,
+    Unknown,
+)
+from jobs.warehouse.delta_log import CommitMoment
+from jobs.warehouse.log_lengths import EVERY_VERSIONS
 
 
 class LostReplyError(Exception):

@@ -11,10 +11,10 @@ from checkpointing.columns import TableColumn
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import Publication, PublishFailed, TablePublished
-from jobs.storage.location import place_in
-from jobs.stores.delta_log import DeltaLog
-from jobs.stores.output_tables import Shows
-from jobs.stores.table_columns import declared_columns
+from jobs.storage.place import place_in
+from jobs.warehouse.delta_log import DeltaLog
+from jobs.warehouse.output_tables import Shows
+from jobs.warehouse.table_columns import declared_columns
 
 K, V = TableColumn("k", "string"), TableColumn("v", "long")
 NTZ = pa.timestamp("us")

@@ -8,7 +8,7 @@ from deltalake import DeltaTable, write_deltalake
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import CompactFiles, FilesCompacted, Publication, TablePublished
-from jobs.stores.compacting import CompactionEndedError, Compactor
+from jobs.warehouse.compaction import CompactionEndedError, Compactor
 
 
 @pytest.fixture

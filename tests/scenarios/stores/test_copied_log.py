@@ -3,11 +3,11 @@
 import pytest
 from deltalake import DeltaTable
 
-from jobs.storage.local import scratch_folder
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.copied_log import copied
-from jobs.stores.known_table import active_paths
-from jobs.stores.log_entries import entry_place, log_of
+from jobs.storage.place import scratch_folder
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.delta_log import copied
+from jobs.warehouse.log_entries import entry_place, log_of
+from jobs.warehouse.table_snapshot import active_paths
 
 VERSIONS = 7
 

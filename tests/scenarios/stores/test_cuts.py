@@ -7,8 +7,8 @@ from deltalake import DeltaTable
 
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.metadata.codec import UnreadableRowError
-from jobs.stores.cuts import CutsNotRecordedError, CutStore
-from jobs.stores.delta_log import CommitMoment
+from jobs.warehouse.cuts_table import CutsNotRecordedError, CutStore
+from jobs.warehouse.delta_log import CommitMoment
 
 ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
 SILVER, GOLD = TableName("silver/flights"), TableName("gold/routes")

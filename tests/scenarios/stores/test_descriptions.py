@@ -8,8 +8,8 @@ from checkpointing.columns import TableColumn
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import Publication, TablePublished
-from jobs.sinks.description import NOTHING_SAID, Description
-from jobs.stores.output_tables import Shows
+from jobs.sinks.port import NOTHING_SAID, Description
+from jobs.warehouse.output_tables import Shows
 
 SAYS = Description("orders as they came", {"k": "the shop's number"}, {"team": "sales"})
 K, V = TableColumn("k", "string"), TableColumn("v", "long")

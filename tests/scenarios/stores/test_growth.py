@@ -7,14 +7,14 @@ import pytest
 
 from checkpointing.commit.cleanup import CleanUpLook, TableSeen
 from checkpointing.identifiers import CheckpointId
-from jobs.cleanup.looks import note_look, read_looks
-from jobs.runtime.effects import MAINTAIN_EVERY
 from jobs.storage.place import local
-from jobs.stores.checkpoints import GENERATIONS_KEPT, Appended, CheckpointStore
-from jobs.stores.cuts import CutStore
-from jobs.stores.holders import is_alive, this_process
-from jobs.stores.requests import STALE_MS, AnswerStatus, RequestFolder, SavepointAnswer
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.effects import MAINTAIN_EVERY
+from jobs.warehouse.checkpoints import GENERATIONS_KEPT, Appended, CheckpointStore
+from jobs.warehouse.cleanup import note_look, read_looks
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.lease import is_alive, this_process
+from jobs.warehouse.requests import STALE_MS, AnswerStatus, RequestFolder, SavepointAnswer
+from jobs.warehouse.warehouse import Warehouse
 
 RETAINED = 3
 PER_GENERATION = 500

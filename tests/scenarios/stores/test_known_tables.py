@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.storage.place import local
-from jobs.stores import maintenance
-from jobs.stores.delta_log import CommitMoment, DeltaLog, add, remove
-from jobs.stores.descriptions import Metadata
-from jobs.stores.known_table import active_paths
-from jobs.stores.log_entry import EntryTakenError
+from jobs.warehouse import log_lengths
+from jobs.warehouse.delta_log import CommitMoment, DeltaLog, add, remove
+from jobs.warehouse.log_writing import EntryTakenError
+from jobs.warehouse.table_rules import Metadata
+from jobs.warehouse.table_snapshot import active_paths
 
 NAME = "silver/flights"
 COLUMNS = Schema([Field("k", PrimitiveType("string"))])
@@ -78,7 +78,7 @@ class Beside:
 
     def shortens(self):
         """Write a Delta log checkpoint, for which delta-rs reads what we committed."""
-        maintenance.checkpoint_log(self.log, every=1)
+        log_lengths.checkpoint_log(self.log, every=1)
         self.log.current()
         self.overtaken = False
 

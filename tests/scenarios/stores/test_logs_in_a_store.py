@@ -7,13 +7,13 @@ from uuid import uuid4
 import pytest
 from deltalake import DeltaTable
 
-from jobs.cleanup.table_history import read_history
 from jobs.storage.address import StoreUrl
-from jobs.storage.together import together
-from jobs.stores.checkpoints import Appended, CheckpointStore
-from jobs.stores.log_entries import entries_after, entry_place, newest_entries
-from jobs.stores.maintenance import EVERY_VERSIONS_IN_STORE, log_length
-from jobs.stores.warehouse import Warehouse
+from jobs.storage.place import together
+from jobs.warehouse.checkpoints import Appended, CheckpointStore
+from jobs.warehouse.cleanup import read_history
+from jobs.warehouse.log_entries import entries_after, entry_place, newest_entries
+from jobs.warehouse.log_lengths import EVERY_VERSIONS_IN_STORE, log_length
+from jobs.warehouse.warehouse import Warehouse
 from tests.store_proxy import Proxy, longest_chain
 
 ENTRIES = 48

@@ -6,9 +6,9 @@ from deltalake import DeltaTable
 from checkpointing.graph import Table, TableMode
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import Publication, TablePublished
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
-from jobs.stores.delta_log import DeltaLog
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.delta_log import DeltaLog
+from jobs.warehouse.job_stores import JobStores
 
 
 @pytest.fixture

@@ -9,14 +9,13 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.metadata.codec import UnreadableRowError
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.at_rest.importing import import_row
-from jobs.at_rest.savepoints import savepoint_at_rest
-from jobs.recovery.restore_damage import DamagedCheckpointError
-from jobs.runtime.cleaning import clean_up
-from jobs.stores import checkpoints
-from jobs.stores.checkpoints import Appended, CheckpointStore
-from jobs.stores.manifest_files import ManifestFiles
-from jobs.stores.savepoint_copy import copy_savepoint
+from jobs.tick.at_rest.import_entry import import_row
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.cleaning import clean_up
+from jobs.tick.rollback_plan import DamagedCheckpointError
+from jobs.warehouse import checkpoints
+from jobs.warehouse.checkpoints import Appended, CheckpointStore, ManifestFiles
+from jobs.warehouse.savepoint_copy import copy_savepoint
 from tests.scenarios.runtime.savepoint_job import at, records, run, wanted
 from tests.scenarios.runtime.sequence_job import build, read_cut
 from tests.unit.commit.large_rows import large_record, numbered

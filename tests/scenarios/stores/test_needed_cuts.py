@@ -5,8 +5,8 @@ import pytest
 from checkpointing.graph import Table, TableMode
 from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import Publication
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores
 
 ONE, STOP, BACK, NEXT = (CheckpointId(number) for number in (1, 2, 3, 4))
 

@@ -6,12 +6,11 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import Publication
 from checkpointing.metadata.record import TableRecord
-from jobs.holding.boundaries import cross_freely
-from jobs.holding.job_stores import JobStores
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cuts import CutStore
-from jobs.stores.holders import this_process
-from jobs.stores.lease import LeaseStore
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import LeaseStore, this_process
 
 
 def _observe(warehouse):

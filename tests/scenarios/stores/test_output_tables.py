@@ -12,10 +12,10 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, job_name
 from checkpointing.messages import Publication, PublishFailed
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.stores.output_tables import OutputTables, Shows, TableMismatchError, TableNotCheckedError
-from jobs.stores.table_columns import declared_columns
-from jobs.stores.tables import TableLogs
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.output_tables import OutputTables, Shows, TableMismatchError, TableNotCheckedError
+from jobs.warehouse.table_columns import declared_columns
+from jobs.warehouse.tables import TableLogs
+from jobs.warehouse.warehouse import Warehouse
 
 
 def _open(tables, table):

@@ -11,10 +11,10 @@ from checkpointing.identifiers import CheckpointId, Generation, VertexId
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from jobs.sinks.staged_files import StagedFiles
 from jobs.storage.address import StoreUrl
-from jobs.stores.output_tables import OutputTables, TableMismatchError
-from jobs.stores.publisher import Publisher
-from jobs.stores.tables import TableLogs
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.output_tables import OutputTables, TableMismatchError
+from jobs.warehouse.publisher import Publisher
+from jobs.warehouse.tables import TableLogs
+from jobs.warehouse.warehouse import Warehouse
 
 BY = ("city",)
 CITIES = ["a/b", "100 % {x}", "größe=1", None, "it s %2F", "C:*?", "x"]

@@ -6,9 +6,9 @@ from deltalake import DeltaTable
 from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import Publication, PublishFailed, TablePublished
-from jobs.stores.delta_log import CommitMoment
-from jobs.stores.publisher import TRIES, Publisher
-from jobs.stores.tables import TableLogs
+from jobs.warehouse.delta_log import CommitMoment
+from jobs.warehouse.publisher import TRIES, Publisher
+from jobs.warehouse.tables import TableLogs
 
 MODES = (TableMode.APPEND, TableMode.UPSERT)
 

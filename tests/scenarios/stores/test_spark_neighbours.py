@@ -13,8 +13,8 @@ from checkpointing.messages import Publication, PublishFailed, TablePublished
 from jobs.quality.expectation import Expectation, Suite
 from jobs.quality.judge import Judge
 from jobs.quality.rules import compile_row_rule
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cuts import CutStore
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,8 @@ from checkpointing.graph import TableMode
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.messages import Publication, PublishFailed, TablePublished
 from jobs.sinks.staged_files import StagedFiles
-from jobs.stores.output_tables import Shows
-from jobs.stores.table_columns import declared_columns
+from jobs.warehouse.output_tables import Shows
+from jobs.warehouse.table_columns import declared_columns
 
 STATE = TableName("_tidemark/flights/state/join")
 OLD = pa.schema([("k", pa.string()), ("v", pa.int32()), ("gone", pa.int64())])

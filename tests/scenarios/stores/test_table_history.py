@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from jobs.cleanup.table_history import read_history
 from jobs.storage.place import local
-from jobs.stores.known_table import active_paths
+from jobs.warehouse.cleanup import read_history
+from jobs.warehouse.table_snapshot import active_paths
 
 
 @pytest.fixture

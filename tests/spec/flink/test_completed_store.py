@@ -2,9 +2,8 @@
 
 import pytest
 
-from checkpointing.coordinator.completed import DISCARD_UNLESS_STOPPED, CompletedCheckpoint
+from checkpointing.coordinator.completed import DISCARD_UNLESS_STOPPED, CompletedCheckpoint, SharedStateRegistry
 from checkpointing.coordinator.properties import CHECKPOINT
-from checkpointing.coordinator.shared_state import SharedStateRegistry
 from spec.flink.completed_store import FlinkCheckpointStore, JobStatus, StoreShutDownError
 
 

@@ -9,6 +9,7 @@ from checkpointing.coordinator.completed import (
     CompletedVertex,
     FinishedState,
 )
+from checkpointing.coordinator.coordinator import RestoreRefusedError
 from checkpointing.coordinator.messages import (
     ResetHook,
     ResetOperatorCoordinator,
@@ -17,7 +18,6 @@ from checkpointing.coordinator.messages import (
 )
 from checkpointing.coordinator.plan import PlannedEdge, PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT, SnapshotKind
-from checkpointing.coordinator.restoring import RestoreRefusedError
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.task import AcknowledgedState
 from spec.explore_branching import digest

@@ -9,11 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointing.commit import fencing, leftovers, net, recovery, two_phase
+from checkpointing.commit import (
+    cleanup,
+    fencing,
+    net_files,
+    recovery,
+    two_phase,
+)
 from checkpointing.commit.recovery import publications
 from checkpointing.commit.two_phase import CheckpointCommitted, CommitState, TwoPhaseCommit
 from checkpointing.identifiers import CheckpointId, Generation
-from checkpointing.tick import claiming, holding, messages, recovering
+from checkpointing.tick import door, messages
 from spec.bugs.plant import bugs
 from spec.machines import commit, commit_lives, commit_world
 from spec.machines.commit import CommitMachine
@@ -29,27 +35,27 @@ def test_commit_and_recovery_keep_every_rule(run_machine):
 
 
 def never_roll_forward(monkeypatch):
-    real = claiming.decide_recovery
+    real = door.decide_recovery
 
     def decide(seen, *, take_over):
         plan = real(seen, take_over=take_over)
         return plan if isinstance(plan, fencing.Refused) else replace(plan, roll_forward=None)
 
-    monkeypatch.setattr(claiming, "decide_recovery", decide)
+    monkeypatch.setattr(door, "decide_recovery", decide)
 
 
 def delete_what_is_not_published_yet(monkeypatch):
     """Leftovers are deleted first, and nothing protects the files of the committed entry."""
-    real = recovering.recovered
+    real = door.recovered
 
     def recovered(errand, terms, held):
-        yield from recovering.asked(
-            messages.DiscardLeftovers(held.claim.generation, leftovers.Referenced(), held.claim.first_id),
+        yield from door.asked(
+            messages.DiscardLeftovers(held.claim.generation, cleanup.Referenced(), held.claim.first_id),
             messages.LeftoversDiscarded,
         )
         return (yield from real(errand, terms, held))
 
-    monkeypatch.setattr(holding, "recovered", recovered)
+    monkeypatch.setattr(door, "recovered", recovered)
 
 
 def publish_before_the_row_is_in(monkeypatch):
@@ -98,18 +104,18 @@ def publish_a_lost_row(monkeypatch):
 
 
 def forget_what_was_declined(monkeypatch):
-    real = net._appended
+    real = net_files._appended
 
     def appended(record, table, since):
         newest = max((file.after for each in record.subtasks for file in each.staged), default=since)
         return (each for each in real(record, table, max(since, newest)))
 
-    monkeypatch.setattr(net, "_appended", appended)
+    monkeypatch.setattr(net_files, "_appended", appended)
 
 
 def take_what_is_published_again(monkeypatch):
-    real = net._appended
-    monkeypatch.setattr(net, "_appended", lambda record, table, since: real(record, table, CheckpointId(0)))
+    real = net_files._appended
+    monkeypatch.setattr(net_files, "_appended", lambda record, table, since: real(record, table, CheckpointId(0)))
 
 
 def give_ids_out_again(monkeypatch):
@@ -191,7 +197,7 @@ def check_no_table(monkeypatch):
 
 
 def build_on_the_version_behind_the_parents_cut(monkeypatch):
-    real = net.net_tables
+    real = net_files.net_tables
 
     def net_tables(graph, vertices, parent, versions, *args, **named):
         return real(

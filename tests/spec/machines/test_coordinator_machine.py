@@ -9,15 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointing.coordinator.completed import CompletedCheckpointStore, StoreChange
+from checkpointing.coordinator.completed import CompletedCheckpointStore, SharedStateRegistry, StoreChange, Unregistered
 from checkpointing.coordinator.completion import Completion
+from checkpointing.coordinator.coordinator_state import PeriodicScheduler
 from checkpointing.coordinator.failure_policy import FailurePolicy
 from checkpointing.coordinator.messages import AcknowledgeResult, RequestSucceeded
 from checkpointing.coordinator.pending import PendingCheckpoint, PendingPhase
-from checkpointing.coordinator.request_decider import RequestDecider
-from checkpointing.coordinator.scheduler import PeriodicScheduler
-from checkpointing.coordinator.shared_state import SharedStateRegistry, Unregistered
-from checkpointing.coordinator.triggering import Triggering
+from checkpointing.coordinator.triggering import RequestDecider, Triggering
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
 from spec.bugs.plant import bugs

@@ -8,12 +8,9 @@ import pytest
 from checkpointing.channel_items import Barrier
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.gate import UNLIMITED, GatePolicy, InputGate, TriggerCheckpoint
-from checkpointing.gate.aligner import Aligner
-from checkpointing.gate.buffers import AlignmentBuffer
-from checkpointing.gate.channel import Channel
-from checkpointing.gate.channels import Channels
+from checkpointing.gate.aligner import Aligner, AlternatingAligner
+from checkpointing.gate.channels import AlignmentBuffer, Channel, Channels
 from checkpointing.gate.tracker import BarrierTracker
-from checkpointing.gate.unaligned import AlternatingAligner
 from spec.bugs.plant import bugs
 from spec.machines import gate, gate_model, gate_state, gate_telling
 from spec.machines.gate import GATE_MACHINES, TrackingGateMachine
@@ -46,7 +43,7 @@ def never_block(monkeypatch):
 
 
 def trigger_one_barrier_early(monkeypatch):
-    from checkpointing.gate.alignment import Alignment
+    from checkpointing.gate.aligner import Alignment
 
     complete = property(lambda self: len(self._aligned) >= max(1, self.target - 1))
     monkeypatch.setattr(Alignment, "complete", complete)
@@ -92,7 +89,7 @@ def turn_savepoints_unaligned(monkeypatch):
     real = InputGate._admissible
 
     def admissible(self, channel, item):
-        from checkpointing.gate.alignment import as_unaligned
+        from checkpointing.gate.aligner import as_unaligned
 
         if isinstance(item, Barrier) and self.config.policy is GatePolicy.UNALIGNED:
             return as_unaligned(item)

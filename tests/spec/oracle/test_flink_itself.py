@@ -15,18 +15,18 @@ SEEDS = range(150)
 SLIPS = [
     ("aligned_blocking", "checkpointing.gate.aligner:Aligner._block", lambda *_: []),
     ("at_least_once", "checkpointing.gate.tracker:BarrierTracker.cancel", lambda *_: None),
-    ("unaligned", "checkpointing.gate.channel:Channel.record", lambda *_: None),
+    ("unaligned", "checkpointing.gate.channels:Channel.record", lambda *_: None),
     ("alternating", "checkpointing.gate.channels:Channels.prioritise", lambda *_: None),
-    ("alternating", "checkpointing.gate.unaligned:_too_old", lambda *_: False),
-    ("decider", "checkpointing.coordinator.request_decider:RequestDecider._reached", lambda *_: False),
+    ("alternating", "checkpointing.gate.aligner:_too_old", lambda *_: False),
+    ("decider", "checkpointing.coordinator.triggering:RequestDecider._reached", lambda *_: False),
     ("failure_manager", "checkpointing.coordinator.failure_policy:FailurePolicy.succeeded", lambda *_: None),
     ("subsume", "checkpointing.coordinator.completed:CompletedCheckpointStore.would_subsume", lambda *_: ()),
-    ("registry", "checkpointing.coordinator.shared_state:SharedStateRegistry._drop_unused", lambda *_: []),
+    ("registry", "checkpointing.coordinator.completed:SharedStateRegistry._drop_unused", lambda *_: []),
     ("key_groups", "checkpointing.key_groups:KeyGroupRange.__len__", lambda *_: 1),
     ("default_max_parallelism", "spec.vectors_rescale:default_max_parallelism", lambda **_: 128),
     ("key_hash", "spec.flink.key_groups:_rotated", lambda word, _: word),
     ("keyed_state", "checkpointing.key_groups:KeyGroupRange.intersection", lambda *_: None),
-    ("operator_state", "checkpointing.rescale.operator_state:_split", lambda *_: None),
+    ("operator_state", "checkpointing.operator_state:_split", lambda *_: None),
     ("channel_mapper", "spec.flink.channel_state:_overlapping", lambda *_: ()),
 ]
 
@@ -78,7 +78,7 @@ def test_the_command_says_how_many_differ_and_keeps_them(tmp_path, monkeypatch, 
     assert 0 == main(["decider", "--seeds", "0:20", "--keep", str(tmp_path)])
     assert "decider: 20 cases, 0 answered differently" in capsys.readouterr().out
     assert [] == list(tmp_path.iterdir())
-    monkeypatch.setattr("checkpointing.coordinator.request_decider.RequestDecider._reached", lambda *_: False)
+    monkeypatch.setattr("checkpointing.coordinator.triggering.RequestDecider._reached", lambda *_: False)
     assert 1 == main(["decider", "--seeds", "0:20", "--keep", str(tmp_path)])
     kept = tmp_path / "decider.json"
     assert len(json.loads(kept.read_text())["cases"]) > 0

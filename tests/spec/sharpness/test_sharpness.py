@@ -122,7 +122,7 @@ def test_a_field_is_confused_only_with_one_of_its_class_and_type(drawn):
     ("place", "finder"),
     [
         ("checkpointing.gate.aligner:Aligner._block negation", r"vectors, \S+; simulator, seed \d+; other, broken"),
-        ("checkpointing.rescale.operator_state:_split", "other, broken"),
+        ("checkpointing.operator_state:_split", "other, broken"),
     ],
 )
 def test_all_finders_of_a_slip_are_noted(drawn, place, finder):

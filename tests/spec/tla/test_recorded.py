@@ -21,12 +21,12 @@ from checkpointing.messages import (
     TablePublished,
 )
 from checkpointing.trace import TickStarted, encode, read
-from jobs.at_rest.rollback import roll_back
-from jobs.at_rest.savepoints import savepoint_at_rest
-from jobs.holding.boundaries import KILL_VARIABLE
-from jobs.runtime.driver import Inbox
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.driver import Inbox
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.boundaries import KILL_VARIABLE
 from spec.tla.__main__ import main
 from spec.tla.traces import judge
 from tests.scenarios.runtime import sequence_job

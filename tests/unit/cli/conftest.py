@@ -3,6 +3,7 @@
 import pytest
 from rich.console import Console
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
@@ -14,7 +15,6 @@ from checkpointing.metadata.record import (
     VertexRecord,
     VertexStatistics,
 )
-from checkpointing.snapshots import SubtaskSnapshot
 
 STARTED_MS = 1_700_000_000_000
 SILVER = TableName("silver/flights")

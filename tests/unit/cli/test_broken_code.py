@@ -14,7 +14,7 @@ BROKEN = {
 }
 FAILING = """
 from jobs.pipeline import Pipeline
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 
 BREAKS_AT = 1
 
@@ -89,4 +89,4 @@ def test_a_failed_tick_shows_the_users_line_and_no_success(module, tmp_path, cap
     assert any("raise RuntimeError" in trace.read_text() for trace in traces)
     sys.modules["failing_source"].Shaky.polls = 0
     assert ExitCode.FAILED == execute([*typed, "--debug"])
-    assert "jobs/runtime/effects.py" in capsys.readouterr().err
+    assert "jobs/tick/effects.py" in capsys.readouterr().err

@@ -11,9 +11,12 @@ from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, VertexId
 from checkpointing.messages import MicroBatchFinished, RunMicroBatch, TimeAdvanced
 from checkpointing.metadata.record import Claim, Holder
-from jobs.cli.display import LiveDisplay, PlainDisplay, display_for
-from jobs.runtime.discovery import ENDLESS, Ahead, rows_ahead
-from jobs.runtime.listener import (
+from jobs.cli.run import LiveDisplay, PlainDisplay, display_for
+from jobs.showing.quantities import Tally
+from jobs.sources.files.file_source import FileSource
+from jobs.sources.port import SourceError
+from jobs.tick.discovery import ENDLESS, Ahead, rows_ahead
+from jobs.tick.listener import (
     MicroBatchRan,
     MicroBatchSlow,
     Narrator,
@@ -25,9 +28,6 @@ from jobs.runtime.listener import (
     SparkStarting,
     TickListener,
 )
-from jobs.showing.progress import Tally
-from jobs.sources.files import FileSource
-from jobs.sources.port import SourceError
 
 FLIGHTS = VertexId("flights")
 CLAIM = Claim(

@@ -9,12 +9,12 @@ from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim, Holder, Release
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.holding.job_state import newest_restorable
 from jobs.reading import Cuts
 from jobs.showing.cut import recipes, variable
-from jobs.stores.checkpoints import CheckpointStore
-from jobs.stores.cuts import CutStore
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.job_stores import newest_restorable
+from jobs.warehouse.warehouse import Warehouse
 
 SILVER = TableName("silver/flights")
 GOLD = TableName("gold/delays_by_route")

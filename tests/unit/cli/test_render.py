@@ -8,27 +8,24 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 from rich.console import Console
 
-from checkpointing.channel_items import AlignmentType, StagedSegment
+from checkpointing.channel_items import AlignmentType, ChannelState, StagedSegment
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, TableName, VertexId, job_name
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, Statistics
-from checkpointing.snapshots import ChannelState
 from jobs.pipeline import Pipeline
-from jobs.planner import plan
+from jobs.pipeline.planning import plan
 from jobs.quality.expectation import Expectation
 from jobs.reading import Cut, Cuts
-from jobs.showing.checkpoints import render_checkpoints
+from jobs.showing.checkpoints import moments, render_checkpoints, render_timeline
 from jobs.showing.cut import render_cut
 from jobs.showing.graph import render_graph
-from jobs.showing.progress import CheckpointLine
-from jobs.showing.quantities import moment, plural, seconds, size
+from jobs.showing.quantities import CheckpointLine, moment, plural, seconds, size
 from jobs.showing.summary import render_caught_up, render_done, render_finished, render_lines
-from jobs.showing.timeline import moments, render_timeline
+from jobs.sources.hybrid import SequenceSource
 from jobs.sources.position_words import PositionWords
-from jobs.sources.sequence import SequenceSource
-from jobs.stores.cuts import RecordedCut
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.cuts_table import RecordedCut
+from jobs.warehouse.warehouse import Warehouse
 
 STARTED_MS = 1_700_000_000_000
 """When the recorded checkpoint was triggered."""

@@ -4,12 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.distribution import Distribution
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.metadata.record import CheckpointCounts, SubtaskStatistics
-from checkpointing.snapshots import SubtaskSnapshot
-from jobs.showing.checkpoints import render_checkpoints
-from jobs.showing.statistics import NOT_MEASURED, counts_line, history_grid, subtasks_grid, vertices_grid
-from jobs.showing.timeline import render_timeline
+from checkpointing.percentiles import Distribution
+from jobs.showing.checkpoints import (
+    NOT_MEASURED,
+    counts_line,
+    history_grid,
+    render_checkpoints,
+    render_timeline,
+    subtasks_grid,
+    vertices_grid,
+)
 from jobs.sources.position_words import PositionWords
 
 

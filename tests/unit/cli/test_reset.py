@@ -4,13 +4,13 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from checkpointing.identifiers import JobName, SplitId, VertexId
+from jobs.cli.change_commands import consequences
 from jobs.cli.errors import CommandError, ExitCode, naming_pipeline
-from jobs.cli.reset import consequences
-from jobs.recovery.rollback_plan import SplitBack
-from jobs.sources.file_position import FilePosition
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_position import FilePosition
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import SourceError
 from jobs.sources.position_words import PositionWords
+from jobs.tick.rollback_plan import SplitBack
 from tests.unit.sources.gaps import Gaps
 
 NUMBERS, FILES = VertexId("numbers"), VertexId("files")

@@ -12,14 +12,13 @@ from rich.text import Text
 
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.cli.options import console
-from jobs.cli.streams import printable
+from jobs.cli.options import console, printable
 
 TIDEMARK = str(Path(sys.executable).with_name("tidemark"))
 PIPELINE = """
 import sys
 from jobs.cli import run as command
-from jobs.runtime.tick import run_tick
+from jobs.tick.tick import run_tick
 from tests.scenarios.runtime.sequence_job import LocalEngine, as_pipeline as build
 command.run_tick = lambda *told: run_tick(*told, engine=LocalEngine())
 """
@@ -72,7 +71,7 @@ def test_a_job_that_is_held_is_one_exit_code(tmp_path):
     from checkpointing.identifiers import Generation, job_name
     from checkpointing.metadata.record import Holder
     from jobs.cli.errors import code_of
-    from jobs.holding.failures import JobHeldError
+    from jobs.warehouse.refusals import JobHeldError
 
     held = JobHeldError(job_name("numbers"), Holder(host="h", pid=1, started="s"), Generation(1), "it lives")
     assert ExitCode.HELD == code_of(held)

@@ -1,11 +1,11 @@
 """Makes entries of any size for the job `flights`. It has one operator with its state, and an upsert table."""
 
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId, job_name, table_name
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord, VertexRecord
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 JOB = ProtocolPaths(job_name("flights"))
 SUMS = VertexId("sums")

@@ -4,15 +4,21 @@ from dataclasses import replace
 
 import pytest
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns, in_another_order, renamed_between
-from checkpointing.commit.appended_columns import appended_columns, held_in_files, unknown_drop
-from checkpointing.commit.columns import due_renames_of_columns, renamed_back, table_changes
-from checkpointing.commit.net import net_tables
+from checkpointing.commit.columns import (
+    appended_columns,
+    due_renames_of_columns,
+    held_in_files,
+    renamed_back,
+    table_changes,
+    unknown_drop,
+)
+from checkpointing.commit.net_files import net_tables
 from checkpointing.commit.recovery import publications
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
 
 NAME, KEPT, PARENT = TableName("bronze/t"), VertexId("kept"), CheckpointId(4)
 

@@ -2,17 +2,18 @@
 
 import pytest
 
-from checkpointing.commit.behind import (
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
+from checkpointing.commit.lost_publications import (
     Entry,
     LogSeen,
     Reference,
     Standing,
     Wanted,
+    corrected,
     decide_repairs,
     in_doubt,
     reference,
 )
-from checkpointing.commit.cut_correcting import corrected
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.metadata.record import (
@@ -23,7 +24,6 @@ from checkpointing.metadata.record import (
     TableRecord,
     VertexRecord,
 )
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 T = "o/t"
 

@@ -1,8 +1,15 @@
 """Rebuilds a lost cut if entries and logs prove it. A cut is never guessed."""
 
 from checkpointing.columns import TableColumns
-from checkpointing.commit.behind import Entry, LogSeen, Standing, decide_repairs
-from checkpointing.commit.cut_rebuilding import known_tables, lacks_cuts, rebuilt
+from checkpointing.commit.lost_publications import (
+    Entry,
+    LogSeen,
+    Standing,
+    decide_repairs,
+    known_tables,
+    lacks_cuts,
+    rebuilt,
+)
 from checkpointing.graph import TableMode
 from checkpointing.metadata.record import RowKind
 from tests.unit.commit.test_behind import T, row

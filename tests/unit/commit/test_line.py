@@ -2,8 +2,7 @@
 
 import pytest
 
-from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.line import Turn, disposed_with, restorable, turn_back
+from checkpointing.commit.fencing import Turn, disposed_with, newest_checkpoint, restorable, turn_back
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics
 

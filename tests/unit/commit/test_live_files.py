@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.commit.live_files import are_shown, changed_files, each_once
 from checkpointing.graph import Table, TableMode
 from checkpointing.metadata.record import VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
 from tests.unit.commit.large_rows import STATE, SUMS, keyed
 
 _STATE = Table(STATE, TableMode.STATE)

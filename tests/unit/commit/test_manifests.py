@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.commit.manifests import (
     SIZES,
     Manifest,
@@ -24,7 +25,6 @@ from checkpointing.handles import KeyedFile
 from checkpointing.metadata.codec import UnreadableRowError, decode, decode_stored, encode
 from checkpointing.metadata.files import files_of, handles_of
 from checkpointing.metadata.record import CheckpointRecord
-from checkpointing.snapshots import SubtaskSnapshot
 from tests.unit.commit.large_rows import keyed, large_record, numbered
 from tests.unit.stores.valid_rows import checkpoints
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.commit.at_rest import Imported, Rollback, Stamp
-from checkpointing.commit.behind import Doubt, Repairs, Standing
 from checkpointing.commit.fencing import HolderObserved, MayClaim
-from checkpointing.commit.outside import beyond_recall, outside_publications, sinks_after
+from checkpointing.commit.lost_publications import Doubt, Repairs, Standing
+from checkpointing.commit.outside_sinks import beyond_recall, outside_publications, sinks_after
 from checkpointing.commit.recovery import Observed, RecoveryPlan
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
@@ -22,11 +23,9 @@ from checkpointing.metadata.record import (
     TableRecord,
     VertexRecord,
 )
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
-from checkpointing.tick.claiming import Held
-from checkpointing.tick.errand import ROLLBACK, Terms
+from checkpointing.tick.attempts import ROLLBACK, Terms
+from checkpointing.tick.door import Held, repaired
 from checkpointing.tick.messages import CorrectCuts, TablesSeen
-from checkpointing.tick.recovering import repaired
 
 FILE = FileHandle("o/a/_data/1/v-1-a.parquet", 1, 1, 0)
 CLAIM = Claim(generation=2, holder=Holder(host="h", pid=1, started="s"), first_id=9, last_id=99, at_ms=0, nonce="n")

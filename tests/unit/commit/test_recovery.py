@@ -1,13 +1,12 @@
 """Decides as a pure function how a job recovers (G1)."""
 
-from checkpointing.channel_items import SourceSlice
+from checkpointing.channel_items import ChannelState, SourceSlice, SubtaskSnapshot
 from checkpointing.commit.fencing import HolderObserved, Refused
 from checkpointing.commit.recovery import Observed, completion, decide_recovery, publications
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import ChannelId, EdgeId
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Statistics, TableRecord, VertexRecord
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 
 CLAIM = Claim(generation=1, holder=Holder(host="h", pid=1, started="s"), first_id=1, last_id=1_000, at_ms=0, nonce="n")
 DEAD = HolderObserved(alive=False, lease=None)

@@ -5,8 +5,8 @@ import pytest
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.messages import RecordCut, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord
+from checkpointing.tick.door import rolled_forward
 from checkpointing.tick.messages import CutRead, ReadCut, RolledForward
-from checkpointing.tick.recovering import rolled_forward
 
 RECORD = CheckpointRecord(
     job="small",

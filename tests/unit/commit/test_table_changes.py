@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpointing.commit.table_changes import changes_at, with_changes
+from checkpointing.commit.net_files import changes_at, with_changes
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.metadata.record import RowKind
 from tests.unit.commit.large_rows import STATE, SUMS, TOTALS, keyed, large_record, numbered

@@ -2,13 +2,15 @@
 
 import pytest
 
-from checkpointing.commit.draft import CommitIdentity, Draft
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.commit.two_phase import (
     TRANSITIONS,
     CheckpointCommitted,
     CommitEnded,
+    CommitIdentity,
     CommitState,
     Declined,
+    Draft,
     IdsReserved,
     Saved,
     TwoPhaseCommit,
@@ -32,7 +34,6 @@ from checkpointing.messages import (
     TablesChecked,
 )
 from checkpointing.metadata.record import Claim, Holder, RowKind, Statistics, VertexRecord
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from spec.explore_branching import digest
 
 GRAPH = JobGraph(

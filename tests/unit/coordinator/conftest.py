@@ -5,7 +5,7 @@ It is the product's coordinator with the facts of Flink's own cases added (`spec
 
 import pytest
 
-from checkpointing.coordinator.completed import CompletedCheckpointStore
+from checkpointing.coordinator.completed import CompletedCheckpointStore, SharedStateRegistry
 from checkpointing.coordinator.messages import (
     CheckpointIdFetched,
     CheckpointRequested,
@@ -24,7 +24,6 @@ from checkpointing.coordinator.messages import (
 from checkpointing.coordinator.plan import PlannedEdge, PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties
 from checkpointing.coordinator.settings import CoordinatorSettings
-from checkpointing.coordinator.shared_state import SharedStateRegistry
 from checkpointing.coordinator.task import AcknowledgedState
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId

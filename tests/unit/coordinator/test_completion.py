@@ -2,6 +2,7 @@
 
 import pytest
 
+from checkpointing.coordinator.completed import SharedStateConflictError
 from checkpointing.coordinator.messages import (
     AcknowledgeResult,
     AnswerAcknowledge,
@@ -22,7 +23,6 @@ from checkpointing.coordinator.messages import (
     TriggerTask,
 )
 from checkpointing.coordinator.properties import savepoint, synchronous_savepoint
-from checkpointing.coordinator.shared_state import SharedStateConflictError
 from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId

@@ -15,10 +15,10 @@ from checkpointing.coordinator.plan import (
     compute_plan,
 )
 from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, savepoint, synchronous_savepoint
-from checkpointing.coordinator.request_decider import CheckpointRequest, DeciderView, RequestDecider
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.statistics import CheckpointStatus, StatisticsTracker
 from checkpointing.coordinator.task import SnapshotMetrics, TaskState
+from checkpointing.coordinator.triggering import CheckpointRequest, DeciderView, RequestDecider
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import EdgeId, JobGraph, Vertex, VertexKind
 

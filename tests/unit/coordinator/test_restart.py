@@ -3,7 +3,8 @@
 import pytest
 
 from checkpointing.config import CheckpointConfig
-from checkpointing.coordinator.restart import (
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.tick.attempts import (
     NO_FAILURES,
     ExponentialDelay,
     FailureRate,
@@ -13,7 +14,6 @@ from checkpointing.coordinator.restart import (
     may_restart,
     strategy_of,
 )
-from checkpointing.failures import CheckpointFailureReason
 
 
 def delays(strategy, *times_ms):

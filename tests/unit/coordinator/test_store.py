@@ -6,12 +6,10 @@ from checkpointing.coordinator.completed import (
     DISCARD_NEVER,
     CompletedCheckpoint,
     CompletedCheckpointStore,
-)
-from checkpointing.coordinator.properties import CHECKPOINT, savepoint, synchronous_savepoint
-from checkpointing.coordinator.shared_state import (
     SharedStateConflictError,
     SharedStateRegistry,
 )
+from checkpointing.coordinator.properties import CHECKPOINT, savepoint, synchronous_savepoint
 from checkpointing.identifiers import CheckpointId
 from spec.explore_branching import digest
 

@@ -18,7 +18,7 @@ from checkpointing.gate import (
     ResumeChannel,
     TriggerCheckpoint,
 )
-from checkpointing.gate.buffers import AlignmentBuffer
+from checkpointing.gate.channels import AlignmentBuffer
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, VertexId
 
 BUFFERING = GatePolicy.ALIGNED_BUFFERING

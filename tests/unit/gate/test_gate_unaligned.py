@@ -1,6 +1,6 @@
 """The unaligned mode, and the aligned mode with a timeout (C5, C6)."""
 
-from checkpointing.channel_items import AlignmentType
+from checkpointing.channel_items import AlignmentType, ChannelState
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.gate import (
     AbortCheckpoint,
@@ -14,7 +14,6 @@ from checkpointing.gate import (
     TriggerCheckpoint,
     WakeGateAt,
 )
-from checkpointing.snapshots import ChannelState
 from spec.flink.gate import AnnouncementHanded, GateClosed
 
 ALTERNATING = GatePolicy.ALTERNATING

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.init import dependency as module
-from jobs.init.dependency import UnknownOriginError, dependency
-from jobs.init.project import ProjectRefusedError, create_project
+from jobs.init import project as module
+from jobs.init.project import ProjectRefusedError, UnknownOriginError, create_project, dependency
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

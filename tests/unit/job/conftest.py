@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.channel_items import ChannelState, SourceSlice, StagedSegment, SubtaskSnapshot, TaskWork
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
@@ -43,7 +43,6 @@ from checkpointing.metadata.record import (
     TableKeys,
     VertexRecord,
 )
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot, TaskWork
 
 CLAIM = Claim(
     generation=1, holder=Holder(host="h", pid=1, started=""), first_id=1, last_id=1000, at_ms=0, nonce="nonce"

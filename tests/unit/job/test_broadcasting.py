@@ -1,12 +1,12 @@
 """Broadcast state in the job door: what one subtask wrote, all hold, and so does each new subtask (D1)."""
 
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import KeyedFileKind, Version
-from checkpointing.job.broadcasting import broadcasts_left, handed_to_all, restored_broadcasts
+from checkpointing.job.operator_run import broadcasts_left, handed_to_all, restored_broadcasts
 from checkpointing.job.restoring import live_files
 from checkpointing.messages import SubtaskOutput
 from checkpointing.metadata.record import VertexRecord
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 RULES = Table("_tidemark/j/state/joined_broadcast", TableMode.STATE, broadcast=True)
 TOTALS = Table("gold/t", TableMode.UPSERT)

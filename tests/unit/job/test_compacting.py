@@ -2,12 +2,12 @@
 
 import pytest
 
-from checkpointing.commit.draft import Draft
+from checkpointing.commit.two_phase import Draft
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import TableName, VertexId
-from checkpointing.job.compacting import Compacting
+from checkpointing.job.drafts import Compacting
 from checkpointing.messages import Compacted, CompactFiles, FilesCompacted
 from checkpointing.metadata.record import CheckpointRecord, FileCompaction, RowKind, Statistics, TableRecord
 

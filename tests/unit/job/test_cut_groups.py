@@ -4,7 +4,7 @@ import pytest
 
 from checkpointing.channel_items import SourceSlice
 from checkpointing.identifiers import SplitId, VertexId
-from checkpointing.job.cut_groups import CutGroups, MixedCutsError
+from checkpointing.job.polling import CutGroups, MixedCutsError
 
 A, B, FREE = ((VertexId(name), SplitId("table")) for name in ("a", "b", "free"))
 GROUPS = {VertexId("a"): "shop", VertexId("b"): "shop"}

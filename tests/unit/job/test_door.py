@@ -2,6 +2,7 @@
 
 import pytest
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.config import UNLIMITED
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
@@ -29,7 +30,6 @@ from checkpointing.messages import (
     SuitesJudged,
     TickOutcome,
 )
-from checkpointing.snapshots import SubtaskSnapshot
 from spec.explore_branching import digest
 
 NOW = StopRequested(StopKind.NOW)

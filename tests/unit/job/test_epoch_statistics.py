@@ -1,11 +1,10 @@
 """The statistics of an entry: of each vertex, of each subtask, and of the generation's checkpoints (E6)."""
 
-from checkpointing.channel_items import SourceSlice
+from checkpointing.channel_items import SourceSlice, TaskWork
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId
 from checkpointing.messages import PollSource, SliceOffered, SourceIdle
 from checkpointing.metadata.record import CheckpointCounts, SubtaskStatistics
-from checkpointing.snapshots import TaskWork
 
 THREE = {"every_rows": 3, "rows_of": ("left",), "slice_rows_max": 3, "micro_batch_rows_max": 100}
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpointing.channel_items import SourceSlice
+from checkpointing.channel_items import ChannelState, SourceSlice
 from checkpointing.graph import JobGraph
 from checkpointing.identifiers import ChannelId, EdgeId, SplitId, VertexId
-from checkpointing.job.first_part import in_first_part, parts_of, read_alone
+from checkpointing.job.polling import in_first_part, parts_of, read_alone
 from checkpointing.job.restoring import in_flight
-from checkpointing.snapshots import ChannelState
 
 LEFT, RIGHT = VertexId("left"), VertexId("right")
 PARTS = {LEFT: ("1.", "2.")}

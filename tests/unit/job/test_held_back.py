@@ -6,7 +6,7 @@ from checkpointing.channel_items import SourceSlice
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId
-from checkpointing.job.pause import FIRST_MS
+from checkpointing.job.tick_end import FIRST_MS
 from checkpointing.messages import (
     AppendRow,
     MicroBatchNotStaged,

@@ -2,12 +2,9 @@
 
 import pytest
 
-from checkpointing.commit.approval import to_settle
-from checkpointing.commit.at_rest import Approved, Stamp, turn_of
-from checkpointing.commit.cleanup import needed_cuts
-from checkpointing.commit.fencing import newest_checkpoint
-from checkpointing.commit.leftovers import referenced
-from checkpointing.commit.line import restorable
+from checkpointing.commit.at_rest import Approved, Stamp, to_settle, turn_of
+from checkpointing.commit.cleanup import needed_cuts, referenced
+from checkpointing.commit.fencing import newest_checkpoint, restorable
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import (

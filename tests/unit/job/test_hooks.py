@@ -22,8 +22,8 @@ from checkpointing.messages import (
     StopRequested,
     TickOutcome,
 )
-from checkpointing.metadata.inline_state import INLINE_STATE_MAX
 from checkpointing.metadata.record import HookState
+from checkpointing.metadata.row_validity import INLINE_STATE_MAX
 
 LIMIT_MS = 5_000
 LEDGER, CLOCK = Hook("ledger", LIMIT_MS), Hook("clock", 2 * LIMIT_MS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.job.lingering import FEW_ROWS, POLLS
+from checkpointing.job.door import FEW_ROWS, POLLS
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import PollSource, RunMicroBatch
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
@@ -10,7 +11,6 @@ from checkpointing.job.operator_run import OperatorRun
 from checkpointing.job.restoring import CutDoesNotFitError, check_fits, live_files
 from checkpointing.messages import MicroBatchFinished, SubtaskOutput
 from checkpointing.metadata.record import TableKeys
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 NEWEST = Table("out/newest", TableMode.OVERWRITE, ("v",), judged=True, columns=(TableColumn("v", "long"),))
 QUARANTINE = Table("out/bad", TableMode.APPEND)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from checkpointing.channel_items import AlignmentType, Barrier, StagedSegment
+from checkpointing.channel_items import AlignmentType, Barrier, RangeFiles, StagedSegment
 from checkpointing.coordinator.statistics import StatisticsTracker
 from checkpointing.coordinator.task import NO_METRICS
 from checkpointing.failures import CheckpointFailureReason
@@ -11,14 +11,12 @@ from checkpointing.gate.messages import BarrierReceived, InFlightComplete, Trigg
 from checkpointing.graph import JobGraph, Vertex, VertexKind
 from checkpointing.handles import KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import ChannelId, EdgeId, Generation, SubtaskId
-from checkpointing.job.credit import Credit
-from checkpointing.job.ending import Cause, Ending, Next
-from checkpointing.job.epochs import EpochLog
-from checkpointing.job.ids import CheckpointIds
+from checkpointing.job.door import Credit
+from checkpointing.job.drafts import EpochLog
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.job.setup import TickLimits
+from checkpointing.job.tick_end import Cause, CheckpointIds, Ending, Next
 from checkpointing.messages import EndTick, MicroBatchFinished, StopKind, SubtaskOutput, TickOutcome
-from checkpointing.snapshots import RangeFiles
 
 CAUGHT_UP, STOPPED = EndTick(TickOutcome.CAUGHT_UP), EndTick(TickOutcome.STOPPED)
 EDGE = EdgeId("up", "down")

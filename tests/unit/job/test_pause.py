@@ -4,7 +4,7 @@ import pytest
 
 from checkpointing.coordinator.messages import RequestFailed, RequestSucceeded
 from checkpointing.failures import CheckpointFailureReason as Reason
-from checkpointing.job.pause import FIRST_MS, LONGEST_MS, Pause
+from checkpointing.job.tick_end import FIRST_MS, LONGEST_MS, Pause
 from checkpointing.messages import (
     AppendRow,
     CheckTables,

@@ -7,7 +7,7 @@ import pytest
 from checkpointing.channel_items import SourceSlice
 from checkpointing.graph import Vertex, VertexKind
 from checkpointing.identifiers import SubtaskId
-from checkpointing.job.readers import Pacing, SourceReaders, UnknownSplitError
+from checkpointing.job.polling import Pacing, SourceReaders, UnknownSplitError
 
 FLIGHTS = Vertex("flights", VertexKind.SOURCE, 3, splits=("e", "j", "l"))
 WEATHER = Vertex("weather", VertexKind.SOURCE, 1, splits=("w",))

@@ -1,6 +1,6 @@
 """The files of a renamed table get paths that belong to the tick alone, until an entry names them (G2)."""
 
-from checkpointing.commit.leftovers import is_leftover
+from checkpointing.commit.cleanup import is_leftover
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import EdgeId, Generation, JobName, TableName

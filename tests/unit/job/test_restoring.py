@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import KeyedFileKind, Version
 from checkpointing.identifiers import ChannelId, EdgeId, SubtaskId
@@ -17,7 +18,6 @@ from checkpointing.job.restoring import (
     live_files,
     positions,
 )
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 from checkpointing.state_meaning import ColumnMeaning
 
 

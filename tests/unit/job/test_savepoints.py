@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
@@ -36,7 +37,6 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import RowKind, TableRecord
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
 
 REASON = CheckpointFailureReason
 PLAIN, SUSPEND, DRAIN = SavepointKind.PLAIN, SavepointKind.SUSPEND, SavepointKind.DRAIN

@@ -27,7 +27,7 @@ from checkpointing.messages import (
     StopRequested,
     TickOutcome,
 )
-from checkpointing.metadata.inline_state import INLINE_STATE_MAX
+from checkpointing.metadata.row_validity import INLINE_STATE_MAX
 
 
 def coordinated(job, *sources, hooks=()):

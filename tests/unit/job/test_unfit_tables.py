@@ -2,13 +2,12 @@
 
 import pytest
 
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import KeyedFileKind, Version
 from checkpointing.identifiers import EdgeId
-from checkpointing.job.restoring import CutDoesNotFitError, check_fits
-from checkpointing.job.unfit_tables import tables_left, unfit_tables
-from checkpointing.snapshots import RangeFiles, SubtaskSnapshot
+from checkpointing.job.restoring import CutDoesNotFitError, check_fits, tables_left, unfit_tables
 
 COLUMNS = (TableColumn("k", "long"),)
 

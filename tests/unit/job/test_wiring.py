@@ -4,8 +4,8 @@ from checkpointing.channel_items import CancelMarker
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import EdgeId, SubtaskId
+from checkpointing.job.door import Wiring
 from checkpointing.job.setup import JobSetup
-from checkpointing.job.wiring import Wiring
 from checkpointing.task.messages import BroadcastCancelMarker
 
 

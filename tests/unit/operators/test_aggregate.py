@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 
 from jobs.operators.aggregate import KeyedAggregates, needed_columns, output_schema
 from jobs.pipeline.aggregates import count, max_of, min_of, named_aggregates, sum_of
-from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.columns import InvalidPipelineError
 
 KEYS = ("k",)
 ALL = {

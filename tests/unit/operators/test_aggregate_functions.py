@@ -27,13 +27,13 @@ from pyspark.sql.types import (
 import tidemark
 from jobs.operators.aggregate import KeyedAggregates, state_schema
 from jobs.operators.aggregate_functions import MeanOverflowError
-from jobs.operators.meanings import aggregate_meanings
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.keyed_vertices import aggregate_meanings
+from jobs.operators.spec import arrow_schema
 from jobs.pipeline.aggregates import named_aggregates
-from jobs.pipeline.failures import InvalidPipelineError
+from jobs.pipeline.columns import InvalidPipelineError
 from jobs.pipeline.pipeline import Pipeline
-from jobs.sources.files import FileSource
-from jobs.state.frames import empty_frame
+from jobs.sources.files.file_source import FileSource
+from jobs.state.files import empty_frame
 
 SCHEMA = StructType(
     [

@@ -18,7 +18,7 @@ from jobs.operators.applied_changes import (
     RefusedChangeError,
 )
 from jobs.operators.changes import ADDING, changes_of
-from jobs.operators.unsent import UNSENT
+from jobs.operators.unsent_values import UNSENT
 from jobs.state.merge import KEY_GROUP
 
 ROWS = {"k": pl.Int64, "a": pl.Int64, "b": pl.String, SEQUENCE: pl.Int64, DELETES: pl.Boolean}

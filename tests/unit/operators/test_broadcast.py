@@ -11,14 +11,12 @@ import pytest
 from checkpointing.handles import Version
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
 from checkpointing.key_groups import KeyGroupRange, range_of
-from jobs.operators.arrived import SUBTASK, Splitter, take_apart, with_key_group
 from jobs.operators.broadcast import Broadcast, BroadcastState
-from jobs.operators.functions import Processed
-from jobs.operators.named_outputs import NamedOutputs
-from jobs.operators.process_calls import ProcessCalls
-from jobs.operators.scanned import KeyedScan
+from jobs.operators.exchange import SUBTASK, Splitter, take_apart, with_key_group
+from jobs.operators.process import NamedOutputs, ProcessCalls, Processed
+from jobs.operators.scan.scanned import KeyedScan
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.frames import frame_of
+from jobs.state.files import frame_of
 from jobs.state.keyed_rows import KeyedRows
 from jobs.state.merge import DELETED, KEY_GROUP
 

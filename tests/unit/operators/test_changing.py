@@ -20,12 +20,12 @@ from pyspark.sql.types import (
 
 import tidemark
 from jobs.operators.aggregate import KeyedAggregates, state_schema
+from jobs.operators.aggregate_functions import SumOverflowError
+from jobs.operators.changelog_aggregates import ChangingAggregates, changing_aggregates, changing_state_schema
 from jobs.operators.changes import DELETE, INSERT, KIND, UPDATE_AFTER, UPDATE_BEFORE, changes_of
-from jobs.operators.changing import ChangingAggregates, changing_aggregates, changing_state_schema
-from jobs.operators.schemas import arrow_schema
-from jobs.operators.sums import SumOverflowError
+from jobs.operators.spec import arrow_schema
 from jobs.pipeline.aggregates import named_aggregates
-from jobs.state.frames import empty_frame
+from jobs.state.files import empty_frame
 from jobs.state.merge import KEY_GROUP
 
 ROWS = StructType(

@@ -4,7 +4,7 @@ import pytest
 
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation
-from jobs.state.compaction import CompactionPolicy, is_base_due, live_files
+from jobs.state.backend import CompactionPolicy, is_base_due, live_files
 
 BASE, DELTA = KeyedFileKind.BASE, KeyedFileKind.DELTA
 

@@ -12,9 +12,9 @@ from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan
 from jobs.operators.spec import TaskSteps, TextSteps
 from jobs.pipeline import Pipeline
 from jobs.pipeline.applied_changes import apply_changes
-from jobs.planner import plan
-from jobs.sources.files import FileSource
-from jobs.storage.file_scan import FileScan
+from jobs.pipeline.planning import plan
+from jobs.sources.files.file_source import FileSource
+from jobs.storage.parquet import FileScan
 
 
 def scan(folder, **columns):

@@ -10,16 +10,19 @@ import pytest
 from checkpointing.graph import TableMode
 from checkpointing.handles import KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
-from jobs.operators.arrived import BLOCK, SUBTASK, TAG, WAKING, Splitter
 from jobs.operators.enrich import EnrichFunction
-from jobs.operators.functions import Processed
+from jobs.operators.exchange import (
+    BLOCK,
+    SUBTASK,
+    TAG,
+    WAKING,
+    Splitter,
+)
 from jobs.operators.keyed_task import AppendTarget, InputLayout, KeyedTask, UpsertTarget
-from jobs.operators.named_outputs import NamedOutputs
-from jobs.operators.own_keys import ForeignKeyError
+from jobs.operators.process import ForeignKeyError, NamedOutputs, Processed
 from jobs.operators.reports import report_from
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.backends import IncrementalBackend
-from jobs.state.compaction import CompactionPolicy, live_files
+from jobs.state.backend import CompactionPolicy, IncrementalBackend, live_files
 from jobs.state.merge import KEY_GROUP
 
 LEFT = pa.schema([("k", pa.string()), ("id", pa.int64())])

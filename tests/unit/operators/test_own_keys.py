@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from jobs.operators.own_keys import ForeignKeyError, require_own_keys
+from jobs.operators.process import ForeignKeyError, require_own_keys
 
 OWN = pl.DataFrame({"region": ["north", None, "south"], "day": [1, 2, 3], "_key_group": [5, 6, 7]})
 

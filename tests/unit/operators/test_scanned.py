@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.operators.arrived import SUBTASK, Splitter, arrived, take_apart
-from jobs.operators.scanned import KeyedScan
-from jobs.storage.file_scan import FileScan
+from jobs.operators.exchange import SUBTASK, Splitter, arrived, take_apart
+from jobs.operators.scan.scanned import KeyedScan
+from jobs.storage.parquet import FileScan
 
 SCHEMA = pa.schema([("key", pa.int64()), ("text", pa.string())])
 KEYS = 500

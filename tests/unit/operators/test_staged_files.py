@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkpointing.channel_items import TaskWork
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
-from checkpointing.snapshots import TaskWork
-from jobs.sinks import stopwatch
+from jobs.sinks import staged_files
 from jobs.sinks.staged_files import Encoding, StagedFileError, StagedFiles
 from jobs.sinks.statistics import FileStatistics, statistics_json
 
@@ -68,7 +68,7 @@ def test_a_stopwatch_measures_writing_separately(monkeypatch, tmp_path):
     """The clock advances a second at each look. A write counts as one second, and the task as all since its start."""
     seconds = count()
     clock = SimpleNamespace(monotonic_ns=lambda: next(seconds) * 1_000_000_000)
-    monkeypatch.setattr(stopwatch, "time", clock)
+    monkeypatch.setattr(staged_files, "time", clock)
     timed = files(tmp_path).timed()
     timed.write(TABLE, ROWS)
     timed.inline(TABLE, ROWS)

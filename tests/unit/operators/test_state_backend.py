@@ -13,11 +13,16 @@ from checkpointing.handles import KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
 from checkpointing.key_groups import KeyGroupRange, key_group_ranges
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.backend import RangeState, keys_of
-from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend
-from jobs.state.compaction import CompactionPolicy, live_files
-from jobs.state.failures import StateFileError, StateTooLargeError
-from jobs.state.files import schema_of
+from jobs.state.backend import (
+    CompactionPolicy,
+    FullBackend,
+    IncrementalBackend,
+    MemoryBackend,
+    RangeState,
+    keys_of,
+    live_files,
+)
+from jobs.state.files import StateFileError, StateTooLargeError, schema_of
 from jobs.state.merge import DELETED, KEY_GROUP, change_of, without_unchanged
 from jobs.state.worker_copy import CopyUses, WorkerCopies
 from spec.flink.key_groups import subtask_of

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from jobs.state.compaction import CompactionPolicy
+from jobs.state.backend import CompactionPolicy
 from jobs.state.worker_copy import WorkerCopies
 from tests.store_proxy import Proxy, longest_chain
 from tests.unit.operators.test_state_backend import KEYS, backend, content, ranges, step

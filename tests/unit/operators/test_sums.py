@@ -19,11 +19,10 @@ from pyspark.sql.types import (
 )
 
 from jobs.operators.aggregate import KeyedAggregates, state_schema
-from jobs.operators.aggregate_functions import MeanOverflowError
-from jobs.operators.schemas import arrow_schema
-from jobs.operators.sums import SumOverflowError
+from jobs.operators.aggregate_functions import MeanOverflowError, SumOverflowError
+from jobs.operators.spec import arrow_schema
 from jobs.pipeline.aggregates import avg_of, named_aggregates, sum_of
-from jobs.state.frames import empty_frame
+from jobs.state.files import empty_frame
 
 EXACT = Context(prec=100)
 LONG = 2**63

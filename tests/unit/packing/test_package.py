@@ -8,8 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from jobs.packing.archive import write_archive
-from jobs.packing.contents import LEFT_OUT, NotPackableError, contents, must_hold_imported
+from jobs.packing.archive import LEFT_OUT, NotPackableError, contents, must_hold_imported, write_archive
 
 
 @pytest.fixture

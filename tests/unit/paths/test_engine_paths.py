@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from checkpointing.identifiers import JobName
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.engine_paths import UnusableFolderError, duckdb_path, must_suit_delta, polars_reads, spark_path
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.warehouse import Warehouse
 from tests.odd_names import NAMES, NAMES_OF_FOLDERS, NOT_FOR_DELTA
 
 ROWS = pa.table({"x": [1, 2, 3]})

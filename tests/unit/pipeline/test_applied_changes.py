@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql.types import BooleanType, DateType, LongType, StringType, StructField, StructType
 
 from checkpointing.graph import TableMode
-from jobs.pipeline.failures import InvalidPipelineError
-from jobs.planner import plan
+from jobs.pipeline.columns import InvalidPipelineError
+from jobs.pipeline.planning import plan
 from jobs.sources.change_rows import HEAD
 from jobs.sources.port import POSITION_COLUMN
 from tidemark import Pipeline, SequenceSource, apply_changes, count, join

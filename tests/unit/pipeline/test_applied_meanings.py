@@ -6,8 +6,8 @@ from checkpointing.state_meaning import meaning_changes
 from jobs.operators.applied_changes import HISTORY
 from jobs.pipeline import Pipeline
 from jobs.pipeline.applied_changes import apply_changes
-from jobs.planner import plan
-from jobs.sources.sequence import SequenceSource
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
 
 
 def meanings(kind=1, **options):

@@ -7,8 +7,8 @@ from checkpointing.graph import TableMode
 from jobs.operators.broadcast import Broadcast
 from jobs.pipeline import InvalidPipelineError, Pipeline, count
 from jobs.pipeline.broadcasting import broadcast
-from jobs.planner import plan
-from jobs.sources.sequence import SequenceSource
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
 from tests.unit.pipeline.test_named_outputs import NUMBERS, ROWS, Function, Merging
 
 STATE = "_tidemark/j/state/sort_broadcast"

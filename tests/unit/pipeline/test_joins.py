@@ -3,8 +3,8 @@
 import pytest
 from pyspark.sql.types import LongType
 
-from jobs.pipeline.failures import InvalidPipelineError
-from jobs.planner import plan
+from jobs.pipeline.columns import InvalidPipelineError
+from jobs.pipeline.planning import plan
 from tidemark import Pipeline, SequenceSource, count, join
 
 

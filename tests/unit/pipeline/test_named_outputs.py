@@ -8,10 +8,10 @@ from pyspark.sql.types import LongType, StructType
 from checkpointing.channel_items import SourceSlice, StagedSegment
 from checkpointing.handles import FileHandle
 from checkpointing.identifiers import InvalidNameError
-from jobs.operators.named_outputs import NamedOutputs, UnknownOutputError, of_output
+from jobs.operators.process import NamedOutputs, UnknownOutputError, of_output
 from jobs.pipeline import InvalidPipelineError, Pipeline, Processed
-from jobs.planner import plan
-from jobs.sources.sequence import SequenceSource
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
 
 NUMBERS = StructType().add("n", LongType())
 ROWS = StructType().add("key", LongType()).add("n", LongType())

@@ -5,10 +5,10 @@ from pyspark.sql.types import BooleanType, DoubleType, TimestampType
 
 from checkpointing.graph import TableMode
 from jobs.pipeline import InvalidPipelineError, Pipeline, count
+from jobs.pipeline.planning import plan
 from jobs.pipeline.top import top
-from jobs.planner import plan
 from jobs.quality.expectation import Expectation
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 
 NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "n"})
 

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.types import ArrayType, DoubleType, StringType, TimestampType
 
 from jobs.pipeline import InvalidPipelineError, Pipeline, Stream, first_of, max_of, sum_of
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 
 
 def numbers() -> Stream:

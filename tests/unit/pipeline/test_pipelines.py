@@ -11,9 +11,9 @@ from rich.console import Console
 from checkpointing.graph import TableMode, VertexKind
 from checkpointing.identifiers import SplitId, TableName, VertexId
 from checkpointing.messages import PollSource
+from jobs.pipeline.planning import plan
 from jobs.pipelines import flights, offsets_100_105
 from jobs.pipelines.registry import OWN, BrokenPipelineError, UnknownPipelineError, find_pipeline
-from jobs.planner import plan
 from jobs.showing.graph import render_graph
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -6,19 +6,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
+from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.columns import TableColumn
 from checkpointing.config import CheckpointConfig
 from checkpointing.graph import InvalidGraphError, Table, TableMode, Vertex, VertexKind
 from checkpointing.identifiers import CheckpointId, EdgeId, Generation, SplitId, TableName, VertexId
 from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
 from checkpointing.state_meaning import Argument, ColumnMeaning
 from jobs.operators.spec import InvalidSpecError, KeyedSpec, StatelessSpec
 from jobs.pipeline import InvalidPipelineError, Pipeline, count, max_of, sum_of
-from jobs.planner import plan
+from jobs.pipeline.planning import plan
 from jobs.quality.expectation import Expectation
+from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import SourceError
-from jobs.sources.sequence import SequenceSource
 
 NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "value"})
 
@@ -387,7 +387,7 @@ def test_a_source_without_splits_is_refused() -> None:
 
 def test_the_error_of_a_source_that_cannot_be_listed_is_shown(tmp_path) -> None:
     """The source's own error names the folder."""
-    from jobs.sources.files import FileSource
+    from jobs.sources.files.file_source import FileSource
 
     planned = plan(of(FileSource(tmp_path / "nowhere", StructType().add("n", LongType()))))
     with pytest.raises(SourceError, match="nowhere"):

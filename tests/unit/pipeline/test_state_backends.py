@@ -6,9 +6,9 @@ from pyspark.sql.types import LongType, StructType
 from checkpointing.config import CheckpointConfig
 from checkpointing.identifiers import VertexId
 from jobs.pipeline import Pipeline, count
-from jobs.planner import plan
-from jobs.sources.sequence import SequenceSource
-from jobs.state.backends import FullBackend, IncrementalBackend, MemoryBackend
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
+from jobs.state.backend import FullBackend, IncrementalBackend, MemoryBackend
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,11 @@ from pyspark.sql.types import (
 
 from checkpointing.identifiers import InvalidNameError
 from jobs.pipeline import InvalidPipelineError, Pipeline, Stream, count, sum_of
+from jobs.pipeline.planning import plan
 from jobs.pipeline.top import deduplicate
-from jobs.planner import plan
 from jobs.quality.expectation import Expectation
 from jobs.sinks.port import Sink
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 
 NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "value"})
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from jobs.pipeline.failures import InvalidPipelineError
-from jobs.planner import plan
+from jobs.pipeline.columns import InvalidPipelineError
+from jobs.pipeline.planning import plan
 from tidemark import Pipeline, SequenceSource, count, deduplicate, join, top
 
 

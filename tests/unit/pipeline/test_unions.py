@@ -5,8 +5,8 @@ from pyspark.sql.types import LongType, StringType
 
 from checkpointing.graph import VertexKind
 from jobs.pipeline import InvalidPipelineError, Pipeline, count, sum_of
-from jobs.planner import plan
-from jobs.sources.sequence import SequenceSource
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
 
 
 def two(pipeline=None):

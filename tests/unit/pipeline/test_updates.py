@@ -7,9 +7,9 @@ from pyspark.sql.types import LongType, StructType
 
 from checkpointing.config import CheckpointConfig, CheckpointingMode
 from jobs.pipeline import InvalidPipelineError, Pipeline, count, max_of, sum_of
-from jobs.planner import plan
+from jobs.pipeline.planning import plan
 from jobs.quality.expectation import Expectation
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 
 NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "n"})
 OUTPUT = StructType().add("key", LongType()).add("n", LongType())

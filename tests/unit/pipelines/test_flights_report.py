@@ -50,4 +50,4 @@ def test_without_its_input_the_demo_names_the_command_that_writes_it(tmp_path):
     vertices = [each for each in build(tmp_path).vertices() if each.id == "flights"]
     with pytest.raises(SourceError) as refused:
         vertices[0].source.splits()
-    assert f"write it with '{sys.executable} -m jobs.flights_data {tmp_path}'" in str(refused.value)
+    assert f"write it with '{sys.executable} -m jobs.pipelines.flights_data {tmp_path}'" in str(refused.value)

@@ -11,7 +11,9 @@ import pytest
 from checkpointing.identifiers import CheckpointId, Generation, job_name
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim, Holder
-from jobs.holding.boundaries import (
+from jobs.tick.interrupts import stopping_on_interrupt
+from jobs.tick.listener import OrderedListener, Recovery, TickListener
+from jobs.warehouse.boundaries import (
     KILL_VARIABLE,
     InvalidBoundaryError,
     KillAt,
@@ -19,14 +21,12 @@ from jobs.holding.boundaries import (
     boundary_from_environment,
     cross_freely,
 )
-from jobs.runtime.interrupts import stopping_on_interrupt
-from jobs.runtime.listener import OrderedListener, Recovery, TickListener
-from jobs.stores.lease import LeaseStore
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.lease import LeaseStore
+from jobs.warehouse.warehouse import Warehouse
 
 INTERRUPTED = """
 import os, signal, time
-from jobs.runtime.interrupts import stopping_on_interrupt
+from jobs.tick.interrupts import stopping_on_interrupt
 with stopping_on_interrupt(lambda: print("stop", flush=True)):
     os.kill(os.getpid(), signal.SIGINT)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -77,7 +77,7 @@ def test_without_the_variable_boundaries_are_free(monkeypatch):
 def test_the_kill_strikes_at_that_occurrence_of_any_table():
     """A name without its table means any, and the n-th time is counted over all of them."""
     program = (
-        "from jobs.holding.boundaries import KillAt\nkill = KillAt('before:PublishTable', 2)\n"
+        "from jobs.warehouse.boundaries import KillAt\nkill = KillAt('before:PublishTable', 2)\n"
         "for name in ('before:PublishTables', 'after:PublishTable:a', 'before:PublishTable:a',\n"
         "             'before:PublishTable:b'):\n"
         "    print(name, flush=True)\n    kill(name)\nprint('survived')"

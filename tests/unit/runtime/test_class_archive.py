@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.runtime import class_archive
-from jobs.runtime.class_archive import ArchiveNotMadeError, make_archive
 from jobs.spark import session
 from jobs.spark.jars import JARS_VARIABLE
 from jobs.spark.session import JVM_OPTIONS, SparkConfig, classic_settings
+from jobs.tick import class_archive
+from jobs.tick.class_archive import ArchiveNotMadeError, make_archive
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_an_archive_needs_no_delta_jars(monkeypatch, tmp_path):
 def test_an_archive_is_made_and_another_file_is_passed_over(tmp_path):
     """A JVM starts with the archive, and ignores a file that is none."""
     archive = tmp_path / "made.jsa"
-    program = "import sys; from pathlib import Path; from jobs.runtime.class_archive import make_archive;"
+    program = "import sys; from pathlib import Path; from jobs.tick.class_archive import make_archive;"
     words = [sys.executable, "-c", f"{program} make_archive(Path({str(archive)!r}))"]
     root = Path(__file__).resolve().parents[3]
     done = subprocess.run(words, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, check=False, timeout=280)

@@ -4,7 +4,7 @@ import threading
 import time
 
 from checkpointing.messages import CancelJudgement, JudgeSuites, MicroBatchFinished, RunMicroBatch, SuitesJudged
-from jobs.runtime.crew import FILE_THREADS, SPARK_THREADS, Crew
+from jobs.tick.effect_pool import FILE_THREADS, SPARK_THREADS, Crew
 
 DRAIN_MS = 5_000
 

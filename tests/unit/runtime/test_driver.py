@@ -40,10 +40,10 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.record import Claim, Holder
 from checkpointing.trace import TickStarted, read
-from jobs.runtime.driver import Clock, DoorFailedError, Driver, Inbox
-from jobs.runtime.listener import Narrator, TickListener
-from jobs.runtime.trace import TraceWriter
-from jobs.stores.warehouse import system_clock_ms
+from jobs.tick.driver import Clock, DoorFailedError, Driver, Inbox
+from jobs.tick.listener import Narrator, TickListener
+from jobs.tick.trace_files import TraceWriter
+from jobs.warehouse.warehouse import system_clock_ms
 
 SOURCE, SINK, TABLE = VertexId("numbers"), VertexId("bronze"), TableName("bronze/numbers")
 ROWS = 100

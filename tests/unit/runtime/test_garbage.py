@@ -5,7 +5,7 @@ from weakref import ref
 
 import pytest
 
-from jobs.runtime.garbage import NEW_OBJECTS, collecting_less_often
+from jobs.tick.driver import NEW_OBJECTS, collecting_less_often
 
 
 @pytest.fixture(autouse=True)

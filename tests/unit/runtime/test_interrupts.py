@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import signal, socket, sys, threading
-from jobs.runtime.interrupts import Deadline, stopping_on_interrupt
+from jobs.tick.interrupts import Deadline, stopping_on_interrupt
 deadline = Deadline(lambda said: print(said, file=sys.stderr, flush=True), 0.5)
 with stopping_on_interrupt(lambda: print("asked", flush=True)):
     print("ready", flush=True)

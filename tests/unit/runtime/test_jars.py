@@ -5,15 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.runtime.engine import fetch_missing_jars
-from jobs.runtime.listener import JarsFetching
 from jobs.sources.committed_positions import CommitsToFile
-from jobs.sources.needed_jars import with_needed_jars
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
+from jobs.sources.port import with_needed_jars
 from jobs.spark import jars
-from jobs.spark.jar_sets import DELTA, JAR_SETS, KAFKA, JarSet
-from jobs.spark.jars import JarsError, fetch, jar_set, jars_of, not_fetched
+from jobs.spark.jars import DELTA, JAR_SETS, KAFKA, JarsError, JarSet, fetch, jar_set, jars_of, not_fetched
 from jobs.spark.session import SparkConfig, classic_settings
+from jobs.tick.engine import fetch_missing_jars
+from jobs.tick.listener import JarsFetching
 
 CONTENT = b"a jar"
 SMALL = JarSet(

@@ -8,13 +8,12 @@ import pytest
 
 from checkpointing.messages import RunMicroBatch
 from jobs.distribution import versions
-from jobs.operators.execute import MicroBatch
-from jobs.operators.failures import MicroBatchError
+from jobs.operators.execute import MicroBatch, MicroBatchError
 from jobs.operators.reports import TaskReport, report_batch
-from jobs.runtime import engine
-from jobs.runtime.listener import TickListener
 from jobs.spark.session import SparkConfig
 from jobs.state.worker_copy import NO_USES
+from jobs.tick import engine
+from jobs.tick.listener import TickListener
 
 EFFECT = RunMicroBatch("sums", 7, 2, (), (), ())
 

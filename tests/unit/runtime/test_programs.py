@@ -9,14 +9,14 @@ from checkpointing.identifiers import job_name
 from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
-from jobs.doctor.machine_health import machine_section
+from jobs.doctor.examination import machine_section
 from jobs.spark.programs import UnfitProgramError, java, must_start_spark, worker_python
 from jobs.spark.session import SparkConfig
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.warehouse import Warehouse
 
 PIPELINE = """
 from jobs.pipeline import Pipeline
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 
 
 def build(data):

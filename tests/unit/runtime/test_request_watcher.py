@@ -17,10 +17,10 @@ from checkpointing.messages import (
     StopRequested,
 )
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.runtime.request_watcher import RequestWatcher
-from jobs.stores.holders import this_process
-from jobs.stores.requests import AnswerStatus, RequestFolder
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.request_watcher import RequestWatcher
+from jobs.warehouse.lease import this_process
+from jobs.warehouse.requests import AnswerStatus, RequestFolder
+from jobs.warehouse.warehouse import Warehouse
 
 
 class Facts:

@@ -8,9 +8,7 @@ from tempfile import mkdtemp
 import pyarrow as pa
 import pytest
 
-from jobs.spark.session import SparkConfig, places
-from jobs.spark.sockets import ENABLED, FOLDER, socket_settings
-from jobs.spark.temporary import private_folder
+from jobs.spark.session import ENABLED, FOLDER, SparkConfig, places, private_folder, socket_settings
 
 NAME = ".00000000-0000-0000-0000-000000000000.sock"
 

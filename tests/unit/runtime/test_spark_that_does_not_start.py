@@ -7,10 +7,10 @@ import time
 import pytest
 
 from checkpointing.messages import TickOutcome
-from jobs.runtime.settings import RuntimeSettings
-from jobs.runtime.tick import run_tick
 from jobs.spark import session
 from jobs.spark.session import SparkConfig
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 from tests.scenarios.runtime.sequence_job import build
 
 OPEN = """

@@ -5,12 +5,12 @@ import io
 import pytest
 from rich.console import Console
 
-from jobs.cli.display import PlainDisplay
-from jobs.runtime.engine import SparkEngine
-from jobs.runtime.listener import StateLoaded
-from jobs.showing.progress import Tally
+from jobs.cli.run import PlainDisplay
+from jobs.showing.quantities import Tally
 from jobs.spark.session import SparkConfig
 from jobs.state.worker_copy import CopyUses
+from jobs.tick.engine import SparkEngine
+from jobs.tick.listener import StateLoaded
 
 USES = CopyUses(hits=30, behind=4, misses=1_200)
 

@@ -5,20 +5,19 @@ from dataclasses import dataclass
 import pytest
 from pyspark.sql.types import IntegerType, LongType, ShortType, StringType, StructType
 
-from checkpointing.channel_items import StagedSegment
+from checkpointing.channel_items import ChannelState, StagedSegment, SubtaskSnapshot
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, Generation, TableName, VertexId, job_name
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.metadata.paths import table_of_state
 from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
-from jobs.operators.schemas import arrow_schema
+from jobs.operators.spec import arrow_schema
 from jobs.pipeline import Pipeline, count
-from jobs.planner import plan
-from jobs.recovery.state_migration import find_migrations, plan_with_migrations
+from jobs.pipeline.planning import plan
 from jobs.sinks.staged_files import StagedFiles
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
 from jobs.state.backend import state_file_schema
+from jobs.tick.state_migration import find_migrations, plan_with_migrations
 
 JOB = job_name("j")
 COUNTS = VertexId("counts")

@@ -8,7 +8,7 @@ from checkpointing.messages import JudgementFailed, JudgeSuites, SuitesJudged
 from jobs.quality.expectation import Expectation, Suite
 from jobs.quality.judge import JudgementCancelledError, never
 from jobs.quality.verdict import ExpectationVerdict, Verdict
-from jobs.runtime.suite_verdicts import judge_suites
+from jobs.tick.effects import judge_suites
 
 NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "n"})
 TABLES = ("bronze/a", "bronze/b")

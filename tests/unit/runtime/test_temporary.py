@@ -9,13 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from jobs.spark import temporary as temporary_files
+from jobs.spark import session as temporary_files
 from jobs.spark.programs import must_start_spark
-from jobs.spark.temporary import UnsafeFolderError, open_log, private_folder, remove_dead, spark_folder
+from jobs.spark.session import (
+    UnsafeFolderError,
+    open_log,
+    private_folder,
+    remove_dead,
+    spark_folder,
+)
 
 LEAVES_A_FOLDER = """
 import os, signal
-from jobs.spark.temporary import spark_folder
+from jobs.spark.session import spark_folder
 folder = spark_folder()
 (folder / "blockmgr-1").mkdir()
 (folder / "blockmgr-1" / "shuffle").write_text("x")

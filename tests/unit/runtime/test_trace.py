@@ -3,9 +3,15 @@
 from checkpointing.identifiers import Generation
 from checkpointing.messages import CutRecorded, RowAppended, TimeAdvanced
 from checkpointing.trace import read
-from jobs.runtime import trace as traces
-from jobs.runtime.trace import TRACES_KEPT, TraceBounds, TraceWriter, drop_old_traces, open_trace
 from jobs.storage.place import local
+from jobs.tick import trace_files as traces
+from jobs.tick.trace_files import (
+    TRACES_KEPT,
+    TraceBounds,
+    TraceWriter,
+    drop_old_traces,
+    open_trace,
+)
 from spec.traces import lines_of
 
 

@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from jobs.distribution import PYTHON, versions
-from jobs.spark.workers import UnfitWorkerError, must_suit
+from jobs.spark.programs import UnfitWorkerError, must_suit
 
 pytestmark = pytest.mark.spark
 HOST = socket.gethostname()

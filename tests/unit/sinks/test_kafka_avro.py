@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from jobs.kafka_sink.records import Records
-from jobs.kafka_sink.sink import KafkaSink
+from jobs.outside_sinks.kafka.kafka_records import Records
+from jobs.outside_sinks.kafka.kafka_sink import KafkaSink
 from jobs.sinks.port import SinkError
-from jobs.sources.kafka.avro_form import avro_form
+from jobs.sources.kafka.records import avro_form
 from tests.avro_types import READ, SCHEMA
 
 NULLABLE = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "long"]}]}

@@ -9,14 +9,11 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from jobs.kafka_sink.records import RECORDS_MAX, Records, deleted, tombstones
-from jobs.kafka_sink.refusing import Sorting
-from jobs.kafka_sink.sink import KafkaSink
-from jobs.kafka_sink.target import KafkaTarget, RecordLimits
-from jobs.kafka_sink.upserting import UpsertedRecords
+from jobs.outside_sinks.kafka.kafka_records import RECORDS_MAX, Records, deleted, tombstones
+from jobs.outside_sinks.kafka.kafka_sink import KafkaSink, UpsertedRecords
+from jobs.outside_sinks.kafka.transaction import KafkaTarget, RecordLimits, Sorting
 from jobs.sinks.port import Difference, SinkError, TableChanges
-from jobs.sources.kafka.failures import SINK
-from jobs.sources.kafka.settings import ClientSettings
+from jobs.sources.kafka.client_settings import SINK, ClientSettings
 
 ODD = pa.struct([("a", pa.int64()), ("b", pa.binary()), ("f", pa.float32())])
 COLUMNS = {

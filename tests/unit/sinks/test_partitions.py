@@ -10,9 +10,8 @@ from checkpointing.handles import Version
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.key_groups import KeyGroupRange
 from checkpointing.metadata.paths import partition_of
-from jobs.sinks import partitions as module
-from jobs.sinks.partitions import PartitionError, partitions
-from jobs.sinks.staged_files import StagedFiles
+from jobs.sinks import staged_files as module
+from jobs.sinks.staged_files import PartitionError, StagedFiles, partitions
 from jobs.state.keyed_rows import KeyedRows
 from jobs.state.upsert_range import UpsertRange
 

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from checkpointing.handles import KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
+from checkpointing.job.operator_run import newest
 from checkpointing.metadata.paths import partition_of, staged_name_in
-from checkpointing.overwriting import newest
 from jobs.operators.reports import report_from
 from jobs.operators.stateless_task import StatelessTask
-from jobs.sinks.staged_files import StagedFiles
-from jobs.sinks.versions import VersionError, newest_rows, require_versions
+from jobs.sinks.staged_files import StagedFiles, VersionError, newest_rows, require_versions
 
 TABLE = TableName("silver/prices")
 CHANNEL = TableName("_tidemark/job/channels/prices")

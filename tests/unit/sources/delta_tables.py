@@ -8,8 +8,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from checkpointing.identifiers import VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.delta import SPLIT, DeltaSource
-from jobs.sources.delta_position import DeltaSlice
+from jobs.sources.delta.delta_reader import DeltaSlice
+from jobs.sources.delta.delta_source import SPLIT, DeltaSource
 
 
 def append(table: Path, *ids: int, **options) -> None:

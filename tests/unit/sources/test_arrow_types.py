@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from jobs.sources.arrow_types import Conversion, conversion_of
-from jobs.sources.file_footer import column
+from jobs.sources.files.file_footer import column
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from jobs.sources.avro.schemas import written_out
-from jobs.sources.avro.types import AvroTypeError, column_types
+from jobs.sources.avro.schemas import AvroTypeError, column_types, written_out
 from jobs.sources.kafka.records import UNDECODED_COLUMN, record_form
 from jobs.sources.port import SourceError
 from tests.avro_types import FIELDS, READ, RECORD, SCHEMA, encoded

@@ -10,7 +10,7 @@ from deltalake import Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from pyspark.sql.types import LongType, StringType, StructType
 
-from jobs.sources.delta import DeltaSource
+from jobs.sources.delta.delta_source import DeltaSource
 from jobs.sources.port import SourceError
 from tests.unit.sources.delta_tables import append, delta, ids, poll, rows, slices
 

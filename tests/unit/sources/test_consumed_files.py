@@ -7,8 +7,8 @@ from pyspark.sql.types import LongType, StructType
 
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.consumed_files import LEDGER
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_matching import LEDGER
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import SourceError
 
 SCHEMA = StructType().add("n", LongType())

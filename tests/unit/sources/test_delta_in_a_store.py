@@ -10,12 +10,12 @@ from pyspark.sql.types import LongType, StructType
 
 from checkpointing.identifiers import VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.cuts import CutSource
-from jobs.sources.delta import SPLIT, DeltaSource
-from jobs.sources.delta_position import DeltaSlice
+from jobs.sources.delta.cut_source import CutSource
+from jobs.sources.delta.delta_reader import DeltaSlice
+from jobs.sources.delta.delta_source import SPLIT, DeltaSource
 from jobs.sources.port import SourceError
 from jobs.storage.address import StoreUrl
-from jobs.storage.location import place_in
+from jobs.storage.place import place_in
 from tests.object_store import KEY, SECRET
 
 SCHEMA = StructType().add("id", LongType())

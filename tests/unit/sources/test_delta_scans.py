@@ -5,7 +5,7 @@ import pytest
 from deltalake import Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from jobs.sources.delta import SPLIT, DeltaSource
+from jobs.sources.delta.delta_source import SPLIT, DeltaSource
 from jobs.sources.port import SourceError
 from tests.unit.sources.test_delta_source import FEED, append, delta, poll, slices
 

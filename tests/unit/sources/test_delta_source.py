@@ -12,10 +12,10 @@ from deltalake import write_deltalake
 
 from checkpointing.identifiers import VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.delta import SPLIT, DeltaSource
-from jobs.sources.delta_position import DeltaPosition
+from jobs.sources.delta.delta_reader import DeltaPosition
+from jobs.sources.delta.delta_source import SPLIT, DeltaSource
 from jobs.sources.port import Lag, NoSuchPositionError, SourceError
-from jobs.sources.seeking import Place, seek
+from jobs.sources.position_words import Place, seek
 from tests.unit.sources.delta_tables import append, delta, ids, poll, rows, slices
 
 FEED = {"delta.enableChangeDataFeed": "true"}

@@ -12,9 +12,9 @@ from pyspark.sql.types import LongType, MapType, StringType, StructType, Timesta
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.file_formats import csv_header, format_named
-from jobs.sources.files import FileSource
-from jobs.sources.json_columns import RECORDS_BYTES_MAX
+from jobs.sources.files.file_columns import RECORDS_BYTES_MAX
+from jobs.sources.files.file_formats import csv_header, format_named
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import SourceError
 from jobs.storage.place import local
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.sources import file_position
-from jobs.sources.file_footer import Footer
-from jobs.sources.file_matching import FileChangedError, FoundFile, matched
-from jobs.sources.file_position import FilePosition, SeenFile, advance
+from jobs.sources.files import file_position
+from jobs.sources.files.file_footer import Footer
+from jobs.sources.files.file_matching import FileChangedError, FoundFile, matched
+from jobs.sources.files.file_position import FilePosition, SeenFile, advance
 
 
 @dataclass(frozen=True)

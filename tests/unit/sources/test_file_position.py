@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.sources.file_position import FilePosition, SeenFile, SliceDetail, advance
+from jobs.sources.files.file_position import FilePosition, SeenFile, SliceDetail, advance
 from jobs.sources.port import SourceError
 
 

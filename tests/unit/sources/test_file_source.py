@@ -10,8 +10,8 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.file_position import FilePosition, SliceDetail
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_position import FilePosition, SliceDetail
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import SourceError, read_schema
 
 SCHEMA = StructType().add("n", LongType()).add("word", StringType())

@@ -11,11 +11,11 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.files import FileSource
-from jobs.sources.input_folder import glob_pattern
+from jobs.sources.files.file_source import FileSource
+from jobs.sources.files.input_folder import glob_pattern
 from jobs.sources.port import SourceError
 from jobs.storage.address import StoreUrl
-from jobs.storage.location import place_in
+from jobs.storage.place import place_in
 
 SCHEMA = StructType().add("n", LongType()).add("word", StringType())
 ALL = SplitId("all")

@@ -6,8 +6,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import flights_data
-from jobs.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA, DataError, prepare
+from jobs.pipelines import flights_data
+from jobs.pipelines.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA, DataError, prepare
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from checkpointing.identifiers import VertexId
-from jobs.runtime.input_look import look_at_input
 from jobs.sources.committed_positions import CommitsToFile
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.folder_look import Why
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.hybrid import SequenceSource
+from jobs.tick.discovery import look_at_input
 
 SCHEMA = StructType().add("n", LongType())
 ORDERS = VertexId("orders")

@@ -7,8 +7,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.files import FileSource
-from jobs.sources.found_columns import FOUND
+from jobs.sources.files.file_source import FOUND, FileSource
 from jobs.sources.port import SourceError, has_ended
 
 SCHEMA = StructType().add("n", LongType())

@@ -9,22 +9,17 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 from checkpointing.identifiers import CheckpointId, JobName, SplitId, VertexId
 from checkpointing.messages import PollSource
 from checkpointing.metadata.record import CheckpointRecord
-from jobs.doctor.folder_health import input_sections
+from jobs.doctor.examination import input_sections
 from jobs.pipeline import Pipeline
-from jobs.pipeline.failures import InvalidPipelineError
-from jobs.planner import plan
-from jobs.runtime.discovery import discover
-from jobs.sources.belonging import introduce
-from jobs.sources.closing import close_all
+from jobs.pipeline.columns import InvalidPipelineError
+from jobs.pipeline.planning import plan
 from jobs.sources.committed_positions import CommitsToFile
-from jobs.sources.files import FileSource
-from jobs.sources.hybrid import HybridSource
-from jobs.sources.kafka.source import KafkaSource
-from jobs.sources.part_scan import PartScan
-from jobs.sources.port import NoSuchPositionError, SourceError, has_ended, is_bounded
-from jobs.sources.position_words import PositionWords
-from jobs.sources.seeking import Place, seek
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.files.file_source import FileSource
+from jobs.sources.hybrid import HybridSource, PartScan, SequenceSource
+from jobs.sources.kafka.kafka_source import KafkaSource
+from jobs.sources.port import NoSuchPositionError, SourceError, close_all, has_ended, introduce, is_bounded
+from jobs.sources.position_words import Place, PositionWords, seek
+from jobs.tick.discovery import discover
 from tests.unit.pipeline.test_planning import cut
 from tests.unit.sources.gaps import Gaps
 

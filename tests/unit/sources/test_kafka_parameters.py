@@ -8,6 +8,8 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructTy
 from rich.pretty import pretty_repr
 
 from checkpointing.identifiers import SplitId
+from jobs.sources.kafka.client_settings import ClientSettings
+from jobs.sources.kafka.kafka_source import KafkaSource
 from jobs.sources.kafka.position import (
     KafkaPosition,
     OffsetRange,
@@ -17,8 +19,6 @@ from jobs.sources.kafka.position import (
     place_of,
     split_of,
 )
-from jobs.sources.kafka.settings import ClientSettings
-from jobs.sources.kafka.source import KafkaSource
 from jobs.sources.port import SourceError
 
 SCHEMA = StructType().add("customer", StringType()).add("amount", LongType())

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from jobs.sources.kafka.scan import _timestamps
+from jobs.sources.kafka.readers import _timestamps
 from jobs.sources.port import SourceError
 
 

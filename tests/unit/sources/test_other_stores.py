@@ -6,14 +6,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import LongType, StructType
 
-from jobs.holding.failures import UnusableWarehouseError
-from jobs.holding.job_state import must_be_usable
-from jobs.sources.cuts import CutSource
-from jobs.sources.delta import DeltaSource
-from jobs.sources.files import FileSource
+from jobs.sources.delta.cut_source import CutSource
+from jobs.sources.delta.delta_source import DeltaSource
+from jobs.sources.files.file_source import FileSource
 from jobs.sources.port import SourceError
 from jobs.storage import objects
 from jobs.storage.address import parsed
+from jobs.warehouse.job_stores import must_be_usable
+from jobs.warehouse.refusals import UnusableWarehouseError
 from tests.scenarios.runtime.savepoint_job import at
 
 SCHEMA = StructType().add("n", LongType())

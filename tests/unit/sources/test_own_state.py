@@ -9,11 +9,10 @@ from checkpointing.coordinator.messages import (
     ResetOperatorCoordinator,
 )
 from checkpointing.messages import CoordinatorReset, CoordinatorResetFailed
-from jobs.runtime.coordinator_calls import CoordinatorCalls
 from jobs.sources.generator import GeneratorSource
 from jobs.sources.hybrid import HybridSource
-from jobs.sources.own_state import OwnState, keeps_state
-from jobs.sources.port import SourceError, WrappedSource
+from jobs.sources.port import OwnState, SourceError, WrappedSource, keeps_state
+from jobs.tick.effects import CoordinatorCalls
 
 
 class Remembering(WrappedSource):

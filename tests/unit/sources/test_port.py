@@ -4,15 +4,13 @@ import pytest
 
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.messages import NotifyComplete
-from jobs.runtime.discovery import discover
-from jobs.runtime.listener import TickListener
-from jobs.runtime.notices import Notices
-from jobs.sources.closing import closing
-from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, WrappedSource
-from jobs.sources.position_words import PositionWords
-from jobs.sources.seeking import Place, seek
-from jobs.sources.sequence import SequenceSource, SequenceSplit
-from jobs.sources.upstream_job import UpstreamHolds
+from jobs.sources.delta.upstream_job import UpstreamHolds
+from jobs.sources.hybrid import SequenceSource, SequenceSplit
+from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, WrappedSource, closing
+from jobs.sources.position_words import Place, PositionWords, seek
+from jobs.tick.discovery import discover
+from jobs.tick.effects import Notices
+from jobs.tick.listener import TickListener
 from tests.unit.sources.gaps import Gaps
 
 NAME, SPLIT = VertexId("log"), SplitId("a")

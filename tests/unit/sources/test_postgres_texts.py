@@ -6,8 +6,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from jobs.sources.postgres.columns import arrow_type, spark_type
-from jobs.sources.postgres.texts import UnfitValueError, converted
+from jobs.sources.postgres.catalog import arrow_type, spark_type
+from jobs.sources.postgres.pgoutput import UnfitValueError, converted
 
 FITTING = [
     ("boolean", [b"t", None, b"f"], [True, None, False]),

@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.sources.postgres.batches import END, Batches
-from jobs.sources.postgres.columns import SourceColumn, SourceTable
+from jobs.sources.postgres.catalog import SourceColumn, SourceTable
+from jobs.sources.postgres.staged_log import END, Batches
 from jobs.sources.postgres.transactions import Transactions
 from tests.unit.sources.test_pgoutput import Unsent, change
 

@@ -13,9 +13,8 @@ from pyspark.sql.types import StructType
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.delta import DeltaSource
-from jobs.sources.files import FileSource
-from jobs.sources.found_columns import FOUND
+from jobs.sources.delta.delta_source import DeltaSource
+from jobs.sources.files.file_source import FOUND, FileSource
 from jobs.sources.port import SourceError
 from jobs.sources.schema_json import NESTING_MAX, SchemaJsonError, schema_of_json
 from tests.unit.sources.delta_tables import append, poll

@@ -7,10 +7,10 @@ from pyspark.sql.types import LongType, StructType
 
 from checkpointing.identifiers import SplitId, VertexId
 from checkpointing.messages import PollSource
-from jobs.sources.files import FileSource
+from jobs.sources.files.file_source import FileSource
+from jobs.sources.hybrid import SequenceSource
 from jobs.sources.port import NoSuchPositionError
-from jobs.sources.seeking import Place, seek
-from jobs.sources.sequence import SequenceSource
+from jobs.sources.position_words import Place, seek
 
 NUMBERS = VertexId("numbers")
 

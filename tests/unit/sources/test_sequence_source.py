@@ -6,8 +6,8 @@ import pytest
 
 from checkpointing.identifiers import InvalidNameError, SplitId, VertexId
 from checkpointing.messages import PollSource
+from jobs.sources.hybrid import SequenceSource, SequenceSplit
 from jobs.sources.port import SourceError
-from jobs.sources.sequence import SequenceSource, SequenceSplit
 
 
 def poll(source, split, position=None, rows_max=10):

@@ -8,10 +8,10 @@ from pyspark.sql.types import ArrayType, DecimalType, IntegerType, LongType, Map
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.messages import PollSource
 from jobs.sources.port import NoSuchPositionError, SourceError
-from jobs.sources.python_data.ddl import schema_of_text
-from jobs.sources.python_data.position import OffsetPosition, distance, went_back
-from jobs.sources.python_data.source import SPLIT, SparkSource
-from jobs.sources.seeking import Place, seek
+from jobs.sources.position_words import Place, seek
+from jobs.sources.python.data_source import SPLIT, SparkSource
+from jobs.sources.python.ddl import schema_of_text
+from jobs.sources.python.readers import OffsetPosition, distance, went_back
 from tests import python_data_sources as examples
 
 NAME = VertexId("numbers")

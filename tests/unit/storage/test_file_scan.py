@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.storage.file_scan import FileScan, Numbering, ScanError
+from jobs.storage.parquet import FileScan, Numbering, ScanError
 
 STORED = pa.schema([("k", pa.int64()), ("v", pa.string())])
 NUMBERED = pa.schema([("v", pa.string()), ("_position", pa.int64()), ("k", pa.int64()), ("_split", pa.string())])

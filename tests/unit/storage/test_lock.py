@@ -3,9 +3,7 @@
 import threading
 import time
 
-from jobs.storage import lock
-from jobs.storage.lock import locked
-from jobs.storage.place import StoragePlace
+from jobs.storage.place import StoragePlace, locked
 
 
 def test_only_one_holder_at_a_time(storage):
@@ -31,7 +29,7 @@ def test_the_lock_of_a_dead_holder_in_a_store_expires(store, monkeypatch):
     """Its object stays, but counts only for a limited time. The new holder deletes its own object."""
     place = StoragePlace(store, "readers/lock")
     place.write(b"somebody who died")
-    monkeypatch.setattr(lock, "_COUNTS_MS", 0)
+    monkeypatch.setattr("jobs.storage.place._COUNTS_MS", 0)
     with locked(place):
         assert b"somebody who died" != place.read()
     assert not place.exists()

@@ -5,8 +5,7 @@ from uuid import uuid4
 import pytest
 
 from jobs.storage.address import StoreUrl
-from jobs.storage.failures import StoreError
-from jobs.storage.objects import ObjectStore
+from jobs.storage.objects import ObjectStore, StoreError
 from jobs.storage.place import StoragePlace
 from tests.store_proxy import Fault, Harm, Proxy, Request, longest_chain
 

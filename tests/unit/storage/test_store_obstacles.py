@@ -3,9 +3,8 @@
 import pytest
 
 from jobs.storage.address import StoreUrl
-from jobs.storage.failures import StoreError, worded
-from jobs.storage.objects import ObjectStore
-from jobs.storage.store_obstacles import broken_promises, store_obstacles
+from jobs.storage.objects import ObjectStore, StoreError, worded
+from jobs.storage.write_checks import broken_promises, store_obstacles
 from tests.object_store import SECRET, serving
 
 URL = StoreUrl("s3://lake/w")

@@ -6,11 +6,9 @@ import zlib
 
 import pytest
 
-from jobs.storage.checksums import measured
+from jobs.storage.copy_folder import measured
 from jobs.storage.folder import Folder
-from jobs.storage.place import StoragePlace
-from jobs.storage.sizes import LISTED_FROM, sizes_of
-from jobs.storage.together import both, in_threads, together
+from jobs.storage.place import LISTED_FROM, StoragePlace, both, in_threads, sizes_of, together
 
 
 def test_a_folder_answers_in_order_and_in_the_callers_thread(tmp_path):

@@ -9,8 +9,7 @@ from hypothesis import given
 
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata import codec
-from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, encode, kind_of
-from checkpointing.metadata.migrations import migrate
+from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, encode, kind_of, migrate
 from checkpointing.metadata.record import (
     FORMAT,
     CheckpointRecord,

@@ -6,9 +6,9 @@ import pytest
 
 from checkpointing.identifiers import job_name
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.storage import synced as synced_names
-from jobs.stores.durable import Durability
-from jobs.stores.warehouse import Warehouse
+from jobs.storage import place as synced_names
+from jobs.warehouse.delta_log import Durability
+from jobs.warehouse.warehouse import Warehouse
 
 
 @pytest.mark.parametrize("relative", [False, True])

@@ -11,10 +11,9 @@ from checkpointing.commit.fencing import Lease
 from checkpointing.identifiers import Generation, job_name
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Holder
-from jobs.stores import holders
-from jobs.stores.holders import is_alive, this_process
-from jobs.stores.lease import LeaseStore
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse import lease
+from jobs.warehouse.lease import LeaseStore, is_alive, this_process
+from jobs.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped() -> None:
     """A process that has ended and was not reaped holds nothing."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     me = this_process()
-    started = holders._start_time(child.pid)
+    started = lease._start_time(child.pid)
     assert started is not None
     holder = me.model_copy(update={"pid": child.pid, "started": _with_start(me, started)})
     assert is_alive(holder) is True

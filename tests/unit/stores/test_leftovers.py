@@ -5,7 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from checkpointing.commit.leftovers import (
+from checkpointing.channel_items import SubtaskSnapshot
+from checkpointing.commit.cleanup import (
     Referenced,
     is_leftover,
     is_unreferenced,
@@ -17,9 +18,8 @@ from checkpointing.identifiers import CheckpointId, Generation, VertexId, job_na
 from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import ProtocolPaths, StagedName
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, VertexRecord
-from checkpointing.snapshots import SubtaskSnapshot
-from jobs.stores.leftovers import LISTED_ALONE, delete_leftovers, delete_unfinished
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.cleanup import LISTED_ALONE, delete_leftovers, delete_unfinished
+from jobs.warehouse.warehouse import Warehouse
 
 SILVER = table_name("silver/flights")
 JOIN = VertexId("join")

@@ -5,18 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointing.commit.leftovers import Referenced
+from checkpointing.commit.cleanup import Referenced
 from checkpointing.identifiers import Generation, TableName, VertexId, job_name
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.runtime.trace import drop_old_traces
 from jobs.storage.place import drop_unfinished
-from jobs.stores.holders import this_process
-from jobs.stores.leftovers import delete_leftovers
-from jobs.stores.obstacles import obstacles
-from jobs.stores.requests import RequestFolder
-from jobs.stores.reservations import ReservationStore
-from jobs.stores.warehouse import Warehouse
+from jobs.tick.trace_files import drop_old_traces
+from jobs.warehouse.cleanup import delete_leftovers
+from jobs.warehouse.cuts_table import ReservationStore
+from jobs.warehouse.lease import this_process
+from jobs.warehouse.requests import RequestFolder
+from jobs.warehouse.warehouse import Warehouse, obstacles
 
 PATHS = ProtocolPaths(job_name("shop"))
 TABLE = TableName("gold/cities")

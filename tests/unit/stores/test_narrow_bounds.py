@@ -9,9 +9,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from checkpointing.identifiers import Generation, JobName, TableName, VertexId
 from checkpointing.metadata.paths import ProtocolPaths
-from jobs.doctor.file_health import files_with_narrow_bounds
+from jobs.doctor.table_health import files_with_narrow_bounds
 from jobs.sinks.staged_files import StagedFiles
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.warehouse import Warehouse
 
 TABLE = TableName("gold/amounts")
 AMOUNTS = [Decimal("-12345678901234567890.000000000000000001"), None, Decimal("12345678901234567890.5")]

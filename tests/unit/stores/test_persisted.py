@@ -16,23 +16,23 @@ from pydantic import TypeAdapter
 from checkpointing.commit.manifests import ManifestContent
 from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError, decode, encode
 from checkpointing.metadata.record import FORMAT, CheckpointRecord, Claim, Release
-from jobs.cleanup.looks import _LooksFile
 from jobs.quality.verdict import Verdict
 from jobs.sources.committed_positions import Committed
-from jobs.sources.consumed_files import Ledger
-from jobs.sources.cut_position import CutPosition
-from jobs.sources.delta_position import DeltaPosition, DeltaSlice
-from jobs.sources.file_position import FilePosition, SliceDetail
-from jobs.sources.found_columns import FoundColumns
+from jobs.sources.delta.cut_source import CutPosition
+from jobs.sources.delta.delta_reader import DeltaPosition, DeltaSlice
+from jobs.sources.files.file_matching import Ledger
+from jobs.sources.files.file_position import FilePosition, SliceDetail
+from jobs.sources.files.file_source import FoundColumns
 from jobs.sources.kafka.position import FirstLook, KafkaPosition, OffsetRange
 from jobs.sources.postgres.position import ChangesPosition
 from jobs.sources.postgres.staged_log import Note
-from jobs.sources.python_data.position import OffsetPosition
-from jobs.stores import checkpoints, cuts
-from jobs.stores.lease import LeaseFile
-from jobs.stores.requests import CancelRequest, SavepointAnswer, SavepointRequest
-from jobs.stores.reservations import ReservationFile
-from jobs.stores.savepoint_copy import CopyManifest
+from jobs.sources.python.readers import OffsetPosition
+from jobs.warehouse import checkpoints, cuts_table
+from jobs.warehouse.cleanup import _LooksFile
+from jobs.warehouse.cuts_table import ReservationFile
+from jobs.warehouse.lease import LeaseFile
+from jobs.warehouse.requests import CancelRequest, SavepointAnswer, SavepointRequest
+from jobs.warehouse.savepoint_copy import CopyManifest
 from tests.unit.stores.test_codec import lost
 
 ROOT = Path(__file__).parents[3]
@@ -83,7 +83,7 @@ def digest(content) -> str:
 
 def persisted() -> dict[str, str]:
     found = {each.__name__: digest(fields(TypeAdapter(each).json_schema())) for each in RECORDS}
-    tables = {"checkpoints": checkpoints.SCHEMA, "cuts": cuts.SCHEMA}
+    tables = {"checkpoints": checkpoints.SCHEMA, "cuts": cuts_table.SCHEMA}
     return found | {f"table {name}": digest(str(schema)) for name, schema in tables.items()}
 
 

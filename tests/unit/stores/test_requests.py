@@ -8,9 +8,15 @@ from checkpointing.identifiers import CheckpointId
 from checkpointing.messages import SavepointKind
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Holder
-from jobs.stores.holders import is_alive, this_process
-from jobs.stores.requests import AnswerStatus, RequestFolder, SavepointAnswer, SavepointRequest, Unreadable
-from jobs.stores.warehouse import Warehouse
+from jobs.warehouse.lease import is_alive, this_process
+from jobs.warehouse.requests import (
+    AnswerStatus,
+    RequestFolder,
+    SavepointAnswer,
+    SavepointRequest,
+    Unreadable,
+)
+from jobs.warehouse.warehouse import Warehouse
 
 
 @pytest.fixture

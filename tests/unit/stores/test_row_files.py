@@ -1,12 +1,11 @@
 """Which files an entry names: those that must stay with it, and those that a tick needs to begin from it."""
 
-from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.channel_items import ChannelState, RangeFiles, SourceSlice, StagedSegment, SubtaskSnapshot
 from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
 from checkpointing.identifiers import ChannelId, EdgeId
 from checkpointing.metadata.files import files_of, handles_to_restore
 from checkpointing.metadata.record import CheckpointRecord, RowKind, Statistics, TableRecord, VertexRecord
-from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
 
 
 def file(name):

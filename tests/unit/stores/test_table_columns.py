@@ -24,8 +24,8 @@ from pyspark.sql.types import (
 
 from checkpointing.columns import TableColumn, is_delta_type
 from checkpointing.identifiers import CheckpointId
-from jobs.operators.schemas import arrow_schema, delta_columns
-from jobs.stores.table_columns import columns_of_schema, declared_columns, field_of
+from jobs.operators.spec import arrow_schema, delta_columns
+from jobs.warehouse.table_columns import columns_of_schema, declared_columns, field_of
 
 _INNER = StructType([StructField("x", IntegerType()), StructField("y", MapType(StringType(), DoubleType()))])
 _PLAIN = [LongType(), DecimalType(10, 2), TimestampType(), TimestampNTZType(), DateType(), ByteType(), ShortType()]

@@ -3,7 +3,13 @@
 import pytest
 
 from checkpointing.graph import TableMode
-from jobs.stores.table_rules import Column, TableShape, advice, problems_of, refused_for_good
+from jobs.warehouse.table_rules import (
+    Column,
+    TableShape,
+    advice,
+    problems_of,
+    refused_for_good,
+)
 
 DECLARED = (Column("k", "string", nullable=True), Column("v", "long", nullable=True))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.channel_items import ChannelState, RangeFiles, SourceSlice, StagedSegment, SubtaskSnapshot
 from checkpointing.columns import TableColumn, TableColumns
 from checkpointing.graph import TableMode
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle, KeyedFile, KeyedFileKind, StagedFile, Version
@@ -39,7 +39,6 @@ from checkpointing.metadata.record import (
     TableRecord,
     VertexRecord,
 )
-from checkpointing.snapshots import ChannelState, RangeFiles, SubtaskSnapshot
 from checkpointing.state_meaning import Argument, ColumnMeaning
 
 JOB = ProtocolPaths(job_name("flights"))

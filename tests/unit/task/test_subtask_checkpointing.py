@@ -2,11 +2,10 @@
 
 import pytest
 
-from checkpointing.channel_items import AlignmentType, Barrier, SourceSlice
+from checkpointing.channel_items import AlignmentType, Barrier, ChannelState, SourceSlice, SubtaskSnapshot
 from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.handles import FileHandle, StagedFile
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, SubtaskId, TableName, VertexId
-from checkpointing.snapshots import ChannelState, SubtaskSnapshot
 from checkpointing.task import (
     MAX_RECORD_ABORTED_CHECKPOINTS,
     Acknowledge,

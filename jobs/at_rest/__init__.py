@@ -1,1 +1,0 @@
-"""Does something to a job while no tick runs: savepoint, import, rollback, reset, disposal, cancellation. No Spark."""

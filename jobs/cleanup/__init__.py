@@ -1,1 +1,0 @@
-"""Clean-up: finds a job's unneeded files, from its entries and its tables' logs, and deletes them (K4)."""

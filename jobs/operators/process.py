@@ -1,0 +1,334 @@
+"""The protocols of keyed functions: they get new rows and the state of their keys, and return new state and output.
+
+A function that holds rows back also says what to emit when the input ends.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, Protocol, runtime_checkable
+
+import polars as pl
+import pyarrow as pa
+
+from checkpointing.channel_items import Segment, StagedSegment
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import TableName
+from checkpointing.partitions import folder_of
+from jobs.operators.broadcast import BroadcastRows
+from jobs.sinks.staged_files import StagedFiles
+from jobs.state.files import arrow_of, conform, empty_frame
+from jobs.state.keyed_rows import FoundKeys, KeyedRows
+from jobs.state.merge import DELETED, KEY_GROUP, apply_delta, change_of, superseded
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """What a keyed function returns.
+
+    `state` has the new row of each touched key, key columns first. A touched key that is missing in it loses its state.
+    `output` has the rows to emit. `outputs` has those of the function's named outputs, by name; one that is missing has
+    no rows.
+    """
+
+    state: pl.DataFrame
+    output: pl.DataFrame
+    outputs: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+
+
+class KeyedFunction(Protocol):
+    """A keyed process function on Polars frames. It must be deterministic and keep nothing between calls.
+
+    It is sent to the tasks once for each micro-batch, so it should be small, and its module cheap to import.
+
+    It may have an attribute `state_version`, a whole number from 1. Each checkpoint records it. Raise it when the
+    function gives its state columns another meaning: a tick then refuses to begin from state of the version before,
+    instead of mixing both. Without the attribute, only the columns are compared.
+    """
+
+    def process(self, inputs: Sequence[pl.DataFrame], state: pl.DataFrame) -> Processed:
+        """Return the new state and the output.
+
+        `inputs` holds a frame per input, in no order of rows; a frame is empty if the micro-batch has no rows for
+        that input. If the vertex sees a broadcast, that is the last input. Its frame has all kept rows of the
+        broadcast, those of this micro-batch included. `state` holds one row for each touched key that has state.
+
+        If the output goes to an upsert table, its rows must have keys of the given rows. Another key may belong to
+        another subtask. With a parallelism of 2 or more the micro-batch then fails, and the message names the key.
+        """
+        ...
+
+
+@runtime_checkable
+class MergesPartials(Protocol):
+    """Optional for a keyed function of one input whose output is the new state row of each touched key.
+
+    It is faster, since a task need not check which keys were touched, lost or returned twice (Flink:
+    `AggregateFunction`, whose accumulators are merged). Frames begin with `_key_group`; `types` are the types of the
+    state's columns.
+    """
+
+    def partials(self, rows: pl.DataFrame, types: pl.Schema) -> pl.DataFrame:
+        """Return one row for each key of these rows: the aggregate of these rows alone."""
+        ...
+
+    def merged(self, partials: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+        """Return the new state row of each key of the partials; `before` has the old rows of keys that had one."""
+        ...
+
+
+@runtime_checkable
+class EndsInput(Protocol):
+    """Required of a keyed function that holds rows back (Flink: `BoundedMultiInput.endInput`, F4)."""
+
+    def end_of_input(self, state: pl.DataFrame) -> Processed:
+        """Return the new state and the output now that no row will follow on any input.
+
+        `state` holds one row for each key of the subtask's range that has state, after the last rows were processed. A
+        key that is missing in the new state loses its state. A key without state may not get one. Called once for each
+        drain. A later tick may read new rows; they meet the state that this returns.
+        """
+        ...
+
+
+@runtime_checkable
+class ReactsToBroadcast(Protocol):
+    """Optional. A function with this method can look at its keys again when the rows of its broadcast change.
+
+    It is for functions that hold rows back until a broadcast row comes (Flink: `Context.applyToKeyedState`).
+    """
+
+    def broadcast_changed(self, state: pl.DataFrame, broadcast: pl.DataFrame) -> Processed:
+        """Return the new state and the output, now that broadcast rows have come or changed.
+
+        `state` holds one row for each key of the subtask's range that has state. A key that is missing in the new
+        state loses its state. A key without state may not get one. Tidemark calls this method before it calls
+        `process` with the rows of the same micro-batch.
+        """
+        ...
+
+
+# ------------------------------------------------------------------
+# Checks that each key of an upsert table is written by one subtask only; two would show the key twice.
+
+
+class ForeignKeyError(Exception):
+    """A keyed function emitted a row under a key that was not its own: names vertex, table, key and the way out."""
+
+    def __init__(self, operator: str, table: str, key: dict[str, object]) -> None:
+        named = ", ".join(f"{name}={value}" for name, value in key.items())
+        super().__init__(
+            f"vertex {operator}: its function emitted a row with the key {named}, and no row with that key reached "
+            f"this subtask; upsert table {table} could then show the key once for each subtask. Emit rows only under "
+            "the keys of the rows and the state that the function was given, or key the stream by the table's keys"
+        )
+
+
+def require_own_keys(operator: str, table: str, keys: Sequence[str], output: pl.DataFrame, own: pl.DataFrame) -> None:
+    """Raise ForeignKeyError unless the key of every output row is among the subtask's `own`; one join, no loop."""
+    foreign = output.select(keys).join(own.select(keys), on=list(keys), how="anti", nulls_equal=True)
+    if not foreign.is_empty():
+        raise ForeignKeyError(operator, table, foreign.row(0, named=True))
+
+
+# ------------------------------------------------------------------
+# The named outputs of a process function: each has rows of its own schema, beside the function's own output (M2).
+#
+# The files of a named output lie in the channel of the vertex, in a folder that tells the output's name. A reader of
+# the vertex takes the files of its output and passes over those of the others. So the protocol needs to know nothing
+# of outputs: the files of all of them lie between the same barriers. (Flink: `OutputTag`, `SideOutputDataStream`.)
+
+
+OUTPUT: Final = "_output"
+"""The name in the folder of a named output. No table is laid out by a column of this name."""
+
+_IN_PATH: Final = re.compile(rf"/{OUTPUT}=([^/]+)/")
+
+
+class UnknownOutputError(ValueError):
+    """Rows are of an output that the vertex does not have. The message names the vertex and both ways out."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedOutputs:
+    """The named outputs of one vertex, and the channel in which their files lie."""
+
+    channel: TableName
+    schemas: Mapping[str, pa.Schema]
+
+    def conformed(self, operator: str, given: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+        """Return the rows of each output, in its schema. An output that the function left out has none.
+
+        Raises FrameSchemaError, and UnknownOutputError for rows of another output.
+        """
+        unknown = [name for name in given if name not in self.schemas]
+        if unknown:
+            raise UnknownOutputError(
+                f"operator {operator}: the function put out rows as {unknown[0]!r}, and its outputs are "
+                f"{', '.join(self.schemas) or 'none'}: declare it, as in process(..., outputs={{{unknown[0]!r}: ...}})"
+            )
+        return {
+            name: conform(given[name], schema, operator, f"output {name}") if name in given else empty_frame(schema)
+            for name, schema in self.schemas.items()
+        }
+
+    def write(self, writer: StagedFiles, rows: Mapping[str, pl.DataFrame]) -> tuple[FileHandle, ...]:
+        """Write one file for each output that has rows. Raises StagedFileError."""
+        return tuple(
+            writer.write(self.channel, arrow_of(frame, self.schemas[name]), folder=folder_of([(OUTPUT, name)]))
+            for name, frame in rows.items()
+            if not frame.is_empty()
+        )
+
+
+def joined(parts: Sequence[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+    """Return the rows of each output, from all parts in their order. All parts have the same outputs."""
+    return {name: pl.concat([part[name] for part in parts]) for name in parts[0]}
+
+
+def of_output(segments: Iterable[Segment], output: str | None, known: Iterable[str]) -> Iterator[Segment]:
+    """Yield the segments with the files of one output only. None is the function's own output.
+
+    `known` are the names of all outputs that the vertex has. Raises UnknownOutputError for rows of another one, which
+    only a cut with rows in flight may hold.
+    """
+    names = frozenset(known)
+    for segment in segments:
+        if not isinstance(segment, StagedSegment):
+            yield segment
+            continue
+        files = tuple(file for file in segment.files if _output_of(file, names) == output)
+        if files:
+            yield segment if len(files) == len(segment.files) else replace(segment, files=files)
+
+
+def _output_of(file: FileHandle, known: frozenset[str]) -> str | None:
+    found = _IN_PATH.search(file.path)
+    if found is None:
+        return None
+    if found[1] not in known:
+        raise UnknownOutputError(
+            f"{file.rows} rows in flight are of the output {found[1]!r}, which the vertex that put them out no longer "
+            "has: put the output back, let the pipeline run until a checkpoint holds no rows in flight (a drain does "
+            "that), and take it away then"
+        )
+    return found[1]
+
+
+# ------------------------------------------------------------------
+# Calls a process function for one subtask, and joins what the calls return.
+#
+# It is called when broadcast rows have changed, then for the rows of the micro-batch, then at the end of the input.
+
+
+@dataclass(slots=True)
+class Called:
+    """Collects what the calls of a micro-batch return, in `results`.
+
+    `delta` is the combined change of the state, and `found` has the keys of `delta` as they were before the first call.
+    """
+
+    keys: tuple[str, ...]
+    loaded: KeyedRows
+    found: FoundKeys
+    delta: pl.DataFrame
+    results: list[Processed] = field(default_factory=list)
+
+    @staticmethod
+    def nothing(keys: tuple[str, ...], loaded: KeyedRows) -> "Called":
+        """Return the beginning: no results, and the state as it was loaded."""
+        unchanged = loaded.nothing.with_columns(pl.lit(value=False).alias(DELETED))
+        return Called(keys, loaded, FoundKeys(loaded, loaded.nothing, ()), unchanged)
+
+    def state(self) -> KeyedRows:
+        """Return the state after these calls."""
+        return self.loaded if self.delta.is_empty() else apply_delta(self.found, self.delta, self.keys)
+
+    def add(self, result: Processed, delta: pl.DataFrame, found: FoundKeys) -> None:
+        """Add the result of a call, and its change of the state. `found` has the changed keys as they were before."""
+        self.results.append(result)
+        if self.delta.is_empty():
+            self.delta, self.found = delta, found
+        elif not delta.is_empty():
+            self.delta = superseded(self.delta, delta, self.keys)
+            self.found = self.loaded.find(self.delta, self.keys)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessCalls:
+    """A process function, and what it must return. With `ends` the input ends after the rows.
+
+    The rows that go to the upsert table `checked` must have keys of the subtask.
+    """
+
+    operator: str
+    function: KeyedFunction
+    keys: tuple[str, ...]
+    state_schema: pa.Schema
+    output_schema: pa.Schema
+    outputs: NamedOutputs
+    checked: TableName | None
+    ends: bool
+
+    def are_due(self, touched: pl.DataFrame, seen: BroadcastRows | None) -> bool:
+        """Return whether there is anything to call the function for."""
+        return not touched.is_empty() or self._ends() is not None or self._reacts(seen) is not None
+
+    def run(
+        self, loaded: KeyedRows, rows: Sequence[pl.DataFrame], touched: pl.DataFrame, seen: BroadcastRows | None
+    ) -> Called:
+        """Make the calls. `rows` are those of the keyed inputs, and `touched` has their keys.
+
+        Raises FrameSchemaError and ForeignKeyError.
+        """
+        called = Called.nothing(self.keys, loaded)
+        reacts, ends = self._reacts(seen), self._ends()
+        if reacts is not None and seen is not None:
+            self._of_range(partial(reacts.broadcast_changed, broadcast=seen.rows), called)
+        self._of_rows(rows if seen is None else (*rows, seen.rows), touched, called)
+        if ends is not None:
+            self._of_range(ends.end_of_input, called)
+        return called
+
+    def _reacts(self, seen: BroadcastRows | None) -> ReactsToBroadcast | None:
+        changed = seen is not None and seen.has_changed
+        return self.function if changed and isinstance(self.function, ReactsToBroadcast) else None
+
+    def _ends(self) -> EndsInput | None:
+        return self.function if self.ends and isinstance(self.function, EndsInput) else None
+
+    def _of_rows(self, inputs: Sequence[pl.DataFrame], touched: pl.DataFrame, called: Called) -> None:
+        """Call the function for the rows, if there are any."""
+        found = called.state().find(touched, self.keys)
+        state = found.rows.drop(KEY_GROUP)
+        result = Processed(state, empty_frame(self.output_schema))
+        if not touched.is_empty():
+            result = self.function.process([frame.drop(KEY_GROUP, strict=False) for frame in inputs], state)
+        result = self._conformed(result)
+        self._require_own(result.output, touched)
+        called.add(result, change_of(found.rows, result.state, touched, self.keys), found)
+
+    def _of_range(self, call: Callable[[pl.DataFrame], Processed], called: Called) -> None:
+        """Call the function with the state of all keys of the range."""
+        among = called.state()
+        state = among.frame()
+        before = state.drop(KEY_GROUP)
+        result = self._conformed(call(before))
+        every = state.select(KEY_GROUP, *self.keys)
+        self._require_own(result.output, every)
+        touched = every.clear() if result.state.equals(before) else every
+        after = before.clear() if touched.is_empty() else result.state
+        delta = change_of(state.clear() if touched.is_empty() else state, after, touched, self.keys)
+        called.add(result, delta, among.find(delta, self.keys))
+
+    def _require_own(self, output: pl.DataFrame, own: pl.DataFrame) -> None:
+        if self.checked is not None:
+            require_own_keys(self.operator, self.checked, self.keys, output, own)
+
+    def _conformed(self, result: Processed) -> Processed:
+        return Processed(
+            state=conform(result.state, self.state_schema, self.operator, "state"),
+            output=conform(result.output, self.output_schema, self.operator, "output"),
+            outputs=self.outputs.conformed(self.operator, result.outputs),
+        )

@@ -1,0 +1,161 @@
+"""Runs Spark jobs, and lets Spark plan only what it has not planned before.
+
+Spark takes longer to plan a small job than to run it. If tasks find their work in a property of their job, the plan is
+the same in every micro-batch, and Spark makes it once. Spark Connect has no such properties, so there each micro-batch
+is planned. So it is where the threads of a process share the JVM's threads, and with them such properties.
+"""
+
+import base64
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, Final
+
+import pyarrow as pa
+from py4j.clientserver import ClientServer
+from pyspark import TaskContext
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from checkpointing.identifiers import VertexId
+from jobs.operators.python_workers import reported
+from jobs.operators.scan.scanned import ScanTasks, numbered
+from jobs.operators.scan.stepped import (
+    FileRows,
+    Part,
+    RunsRows,
+    SteppedWork,
+    rows_of,
+)
+from jobs.operators.spec import InputPlan, TextSteps, nullable_schema
+
+_WORK: Final = "tidemark.work.secret"
+"""Spark hides properties with such a name in its event log (`spark.redaction.regex`). The work contains user code."""
+_CHARACTERS_MAX: Final = 256 * 1024
+"""Spark sends the property along with each task. Larger work is sent once, as a part of the plan."""
+_CHANGING: Final = ("CURRENT_LIKE", "PYTHON_UDF", "PLAN_EXPRESSION")
+"""Spark's names for expressions whose value may change from one micro-batch to the next: times, Python, subqueries."""
+_SERIALIZER: Final[Any] = CloudPickleSerializer()
+"""Spark's own for functions that it sends to tasks. Nothing of it outlives the job."""
+
+
+@dataclass(slots=True)
+class PlannedJobs:
+    """The jobs of one session, and their plans. Any thread may ask for a job."""
+
+    session: SparkSession
+    _plans: dict[object, DataFrame] = field(default_factory=dict)
+    _lasting: dict[tuple[VertexId, int, TextSteps], bool] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def collect(self, parts: Sequence[Part]) -> list[Row]:
+        """Run these parts as one Spark job, and return the reports of all tasks. Raises what Spark raises."""
+        if len(parts) == 1 and not isinstance(parts[0], DataFrame):
+            return self._collect(parts[0])
+        frames = (part if isinstance(part, DataFrame) else part.frame(self.session) for part in parts)
+        return reduce(DataFrame.union, frames).collect()
+
+    def lasts(self, vertex: VertexId, number: int, plan: InputPlan) -> bool:
+        """Return whether the plan of this input's steps is the same in every micro-batch.
+
+        Texts must declare them. They must not read the time, a random number, a table or a file's name, nor call
+        Python.
+        """
+        steps = plan.chain
+        if not isinstance(steps, TextSteps) or not self._hands_over:
+            return False
+        with self._lock:
+            key = (vertex, number, steps)
+            if key not in self._lasting:
+                empty = self.session.createDataFrame([], nullable_schema(plan.schema))
+                self._lasting[key] = _lasts(self.session, steps(empty))
+            return self._lasting[key]
+
+    def _collect(self, work: ScanTasks | SteppedWork) -> list[Row]:
+        handed = _handed(work) if self._hands_over else None
+        if handed is None or len(handed) > _CHARACTERS_MAX:
+            return work.frame(self.session).collect()
+        key = len(work.tasks) if isinstance(work, ScanTasks) else work.key
+        plan = self._plan(key, work)
+        self.session.sparkContext.setLocalProperty(_WORK, handed)
+        try:
+            return plan.collect()
+        except Exception:
+            with self._lock:
+                self._plans.pop(key, None)  # Spark may have kept the error in the plan
+            raise
+        finally:
+            self.session.sparkContext.setLocalProperty(_WORK, None)  # type: ignore[arg-type]
+
+    @property
+    def _hands_over(self) -> bool:
+        """Return whether a job's property is seen by no job of another thread.
+
+        With PYSPARK_PIN_THREAD=false, PySpark lets threads of Python share those of the JVM, and with them properties.
+        """
+        session: Any = self.session  # SparkSession, or that of Spark Connect
+        return isinstance(session, SparkSession) and isinstance(session.sparkContext._gateway, ClientServer)  # noqa: SLF001
+
+    def _plan(self, key: object, work: ScanTasks | SteppedWork) -> DataFrame:
+        with self._lock:
+            if key not in self._plans:
+                self._plans[key] = self._planned(work)
+            return self._plans[key]
+
+    def _planned(self, work: ScanTasks | SteppedWork) -> DataFrame:
+        if isinstance(work, ScanTasks):
+            return reported(numbered(self.session, len(work.tasks)), run_tasks)
+        rows = {number: rows_of(self.session, each, _Rows(number).run) for number, each in work.inputs.items()}
+        return work.plan(rows, run_after)
+
+
+@dataclass(frozen=True, slots=True)
+class _SteppedHanded:
+    """What the tasks of a `SteppedWork` need."""
+
+    inputs: Mapping[int, FileRows]
+    after: RunsRows
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Reads the rows of one input of the work that was handed over."""
+
+    number: int
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows. Raises ScanError."""
+        yield from _found().inputs[self.number].run(batches)
+
+
+def run_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the tasks whose numbers are the rows of `batches`, and yield their reports. Raises what they raise."""
+    yield from _found().run(batches)
+
+
+def run_after(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the task after the steps, and yield its reports. Raises what it raises."""
+    yield from _found().after.run(batches)
+
+
+def _handed(work: ScanTasks | SteppedWork) -> str:
+    needed = work if isinstance(work, ScanTasks) else _SteppedHanded(_rows_before(work), work.after)
+    return base64.b64encode(_SERIALIZER.dumps(needed)).decode("ascii")
+
+
+def _rows_before(work: SteppedWork) -> dict[int, FileRows]:
+    return {number: each.rows for number, each in work.inputs.items()}
+
+
+def _found() -> Any:  # noqa: ANN401 - ScanTasks or _SteppedHanded, as the plan was made for
+    context: Any = TaskContext.get()
+    return _SERIALIZER.loads(base64.b64decode(context.getLocalProperty(_WORK)))
+
+
+def _lasts(session: SparkSession, rows: DataFrame) -> bool:
+    analyzed = rows._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark does not say it
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001
+    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    changing = any(analyzed.containsPattern(getattr(patterns, name)()) for name in _CHANGING)
+    return analyzed.deterministic() and not changing and analyzed.collectLeaves().size() == 1

@@ -1,0 +1,181 @@
+"""Tasks that read files themselves, of one micro-batch or several. Spark gives each task a number and nothing else."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, StringType
+
+from checkpointing.key_groups import range_of
+from jobs.operators.derived_scans import NullRule, marked
+from jobs.operators.exchange import EXCHANGED, Splitter, owned_by, with_key_group
+from jobs.operators.key_hash import can_hash, key_groups
+from jobs.operators.python_workers import freeze_imports, reported
+from jobs.operators.spec import Spec, StatelessSpec, arrow_schema
+from jobs.operators.stateless_task import StatelessTask
+from jobs.sources.slice_reading import RowScan
+from jobs.state.merge import KEY_GROUP
+
+
+class RunsScans(Protocol):
+    """The part of a micro-batch that its tasks carry out from the files on."""
+
+    def run_scans(self, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Do what has these numbers, and yield the reports in REPORT_SCHEMA."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTasks:
+    """What each task runs, and with which numbers."""
+
+    tasks: tuple[tuple[RunsScans, tuple[int, ...]], ...]
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Return the lazy reports of all tasks."""
+        return reported(numbered(spark, len(self.tasks)), self.run)
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the reports of the tasks whose numbers are the rows of `batches`. Raises what they raise."""
+        for number in numbers(batches):
+            runner, own = self.tasks[number]
+            yield from runner.run_scans(own)
+
+
+def numbered(spark: SparkSession, tasks: int) -> DataFrame:
+    """Return so many tasks, each with its number as its only row."""
+    return spark.range(0, tasks, 1, tasks)
+
+
+def numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    """Yield the numbers that a task has got: its rows have nothing else."""
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+# ------------------------------------------------------------------
+# Rows that tasks read from Parquet files themselves. Spark neither plans the scan nor makes rows of it.
+#
+# A scan is possible where no step in Spark comes between the files and the operator, and where `key_hash` knows the
+# types of the keys. All other rows come as a DataFrame.
+
+
+_TASK_ROWS: Final = 100_000
+"""A task scans about so many rows. A file part is never divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """The rows of an input, as the parts of files that tasks read. There is at least one part."""
+
+    scans: tuple[RowScan, ...]
+
+
+def may_scan(spec: Spec, number: int) -> bool:
+    """Return whether a task can do all that happens to the rows of this input before the operator."""
+    if isinstance(spec, StatelessSpec):
+        judges = spec.quarantine is None or all(rule.in_task is not None for rule in spec.rules)
+        return judges and not spec.emits_changes
+    keyed = spec.inputs[number]
+    if keyed.is_broadcast:
+        return False
+    schema = arrow_schema(keyed.schema)
+    return all(_is_hashed(keyed.schema[key].dataType, schema.field(key).type) for key in keyed.keys)
+
+
+def _is_hashed(kind: DataType, arrow: pa.DataType) -> bool:
+    """Return whether we know the hash. Spark hashes equal texts of a collation alike, which Arrow does not know."""
+    collated = isinstance(kind, StringType) and kind.simpleString() != "string"
+    return can_hash(arrow) and not collated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedScan:
+    """Reads the rows of one keyed input, and splits them into blocks. `shares` are the parts of files by task."""
+
+    shares: tuple[tuple[RowScan, ...], ...]
+    keys: tuple[str, ...]
+    max_parallelism: int
+    splitter: Splitter
+
+    @property
+    def may_repeat(self) -> bool:
+        """Return whether several tasks may read all parts."""
+        return all(scan.may_repeat for scan in chain.from_iterable(self.shares))
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the blocks of the tasks whose numbers are the rows of `batches`. Raises ScanError."""
+        for share in numbers(batches):
+            yield from self.splitter.run(self._rows(self.shares[share]))
+
+    def by_subtask(self, subtasks: Sequence[int]) -> dict[int, list[pa.RecordBatch]]:
+        """Return the rows of all parts that belong to these subtasks, with their key groups. Raises ScanError."""
+        of: dict[int, list[pa.RecordBatch]] = {subtask: [] for subtask in subtasks}
+        for batch in self._rows(chain.from_iterable(self.shares)):
+            for subtask, rows in of.items():
+                rows.append(self._owned(batch, subtask))
+        return of
+
+    def _owned(self, rows: pa.RecordBatch, subtask: int) -> pa.RecordBatch:
+        to = self.splitter
+        own = range_of(subtask=subtask, parallelism=to.parallelism, max_parallelism=to.max_parallelism)
+        group = rows.column(KEY_GROUP)
+        mine = pc.and_(pc.greater_equal(group, own.first), pc.less_equal(group, own.last))
+        if to.to_all is None:
+            return rows.filter(mine)
+        is_for_all = pc.fill_null(rows.column(to.to_all), fill_value=False)
+        of_keys = rows.filter(pc.and_(mine, pc.invert(is_for_all)))
+        of_all = owned_by(rows.filter(is_for_all), subtask, to.parallelism, to.max_parallelism)
+        return pa.Table.from_batches([of_keys, of_all]).combine_chunks().to_batches()[0] if of_all.num_rows else of_keys
+
+    def _rows(self, scans: Iterable[RowScan]) -> Iterator[pa.RecordBatch]:
+        schema = self.splitter.schema
+        for scan in scans:
+            for batch in scan.batches(schema):
+                groups = key_groups([batch.column(key) for key in self.keys], self.max_parallelism)
+                yield pa.record_batch([groups, *batch.columns], schema=with_key_group(schema))
+
+
+@dataclass(frozen=True, slots=True)
+class StatelessScan:
+    """Reads the rows of a stateless vertex, and writes them. `shares` are the parts of files by task.
+
+    `rules` are its row rules with their names.
+    """
+
+    shares: tuple[tuple[RowScan, ...], ...]
+    task: StatelessTask
+    rules: tuple[tuple[str, NullRule], ...]
+
+    def run_scans(self, shares: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of these shares, and yield the reports. Raises ScanError."""
+        for share in shares:
+            timed = replace(self.task, writer=self.task.writer.timed())
+            rows = chain.from_iterable(scan.batches(timed.schema) for scan in self.shares[share])
+            yield from timed.carry_out(rows if timed.failed is None else self._marked(rows, timed.failed))
+        freeze_imports()
+
+    def _marked(self, rows: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.RecordBatch]:
+        return (marked(batch, self.rules, column) for batch in rows)
+
+
+def shares_of(scans: Sequence[RowScan]) -> tuple[tuple[RowScan, ...], ...]:
+    """Return the parts by task: about `_TASK_ROWS` each, in their order."""
+    shares: list[list[RowScan]] = []
+    rows = _TASK_ROWS
+    for scan in scans:
+        if rows >= _TASK_ROWS:
+            shares.append([])
+            rows = 0
+        shares[-1].append(scan)
+        rows += scan.rows
+    return tuple(map(tuple, shares))
+
+
+def keyed_scan(spark: SparkSession, scan: KeyedScan) -> DataFrame:
+    """Return the blocks of an input, one Spark task for each share."""
+    return numbered(spark, len(scan.shares)).mapInArrow(scan.run, EXCHANGED)

@@ -1,0 +1,1 @@
+"""Sinks outside of the warehouse: their rows become visible with a checkpoint, and never twice."""

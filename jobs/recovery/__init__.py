@@ -1,1 +1,0 @@
-"""Recovers a job before its first epoch: damaged files, tables ahead of or behind their cut, renames, rollbacks."""

@@ -1,1 +1,0 @@
-"""Runs one tick: drives the tick door and the job door, and carries out their effects."""

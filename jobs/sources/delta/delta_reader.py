@@ -1,0 +1,271 @@
+"""The position of a Delta source in a table's history, and the rows of a slice.
+
+A position is the next row to read: a version, a file of that version, and a row of that file. First these are the files
+of the whole table at a version (`snapshot`). Later they are the files that each version's commit added. Both lists have
+a fixed order. So a position names the same rows for as long as the log has the version's entry.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import zip_longest
+from typing import Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from jobs.engine_paths import spark_address, spark_options, spark_uri_part
+from jobs.sources.files.file_footer import Conversions
+from jobs.sources.files.file_reader import converted, stored_field
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN, SourceError
+from jobs.storage.parquet import FileScan, Numbering
+from jobs.storage.place import StoragePlace
+
+
+class ChangeType(Enum):
+    """Says what a commit did to the rows of a file, in the words of the change data feed."""
+
+    INSERT = "insert"
+    DELETE = "delete"
+    SAID_IN_FILE = "in the file"
+    """The file has a column with the change of each row."""
+
+
+class _Persisted(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DeltaPosition(_Persisted):
+    """The next row to read: row `row` of file `file` of a version, both counted from 0, after `before` rows.
+
+    `table` is the id that the table got when it was created.
+    """
+
+    format: Literal[1] = 1
+    table: str
+    version: NonNegativeInt
+    snapshot: bool = False
+    file: NonNegativeInt = 0
+    row: NonNegativeInt = 0
+    before: NonNegativeInt = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the position in this canonical JSON text. Raise SourceError if it is not of a Delta source."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise SourceError(
+                f"{text[:200]!r} is not a position of a Delta source; was the source of this vertex replaced? "
+                "Give the new source an id of its own"
+            ) from error
+
+    def text(self) -> str:
+        """Return the canonical JSON text. The same position always has the same text."""
+        return self.model_dump_json()
+
+    def after(self, rows: int, *, ends_file: bool) -> Self:
+        """Return the position after so many more rows of the file, or after the file."""
+        place = {"file": self.file + 1, "row": 0} if ends_file else {"row": self.row + rows}
+        return self.model_copy(update=place | {"before": self.before + rows})
+
+    def next_version(self) -> Self:
+        """Return the position before the first row of the next version."""
+        return self.model_copy(update={"version": self.version + 1, "snapshot": False, "file": 0, "row": 0})
+
+    def __str__(self) -> str:
+        """Return the position in words. Files and rows are counted from 1 there."""
+        if self.snapshot or self.file or self.row:
+            of = "table at version" if self.snapshot else "version"
+            return f"{of} {self.version}, file {self.file + 1}, row {self.row + 1:,}"
+        return f"version {self.version}"
+
+
+class DeltaRange(_Persisted):
+    """Rows `first` to `end` (exclusive) of a Parquet file of the table. `before` rows of the split precede its row 0.
+
+    `path` is the decoded path from the log. `before` may be negative, because a range need not begin at the file's
+    first row.
+    """
+
+    path: str
+    size: NonNegativeInt
+    rows: PositiveInt
+    first: NonNegativeInt
+    end: PositiveInt
+    before: int
+    version: NonNegativeInt
+    change: ChangeType
+    partition: dict[str, str | None] = {}
+
+    @model_validator(mode="after")
+    def _of_its_file(self) -> Self:
+        if not self.first < self.end <= self.rows:
+            raise ValueError("must be rows of the file")
+        return self
+
+    @property
+    def bytes(self) -> int:
+        """Return the range's estimated share of the file."""
+        return self.size * (self.end - self.first) // self.rows
+
+
+class DeltaSlice(_Persisted):
+    """The content of a slice: ranges of files, in order."""
+
+    ranges: tuple[DeltaRange, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a slice's detail; raise SourceError if no Delta source has written it."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise SourceError(f"{text[:200]!r} describes no rows of a Delta source") from error
+
+
+# ------------------------------------------------------------------
+# Reads ranges of a Delta table's files as one DataFrame with Spark's Parquet reader, without Delta.
+#
+# Delta itself reads whole versions. A slice names files and rows, so it can be read again whatever happens to the
+# table later. Some values are not in a file, such as those of partition columns. The slice has them in maps, which
+# Spark passes to its generated code (see `file_reader`).
+
+
+CHANGE_TYPE: Final = "_change_type"
+"""The column with the kind of change: insert, update_preimage, update_postimage or delete."""
+COMMIT_VERSION: Final = "_commit_version"
+"""The column with the version that brought the row; bigint."""
+
+_ZONE: Final = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """The properties that files must share so that one scan can read them."""
+
+    conversions: Conversions
+    says_change: bool
+    partitioned_by: tuple[str, ...]
+    as_arrow: bool
+    """Whether Arrow reads the values of the file as Spark does."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether all columns are in the file, and Arrow reads them as Spark does."""
+        return self.as_arrow and not (self.conversions or self.says_change or self.partitioned_by)
+
+
+def joined(ranges: Iterable[DeltaRange]) -> list[DeltaRange]:
+    """Return the ranges in the order of the history, with adjoining ranges of a file merged into one."""
+    result: list[DeltaRange] = []
+    for part in sorted(ranges, key=lambda each: each.before + each.first):
+        last = result[-1] if result else None
+        follows = last is not None and last.end == part.first
+        if last is not None and follows and part == last.model_copy(update={"first": part.first, "end": part.end}):
+            result[-1] = last.model_copy(update={"end": part.end})
+            continue
+        result.append(part)
+    return result
+
+
+def layers(ranges: Iterable[DeltaRange]) -> list[list[DeltaRange]]:
+    """Return the ranges in as few lists as possible. No list has two ranges of one file."""
+    by_path: dict[str, list[DeltaRange]] = {}
+    for part in ranges:
+        by_path.setdefault(part.path, []).append(part)
+    return [[part for part in layer if part is not None] for layer in zip_longest(*by_path.values())]
+
+
+def history_scans(folder: StoragePlace, split: str, ranges: Iterable[DeltaRange]) -> tuple[FileScan, ...]:
+    """Return the scans of ranges of plain files."""
+    places = ((folder / part.path, part) for part in ranges)
+    return tuple(
+        FileScan(
+            root=str(place.storage.root),
+            name=place.name,
+            first=part.first,
+            end=part.end,
+            bytes=part.size,
+            numbering=Numbering(SPLIT_COLUMN, split, POSITION_COLUMN, part.before),
+        )
+        for place, part in places
+    )
+
+
+def read_history(
+    spark: SparkSession, folder: StoragePlace, split: str, schema: StructType, like: Like, ranges: Sequence[DeltaRange]
+) -> DataFrame:
+    """Return the rows of these ranges (at least one), with split and ordinal. `schema` is the source's."""
+    conversions = dict(like.conversions)
+    given = {*like.partitioned_by, COMMIT_VERSION, *(() if like.says_change else (CHANGE_TYPE,))}
+    in_files = [field for field in schema.fields if field.name not in given]
+    stored = [each for field in in_files if (each := stored_field(field, conversions.get(field.name)))]
+    paths = [_address(folder, part) for part in ranges]
+    files = spark.read.schema(StructType(stored)).options(**spark_options(paths)).parquet(*paths)
+    at = _Places(folder, ranges)
+    if any((part.first, part.end) != (0, part.rows) for part in ranges):
+        first, end = at.numbers(part.first for part in ranges), at.numbers(part.end for part in ranges)
+        files = files.filter(F.expr(f"_metadata.row_index >= {first} AND _metadata.row_index < {end}"))
+    columns = [
+        _given(field, at, ranges) if field.name in given else converted(field, conversions.get(field.name))
+        for field in schema.fields
+    ]
+    return files.select(
+        *[column.alias(name) for name, column in zip(schema.names, columns, strict=True)],
+        F.lit(split).alias(SPLIT_COLUMN),
+        F.expr(f"_metadata.row_index + {at.numbers(part.before for part in ranges)}").alias(POSITION_COLUMN),
+    )
+
+
+class _Places:
+    """Writes values that differ between files as SQL expressions."""
+
+    def __init__(self, folder: StoragePlace, ranges: Sequence[DeltaRange]) -> None:
+        depth = max(part.path.count("/") + 1 for part in ranges)
+        ends = ("/".join(_address(folder, part).split("/")[-depth:]) for part in ranges)
+        self._names = [_literal(spark_uri_part(end)) for end in ends]
+        self._path = f"substring_index(_metadata.file_path, '/', -{depth})"
+
+    def numbers(self, values: Iterable[int]) -> str:
+        """Return the expression of a bigint. Every file that is read must have a value."""
+        unknown = f"raise_error(concat('read rows of a file that was not asked for: ', {self._path}))"
+        return f"coalesce({self._of(f'{value}L' for value in values)}, cast({unknown} AS bigint))"
+
+    def texts(self, values: Iterable[str | None]) -> str:
+        """Return the expression of a string."""
+        return self._of("cast(NULL AS string)" if value is None else _literal(value) for value in values)
+
+    def _of(self, values: Iterable[str]) -> str:
+        entries = ", ".join(f"{name}, {value}" for name, value in zip(self._names, values, strict=True))
+        return f"element_at(map({entries}), {self._path})"
+
+
+def _given(field: StructField, at: _Places, ranges: Sequence[DeltaRange]) -> Column:
+    """Return a column that is not in the files."""
+    if field.name == COMMIT_VERSION:
+        return F.expr(at.numbers(part.version for part in ranges))
+    if field.name == CHANGE_TYPE:
+        return F.expr(at.texts(part.change.value for part in ranges))
+    values = (part.partition[field.name] for part in ranges)
+    if isinstance(field.dataType, TimestampType):
+        values = (_with_zone(value) for value in values)
+    return F.expr(at.texts(values)).cast(field.dataType)
+
+
+def _with_zone(value: str | None) -> str | None:
+    """Return the text of a moment with its zone. If it has none it is in UTC, because delta-rs writes UTC."""
+    return value if value is None or _ZONE.search(value) else f"{value}Z"
+
+
+def _address(folder: StoragePlace, part: DeltaRange) -> str:
+    return spark_address(str(folder / part.path))
+
+
+def _literal(text: str) -> str:
+    """Return a text as an SQL literal. Spark would replace `${...}`, so the dollar sign is written as its code."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
+    return f"'{escaped}'"

@@ -1,0 +1,441 @@
+"""Finds the version of a Delta table with which a new job begins."""
+
+import re
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache, reduce
+from types import MappingProxyType
+from typing import Final, Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import LongType, StringType, StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.engine_paths import typed
+from jobs.sources.delta.delta_history import (
+    DataFile,
+    DeltaHistory,
+    HistoryReader,
+    NewColumns,
+    NewestVersion,
+    VersionUnreadableError,
+    made_anew,
+)
+from jobs.sources.delta.delta_reader import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    ChangeType,
+    DeltaPosition,
+    DeltaRange,
+    DeltaSlice,
+    Like,
+    history_scans,
+    joined,
+    layers,
+    read_history,
+)
+from jobs.sources.files.file_footer import Footer, conversions_of, read_footer
+from jobs.sources.hybrid import ReadsFirst
+from jobs.sources.places import root_of, store_asked
+from jobs.sources.port import (
+    POSITION_COLUMN,
+    SPLIT_COLUMN,
+    Lag,
+    NoSuchPositionError,
+    SourceDescription,
+    SourceError,
+    read_schema,
+)
+from jobs.sources.position_words import END
+from jobs.storage.address import Root
+from jobs.storage.parquet import FileScan
+from jobs.storage.place import StoragePlace, place_in, together
+
+Start = int | str | datetime | None
+"""A version, "latest", a time, or None for a snapshot of the newest version."""
+
+
+def first_version(history: DeltaHistory, start: Start, newest: int) -> int:
+    """Return the first version to read, of which a snapshot comes first if `start` is None.
+
+    It may be the next one, which is not there yet. Raises SourceError for a version or a time that cannot begin.
+    """
+    match start:
+        case None:
+            return newest
+        case str():
+            return newest + 1
+        case datetime():
+            return _first_since(history, start, newest)
+        case version if 0 <= version <= newest + 1:
+            return version
+        case version:
+            raise SourceError(f"{history.folder} has no version {version} to begin with: its newest is {newest}")
+
+
+def _first_since(history: DeltaHistory, moment: datetime, newest: int) -> int:
+    """Return the first version that was committed at or after a time, or the next version if there is none yet."""
+    at_ms = int(moment.astimezone(UTC).timestamp() * 1_000)
+    oldest = history.oldest()
+    low, high = oldest, newest + 1
+    while low < high:
+        middle = (low + high) // 2
+        if history.commit(middle).at_ms >= at_ms:
+            high = middle
+        else:
+            low = middle + 1
+    if low == oldest > 0:
+        raise SourceError(
+            f"{history.folder}: the log begins with version {oldest}, after {moment.isoformat()}, so what was "
+            f"committed between is unknown: name a later time, or begin with start={oldest}"
+        )
+    return low
+
+
+# ------------------------------------------------------------------
+# A source of a Delta table's rows: first the present ones, then those that each later version adds or changes.
+#
+# The table has one split. A poll reads the log and no rows, without Spark. A slice names files and rows, and Spark
+# reads only these. `delta_contents` decides which rows each kind of commit brings. A file that was compacted away
+# before it was read stays in the table's folder until VACUUM deletes it. Until then the source still reads it.
+
+
+SPLIT: Final = SplitId("table")
+"""The single split of a Delta source."""
+
+LATEST: Final = "latest"
+"""A value of `start`: begin after the newest version."""
+
+_ALL: Final = 1_000_000_000_000
+_NOBODY: Final = VertexId("lag")
+
+_NOTHING: Final = MappingProxyType[str, int]({})
+_TAKEN: Final = (SPLIT_COLUMN, POSITION_COLUMN, "_metadata")
+
+
+class DeltaSource(ReadsFirst):
+    """Reads the rows of a Delta table, or with `changes` its change data feed (see `port.Source`).
+
+    `path` is the table's folder, or its URL in an object store, such as `s3://bucket/table`.
+    `schema` has the columns to read. By default these are all columns that the table has when the pipeline is built.
+    `new_columns` says what the source does at a version with a column that a declared `schema` lacks. `start` says
+    where to begin: None for the whole table and all later versions, a version, "latest" for later versions only, or a
+    time, which stands for the first version committed at that time or later.
+
+    With `skip_change_commits`, the source skips versions that delete or change rows, instead of refusing them. With
+    `bounded`, it ends when no version is left to read. Versions that come later are never read.
+    """
+
+    def __init__(
+        self,
+        path: Root | str,
+        changes: bool = False,  # noqa: FBT001, FBT002 - the one option that has a name of its own in the guide
+        *,
+        schema: StructType | None = None,
+        start: int | str | datetime | None = None,
+        new_columns: Literal["fail", "ignore"] = "fail",
+        skip_change_commits: bool = False,
+        bounded: bool = False,
+    ) -> None:
+        """Read nothing yet. Raise SourceError for contradicting options or a wrong URL, ValueError for a wrong time."""
+        self._history = DeltaHistory(place_in(root_of(path), ""))
+        if changes and skip_change_commits:
+            raise SourceError(f"{path}: changes=True reads all changes: leave skip_change_commits out")
+        self._changes = changes
+        self._declared = schema
+        self._start: Start = datetime.fromisoformat(start) if isinstance(start, str) and start != LATEST else start
+        self._new_columns = NewColumns.NEXT_TICK if schema is None else NewColumns(new_columns)
+        self._skip_change_commits = skip_change_commits
+        self.bounded = bounded
+        self._reader: HistoryReader | None = None
+        self._origin: DeltaPosition | None = None
+
+    @property
+    def stores(self) -> tuple[Root, ...]:
+        """Where Spark reads; see `needed_jars.ReadsStores`."""
+        return (self._history.folder.storage.root,)
+
+    @store_asked()
+    def schema(self) -> StructType:
+        """Return the columns to read. Raise SourceError if they come from the table and the table cannot be read."""
+        columns = self._reading().columns
+        if not self._changes:
+            return columns
+        feed = StructType(list(columns.fields))
+        return feed.add(CHANGE_TYPE, StringType()).add(COMMIT_VERSION, LongType())
+
+    @store_asked()
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the single split; see `port.Source.splits`. Raise SourceError if there is no such table."""
+        self._history.must_exist()
+        return (SPLIT,)
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the next rows of the table's history; see `port.Source.poll`.
+
+        Raises SourceError for a version that cannot be read, and names it.
+        """
+        return self._offered(request, looks_for_files=True)
+
+    @store_asked()
+    def _offered(self, request: PollSource, *, looks_for_files: bool) -> SourceSlice | None:
+        try:
+            found = self._found(request)
+            if found is not None and looks_for_files:
+                self._must_have_files(found)
+        except VersionUnreadableError as error:
+            raise self._unreadable(request, error) from error
+        return found
+
+    def _found(self, request: PollSource) -> SourceSlice | None:
+        """Return the answer to a poll, from the log alone. Raise VersionUnreadableError."""
+        if request.split != SPLIT:
+            raise SourceError(f"there is no split {request.split!r}: a Delta table has the one split {SPLIT!r}")
+        newest = self._newest()
+        start = self._first(newest) if request.position is None else DeltaPosition.parse(request.position)
+        self._must_be_of(newest, start)
+        end, ranges = self._walk(start, newest, request.max_rows)
+        begins = request.position is None and self._start == LATEST
+        if not ranges and not begins:
+            return None
+        return SourceSlice(
+            source=request.source,
+            split=request.split,
+            start=request.position or start.text(),
+            end=end.text(),
+            detail=DeltaSlice(ranges=tuple(ranges)).model_dump_json(),
+            rows=sum(part.end - part.first for part in ranges) or 1,
+            rows_estimated=not ranges,  # a slice without rows keeps the place where "latest" begins
+            bytes=sum(part.bytes for part in ranges),
+        )
+
+    def has_ended(self, split: SplitId, position: str | None) -> bool:
+        """Return True if no row of the table is left to read; see `port.Bounded`."""
+        del split, position
+        return self.bounded
+
+    @store_asked()
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the rows of the slices; see `port.Source.read`."""
+        folder, schema = self._history.folder, self.schema()
+        alike: dict[Like, list[DeltaRange]] = {}
+        parts = joined(part for piece in slices for part in DeltaSlice.parse(piece.detail).ranges)
+        for part, like in zip(parts, together(folder.storage, self._like, parts), strict=True):
+            alike.setdefault(like, []).append(part)
+        frames = [
+            read_history(spark, folder, SPLIT, schema, like, layer)
+            for like, parts in alike.items()
+            for layer in layers(parts)
+        ]
+        return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], read_schema(self))
+
+    @store_asked()
+    def scans(self, slices: Sequence[SourceSlice]) -> tuple[FileScan, ...] | None:
+        """Return the parts of the files, or None if Spark must read one of them; see `slice_reading.OffersScans`.
+
+        A subclass with a `read` of its own is read by that.
+        """
+        if self._changes or type(self).read is not DeltaSource.read:
+            return None
+        folder = self._history.folder
+        parts = joined(part for piece in slices for part in DeltaSlice.parse(piece.detail).ranges)
+        alike = together(folder.storage, self._like, parts)
+        return history_scans(folder, SPLIT, parts) if all(like.is_plain for like in alike) else None
+
+    def named(self, split: SplitId, position: str) -> str:
+        """Return a position in words, such as `version 12, file 3, row 1,200`; see `port.NamesPositions`."""
+        del split
+        return str(DeltaPosition.parse(position))
+
+    def rows_between(self, split: SplitId, start: str | None, end: str | None) -> int | None:
+        """Return the rows between two positions; see `port.CountsRows`.
+
+        It cannot count rows that a reset to a version skips.
+        """
+        del split
+        first, last = (0 if text is None else DeltaPosition.parse(text).before for text in (start, end))
+        return last - first
+
+    @store_asked()
+    def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
+        """Return the position before a version's rows; see `port.SeeksPositions`. The rows' ordinals continue."""
+        del split
+        newest = self._newest()
+        number = f"version {newest.version + 1}" if words == END else words
+        version = re.fullmatch(r"version (\d+)", number)
+        if version is None or int(version[1]) > newest.version + 1:
+            raise NoSuchPositionError(f"write 'start', 'end' or 'version N', with N from 0 to {newest.version + 1}")
+        before = 0 if position is None else DeltaPosition.parse(position).before
+        return DeltaPosition(table=newest.columns.id, version=int(version[1]), before=before).text()
+
+    def described(self) -> SourceDescription:
+        """Return the kind of source, and the table's place; see `port.DescribesItself`."""
+        return SourceDescription("delta", str(self._history.folder))
+
+    @store_asked()
+    def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
+        """Return the number of unread rows, and the age of the oldest version with one; see `port.KnowsLag`."""
+        found = self._offered(PollSource(_NOBODY, SPLIT, positions.get(SPLIT), _ALL), looks_for_files=False)
+        ranges = DeltaSlice.parse(found.detail).ranges if found is not None else ()
+        if not ranges:
+            return {SPLIT: Lag(0, 0.0)}
+        committed_ms = self._history.committed_at_ms(ranges[0].version)
+        seconds = None if committed_ms is None else max(0.0, time.time() - committed_ms / 1_000)
+        return {SPLIT: Lag(sum(part.end - part.first for part in ranges), seconds)}
+
+    # -------------------------------------------------------------- where to begin
+
+    def _reading(self) -> HistoryReader:
+        if self._reader is None:
+            taken = {*_TAKEN, *((CHANGE_TYPE, COMMIT_VERSION) if self._changes else ())}
+            columns = self._declared or _without(self._history.newest().columns.schema, taken)
+            wrong = next((name for name in columns.names if name in taken), None)
+            if wrong is not None:
+                raise SourceError(f"{self._history.folder}: the source adds a column {wrong!r} itself: leave it out")
+            self._reader = HistoryReader(
+                history=self._history,
+                columns=columns,
+                left_out=frozenset(taken),
+                new_columns=self._new_columns,
+                changes=self._changes,
+                skip_change_commits=self._skip_change_commits,
+                taken_back=_NOTHING,
+            )
+        return self._reader
+
+    def _newest(self) -> NewestVersion:
+        """Return the newest version. Raise SourceError if changes are read and the table has no feed."""
+        newest = self._history.newest()
+        if self._changes and not newest.columns.has_feed:
+            raise SourceError(
+                f"{self._history.folder} has no change data feed: ALTER TABLE ... SET TBLPROPERTIES "
+                "('delta.enableChangeDataFeed' = 'true'), or leave changes=True out to read appended rows"
+            )
+        return newest
+
+    def _first(self, newest: NewestVersion) -> DeltaPosition:
+        """Return the position of the first row.
+
+        This object remembers it, because a position names the same rows for ever.
+        """
+        if self._origin is None or self._origin.table != newest.columns.id:
+            version = first_version(self._history, self._start, newest.version)
+            snapshot = self._start is None
+            self._origin = DeltaPosition(table=newest.columns.id, version=version, snapshot=snapshot)
+        return self._origin
+
+    def _must_be_of(self, newest: NewestVersion, start: DeltaPosition) -> None:
+        if start.table != newest.columns.id:
+            raise VersionUnreadableError(made_anew(self._history, start, newest.columns.id), None)
+        if start.version > newest.version + 1:
+            raise SourceError(
+                f"{self._history.folder}: versions up to {start.version - 1} were read, and the log ends at "
+                f"{newest.version}: its newest entries are lost. Put them back"
+            )
+
+    # -------------------------------------------------------------- going through the history
+
+    def _walk(
+        self, start: DeltaPosition, newest: NewestVersion, rows_max: int, taken_back: Mapping[str, int] = _NOTHING
+    ) -> tuple[DeltaPosition, list[DeltaRange]]:
+        """Return the position after at most `rows_max` more rows, and the ranges up to it.
+
+        A file that fits into `rows_max` is not split. It waits for the next slice if this one has rows already.
+        """
+        place, ranges, left = start, list[DeltaRange](), rows_max
+        reading = replace(self._reading(), taken_back=taken_back)
+        while place.version <= newest.version:
+            contents = reading.contents(place)
+            while place.file < len(contents):
+                file, change = contents[place.file]
+                rows = self._rows(file, place)
+                rest = rows - place.row
+                if not left or (ranges and rest > left and rows <= rows_max):
+                    return place, ranges
+                taken = min(rest, left)
+                if taken:
+                    if place.version < newest.version and not place.snapshot:
+                        reading.must_keep_values(place.version, newest.columns)
+                    ranges.append(_range(file, change, place, rows, taken))
+                place, left = place.after(taken, ends_file=taken == rest), left - taken
+            place = place.next_version()
+        reading.must_fit(newest.columns, newest.version, newest=True)
+        return place, ranges
+
+    def _rows(self, file: DataFile, place: DeltaPosition) -> int:
+        path = self._history.file(file.path)
+        if file.rows is not None:
+            return file.rows
+        if not path.exists():
+            raise _gone(path, place.version)
+        return _footer(path, file.size).rows
+
+    def _must_have_files(self, found: SourceSlice) -> None:
+        """Raise VersionUnreadableError if a file of the slice is gone."""
+        parts = DeltaSlice.parse(found.detail).ranges
+        places = [self._history.file(part.path) for part in parts]
+        for part, place, exists in zip(
+            parts, places, together(self._history.folder.storage, StoragePlace.exists, places), strict=True
+        ):
+            if not exists:
+                raise _gone(place, part.version)
+
+    def _unreadable(self, request: PollSource, error: VersionUnreadableError) -> SourceError:
+        return SourceError(f"{error}. {_go_on(request, error.go_on_at)}")
+
+    def _like(self, part: DeltaRange) -> Like:
+        """Return how a file is read. Raise SourceError if the file is missing or has changed."""
+        path = self._history.file(part.path)
+        footer = _footer(path, part.size)
+        if footer.rows != part.rows:
+            raise SourceError(f"{path} has {footer.rows} rows, and its log says {part.rows}: write the table anew")
+        conversions = conversions_of(footer, self._reading().columns.names)
+        says_change = part.change is ChangeType.SAID_IN_FILE
+        return Like(conversions, says_change, tuple(sorted(part.partition)), as_arrow=footer.is_plain)
+
+
+def _without(schema: StructType, names: Collection[str]) -> StructType:
+    """Return the columns without these names. The source adds such columns itself."""
+    return StructType([field for field in schema.fields if field.name not in names])
+
+
+@lru_cache(maxsize=4_096)
+def _footer(path: StoragePlace, size: int) -> Footer:
+    """Return the footer of a file. It is cached, because files of a table never change."""
+    del size
+    return read_footer(path)
+
+
+def _gone(path: StoragePlace, version: int) -> VersionUnreadableError:
+    return VersionUnreadableError(
+        f"{path} is gone, before its rows of version {version} were read: VACUUM deletes what is no longer in the "
+        "table, and so does the clean-up of a job that compacts it. Put the file back, or let both keep files for "
+        "longer than a pipeline may stand still ('delta.deletedFileRetentionDuration', 'reader_grace_ms')",
+        version + 1,
+    )
+
+
+def _range(file: DataFile, change: ChangeType, place: DeltaPosition, rows: int, taken: int) -> DeltaRange:
+    return DeltaRange(
+        path=file.path,
+        size=file.size,
+        rows=rows,
+        first=place.row,
+        end=place.row + taken,
+        before=place.before - place.row,
+        version=place.version,
+        change=change,
+        partition=dict(file.partition),
+    )
+
+
+def _go_on(request: PollSource, version: int | None) -> str:
+    """Return the command with which the user skips rows that cannot be read."""
+    command = f"tidemark reset PIPELINE {request.source} --split {request.split} --to"
+    if version is None:
+        return f"To read all of the present table: {command} start"
+    return f"To go on without those rows: {command} {typed(f'version {version}')}"

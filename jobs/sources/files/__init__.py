@@ -1,0 +1,1 @@
+"""Reads files in folders and object stores: Parquet, ORC, CSV and JSON."""

@@ -1,0 +1,456 @@
+"""Finds unread records that are gone, and says which ones, and what the user can do."""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from checkpointing.channel_items import SourceSlice
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, JobName, SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.hybrid import ReadsFirst
+from jobs.sources.kafka.client_settings import ClientSettings
+from jobs.sources.kafka.cluster import FIRST_ANSWER_S, Cluster, ClusterLook, Extent
+from jobs.sources.kafka.position import (
+    FirstLook,
+    KafkaPosition,
+    OffsetRange,
+    PlacedRange,
+    TopicPartition,
+    joined,
+    place_of,
+    split_of,
+)
+from jobs.sources.kafka.readers import KafkaScan, records, split_column
+from jobs.sources.kafka.records import METADATA, AvroSchema, Format, record_form
+from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, read_schema
+from jobs.sources.position_words import END, moment_named
+from jobs.sources.secrets import Secrets, WithheldSettings
+from jobs.spark.jars import KAFKA
+
+
+def held(look: ClusterLook, place: TopicPartition, position: KafkaPosition | None, source: VertexId) -> Extent:
+    """Return the content of a Kafka partition. Raise SourceError if a record from the position on is missing."""
+    extent = look.partitions.get(place)
+    if extent is None:
+        read = "" if position is None else f", and the job has read it up to offset {position.offset:,}"
+        raise SourceError(
+            f"partition {place} is gone{read}: its topic was deleted, or made again with fewer. Make the topic again, "
+            f"then {reset_command(source, place)}; or give the source a new id, which reads the remaining topics from "
+            "their start"
+        )
+    if position is None:
+        return extent
+    if position.topic_id != extent.topic_id:
+        raise SourceError(
+            f"topic {place.topic} was deleted and made again: it had the id {position.topic_id} when the job read "
+            f"partition {place.partition} up to offset {position.offset:,}, and has the id {extent.topic_id} now. To "
+            f"read the new topic from its first record: {reset_command(source, place)}. Its other partitions are new "
+            "too: without --split, the command moves all of them"
+        )
+    if position.offset < extent.first:
+        raise SourceError(
+            f"partition {place} has lost records that were not read: offsets {position.offset:,} to "
+            f"{extent.first - 1:,} were deleted, mostly because the topic's retention is too short. To go on without "
+            f"them: {reset_command(source, place)}. So that it does not happen again, keep the topic's records longer "
+            "(retention.ms, retention.bytes) or run the pipeline more often"
+        )
+    if position.offset > extent.end:
+        raise SourceError(
+            f"partition {place} ends at offset {extent.end:,}, and the job has read it up to offset "
+            f"{position.offset:,}: the cluster has lost records at its end, as after an unclean election of a leader. "
+            f"The tables hold them. To read what comes from now on: {reset_command(source, place, 'latest')}"
+        )
+    return extent
+
+
+def reset_command(source: VertexId, place: TopicPartition, words: str = "earliest") -> str:
+    """Return the command that moves the split of a Kafka partition."""
+    return f"tidemark reset PIPELINE {source} --split {split_of(place)} --to {words}"
+
+
+# ------------------------------------------------------------------
+# Decides where a KafkaSource begins in a Kafka partition, and which places there a user can name.
+
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+_NONE_SO_NEW: Final = -1
+
+_WORDS: Final = f"'{EARLIEST}', '{LATEST}'"
+_MOMENT: Final = "a moment such as 2026-01-31T12:00:00Z"
+
+
+def start_of(words: str | datetime) -> str | datetime:
+    """Return a start as the source uses it. A moment without a time zone is in UTC.
+
+    Raise SourceError for other words.
+    """
+    found = words if words in {EARLIEST, LATEST} else moment_named(words)
+    if found is None:
+        raise SourceError(f"a KafkaSource cannot start at {words!r}: write {_WORDS} or {_MOMENT}")
+    return found
+
+
+def offset_of(cluster: Cluster, place: TopicPartition, extent: Extent, start: str | datetime) -> int:
+    """Return the offset of a start in a Kafka partition. A moment after the last record means the end."""
+    if isinstance(start, datetime):
+        found = cluster.offsets_at([place], round(start.timestamp() * 1000))[place]
+        return extent.end if found == _NONE_SO_NEW else min(found, extent.end)
+    return extent.end if start == LATEST else extent.first
+
+
+def offset_named(cluster: Cluster, place: TopicPartition, extent: Extent, words: str) -> int:
+    """Return the offset that a user's words name. Raise NoSuchPositionError with the words that are allowed."""
+    if words.isdecimal() and extent.first <= int(words) <= extent.end:
+        return int(words)
+    start = {EARLIEST: EARLIEST, LATEST: LATEST, END: LATEST}.get(words) or moment_named(words)
+    if words.isdecimal() or start is None:
+        raise NoSuchPositionError(
+            f"write 'start', 'end', {_WORDS}, an offset from {extent.first} to {extent.end}, or {_MOMENT}"
+        )
+    return offset_of(cluster, place, extent, start)
+
+
+# ------------------------------------------------------------------
+# A source of Kafka topics: each Kafka partition is a split, and a position in it is an offset.
+#
+# Spark's connector reads the records. Asking for offsets needs no Spark (`cluster`). These things may happen to a
+# topic between two looks:
+#
+# - It gets further Kafka partitions. They are new splits of the next tick, and are read from their first offset. To
+#   tell
+#   them from those of its first look, the source keeps state besides its positions (A7).
+# - Transactions are aborted, or records compacted. Their offsets are skipped. So the rows of a slice are an estimate:
+#   a slice may have fewer rows than offsets, or none.
+# - Unread records are deleted, the topic is deleted or made again, or its end moves back. Polling then stops with an
+#   error that names the Kafka partition, the lost records and the ways out. No record is skipped silently.
+#
+# The topic's id is compared at every poll, and again before a micro-batch is built. Kafka's consumers cannot compare
+# it. Suppose that a topic is deleted, made again and filled up to the same offsets within the seconds of one micro-
+# batch. Then this micro-batch reads other records, and the next poll reports it.
+
+
+ROW_BYTES: Final = 128
+"""The estimated bytes of a record."""
+
+FRESH_S: Final = 1.0
+"""A poll gets records from a look at the cluster that is at most this old."""
+
+ROUND_S: Final = 0.05
+"""A poll is told that there is nothing to read from a look that is at most this old. The splits are polled in turn."""
+
+
+class KafkaSource(ReadsFirst):
+    """The records of Kafka topics (see `port.Source`).
+
+    | parameter       | is                                                                                        |
+    |-----------------|-------------------------------------------------------------------------------------------|
+    | `servers`       | the brokers, as in "kafka1:9092,kafka2:9092"                                              |
+    | `topics`        | the names of the topics                                                                   |
+    | `pattern`       | instead of `topics`: a regular expression of their whole names, for each tick anew        |
+    | `schema`        | for JSON, a StructType of the value's columns; for Avro, the text of its schema or a dict |
+    | `format`        | "json", "avro", or "raw": the one column `value`, bytes                                   |
+    | `writer_schemas`| for Avro of Confluent's wire format: by its number each schema that records have          |
+    | `start`         | where a new job begins: "earliest", "latest", or a moment. A later partition: "earliest"  |
+    | `metadata`      | some of "key", "timestamp", "headers", "topic": the columns `_key`, `_timestamp`, ...     |
+    | `group`         | the consumer group to commit to; by default "tidemark-JOB-SOURCE"                         |
+    | `commit`        | False commits nothing                                                                     |
+    | `options`       | settings of Kafka's clients, by librdkafka's names; "kafka.NAME" is for Spark alone       |
+    | `secrets`       | for each secret setting the environment variable that has it; or a function of the values |
+    | `bounded`       | True ends each partition at the offset where it ended at the job's first look              |
+    | `spark_options` | options of Spark's connector, such as {"minPartitions": "8"}                              |
+
+    Only records of committed transactions are read. A record that does not decode has nulls, and its bytes are in
+    `_undecoded` (`kafka.records`).
+    """
+
+    jar_sets = (KAFKA.name,)
+
+    def __init__(  # noqa: PLR0913 - one for each thing that a user may say
+        self,
+        servers: str,
+        topics: str | Sequence[str] = (),
+        schema: StructType | AvroSchema | None = None,
+        format: Format = "json",  # noqa: A002 - Spark's own word
+        start: str | datetime = EARLIEST,
+        *,
+        pattern: str | None = None,
+        writer_schemas: Mapping[int, AvroSchema] | None = None,
+        metadata: Sequence[str] = (),
+        group: str | None = None,
+        commit: bool = True,
+        options: Mapping[str, str] | None = None,
+        secrets: Secrets | None = None,
+        spark_options: Mapping[str, str] | None = None,
+        bounded: bool = False,
+    ) -> None:
+        """Connect to nothing yet. Raises SourceError for arguments that contradict each other."""
+        self._topics = tuple(dict.fromkeys([topics] if isinstance(topics, str) else topics))
+        if bool(self._topics) == (pattern is not None):
+            raise SourceError("a KafkaSource reads either topics or the topics of a pattern: write one of the two")
+        self._pattern = pattern
+        self._form = record_form(format, schema, tuple(metadata), writer_schemas)
+        self._start = start_of(start)
+        self._group = group
+        self._commits = commit
+        self._settings = ClientSettings(servers, options or {}, secrets)
+        self._spark_options = dict(spark_options or {})
+        self._cluster = Cluster(self._settings)
+        self._lock = threading.Lock()
+        self._look: ClusterLook | None = None
+        self._starts: dict[TopicPartition, KafkaPosition] = {}
+        """The begin of each Kafka partition that had no position when this process first asked."""
+        self._listed: frozenset[SplitId] = frozenset()
+        self._first_found: frozenset[SplitId] | None = None
+        """The splits that the job found at its first look. Later ones are read from their first record."""
+        self._goes_on = False
+        """True if the job has read this source before, and no checkpoint says what it found at its first look."""
+        self._committed = NO_CHECKPOINT
+        self._is_sparks = False
+        """True once a task has left a scan to Spark."""
+        self.bounded = bounded
+        self._ends: dict[TopicPartition, int] = {}
+        """Where partitions end for which a bounded source has no position that says so."""
+
+    def belongs_to(self, job: JobName, source: VertexId) -> None:
+        """Name the consumer group after the job, unless the user named one; see `belonging.KnowsItsJob`."""
+        self._group = self._group or f"tidemark-{job}-{source}"
+
+    def schema(self) -> StructType:
+        """Return the value's columns, and the requested metadata."""
+        return self._form.schema()
+
+    def splits(self) -> tuple[SplitId, ...]:
+        """Return the present Kafka partitions of the topics; see `port.Source.splits`."""
+        with self._lock:
+            self._look = None
+            self._listed = frozenset(split_of(place) for place in self._cluster.partitions(self._names()))
+            return tuple(sorted(self._listed))
+
+    def snapshot_state(self) -> str:
+        """Return the splits of the job's first look; see `own_state.KeepsState`."""
+        with self._lock:
+            return FirstLook(found=None if self._first_found is None else sorted(self._first_found)).model_dump_json()
+
+    def restore_state(self, checkpoint: CheckpointId | None, state: str | None) -> None:
+        """Take the splits of the first look back. A new job has just looked; see `own_state.KeepsState`."""
+        with self._lock:
+            self._goes_on = checkpoint is not None
+            if state is not None:
+                found = FirstLook.parse(state).found
+                self._first_found = None if found is None else frozenset(found)
+            else:
+                self._first_found = None if self._goes_on else self._listed
+
+    def poll(self, request: PollSource) -> SourceSlice | None:
+        """Return the next offsets of a Kafka partition; see `port.Source.poll`. The number of rows is an estimate."""
+        place = place_of(request.split)
+        with self._lock:
+            position = None if request.position is None else KafkaPosition.parse(request.position)
+            look = self._looked(place, position)
+            extent = held(look, place, position, request.source)
+            begin = self._begin(place, position, look, request.source)
+            bound = self._bound(place, position, extent)
+            end = min(begin.offset + request.max_rows, extent.end if bound is None else min(bound, extent.end))
+            pins = position is None and self._start == LATEST
+            if end <= begin.offset and not pins:
+                look.told_idle.add(place)
+                return None
+        detail = OffsetRange(topic_id=begin.topic_id, first=begin.offset, end=max(end, begin.offset))
+        rows = max(detail.end - detail.first, 1)  # a slice without records keeps the end of a new Kafka partition
+        return SourceSlice(
+            source=request.source,
+            split=request.split,
+            start=begin.text() if request.position is None else request.position,
+            end=KafkaPosition(offset=detail.end, topic_id=begin.topic_id, end=bound).text(),
+            detail=detail.model_dump_json(),
+            rows=rows,
+            bytes=rows * ROW_BYTES,
+            rows_estimated=True,
+        )
+
+    def has_ended(self, split: SplitId, position: str | None) -> bool:
+        """Return whether the partition is read to the offset where it ended at the first look; see `port.Bounded`."""
+        place = place_of(split)
+        begin = self._starts.get(place) if position is None else KafkaPosition.parse(position)
+        end = self._ends.get(place) if begin is None or begin.end is None else begin.end
+        return begin is not None and end is not None and begin.offset >= end
+
+    def read(self, spark: SparkSession, slices: Sequence[SourceSlice]) -> DataFrame:
+        """Return the records of the slices; see `port.Source.read`."""
+        ranges = self._present(slices)
+        if not ranges:
+            return spark.createDataFrame([], read_schema(self))
+        # With a group of their own, the connector's consumers stay open from one micro-batch to the next.
+        own = {"kafka.group.id": self._readers, "includeHeaders": str(self._form.reads_headers)}
+        found = records(spark, ranges, WithheldSettings(self._settings.for_spark(), own, self._spark_options))
+        return self._form.rows(found, split_column(sorted({one.place.topic for one in ranges})))
+
+    def scans(self, slices: Sequence[SourceSlice]) -> tuple[KafkaScan, ...] | None:
+        """Return the ranges of offsets, for tasks that read them themselves; see `slice_reading.OffersScans`.
+
+        Options of Spark's connector ask for it, and so does a secret that only a function of this process can give.
+        """
+        by_tasks = self._form.decodes_in_tasks and self._settings.reach_tasks and not self._spark_options
+        if self._is_sparks or not by_tasks or type(self).read is not KafkaSource.read:
+            return None
+        return tuple(
+            KafkaScan(
+                settings=self._settings,
+                group=self._readers,
+                placed=one,
+                decoding=self._form.decoding(),
+                metadata=tuple((name, METADATA[name].name) for name in self._form.metadata),
+            )
+            for one in self._present(slices)
+        )
+
+    def leave_to_spark(self) -> None:
+        """Offer no scans any more; see `slice_reading.MayLeaveToSpark`."""
+        self._is_sparks = True
+
+    def notify_checkpoint_complete(self, checkpoint: CheckpointId, positions: Mapping[SplitId, str]) -> None:
+        """Commit the offsets to the consumer group; see `port.CommitsPositions`.
+
+        If a topic was made again meanwhile, its offset is not committed. It would name other records.
+        """
+        if not self._commits or self._group is None or checkpoint <= self._committed:
+            return
+        known = {place_of(split): KafkaPosition.parse(text) for split, text in positions.items()}
+        # The next notice repairs a failed one, so a missing broker does not delay the tick's end.
+        topics = {place.topic for place in known}
+        present = self._cluster.partitions(topics, missing_ok=True, patience_s=FIRST_ANSWER_S)
+        offsets = {place: each.offset for place, each in known.items() if present.get(place) == each.topic_id}
+        if offsets:
+            self._cluster.commit(self._group, offsets, f"checkpoint {checkpoint}")
+        self._committed = checkpoint
+
+    def named(self, split: SplitId, position: str) -> str:
+        """Return the position as `orders-3, offset 1,204,551`; see `port.NamesPositions`."""
+        return f"{place_of(split)}, offset {KafkaPosition.parse(position).offset:,}"
+
+    def seek(self, split: SplitId, position: str | None, words: str) -> str | None:
+        """Return the position of `earliest`, `latest`, an offset or a moment; see `port.SeeksPositions`."""
+        del position
+        place = place_of(split)
+        extent = self._cluster.look([place.topic]).partitions.get(place)
+        if extent is None:
+            raise NoSuchPositionError(
+                f"topic {place.topic} has no partition {place.partition} now: only 'start' is there"
+            )
+        offset = offset_named(self._cluster, place, extent, words)
+        return KafkaPosition(offset=offset, topic_id=extent.topic_id).text()
+
+    def described(self) -> SourceDescription:
+        """Return the kind of source, the brokers and the topics; see `port.DescribesItself`."""
+        what = ", ".join(self._topics) if self._pattern is None else f"topics like {self._pattern}"
+        return SourceDescription("kafka", f"{self._settings.servers}, {what}")
+
+    def lag(self, positions: Mapping[SplitId, str]) -> Mapping[SplitId, Lag]:
+        """Return the number of unread offsets, and the age of the oldest unread record; see `port.KnowsLag`."""
+        look = self._cluster.look(self._names())
+        extents = {split_of(place): (place, extent) for place, extent in look.partitions.items()}
+        return {split: self._lag(place, extent, positions.get(split)) for split, (place, extent) in extents.items()}
+
+    def close(self) -> None:
+        """Close the connection to the cluster; see `port.Closes`."""
+        with self._lock:
+            self._look = None
+            self._cluster.close()
+
+    @property
+    def _readers(self) -> str:
+        return f"{self._group or 'tidemark'}-reader"
+
+    def _present(self, slices: Sequence[SourceSlice]) -> list[PlacedRange]:
+        """Return the ranges of the slices. Raise SourceError if their records are gone."""
+        ranges = joined([PlacedRange(place_of(each.split), _range(each)) for each in slices])
+        if ranges:
+            look = self._cluster.look(sorted({one.place.topic for one in ranges}), missing_ok=True)
+        for one in ranges:
+            held(look, one.place, KafkaPosition(offset=one.range.first, topic_id=one.range.topic_id), slices[0].source)
+        return ranges
+
+    def _lag(self, place: TopicPartition, extent: Extent, given: str | None) -> Lag:
+        """Return the lag of a Kafka partition. It is unknown if a poll must first report a loss or find the begin."""
+        if given is None and self._start == LATEST:
+            return Lag(None)
+        if given is None:
+            first = self._first(place, extent)
+        else:
+            position = KafkaPosition.parse(given)
+            first = position.offset
+            if position.topic_id != extent.topic_id or not extent.first <= first <= extent.end:
+                return Lag(None)
+        bound = None if given is None or not self.bounded else KafkaPosition.parse(given).end
+        end = extent.end if bound is None else min(bound, extent.end)
+        if first >= end:
+            return Lag(0, 0.0)
+        written_ms = self._cluster.timestamp_at(place, first)
+        return Lag(
+            end - first, None if written_ms is None else max(time.time() - written_ms / 1000, 0.0), estimated=True
+        )
+
+    def _names(self) -> tuple[str, ...]:
+        if self._pattern is None:
+            return self._topics
+        found = tuple(self._cluster.topics(self._pattern))
+        if not found:
+            raise SourceError(
+                f"Kafka at {self._settings.servers} has no topic whose name matches {self._pattern!r}: create one, or "
+                "correct the pattern"
+            )
+        return found
+
+    def _looked(self, place: TopicPartition, position: KafkaPosition | None) -> ClusterLook:
+        """Return a fresh look at all Kafka partitions. It has not told this one yet that there is nothing to read."""
+        look = self._look
+        if look is None or place in look.told_idle or time.monotonic() - look.at > _fresh_s(look, place, position):
+            known = {place.topic, *(look.topics if look is not None else self._topics)}
+            self._look = look = self._cluster.look(known, missing_ok=True)
+        return look
+
+    def _begin(
+        self, place: TopicPartition, position: KafkaPosition | None, look: ClusterLook, source: VertexId
+    ) -> KafkaPosition:
+        """Return the position to read from: the job's own, or the begin of a Kafka partition that has none."""
+        if position is not None:
+            return position
+        if place not in self._starts:
+            extent = look.partitions[place]
+            self._starts[place] = KafkaPosition(offset=self._first(place, extent), topic_id=extent.topic_id)
+        begin = self._starts[place]
+        held(look, place, begin, source)
+        return begin
+
+    def _bound(self, place: TopicPartition, position: KafkaPosition | None, extent: Extent) -> int | None:
+        """Return the offset at which a bounded source ends: that of the position, or of the first look."""
+        if not self.bounded:
+            return None
+        if position is not None and position.end is not None:
+            return position.end
+        return self._ends.setdefault(place, extent.end)
+
+    def _first(self, place: TopicPartition, extent: Extent) -> int:
+        """Return the begin of a Kafka partition without a position."""
+        if self._first_found is None:
+            is_later = self._goes_on and self._start == LATEST
+        else:
+            is_later = split_of(place) not in self._first_found
+        return offset_of(self._cluster, place, extent, EARLIEST if is_later else self._start)
+
+
+def _fresh_s(look: ClusterLook, place: TopicPartition, position: KafkaPosition | None) -> float:
+    """Return the highest age of a look that may answer a poll at this position."""
+    extent = look.partitions.get(place)
+    has_more = extent is not None and (position is None or position.offset < extent.end)
+    return FRESH_S if has_more else ROUND_S
+
+
+def _range(piece: SourceSlice) -> OffsetRange:
+    return OffsetRange.model_validate_json(piece.detail)

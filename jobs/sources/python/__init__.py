@@ -1,0 +1,1 @@
+"""Reads Python data sources of Spark."""

@@ -1,1 +1,0 @@
-"""A source that wraps one of Spark's Python data sources."""

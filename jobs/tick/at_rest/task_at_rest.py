@@ -1,0 +1,158 @@
+"""Does a task on a job while no tick runs. The tick door claims, recovers and releases the job as for a tick."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from checkpointing.commit.fencing import Refused, newest_checkpoint
+from checkpointing.commit.lost_publications import Doubt
+from checkpointing.commit.recovery import Observed, RecoveryPlan
+from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.messages import AppendRow, EndTick, TickOutcome
+from checkpointing.metadata.record import CheckpointRecord, Row
+from checkpointing.tick.attempts import Errand, Terms
+from checkpointing.tick.door import TickDoor
+from checkpointing.tick.messages import Question, RestartDue, RolledForward, TickFact, Unsettled, Work
+from jobs.tick.carrier import LEASE_MS, Carrier, refusal
+from jobs.tick.rollback_plan import must_be_sound
+from jobs.tick.start_checks import must_be_repairable, must_have_logs
+from jobs.warehouse.boundaries import Boundary, cross_freely
+from jobs.warehouse.cleanup import own_folders
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import this_process
+from jobs.warehouse.refusals import CutAwaitsApprovalError, RollForwardError, TablesBehindError
+
+DoWork = Callable[[Work], TickFact]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is done to a job at rest, and how it differs from other tasks.
+
+    `possible` raises if it cannot be done, and is called before the claim if the errand asks for it. `ensure` creates
+    missing tables, for a task that knows a pipeline.
+    `entry_boundary` is the boundary's name for the append of the task's entry.
+    """
+
+    errand: Errand
+    do_work: DoWork
+    possible: Callable[[Observed, RecoveryPlan], None] | None = None
+    ensure: Callable[[RecoveryPlan], None] | None = None
+    observe: Callable[[JobStores], Observed] = JobStores.observe
+    goes_back_to: CheckpointId | None = None
+    """A rollback's target. Tables that cannot be repaired are then no obstacle, since the rollback sets them."""
+    above: tuple[Generation, CheckpointId] = (Generation(0), CheckpointId(0))
+    keeps_lease: bool = True
+    """Whether the work may take longer than a moment."""
+    entry_boundary: str = AppendRow.__name__
+
+
+@dataclass(frozen=True, slots=True)
+class DoneAtRest:
+    """The outcome of a task: the appended entry, if any, and the last publication."""
+
+    row: CheckpointRecord | None
+    last: RolledForward | None
+
+    @property
+    def entry(self) -> CheckpointRecord:
+        """The entry; raises TypeError for a task that appends none."""
+        if self.row is None:
+            raise TypeError("the task has appended nothing")
+        return self.row
+
+    @property
+    def published(self) -> RolledForward:
+        """The publication; raises TypeError for a task that publishes nothing."""
+        if self.last is None:
+            raise TypeError("the task has published nothing")
+        return self.last
+
+
+def done_at_rest(stores: JobStores, task: Task, boundary: Boundary = cross_freely) -> DoneAtRest:
+    """Hold the job, do the task, and release the job.
+
+    Raises JobHeldError, TablesBehindError and CutAwaitsApprovalError before the claim, ClaimUnsettledError, and what
+    the task's functions raise. Raises RollForwardError and CutsNotRecordedError if an entry is committed and could not
+    be published. The next tick or command then publishes it.
+    """
+    carrier = _AtRest(stores, task, boundary)
+    terms = Terms(holder=this_process(), leaves_behind=task.goes_back_to, above=task.above)
+    outcome = carrier.drive(TickDoor(task.errand, terms)).outcome
+    match outcome:
+        case CheckpointRecord() | None:
+            return DoneAtRest(outcome, carrier.published)
+        case EndTick(TickOutcome.HELD):
+            raise CutAwaitsApprovalError(f"{outcome.message}; nothing was changed")
+        case EndTick():
+            raise RollForwardError(outcome.message)
+        case Refused() | Unsettled():
+            raise refusal(stores.warehouse, outcome)
+        case _:
+            raise outcome
+
+
+class _AtRest(Carrier):
+    """Carries out what the door of a task asks for."""
+
+    def __init__(self, stores: JobStores, task: Task, boundary: Boundary) -> None:
+        """Nothing has begun."""
+        super().__init__(stores.warehouse, boundary, lease_ms=LEASE_MS if task.keeps_lease else None)
+        self.stores = stores
+        self.entry_boundary = task.entry_boundary
+        self.published: RolledForward | None = None
+        self._task = task
+
+    def observe(self) -> Observed:
+        """Return what a start must know. An entry that is not published yet gets its columns, whatever its format."""
+        seen = replace(self._task.observe(self.stores), damaged=bool(self.stores.damaged))
+        newest = newest_checkpoint(seen.rows)
+        if newest is None or newest.checkpoint in seen.cuts:
+            return seen
+        told = self.stores.told(newest, self._tables_of(newest))
+        return replace(seen, rows=tuple(told if row is newest else row for row in seen.rows))
+
+    def _tables_of(self, row: CheckpointRecord) -> Iterable[TableName]:
+        return dict.fromkeys([*(self.stores.read_cut(row.parent) or {}), *(table.table for table in row.tables)])
+
+    def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
+        """Raise unless the answer is yes."""
+        match question:
+            case Question.SOUND:
+                must_be_sound(self.warehouse, plan)
+            case Question.REPAIRABLE:
+                self.look_at_tables(seen.rows)
+            case Question.POSSIBLE if self._task.possible is not None:
+                self._task.possible(seen, plan)
+            case Question.POSSIBLE | Question.FITS | Question.NOT_AHEAD | Question.WHOLE:
+                raise TypeError("nobody asks this without a pipeline")
+
+    def look_at_tables(self, rows: tuple[Row, ...]) -> Doubt | None:
+        """Return the tables in doubt; None if a rollback ignores them. Raises TablesBehindError."""
+        try:
+            return must_have_logs(self.stores, must_be_repairable(self.stores, rows))
+        except TablesBehindError:
+            if self._task.goes_back_to is None:
+                raise
+            return None
+
+    def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:
+        """Create the output tables that are missing."""
+        del unsettled
+        if self._task.ensure is not None:
+            self._task.ensure(plan)
+
+    def folders(self) -> Iterable[TableName]:
+        """Return the folders of state and channels, and of all tables that a cut or an entry names."""
+        rows = (row for row in self.stores.rows() if isinstance(row, CheckpointRecord))
+        named = (table.table for row in rows for table in row.tables)
+        cut = (table for each in self.stores.recorded_cuts().values() for table in each)
+        return dict.fromkeys([*own_folders(self.warehouse), *cut, *named])
+
+    def work(self, work: Work) -> TickFact:
+        """Do the task."""
+        return self._task.do_work(work)
+
+    def told(self, effect: RolledForward | RestartDue) -> None:
+        """Remember the last publication."""
+        if isinstance(effect, RolledForward):
+            self.published = effect

@@ -1,0 +1,326 @@
+"""Drives the tick door, and carries out its effects on a job's real stores. The door decides the order.
+
+A tick and each task on a job at rest drive the door through this module. If a process dies anywhere, the next one takes
+the same steps and recovers.
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from typing import Final
+from uuid import uuid4
+
+import structlog
+
+from checkpointing.commit.at_rest import Stamp
+from checkpointing.commit.fencing import Refused
+from checkpointing.commit.lost_publications import Doubt
+from checkpointing.commit.recovery import Observed, RecoveryPlan
+from checkpointing.identifiers import TableName
+from checkpointing.messages import AppendRow, CutRecorded, LookForRival, PublishTable, RecordCut, RivalSeen
+from checkpointing.metadata.record import Claim, Release, Row
+from checkpointing.tick.door import TickDoor
+from checkpointing.tick.messages import (
+    AppendClaim,
+    AppendEntry,
+    AppendRelease,
+    Broke,
+    CleanUp,
+    CorrectCuts,
+    CutRead,
+    DiscardLeftovers,
+    Done,
+    EnsureTables,
+    Examine,
+    Finish,
+    GiveLease,
+    LeftoversDiscarded,
+    LetGo,
+    LogsSeen,
+    LookAtLogs,
+    LookAtTables,
+    Objected,
+    Observe,
+    PublishAgain,
+    Question,
+    ReadCut,
+    Recovered,
+    RestartDue,
+    RollBackPreCommitted,
+    RolledForward,
+    TablesSeen,
+    TakeHold,
+    TickEffect,
+    TickFact,
+    Unsettled,
+    Wait,
+    Waited,
+    Work,
+)
+from jobs.tick.start_checks import must_be_repairable, published_since, repair_lines
+from jobs.warehouse.boundaries import (
+    CLAIM,
+    CORRECT_CUTS,
+    DISCARD_LEFTOVERS,
+    ENSURE_TABLES,
+    LEASE,
+    PUBLISH_AGAIN,
+    RELEASE,
+    ROLL_FORWARD,
+    ROLL_FORWARD_CUT,
+    ROLL_FORWARD_OUTSIDE,
+    Boundary,
+    around,
+)
+from jobs.warehouse.cleanup import delete_leftovers
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import LeaseStore
+from jobs.warehouse.refusals import ClaimUnsettledError, JobHeldError
+from jobs.warehouse.warehouse import Warehouse
+
+LEASE_MS: Final = 30_000
+
+_log = structlog.get_logger(__name__)
+
+
+class Carrier(ABC):
+    """One process that works on one job. `stores` belong to the present attempt."""
+
+    stores: JobStores
+    entry_boundary = AppendRow.__name__
+
+    def __init__(self, warehouse: Warehouse, boundary: Boundary, *, lease_ms: int | None = LEASE_MS) -> None:
+        """Open nothing yet. Without `lease_ms` no lease is kept, for work that takes only a moment."""
+        self.warehouse = warehouse
+        self.boundary = boundary
+        self._lease_ms = lease_ms
+        self._held = ExitStack()
+        """Contexts that stay open until the attempt is over."""
+        self._repaired: tuple[str, ...] = ()
+
+    # -------------------------------------------------------------- what a subclass changes
+
+    @abstractmethod
+    def observe(self) -> Observed:
+        """Return what a start must know; raise an error that refuses the start."""
+
+    @abstractmethod
+    def examine(self, question: Question, seen: Observed, plan: RecoveryPlan) -> None:
+        """Raise unless the answer is yes."""
+
+    @abstractmethod
+    def work(self, work: Work) -> TickFact:
+        """Do the work for which the job was claimed."""
+
+    @abstractmethod
+    def folders(self) -> Iterable[TableName]:
+        """Return all folders in which staged files may lie."""
+
+    def tables(self) -> tuple[TableName, ...] | None:
+        """Return the pipeline's tables, which alone are examined; None if no pipeline is known."""
+        return None
+
+    def ensure(self, plan: RecoveryPlan, unsettled: frozenset[TableName]) -> None:
+        """Create the missing output tables, and compare the others with the newest entry."""
+        del plan, unsettled
+
+    def clean_up(self) -> None:
+        """Delete unneeded files. Only a tick does this."""
+        raise TypeError("nothing has run that leaves anything behind")
+
+    def begins(self, claim: Claim, plan: RecoveryPlan) -> None:
+        """The job is held from here on."""
+        del claim, plan
+
+    def told(self, effect: RolledForward | RestartDue) -> None:
+        """A checkpoint was rolled forward, or a restart is due."""
+        del effect
+
+    def recovered(self, done: Recovered, repaired: tuple[str, ...]) -> None:
+        """The recovery is done. `repaired` has a line for each repaired table."""
+        del done, repaired
+
+    def wait(self, delay_ms: int) -> None:
+        """Wait for this time, or until the tick is asked to stop. Only a tick waits."""
+        raise TypeError(f"nobody waits {delay_ms} ms for a job at rest")
+
+    def is_refusal(self, error: Exception) -> bool:
+        """Return whether an error before the claim is a refusal, and not a bug of Tidemark."""
+        del error
+        return True
+
+    def failure(self, error: Exception) -> TickFact:
+        """Return how an attempt ends after an error that came after its claim."""
+        return Broke(error)
+
+    def moment(self) -> Stamp:
+        """Return the time and a new nonce."""
+        return Stamp(self.warehouse.now_ms(), uuid4().hex)
+
+    # -------------------------------------------------------------- driving
+
+    def drive(self, door: TickDoor) -> Finish:
+        """Drive the door to its end."""
+        waiting = deque(door.start(self.moment()))
+        try:
+            while True:
+                match waiting.popleft():
+                    case Finish() as finish:
+                        return finish
+                    case effect:
+                        fact = self._answered(effect)
+                if fact is not None:
+                    waiting.clear()  # an effect without an answer failed, so the effects behind it are not carried out
+                    waiting.extend(door.step(fact, self.moment()))
+        finally:
+            self._held.close()
+
+    def _answered(self, effect: TickEffect) -> TickFact | None:
+        try:
+            return self.carry_out(effect)
+        except Exception as error:  # noqa: BLE001 - the door decides what follows, whatever the error is
+            match effect:
+                case Observe() | Examine():
+                    return Objected(error) if self.is_refusal(error) else Broke(error)
+                case AppendClaim():
+                    return Broke(error)
+                case AppendRelease() | LookForRival():
+                    _log.warning("job not released", job=self.warehouse.paths.job, error=f"{error}")
+                    return Broke(error) if isinstance(effect, AppendRelease) else RivalSeen(None)
+                case _:
+                    return self.failure(error)
+        except (KeyboardInterrupt, SystemExit) as error:
+            return Broke(error)
+
+    def carry_out(self, effect: TickEffect) -> TickFact | None:  # noqa: PLR0911 - an alphabet
+        """Carry out one effect; return its answer, or None if it has none."""
+        match effect:
+            case Observe():
+                return self.observe()
+            case Examine():
+                self.examine(effect.question, effect.seen, effect.plan)
+                return Done()
+            case Work():
+                return self.work(effect)
+            case RollBackPreCommitted():
+                try:
+                    self.stores.outside.roll_back(effect.before)
+                except Exception as error:  # noqa: BLE001 - a sink is a user's code; the next tick rolls back
+                    _log.warning("sinks not settled", job=self.warehouse.paths.job, error=f"{error}")
+                return Done()
+            case CleanUp():
+                self.clean_up()
+                return Done()
+            case Wait():
+                self.wait(effect.delay_ms)
+                return Waited()
+            case AppendClaim() | AppendEntry() | AppendRelease():
+                return self._append(effect)
+            case LookAtTables() | EnsureTables() | PublishAgain() | LookAtLogs() | CorrectCuts():
+                return self._repair(effect)
+            case ReadCut() | PublishTable() | RecordCut() | DiscardLeftovers() | LookForRival():
+                return self._recover(effect)
+            case _:
+                self._take_note(effect)
+                return None
+
+    # -------------------------------------------------------------- entries
+
+    def _append(self, effect: AppendClaim | AppendEntry | AppendRelease) -> TickFact:
+        match effect:
+            case AppendClaim():
+                with around(self.boundary, CLAIM):
+                    return self.stores.append(effect.row, effect.at_version)
+            case AppendEntry():
+                with around(self.boundary, self.entry_boundary):
+                    turn = effect.turn
+                    return self.stores.append(effect.row, effect.at_version, disposed=turn.dropped, marks=turn.marks)
+            case AppendRelease():
+                with around(self.boundary, RELEASE):
+                    row = self.release(effect.row)
+                    return self.stores.append(row, effect.at_version, disposed=effect.dropped)
+
+    def release(self, row: Release) -> Release:
+        """Return the release as it is appended. A tick adds how it ended."""
+        return row
+
+    # -------------------------------------------------------------- recovery
+
+    def _repair(self, effect: LookAtTables | EnsureTables | PublishAgain | LookAtLogs | CorrectCuts) -> TickFact:
+        match effect:
+            case LookAtTables():
+                return TablesSeen(self.look_at_tables(effect.rows))
+            case EnsureTables():
+                with around(self.boundary, ENSURE_TABLES):
+                    self.ensure(effect.plan, effect.unsettled)
+                return Done()
+            case PublishAgain():
+                publication = effect.again.publication
+                with around(self.boundary, f"{PUBLISH_AGAIN}:{publication.table}"):
+                    return self.stores.publish(publication, effect.again.checkpoint, again=True)
+            case LookAtLogs():
+                return LogsSeen(published_since(self.stores, effect.doubt))
+            case CorrectCuts():
+                with around(self.boundary, CORRECT_CUTS):
+                    self.stores.correct_cuts(effect.correction)
+                self._repaired = repair_lines(effect.doubt, effect.correction)
+                return Done()
+
+    def look_at_tables(self, rows: tuple[Row, ...]) -> Doubt | None:
+        """Return the tables in doubt and their repair; raise TablesBehindError if there is none."""
+        return must_be_repairable(self.stores, rows, self.tables())
+
+    def _recover(self, effect: ReadCut | PublishTable | RecordCut | DiscardLeftovers | LookForRival) -> TickFact:
+        match effect:
+            case ReadCut():
+                return CutRead(self.stores.read_cut(effect.checkpoint) or {})
+            case PublishTable():
+                step = ROLL_FORWARD_OUTSIDE if effect.publication.outside else ROLL_FORWARD
+                with around(self.boundary, f"{step}:{effect.publication.table}"):
+                    return self.stores.publish(effect.publication, effect.checkpoint)
+            case RecordCut():
+                with around(self.boundary, ROLL_FORWARD_CUT):
+                    self.stores.record_cut(effect.checkpoint, effect.versions)
+                return CutRecorded(effect.checkpoint)
+            case DiscardLeftovers():
+                with around(self.boundary, DISCARD_LEFTOVERS):
+                    self.stores.outside.roll_back(effect.first_id)
+                    gone = delete_leftovers(self.warehouse, self.folders(), current=effect.current, by=effect.by)
+                return LeftoversDiscarded(len(gone))
+            case LookForRival():
+                return RivalSeen(self.stores.rival(effect.generation))
+
+    # -------------------------------------------------------------- effects without an answer
+
+    def _take_note(self, effect: TickEffect) -> None:
+        match effect:
+            case GiveLease():
+                with suppress(OSError):  # then the next tick is refused in the same words, and needs --take-over
+                    LeaseStore(self.warehouse).renew(effect.to.generation, effect.to.holder, effect.lease_ms)
+            case TakeHold():
+                self._hold(effect)
+            case LetGo():
+                self._held.close()
+            case Recovered():
+                self.recovered(effect, self._repaired)
+                self._repaired = ()
+            case RolledForward() | RestartDue():
+                self.told(effect)
+            case _:
+                raise TypeError(f"{effect} is not to be carried out")
+
+    def _hold(self, effect: TakeHold) -> None:
+        """Keep the lease alive until the attempt is over."""
+        self.begins(effect.claim, effect.plan)
+        if self._lease_ms is not None:
+            with around(self.boundary, LEASE):
+                self._held.enter_context(LeaseStore(self.warehouse).kept(effect.claim, self._lease_ms))
+
+
+def refusal(warehouse: Warehouse, outcome: Refused | Unsettled) -> JobHeldError | ClaimUnsettledError:
+    """Return the error for a user: who holds the job, or that nobody can tell which entries it has."""
+    job = warehouse.paths.job
+    if isinstance(outcome, Unsettled):
+        return ClaimUnsettledError(job, outcome.error)
+    return JobHeldError(job, outcome.holder, outcome.generation, outcome.why)

@@ -1,0 +1,328 @@
+"""Opens a small table of an object store with two requests one after the other, instead of a dozen.
+
+delta-rs reads a Delta log checkpoint by eight or nine ranges, one after the other, and each log entry twice. For a
+table whose whole state has a few kB, that is most of a tick's start. So the files that delta-rs needs are copied into
+a folder of this machine, all at the same time, and delta-rs reads them there.
+"""
+
+from deltalake import DeltaTable
+from jobs.storage.place import scratch_folder
+from jobs.storage.place import StoragePlace
+from jobs.storage.place import together
+from jobs.warehouse.log_entries import ENTRY, LOG_CHECKPOINT, log_of
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+from checkpointing.partitions import Value
+from jobs.storage.folder import Folder
+from jobs.storage.place import StoragePlace, delete_folder
+from jobs.storage.place import new_folders, sync_files, sync_folders
+from jobs.warehouse.table_rules import Metadata
+from jobs.warehouse.table_snapshot import Action, KnownTable
+from jobs.warehouse.log_entries import METADATA_KEY, entry_place, log_of
+from jobs.warehouse.log_writing import needs_own_first_entry, write_entry, write_first_entry
+from collections.abc import Iterable
+from checkpointing.commit.two_phase import Entries
+from jobs.storage.place import SyncedNames
+from jobs.warehouse.log_entries import entry_place
+from jobs.warehouse.warehouse import Warehouse
+
+
+def copied(folder: StoragePlace) -> tuple[DeltaTable, int]:
+    """Return the table as its log says now, and the version of its newest Delta log checkpoint, or -1.
+
+    The table cannot be updated, and its address is not that of `folder`. Raises OSError, and what delta-rs raises for
+    a log that it cannot load. It may fail where delta-rs itself succeeds: if the log is shortened at this moment, or if
+    its Delta log checkpoint consists of several files.
+    """
+    names = [each.name for each in log_of(folder).entries()]
+    start = max((int(match[1]) for match in map(LOG_CHECKPOINT.fullmatch, names) if match), default=-1)
+    entries = (match for match in map(ENTRY.fullmatch, names) if match)
+    needed = [match[0] for match in entries if int(match[1]) > start]
+    if start >= 0:
+        needed.append(f"{start:020d}.checkpoint.parquet")
+    contents = together(folder.storage, lambda name: (log_of(folder) / name).read(), needed)
+    with scratch_folder() as scratch:
+        for name, content in zip(needed, contents, strict=True):
+            (log_of(scratch) / name).write(content, durable=False)
+        return DeltaTable(str(scratch)), start
+
+
+# ------------------------------------------------------------------
+# Uses a Delta table's log as a register with compare-and-swap: load a version, commit exactly the next one.
+#
+# A commit from version v becomes version v + 1. It fails if another commit came first (`log_entry`). If it raises, its
+# outcome is unknown, so the committer reads the log to find out.
+#
+# delta-rs reads the log. This process knows its own commits (`known_table`), so nobody reads them from the storage. If
+# another process has committed too, the next commit fails, and a look finds an entry after the known version. Then
+# delta-rs reads all entries since its last look. It also does so after an own commit that changes metadata.
+#
+# If a process is killed, its commit is in the log as a whole or not at all, because a log entry is linked into place.
+# It is not synced then, so a power cut may lose it. `DeltaLog.sync` makes a log entry durable before anything relies
+# on it (`durable`).
+
+
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+class CommitMoment(Enum):
+    """The two moments at which a test may interfere with a commit: before and after the call."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+FaultHook = Callable[[CommitMoment], None]
+"""A function that is called before and after each real commit. If a test raises AFTER, it simulates a lost reply."""
+
+
+def no_fault(moment: CommitMoment) -> None:
+    """Do nothing. Every real run uses this hook."""
+    del moment
+
+
+class DeltaLog:
+    """The log of one table, held open. Each look reads only the versions that came after the last look."""
+
+    def __init__(self, folder: StoragePlace, *, hook: FaultHook = no_fault, small: bool = False) -> None:
+        """Name the table. Nothing is read yet. `small` says that its log is short, so that it is opened as a copy."""
+        self.folder = folder
+        self._small = small and not isinstance(folder.storage, Folder)
+        self._is_copy = False
+        """Whether delta-rs has the table from a copy of its log, which it cannot update."""
+        self._hook = hook
+        self._table: KnownTable | None = None
+        self._committed = -1
+        """The newest version that this process committed. If the known table is older, the log must be read."""
+        self._looked = False
+        """Whether the table was looked at since `look_anew`."""
+        self._just_opened = False
+        """Whether `create` has opened it and nobody has used it yet."""
+        self.checkpoint_at: int | None = None
+        """The version of the newest Delta log checkpoint, -1 for none, once somebody asked for it (`maintenance`)."""
+        self.sound_at: int | None = None
+        """Up to this version, no other writer removed any of Tidemark's files (`own_tables`)."""
+
+    def has_committed(self, version: int) -> bool:
+        """Return True if this process committed that version last, so that its log entry need not be read."""
+        return version == self._committed
+
+    @property
+    def is_open(self) -> bool:
+        """True if this process has read or created the table."""
+        return self._table is not None
+
+    def exists(self) -> bool:
+        """Return True if the table exists."""
+        if isinstance(self.folder.storage, Folder):
+            return DeltaTable.is_deltatable(str(self.folder))
+        return log_of(self.folder).is_folder()  # unlike delta-rs, this raises the reason if a store does not answer
+
+    def create(
+        self,
+        schema: pa.Schema | Schema,
+        configuration: dict[str, str],
+        comment: str = "",
+        partitioned_by: Sequence[str] = (),
+    ) -> None:
+        """Create the table if it is missing. If several processes try at once, one creates it, and all go on."""
+        if self.is_open or self._opens() or self.exists():
+            return
+        new = new_folders(self.folder)
+        try:
+            made_of = schema if isinstance(schema, Schema) else Schema.from_arrow(schema)
+            if needs_own_first_entry(made_of):
+                write_first_entry(self.folder, made_of, configuration, comment, partitioned_by)
+            else:
+                DeltaTable.create(
+                    str(self.folder),
+                    schema,
+                    mode="ignore",
+                    partition_by=list(partitioned_by) or None,
+                    description=comment or None,
+                    configuration=configuration,
+                    raise_if_key_not_exists=False,
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                    post_commithook_properties=NO_HOOKS,
+                )
+        except Exception:
+            if not self.exists():
+                raise
+        self.sync(0)
+        sync_folders(new)
+
+    def _opens(self) -> bool:
+        """Return whether an object store has the table. It is read, which costs little more than a look for it."""
+        if isinstance(self.folder.storage, Folder):
+            return False
+        try:
+            self.reopen()
+        except Exception:  # noqa: BLE001 - it is missing, or cannot be read, as the next look says
+            return False
+        self._just_opened = True
+        return True
+
+    def drop(self) -> None:
+        """Delete the log, so that the folder is no longer a table. Use it only for a table without any commit."""
+        delete_folder(log_of(self.folder))
+        self._table, self._committed, self.checkpoint_at = None, -1, None
+
+    def current(self) -> KnownTable:
+        """Return the table at its newest version. Raise what delta-rs raises if it cannot be read."""
+        if self._table is None:
+            return self.reopen()
+        self._looked = True
+        version = self._table.version()
+        if version < self._committed or not self.ends_at(version):
+            return self._updated(self._table, version + 1)
+        return self._table  # versions have no gaps, and an update would list all log entries, however many exist
+
+    def known(self) -> KnownTable:
+        """Return the table as of the last look or the last commit here. Another process may have committed since.
+
+        Raises what delta-rs raises if the table cannot be read.
+        """
+        if self._table is None:
+            return self.reopen()
+        version = self._table.version()
+        return self._table if version >= self._committed else self._updated(self._table, version + 1)
+
+    def looked_at(self) -> KnownTable:
+        """Return the table as of a look since `look_anew` was called last, which is taken now if there was none.
+
+        Raises what delta-rs raises if it cannot be read.
+        """
+        return self.known() if self._looked else self.current()
+
+    def look_anew(self) -> None:
+        """Let the next `looked_at` look at the table, because others may have committed since it was used."""
+        self._looked, self._just_opened = self._looked and self._just_opened, False
+
+    def ends_at(self, version: int) -> bool:
+        """Return True if this is the newest version. It looks for the log entry of this version and of the next one.
+
+        The newest version always has its log entry, unless the table was dropped.
+        """
+        entries = [entry_place(self.folder, version), entry_place(self.folder, version + 1)]
+        there, later = together(self.folder.storage, StoragePlace.exists, entries)
+        return there and not later
+
+    def must_have(self, version: int) -> None:
+        """Raise FileNotFoundError if the log entry of a version is gone, because the next commit would leave a gap."""
+        if not entry_place(self.folder, version).exists():
+            raise FileNotFoundError(f"entry {version} of the log of {self.folder} is gone")
+
+    def loaded(self) -> DeltaTable:
+        """Return what `known` does, as delta-rs has it. It reads this process's own commits, if it has not yet.
+
+        Raises what delta-rs raises if the table cannot be read.
+        """
+        known = self.known()
+        if self._is_copy:
+            return self._opened(DeltaTable(str(self.folder))).loaded
+        is_behind = known.loaded.version() < known.version()
+        return (self._updated(known, known.version()) if is_behind else known).loaded
+
+    def _updated(self, table: KnownTable, least: int) -> KnownTable:
+        """Let delta-rs read what was committed since it read the log. If it is not at version `least` then, reopen."""
+        if self._is_copy:
+            return self.reopen()
+        try:
+            table.loaded.update_incremental()
+        except Exception:  # noqa: BLE001 - the log may have been shortened since the last look, so read it anew
+            return self.reopen()
+        if table.loaded.version() < least:
+            return self.reopen()
+        self._table = KnownTable(table.loaded, self.folder.name)
+        return self._table
+
+    def reopen(self) -> KnownTable:
+        """Read the log anew. Return the table."""
+        self._table, self._committed = None, -1
+        if self._small:
+            with suppress(Exception):  # whatever it is, delta-rs may succeed, or says what is wrong with the log
+                table, self.checkpoint_at = copied(self.folder)
+                return self._opened(table, is_copy=True)
+        return self._opened(DeltaTable(str(self.folder)))
+
+    def _opened(self, table: DeltaTable, *, is_copy: bool = False) -> KnownTable:
+        self._table, self._is_copy, self._looked = KnownTable(table, self.folder.name), is_copy, True
+        return self._table
+
+    def commit(
+        self,
+        table: KnownTable,
+        actions: Sequence[Action],
+        *,
+        says: dict[str, Any],
+        transaction: Transaction | None = None,
+        metadata: Metadata | None = None,
+    ) -> None:
+        """Commit `actions` as the version after that of `table`, which this log has returned last, or raise.
+
+        With `metadata`, the same commit changes the table's metadata too. If it raises, the commit may still be in the
+        log. Search `entries_after` for its note `says`.
+        """
+        self._hook(CommitMoment.BEFORE)
+        write_entry(self.folder, table, actions, metadata=metadata, says={METADATA_KEY: says}, transaction=transaction)
+        if self.sound_at == table.version():
+            self.sound_at = table.version() + 1
+        self._committed = table.version() + 1
+        if metadata is None:
+            self._table = table.after(actions)
+        self._hook(CommitMoment.AFTER)
+
+    def sync(self, version: int) -> None:
+        """Make one log entry durable."""
+        sync_files([entry_place(self.folder, version)])
+
+
+def remove(path: str, at_ms: int, *, data_change: bool = True) -> RemoveAction:
+    """Return the action that removes an active file from the table.
+
+    Without `data_change`, the same commit adds a file with its rows.
+    """
+    return RemoveAction(path=path, data_change=data_change, deletion_timestamp=at_ms)
+
+
+def add(
+    path: str, size: int, stats: str, at_ms: int, partition: Iterable[Value] = (), *, data_change: bool = True
+) -> AddAction:
+    """Return the action that adds a file to the table. `path` is relative to the table's folder.
+
+    `partition` has the values of the table's partition columns. Without `data_change`, the table shows its rows already
+    in other files, which the same commit removes. Then nobody who follows the table reads them again.
+    """
+    values = dict(partition)
+    return AddAction(
+        path=path, size=size, partition_values=values, modification_time=at_ms, data_change=data_change, stats=stats
+    )
+
+
+# ------------------------------------------------------------------
+# Makes files durable before a commit names them, so that a power cut cannot lose any of them (`commit.durability`).
+#
+# Neither delta-rs nor the writers of staged files sync what they write.
+
+
+class Durability:
+    """Syncs files of one warehouse. In an object store, every file is durable already."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        """Begin without any file that is known to be durable."""
+        self._warehouse = warehouse
+        self._synced = SyncedNames(warehouse.storage)
+
+    def sync_files(self, paths: Iterable[str]) -> None:
+        """Make these files of the warehouse durable. A missing file is left to the code that reads it."""
+        self._synced.sync(tuple(paths))
+
+    def sync_entries(self, entries: Iterable[Entries]) -> None:
+        """Make these log entries of tables durable, if the logs still have them."""
+        tables = ((self._warehouse.place(each.table), range(each.first, each.last + 1)) for each in entries)
+        self._synced.sync([entry_place(folder, version).name for folder, versions in tables for version in versions])

@@ -1,0 +1,505 @@
+"""Opens a job's Delta tables once for one tick. Any thread may use them, and each table has a lock."""
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import MappingProxyType
+from typing import Final, assert_never
+import pyarrow as pa
+from checkpointing.columns import TableColumns
+from checkpointing.commit.lost_publications import Cuts, Standing
+from checkpointing.commit.cleanup import needed_cuts, readable_cuts
+from checkpointing.commit.columns import Pairs, listed
+from checkpointing.commit.lost_publications import Correction
+from checkpointing.commit.two_phase import entries_to_sync, files_to_sync
+from checkpointing.commit.fencing import HolderObserved, newest_claim, rival_of
+from checkpointing.commit.recovery import Observed
+from checkpointing.graph import Table
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
+from checkpointing.messages import Publication, PublishFailed, RowAppended, RowRefused, RowUnknown, TablePublished
+from checkpointing.metadata.record import CheckpointRecord, Claim, Row
+from jobs.warehouse.cleanup import LogKeeping
+from jobs.warehouse.cleanup import read_looks
+from jobs.warehouse.boundaries import Boundary, log_hook
+from jobs.warehouse.outside_publishing import NO_SINKS, OutsideSinks
+from jobs.sinks.port import NOTHING_SAID, Description
+from jobs.sinks.port import TableSink
+from jobs.storage.place import both, together
+from jobs.warehouse.checkpoints import (
+    NO_MARKS,
+    Appended,
+    CheckpointStore,
+    DamagedRow,
+    Refused,
+    Unknown,
+)
+from jobs.warehouse.output_tables import with_columns
+from jobs.warehouse.cuts_table import Cut, CutsNotRecordedError, CutStore
+from jobs.warehouse.delta_log import Durability
+from jobs.warehouse.lease import is_alive
+from jobs.warehouse.table_snapshot import Action, KnownTable
+from jobs.warehouse.lease import LeaseStore
+from jobs.warehouse.log_writing import EntryTakenError
+from jobs.warehouse.output_tables import OutputTables, Shows
+from jobs.warehouse.publisher import Publisher
+from jobs.warehouse.cuts_table import ReservationStore
+from jobs.warehouse.cut_check import observe_standing
+from jobs.warehouse.tables import TableLogs
+from jobs.warehouse.warehouse import Warehouse
+from dataclasses import dataclass
+from enum import Enum
+from checkpointing.commit.at_rest import held_cut
+from checkpointing.commit.fencing import newest_checkpoint, newest_claim, release_of
+from checkpointing.identifiers import Generation
+from checkpointing.metadata.record import CheckpointRecord, Holder, Release, Row
+from jobs.warehouse.refusals import NeverRunError, UnusableWarehouseError
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.delta_log import DeltaLog
+from jobs.warehouse.warehouse import kind_at, obstacles
+
+
+NO_PAIRS: Final[Mapping[TableName, Pairs]] = MappingProxyType({})
+NOTHING_SAID_OF_ANY: Final[Mapping[TableName, Description]] = MappingProxyType({})
+
+
+class JobStores:
+    """The stores of one job. Any thread may call them."""
+
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        boundary: Boundary,
+        *,
+        beyond_damage: bool = False,
+        sinks: Mapping[TableName, TableSink] = NO_SINKS,
+        all_sinks: bool = False,
+    ) -> None:
+        """Open `checkpoints` and `cuts`, creating them on the job's first tick.
+
+        With `beyond_damage`, entries that cannot be read are passed over; see `CheckpointStore`. Without its `sinks`,
+        what a checkpoint has for outside sinks cannot be published. With `all_sinks`, the pipeline has no other ones.
+        """
+        self.warehouse = warehouse
+        self._rows = threading.Lock()
+        self._recorded = threading.Lock()
+        self._locks: dict[TableName, threading.Lock] = {}
+        """One for each output table. They are few, so none is ever dropped."""
+        self._checkpoints, self._cuts = both(
+            warehouse.storage,
+            lambda: CheckpointStore(warehouse, hook=log_hook(boundary, "checkpoints"), beyond_damage=beyond_damage),
+            lambda: CutStore(warehouse, hook=log_hook(boundary, "cuts")),
+        )
+        self._logs = TableLogs(warehouse, hook=log_hook(boundary, "tables"))
+        self._outputs = OutputTables(warehouse, self._logs)
+        self._publisher = Publisher(warehouse, self._logs)
+        self._durability = Durability(warehouse)
+        self.outside = OutsideSinks(warehouse, sinks, self._checkpoints.identity, are_all=all_sinks)
+
+    def observe(self, run_ended: Callable[[str], bool | None] | None = None) -> Observed:
+        """Return what a starting tick must know. Call it before another thread uses the stores.
+
+        Raises what the codec raises for entries that cannot be read.
+        """
+        storage, leases = self.warehouse.storage, LeaseStore(self.warehouse)
+        self._logs.look_anew()  # tables are looked at after the entries that name their versions
+        (version, rows), (recorded, lease) = both(
+            storage, self._checkpoints.observe, lambda: both(storage, self._cuts.recorded, leases.read)
+        )
+        claim = newest_claim(rows)
+        alive = is_alive(claim.holder, run_ended) if claim is not None else None
+        holder = HolderObserved(alive=alive, lease=lease.lease() if lease is not None else None)
+        return Observed(version, rows, recorded, holder, self.warehouse.now_ms())
+
+    def rows(self) -> tuple[Row, ...]:
+        """Return the entries as they are now, newest first; raises what reading entries raises."""
+        with self._rows:
+            return self._checkpoints.observe()[1]
+
+    def rival(self, generation: Generation) -> Claim | None:
+        """Return the newest claim if its generation is later; raises what reading entries raises."""
+        with self._rows:
+            return rival_of(self._checkpoints.latest(), generation)
+
+    def told(self, record: CheckpointRecord, tables: Iterable[TableName]) -> CheckpointRecord:
+        """Return an entry with the columns of its tables, whatever its format; see `with_columns`."""
+        return with_columns(self.warehouse, record, tables, {} if record.columns else self.recorded_cuts())
+
+    @property
+    def damaged(self) -> tuple[DamagedRow, ...]:
+        """The entries that the last look passed over."""
+        return self._checkpoints.damaged
+
+    def append(
+        self,
+        row: Row,
+        at_version: int,
+        *,
+        subsumed: Iterable[CheckpointId] = (),
+        disposed: Iterable[CheckpointId] = (),
+        marks: Mapping[CheckpointId, bool] = NO_MARKS,
+    ) -> RowAppended | RowRefused | RowUnknown:
+        """Append an entry once all files that it names are durable, and return the outcome as a fact.
+
+        See `CheckpointStore.append`. Raises nothing: after an error the outcome is unknown.
+        """
+        try:
+            with self._rows:
+                named: tuple[str, ...] = ()
+                if isinstance(row, CheckpointRecord):
+                    known = (each for each in self._checkpoints.known() if isinstance(each, CheckpointRecord))
+                    named = files_to_sync(row, known)
+                result = self._checkpoints.append(
+                    row,
+                    at_version,
+                    frozenset(subsumed),
+                    disposed=frozenset(disposed),
+                    marks=marks,
+                    make_durable=lambda: self._durability.sync_files(named),
+                )
+        except Exception as error:  # noqa: BLE001 - the entry may be in, whatever the error is
+            return RowUnknown(row.nonce, f"{type(error).__name__}: {error}")
+        if isinstance(row, Claim):
+            self._look_anew()
+        match result:
+            case Appended():
+                return RowAppended(row.nonce, result.version)
+            case Refused():
+                return RowRefused(row.nonce, result.holder)
+            case Unknown():
+                return RowUnknown(row.nonce, result.error)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def ensure(
+        self,
+        tables: Iterable[Table],
+        schemas: Mapping[TableName, pa.Schema],
+        newest: CheckpointRecord | None = None,
+        *,
+        unsettled: Collection[TableName] = (),
+        renamed: Collection[TableName] = (),
+        columns_renamed: Mapping[TableName, Pairs] = NO_PAIRS,
+        says: Mapping[TableName, Description] = NOTHING_SAID_OF_ANY,
+    ) -> None:
+        """Create the missing output tables, and compare the others with the newest entry; raise TableMismatchError.
+
+        `says` is what the pipeline says of its tables, in comments and properties.
+        The columns of two kinds of tables are not compared: `unsettled` ones are not published yet as the entry says,
+        and `renamed` ones are not published yet under their new names. `columns_renamed` has the new and the old names
+        of columns that the next checkpoint renames.
+        """
+        known = listed(newest)
+        modes = {each.table: each.mode for each in newest.tables} if newest is not None else {}
+
+        def ensure(table: Table) -> None:
+            name = table.name
+            settled, was_renamed = name not in unsettled, name in renamed
+            each = known.get(name, TableColumns(name, ()))
+            due = columns_renamed.get(name, ())
+            shows = Shows(each.columns, settled, was_renamed, modes.get(name), each.dropped, due)
+            with self._lock(name):
+                said = says.get(name, NOTHING_SAID)
+                self._outputs.ensure(name, schemas[name], table.mode, shows, said, table.partitioned_by)
+
+        together(self.warehouse.storage, ensure, tables)
+
+    def check(self, tables: Iterable[TableName], leaving: Collection[str] = ()) -> tuple[str, ...]:
+        """Return the problems that forbid publishing into these tables now; see `OutputTables.check`."""
+
+        def checked(table: TableName) -> tuple[str, ...]:
+            with self._lock(table):
+                return self._outputs.check([table], leaving)
+
+        return tuple(problem for found in together(self.warehouse.storage, checked, tables) for problem in found)
+
+    def publish(
+        self,
+        publication: Publication,
+        checkpoint: CheckpointId,
+        *,
+        again: bool = False,
+        by: Generation | None = None,
+    ) -> TablePublished | PublishFailed:
+        """Publish a table, see `Publisher.publish`, or into its outside sink, see `OutsideSinks.publish`.
+
+        What is published `again` is durable then: recorded cuts name it, so nobody makes it durable later.
+        """
+        if publication.outside:
+            return self.outside.publish(publication, checkpoint)
+        with self._lock(publication.table):
+            answer = self._publisher.publish(publication, checkpoint, again=again, by=by)
+            if isinstance(answer, TablePublished):
+                self._outputs.published(publication.table, publication.columns)
+                if again:
+                    self._durability.sync_entries(entries_to_sync({publication.table: answer.version}, {}))
+            return answer
+
+    def rename_files(
+        self, table: TableName, renamed: Pairs, generation: Generation, told: Callable[[int, int], None]
+    ) -> None:
+        """Write a table's files again under new names of columns; see `Publisher.rename_files`."""
+        with self._lock(table):
+            self._publisher.rename_files(table, renamed, generation, told)
+
+    def standing(
+        self,
+        rows: Iterable[Row],
+        tables: Collection[TableName] | None,
+        *,
+        whole: bool = False,
+        told: Cuts | None = None,
+    ) -> Standing:
+        """Return how the logs of these `tables` (None: of all) agree with the entries and the recorded cuts.
+
+        `told` are further cuts that count as recorded. Raises TableLogDamagedError. Call it before another thread uses
+        the stores.
+        """
+        with self._recorded:
+            cuts: Cuts = {**self._cuts.seen(), **(told or {})}
+        return observe_standing(self.warehouse, self._logs, rows, cuts, tables, whole=whole)
+
+    def correct_cuts(self, correction: Correction) -> None:
+        """Correct recorded cuts; see `CutStore.correct`."""
+        if correction.changed or correction.dropped:
+            with self._recorded:
+                for cut in correction.changed.values():
+                    self._durability.sync_entries(entries_to_sync(cut, {}))
+                self._cuts.correct(correction.changed, correction.dropped)
+
+    def record_cut(self, checkpoint: CheckpointId, versions: Iterable[tuple[TableName, int]]) -> None:
+        """Record a cut once the tables' log entries are durable; drop the cuts of checkpoints without an entry.
+
+        Raises CutsNotRecordedError, also if the disk does not sync.
+        """
+        wanted = tuple(versions)
+        with self._recorded:
+            recorded = {*self._cuts.known(), checkpoint}
+        retained = self._needed(recorded)
+        with self._recorded:
+            try:
+                self._durability.sync_entries(entries_to_sync(dict(wanted), self._cuts.known()))
+                self._cuts.record(checkpoint, wanted, retained)
+            except OSError as error:
+                raise CutsNotRecordedError(
+                    f"the cut of checkpoint {checkpoint} could not be made durable ({error}): the next start records it"
+                ) from error
+
+    def drop_cuts(self) -> None:
+        """Drop the cuts that no entry needs any more; raises CutsNotRecordedError.
+
+        The cuts are read before the entries. So a tick that was taken over drops no cut of the tick that replaced it.
+        """
+        with self._recorded:
+            recorded = self._cuts.recorded()
+        readable = readable_cuts(self.rows(), recorded)
+        with self._recorded:
+            self._cuts.drop(recorded - readable)
+
+    def recorded_cuts(self) -> dict[CheckpointId, Cut]:
+        """Return every recorded cut."""
+        with self._recorded:
+            return self._cuts.all()
+
+    def read_cut(self, checkpoint: CheckpointId) -> Cut | None:
+        """Return each table's Delta version at that checkpoint, or None if its cut is not recorded."""
+        with self._recorded:
+            return self._cuts.read(checkpoint)
+
+    @contextmanager
+    def newest(self, table: TableName) -> Iterator[KnownTable]:
+        """Lend a table at its newest version, only to read it; raises what delta-rs raises if it is unreadable.
+
+        A log is opened by a list, which may lag behind. So its end is asked for by name too, because a clean-up deletes
+        what the newest version does not show.
+        """
+        with self._lock(table):
+            log = self._logs.log(table)
+            if not log.is_open:
+                log.reopen()
+            yield log.current()
+
+    def rearrange(self, table: TableName, actions: Sequence[Action], *, version: int) -> None:
+        """Commit actions that change no row as the version after this one. If another commit came first, do nothing.
+
+        The commit is not durable yet, see `make_durable`. Raises what delta-rs raises if the table cannot be read.
+        """
+        with self._lock(table):
+            log = self._logs.log(table)
+            known = log.current()
+            if known.version() == version:
+                with suppress(EntryTakenError):
+                    log.commit(known, actions, says={"job": self.warehouse.paths.job, "rearranges": True})
+                log.reopen()
+
+    def make_durable(self, versions: Mapping[TableName, int]) -> None:
+        """Make all log entries of these tables durable, up to these versions; raises OSError."""
+        with self._recorded:
+            self._durability.sync_entries(entries_to_sync(versions, self._cuts.known()))
+
+    def shown(self, table: TableName) -> CheckpointId:
+        """Return the newest of the job's checkpoints that a table shows; 0 if it shows none or does not exist."""
+        with self._lock(table):
+            log, left = self._logs.log(table), self._logs.left(table)
+            if left is not None:
+                return left.shows
+            there = log.is_open or log.exists()
+            return CheckpointId(self._logs.shown(log.looked_at(), table) if there else NO_CHECKPOINT)
+
+    def look_again(self, tables: Iterable[TableName]) -> None:
+        """Read what the next checkpoint needs and this process does not know, at a time when no checkpoint waits.
+
+        The next checkpoint then need not read it between its barrier and its cut. A table's newest version is mostly a
+        commit of this process. Then nothing is asked: the checkpoint looks for commits of others itself.
+        """
+
+        def look_at(table: TableName) -> None:
+            with self._lock(table):
+                self._outputs.examine(table)
+                self._logs.shown(self._logs.log(table).known(), table)
+
+        looks: list[Callable[[], object]] = [self.rows, self.recorded_cuts]
+        looks += [partial(look_at, table) for table in tables]
+        together(self.warehouse.storage, lambda look: look(), looks)
+
+    def maintain(self, tables: Iterable[TableName], keeping: LogKeeping | None) -> None:
+        """Keep all logs short; without `keeping` the tables keep all their log entries, and little is asked.
+
+        Only the holder of the job may call it, and not while a checkpoint waits.
+        """
+
+        def rows() -> None:
+            with self._rows:
+                self._checkpoints.maintain()
+
+        def recorded() -> None:
+            with self._recorded:
+                self._cuts.maintain()
+
+        cuts = list(self.recorded_cuts().values()) if keeping is not None else []
+        cuts += ReservationStore(self.warehouse).reserved() if keeping is not None else []
+        looks = read_looks(self.warehouse) if keeping is not None else ()
+
+        def of_table(table: TableName) -> None:
+            with self._lock(table):
+                self._publisher.maintain(table)
+                if keeping is not None:
+                    keeping.shorten(self._logs.log(table), table, looks, cuts, self.warehouse.now_ms())
+
+        each: list[Callable[[], None]] = [rows, recorded, *(partial(of_table, table) for table in tables)]
+        together(self.warehouse.storage, lambda call: call(), each)
+
+    def _look_anew(self) -> None:
+        """Look once more at the cuts and tables: until this claim was in, another holder could change them."""
+        self._logs.look_anew()
+        with self._recorded:
+            self._cuts.look_anew()
+
+    def cut_seen(self, checkpoint: CheckpointId) -> Cut | None:
+        """Return what `read_cut` does, as of the last look after the claim, if there was one."""
+        with self._recorded:
+            return self._cuts.seen().get(checkpoint)
+
+    def _lock(self, table: TableName) -> threading.Lock:
+        return self._locks.setdefault(table, threading.Lock())
+
+    def _needed(self, recorded: Collection[CheckpointId]) -> frozenset[CheckpointId]:
+        """Return the checkpoints whose cuts may still be read, if these cuts are recorded."""
+        with self._rows:
+            rows = self._checkpoints.known()
+        return needed_cuts(rows, recorded)
+
+
+# ------------------------------------------------------------------
+# Finds out whether a job has run in a warehouse, and whether a tick of it runs now.
+
+
+class Activity(Enum):
+    """Whether a job's newest tick runs."""
+
+    AT_REST = "at rest"
+    """No process has claimed the job, the last one has released it, or its holder is certainly dead."""
+    RUNNING = "running"
+    """Its holder lives, or its lease has not run out."""
+    SILENT = "silent"
+    """The lease has run out, and this host cannot see whether the holder lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """Whether a job runs, from its entries, its lease and the process table. A job at rest may have no holder."""
+
+    activity: Activity
+    holder: Holder | None
+    generation: Generation
+    why: str
+
+
+def has_run(warehouse: Warehouse) -> bool:
+    """Return whether the job's own tables exist, without creating them. Raises UnusableWarehouseError."""
+    kind = kind_at(warehouse, "")
+    if kind not in {None, "a folder"}:
+        raise UnusableWarehouseError(
+            f"{warehouse.root} is {kind}, and a warehouse is a folder: name it with --warehouse"
+        )
+    paths = warehouse.paths
+    return all(DeltaLog(warehouse.place(name)).exists() for name in (paths.checkpoints, paths.cuts))
+
+
+def must_be_usable(warehouse: Warehouse) -> None:
+    """Raise UnusableWarehouseError, naming the first obstacle, unless a tick can write into the warehouse."""
+    found = next(obstacles(warehouse), None)
+    if found is not None:
+        raise UnusableWarehouseError(str(found))
+
+
+def must_have_run(warehouse: Warehouse) -> None:
+    """Raise NeverRunError, saying how to start the job, unless it has run in that warehouse."""
+    if not has_run(warehouse):
+        raise NeverRunError(warehouse.paths.job, warehouse.root)
+
+
+def newest_restorable(warehouse: Warehouse) -> CheckpointRecord | None:
+    """Return the checkpoint from which the next tick begins; None if the job never ran there."""
+    if not has_run(warehouse):
+        return None
+    return newest_checkpoint(CheckpointStore(warehouse).observe()[1])
+
+
+def waiting_cut(warehouse: Warehouse) -> CheckpointRecord | None:
+    """Return the cut that waits for approval; None if there is none, or if the job never ran there."""
+    return held_cut(CheckpointStore(warehouse).observe()[1]) if has_run(warehouse) else None
+
+
+def observe_state(warehouse: Warehouse, checkpoints: CheckpointStore) -> JobState:
+    """Return whether a tick of the job runs, from its entries as they are now. Changes nothing."""
+    return state_of(warehouse, checkpoints.observe()[1])
+
+
+def last_failure(rows: tuple[Row, ...]) -> Release | None:
+    """Return the release of the newest tick if it failed, and if the job has moved to no other checkpoint since."""
+    ticks = [row for row in rows if isinstance(row, Release) and row.ended is not None]
+    newest = max(ticks, key=lambda row: row.generation, default=None)
+    if newest is None or newest.ended is None or not newest.ended.has_failed:
+        return None
+    moved = (row for row in rows if isinstance(row, CheckpointRecord) and row.commits)
+    return None if any(row.generation > newest.generation for row in moved) else newest
+
+
+def state_of(warehouse: Warehouse, rows: tuple[Row, ...]) -> JobState:
+    """Return whether a tick of the job runs, given its entries."""
+    claim = newest_claim(rows)
+    if claim is None:
+        return JobState(Activity.AT_REST, None, Generation(0), "nobody has held the job before")
+    release = release_of(rows, claim.generation)
+    if release is not None:
+        return JobState(Activity.AT_REST, None, claim.generation, release.why_free)
+    alive = is_alive(claim.holder)
+    if alive is False:
+        return JobState(Activity.AT_REST, claim.holder, claim.generation, f"{claim.holder} has died")
+    lease = LeaseStore(warehouse).read()
+    leased = lease is not None and lease.generation == claim.generation and lease.expires_ms > warehouse.now_ms()
+    if alive or leased:
+        return JobState(Activity.RUNNING, claim.holder, claim.generation, f"{claim.holder} holds the job")
+    why = f"the lease of {claim.holder} has run out, and this host cannot see whether it lives"
+    return JobState(Activity.SILENT, claim.holder, claim.generation, why)
