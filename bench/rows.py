@@ -10,16 +10,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.cluster import ONE, TWO, two_workers
-from bench.flink_figures import CHANGELOG, flink_changelog, flink_sums
+from bench.figures import (
+    CHANGELOG,
+    PROGRAMS,
+    UPSERTS,
+    checkpoint_durations,
+    commits_on_a_store,
+    flink_changelog,
+    flink_sums,
+    into_targets,
+    large_epochs,
+    one_percent,
+    restores,
+    same_touched,
+    starts_on_a_store,
+    upserted,
+)
 from bench.large_jobs import LARGE_CORE, LIVE, live_files, many_acknowledgements
 from bench.measures import middle, steady
 from bench.plan import WARM_UP, WARM_UP_FLIGHTS, Extent
 from bench.price import against_pathway, price
 from bench.programs import Result
-from bench.sink_figures import PROGRAMS, into_targets
-from bench.state_figures import checkpoint_durations, large_epochs, one_percent, restores, same_touched
-from bench.store_figures import commits_on_a_store, starts_on_a_store
-from bench.upsert_figures import UPSERTS, upserted
 
 Results = Mapping[str, Sequence[Result]]
 """Maps each program to its results, one for each round."""

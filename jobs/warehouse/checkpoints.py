@@ -1,43 +1,41 @@
 """Writes and reads the manifests of `checkpoints` as compressed, durable files, several at the same time."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
 import pyarrow as pa
+from deltalake import DeltaTable
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from checkpointing.commit.fencing import newest_claim
 from checkpointing.commit.manifests import (
+    SIZES,
     Handles,
     Manifest,
     Stored,
     counted_by,
     handles_in,
+    newest_stored,
     path_of,
+    stored,
     unfit,
+    whole,
 )
-from checkpointing.metadata.codec import ROW_CHARACTERS_MAX, UnreadableRowError
-from checkpointing.metadata.record import CheckpointRecord, ManifestReference
-from jobs.warehouse.warehouse import Warehouse
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final
-from deltalake import DeltaTable
-from checkpointing.commit.fencing import newest_claim
-from checkpointing.commit.manifests import SIZES, Stored, newest_stored, stored, whole
 from checkpointing.identifiers import CheckpointId
-from checkpointing.metadata.codec import UnreadableRowError, decode_stored, encode, kind_of
-from checkpointing.metadata.record import CheckpointRecord, Claim, Release, Row, RowKind
+from checkpointing.metadata.codec import ROW_CHARACTERS_MAX, UnreadableRowError, decode_stored, encode, kind_of
+from checkpointing.metadata.record import CheckpointRecord, Claim, ManifestReference, Release, Row, RowKind
 from jobs.storage.place import beside, together
 from jobs.warehouse import log_lengths
 from jobs.warehouse.delta_log import DeltaLog, FaultHook, no_fault, remove
-from jobs.warehouse.table_snapshot import KnownTable
-from jobs.warehouse.log_entries import LogEntry, entries_after, newest_entries
 from jobs.warehouse.internal_tables import opened
+from jobs.warehouse.log_entries import LogEntry, entries_after, newest_entries
 from jobs.warehouse.row_files import RowFiles, is_own
-from collections.abc import Iterable, Iterator
-from pydantic import BaseModel, ConfigDict, ValidationError
-from checkpointing.metadata.record import CheckpointRecord
-
+from jobs.warehouse.table_snapshot import KnownTable
+from jobs.warehouse.warehouse import Warehouse
 
 THREADS: Final = 16
 

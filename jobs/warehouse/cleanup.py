@@ -5,66 +5,55 @@ a file that they removed counts as removed at the latest when the first remainin
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any, Final
-from urllib.parse import unquote
-from checkpointing.commit.cleanup import Shown
-from jobs.storage.folder import Folder
-from jobs.storage.place import StoragePlace
-from jobs.storage.port import Listed
-from jobs.storage.place import in_threads
-from jobs.warehouse.log_entries import ENTRY, log_of
-from dataclasses import dataclass
-from typing import Final, Literal
-from pydantic import TypeAdapter, ValidationError
-from checkpointing.commit.cleanup import CleanUpLook, noted
-from jobs.warehouse.warehouse import Warehouse
-from contextlib import AbstractContextManager
-from typing import Protocol
-from checkpointing.identifiers import CheckpointId, InvalidNameError, TableName, table_name
-from checkpointing.metadata.paths import ProtocolPaths
-from checkpointing.metadata.record import CheckpointRecord, Row
-from jobs.warehouse.cuts_table import Cut
-from jobs.warehouse.table_snapshot import KnownTable
-from jobs.warehouse.log_entries import log_of
-from jobs.warehouse.output_tables import JOB_PROPERTY
-from collections.abc import Iterable
-from checkpointing.commit.cleanup import Unneeded
-from checkpointing.identifiers import Generation
-from checkpointing.metadata.paths import parse_generation
-from jobs.storage.place import StoragePlace, drop_if_empty
-from jobs.storage.place import together
 import re
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
-from typing import Final
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, Final, Literal, Protocol
+from urllib.parse import unquote
+
 from deltalake import DeltaTable
-from checkpointing.commit.cleanup import CleanupFacts, CleanUpLook, ListedFile, TableSeen, readable_cuts, standing
-from checkpointing.identifiers import Generation, TableName
+from pydantic import TypeAdapter, ValidationError
+
+from checkpointing.commit.cleanup import (
+    CleanupFacts,
+    CleanUpLook,
+    ListedFile,
+    Referenced,
+    Shown,
+    TableSeen,
+    Unneeded,
+    is_unreferenced,
+    log_floor,
+    noted,
+    oldest_with_leftovers,
+    readable_cuts,
+    standing,
+)
+from checkpointing.graph import JobGraph, VertexKind
+from checkpointing.identifiers import CheckpointId, Generation, InvalidNameError, TableName, table_name
+from checkpointing.messages import RunMicroBatch
 from checkpointing.metadata.paths import (
     STAGED,
+    ProtocolPaths,
     is_data_file,
     is_foreign_name,
     is_manifest_name,
     parse_generation,
     parse_staged_name,
 )
-from jobs.storage.port import NotARegularFileError
-from jobs.warehouse.table_snapshot import active_paths
-from jobs.warehouse.cuts_table import ReservationStore
-from collections.abc import Collection
-from checkpointing.commit.cleanup import CleanUpLook, log_floor
-from checkpointing.identifiers import TableName
+from checkpointing.metadata.record import CheckpointRecord, Row
+from jobs.storage.folder import Folder
+from jobs.storage.place import StoragePlace, drop_if_empty, in_threads, together
+from jobs.storage.port import Listed, NotARegularFileError
 from jobs.warehouse import log_lengths
+from jobs.warehouse.cuts_table import Cut, ReservationStore
 from jobs.warehouse.delta_log import DeltaLog
-from collections.abc import Iterable, Iterator
-from checkpointing.commit.cleanup import Referenced, is_unreferenced, oldest_with_leftovers
-from checkpointing.graph import JobGraph, VertexKind
-from checkpointing.messages import RunMicroBatch
-from checkpointing.metadata.paths import ProtocolPaths, parse_generation, parse_staged_name
-
+from jobs.warehouse.log_entries import ENTRY, log_of
+from jobs.warehouse.output_tables import JOB_PROPERTY
+from jobs.warehouse.table_snapshot import KnownTable, active_paths
+from jobs.warehouse.warehouse import Warehouse
 
 _HEAD_BYTES: Final = 16
 """So many bytes at the beginning of a line name its action."""

@@ -18,10 +18,10 @@ from checkpointing.metadata.paths import staged_name_in
 from checkpointing.metadata.record import FileCompaction
 from jobs.sinks.staged_files import StagedFiles
 from jobs.storage.parquet import parquet_of
-from jobs.warehouse.table_snapshot import paths_with_deletion_vectors
 from jobs.warehouse.file_checks import is_ours
-from jobs.warehouse.warehouse import Warehouse
 from jobs.warehouse.output_tables import load
+from jobs.warehouse.table_snapshot import paths_with_deletion_vectors
+from jobs.warehouse.warehouse import Warehouse
 
 _PART_ROWS = 1_048_576
 _PART_BYTES = 64 * 1024 * 1024

@@ -1,34 +1,29 @@
 """Keeps the Delta table `cuts`: the version of each table at checkpoint n, to read all tables as of n (K1)."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
+
 import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+from checkpointing.commit.cleanup import Reservation, discardable, is_forgotten, standing
 from checkpointing.identifiers import CheckpointId, InvalidNameError, TableName
-from checkpointing.metadata.codec import UnreadableRowError
+from checkpointing.metadata.codec import ROW_CHARACTERS_MAX, UnreadableRowError, decode, encode
+from checkpointing.metadata.files import files_of
+from checkpointing.metadata.record import CheckpointRecord
 from checkpointing.metadata.row_validity import NUMBER_MAX
-from jobs.storage.place import both
+from jobs.storage.json_files import document, read_document
+from jobs.storage.place import StoragePlace, both, locked
 from jobs.warehouse import log_lengths
 from jobs.warehouse.checkpoints import SMALL_TABLE
 from jobs.warehouse.delta_log import DeltaLog, FaultHook, no_fault, remove
-from jobs.warehouse.table_snapshot import KnownTable
 from jobs.warehouse.internal_tables import opened
 from jobs.warehouse.row_files import RowFiles, is_own
+from jobs.warehouse.table_snapshot import KnownTable
 from jobs.warehouse.warehouse import Warehouse
-import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Final, Literal
-from pydantic import BaseModel, ConfigDict, Field
-from checkpointing.commit.cleanup import Reservation, discardable, is_forgotten, standing
-from checkpointing.identifiers import CheckpointId, TableName
-from checkpointing.metadata.codec import ROW_CHARACTERS_MAX, decode, encode
-from checkpointing.metadata.files import files_of
-from checkpointing.metadata.record import CheckpointRecord
-from jobs.storage.json_files import document, read_document
-from jobs.storage.place import locked
-from jobs.storage.place import StoragePlace
-
 
 TRIES: Final = 10
 

@@ -5,30 +5,32 @@ table whose whole state has a few kB, that is most of a tick's start. So the fil
 a folder of this machine, all at the same time, and delta-rs reads them there.
 """
 
-from deltalake import DeltaTable
-from jobs.storage.place import scratch_folder
-from jobs.storage.place import StoragePlace
-from jobs.storage.place import together
-from jobs.warehouse.log_entries import ENTRY, LOG_CHECKPOINT, log_of
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Any
+
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
+
+from checkpointing.commit.two_phase import Entries
 from checkpointing.partitions import Value
 from jobs.storage.folder import Folder
-from jobs.storage.place import StoragePlace, delete_folder
-from jobs.storage.place import new_folders, sync_files, sync_folders
+from jobs.storage.place import (
+    StoragePlace,
+    SyncedNames,
+    delete_folder,
+    new_folders,
+    scratch_folder,
+    sync_files,
+    sync_folders,
+    together,
+)
+from jobs.warehouse.log_entries import ENTRY, LOG_CHECKPOINT, METADATA_KEY, entry_place, log_of
+from jobs.warehouse.log_writing import needs_own_first_entry, write_entry, write_first_entry
 from jobs.warehouse.table_rules import Metadata
 from jobs.warehouse.table_snapshot import Action, KnownTable
-from jobs.warehouse.log_entries import METADATA_KEY, entry_place, log_of
-from jobs.warehouse.log_writing import needs_own_first_entry, write_entry, write_first_entry
-from collections.abc import Iterable
-from checkpointing.commit.two_phase import Entries
-from jobs.storage.place import SyncedNames
-from jobs.warehouse.log_entries import entry_place
 from jobs.warehouse.warehouse import Warehouse
 
 

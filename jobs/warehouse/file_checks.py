@@ -2,29 +2,25 @@
 
 import base64
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
-from checkpointing.handles import UNKNOWN_CRC32, FileHandle
-from jobs.storage.copy_folder import measured
-from jobs.storage.folder import Folder
-from jobs.storage.place import StoragePlace
-from jobs.storage.port import Storage
-from jobs.storage.place import sizes_of
-from jobs.storage.place import AT_A_TIME, in_threads
-from collections.abc import Collection
-from checkpointing.metadata.paths import STAGED, parse_generation, parse_staged_name
-from jobs.warehouse.table_snapshot import KnownTable
-from jobs.warehouse.log_entries import LogEntry, entries_after, file_actions, newest_entries
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
+
 import pyarrow as pa
 from deltalake import DeltaTable
-from jobs.sinks.statistics import logged_statistics
 
+from checkpointing.handles import UNKNOWN_CRC32, FileHandle
+from checkpointing.metadata.paths import STAGED, parse_generation, parse_staged_name
+from jobs.sinks.statistics import logged_statistics
+from jobs.storage.copy_folder import measured
+from jobs.storage.folder import Folder
+from jobs.storage.place import AT_A_TIME, StoragePlace, in_threads, sizes_of
+from jobs.storage.port import Storage
+from jobs.warehouse.log_entries import LogEntry, entries_after, file_actions, newest_entries
+from jobs.warehouse.table_snapshot import KnownTable
 
 THREADS: Final = 4
 """This many files of a folder are read in parallel. Reading and checksums run without Python's lock."""

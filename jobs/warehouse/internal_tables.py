@@ -8,11 +8,11 @@ removal.
 from itertools import takewhile
 
 from jobs.engine_paths import typed
+from jobs.warehouse.cut_check import damaged_log
 from jobs.warehouse.delta_log import DeltaLog
-from jobs.warehouse.table_snapshot import KnownTable
 from jobs.warehouse.log_entries import file_actions, newest_entries
 from jobs.warehouse.row_files import is_own
-from jobs.warehouse.cut_check import damaged_log
+from jobs.warehouse.table_snapshot import KnownTable
 from jobs.warehouse.warehouse import Warehouse
 
 

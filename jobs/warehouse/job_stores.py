@@ -3,29 +3,29 @@
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from types import MappingProxyType
 from typing import Final, assert_never
+
 import pyarrow as pa
+
 from checkpointing.columns import TableColumns
-from checkpointing.commit.lost_publications import Cuts, Standing
+from checkpointing.commit.at_rest import held_cut
 from checkpointing.commit.cleanup import needed_cuts, readable_cuts
 from checkpointing.commit.columns import Pairs, listed
-from checkpointing.commit.lost_publications import Correction
-from checkpointing.commit.two_phase import entries_to_sync, files_to_sync
-from checkpointing.commit.fencing import HolderObserved, newest_claim, rival_of
+from checkpointing.commit.fencing import HolderObserved, newest_checkpoint, newest_claim, release_of, rival_of
+from checkpointing.commit.lost_publications import Correction, Cuts, Standing
 from checkpointing.commit.recovery import Observed
+from checkpointing.commit.two_phase import entries_to_sync, files_to_sync
 from checkpointing.graph import Table
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName
 from checkpointing.messages import Publication, PublishFailed, RowAppended, RowRefused, RowUnknown, TablePublished
-from checkpointing.metadata.record import CheckpointRecord, Claim, Row
-from jobs.warehouse.cleanup import LogKeeping
-from jobs.warehouse.cleanup import read_looks
-from jobs.warehouse.boundaries import Boundary, log_hook
-from jobs.warehouse.outside_publishing import NO_SINKS, OutsideSinks
-from jobs.sinks.port import NOTHING_SAID, Description
-from jobs.sinks.port import TableSink
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row
+from jobs.sinks.port import NOTHING_SAID, Description, TableSink
 from jobs.storage.place import both, together
+from jobs.warehouse.boundaries import Boundary, log_hook
 from jobs.warehouse.checkpoints import (
     NO_MARKS,
     Appended,
@@ -34,30 +34,19 @@ from jobs.warehouse.checkpoints import (
     Refused,
     Unknown,
 )
-from jobs.warehouse.output_tables import with_columns
-from jobs.warehouse.cuts_table import Cut, CutsNotRecordedError, CutStore
-from jobs.warehouse.delta_log import Durability
-from jobs.warehouse.lease import is_alive
-from jobs.warehouse.table_snapshot import Action, KnownTable
-from jobs.warehouse.lease import LeaseStore
-from jobs.warehouse.log_writing import EntryTakenError
-from jobs.warehouse.output_tables import OutputTables, Shows
-from jobs.warehouse.publisher import Publisher
-from jobs.warehouse.cuts_table import ReservationStore
+from jobs.warehouse.cleanup import LogKeeping, read_looks
 from jobs.warehouse.cut_check import observe_standing
-from jobs.warehouse.tables import TableLogs
-from jobs.warehouse.warehouse import Warehouse
-from dataclasses import dataclass
-from enum import Enum
-from checkpointing.commit.at_rest import held_cut
-from checkpointing.commit.fencing import newest_checkpoint, newest_claim, release_of
-from checkpointing.identifiers import Generation
-from checkpointing.metadata.record import CheckpointRecord, Holder, Release, Row
+from jobs.warehouse.cuts_table import Cut, CutsNotRecordedError, CutStore, ReservationStore
+from jobs.warehouse.delta_log import DeltaLog, Durability
+from jobs.warehouse.lease import LeaseStore, is_alive
+from jobs.warehouse.log_writing import EntryTakenError
+from jobs.warehouse.output_tables import OutputTables, Shows, with_columns
+from jobs.warehouse.outside_publishing import NO_SINKS, OutsideSinks
+from jobs.warehouse.publisher import Publisher
 from jobs.warehouse.refusals import NeverRunError, UnusableWarehouseError
-from jobs.warehouse.checkpoints import CheckpointStore
-from jobs.warehouse.delta_log import DeltaLog
-from jobs.warehouse.warehouse import kind_at, obstacles
-
+from jobs.warehouse.table_snapshot import Action, KnownTable
+from jobs.warehouse.tables import TableLogs
+from jobs.warehouse.warehouse import Warehouse, kind_at, obstacles
 
 NO_PAIRS: Final[Mapping[TableName, Pairs]] = MappingProxyType({})
 NOTHING_SAID_OF_ANY: Final[Mapping[TableName, Description]] = MappingProxyType({})

@@ -8,23 +8,20 @@ dead only if it belonged to this host and this namespace, and has certainly ende
 import os
 import socket
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from checkpointing.metadata.record import Holder
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal
+
 import structlog
-from collections.abc import Iterator
-from typing import Literal
 from pydantic import BaseModel, ConfigDict
+
 from checkpointing.commit.fencing import Lease
 from checkpointing.identifiers import Generation
 from checkpointing.metadata.record import Claim, Holder
 from jobs.storage.json_files import document, read_document
 from jobs.warehouse.warehouse import Warehouse
-
 
 _PROC = Path("/proc")
 _SEPARATOR = "|"

@@ -16,8 +16,7 @@ from urllib.parse import unquote
 
 from checkpointing.commit.lost_publications import Entry
 from checkpointing.identifiers import CheckpointId
-from jobs.storage.place import StoragePlace
-from jobs.storage.place import AT_A_TIME, together
+from jobs.storage.place import AT_A_TIME, StoragePlace, together
 
 METADATA_KEY: Final = "tidemark"
 """Each of Tidemark's commits describes itself in its commitInfo under this key."""

@@ -19,10 +19,10 @@ from typing import Final
 
 from checkpointing.metadata.paths import is_data_file
 from jobs.storage.folder import Folder
-from jobs.storage.place import StoragePlace
+from jobs.storage.place import StoragePlace, sync_files
 from jobs.storage.port import Listed
-from jobs.storage.place import sync_files
 from jobs.warehouse.delta_log import DeltaLog
+from jobs.warehouse.file_checks import is_ours
 from jobs.warehouse.log_entries import (
     LOG_CHECKPOINT,
     entry_place,
@@ -30,7 +30,6 @@ from jobs.warehouse.log_entries import (
     log_of,
     log_versions,
 )
-from jobs.warehouse.file_checks import is_ours
 from jobs.warehouse.row_files import FOLDER
 
 EVERY_VERSIONS: Final = 50

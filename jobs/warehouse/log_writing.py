@@ -24,10 +24,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from jobs.distribution import installed_version
 from jobs.storage.place import StoragePlace
-from jobs.warehouse.table_rules import Metadata
-from jobs.warehouse.table_snapshot import Action, KnownTable
 from jobs.warehouse.log_entries import entry_place
-from jobs.warehouse.table_rules import HARMLESS
+from jobs.warehouse.table_rules import HARMLESS, Metadata
+from jobs.warehouse.table_snapshot import Action, KnownTable
 
 _READER, _WRITER = 3, 7
 _IMPLIED: Final = {2: ("appendOnly", "invariants"), 3: ("checkConstraints",), 4: ("changeDataFeed", "generatedColumns")}

@@ -6,52 +6,38 @@ mistakes Tidemark's own change for a foreign one. The log says which version bro
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
+
 import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema
-from checkpointing.columns import TableColumn
-from checkpointing.commit.columns import is_one_of
-from checkpointing.commit.columns import differ
+
+from checkpointing.columns import TableColumn, TableColumns
+from checkpointing.commit.columns import differ, is_one_of
+from checkpointing.commit.net_files import keyed_tables, nothing_staged
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import TableName
-from checkpointing.metadata.paths import relative_to_table
+from checkpointing.handles import UNKNOWN_CRC32, FileHandle
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
+from checkpointing.metadata.paths import is_data_file, laid_out_otherwise, relative_to_table
+from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.sinks.port import NOTHING_SAID, Description
+from jobs.state.files import schemas_of
+from jobs.warehouse.cuts_table import Cut
 from jobs.warehouse.delta_log import DeltaLog
-from jobs.warehouse.table_rules import described
-from jobs.warehouse.table_snapshot import KnownTable
-from jobs.warehouse.file_checks import not_removable
+from jobs.warehouse.file_checks import logged_files, not_removable
 from jobs.warehouse.table_columns import columns_of_schema, declared_columns, field_of, type_of
 from jobs.warehouse.table_rules import (
     Column,
     Problem,
     TableShape,
+    described,
     problems_of,
     purge,
 )
+from jobs.warehouse.table_snapshot import KnownTable, paths_with_deletion_vectors
 from jobs.warehouse.tables import TableLogs
 from jobs.warehouse.warehouse import Warehouse
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from deltalake import DeltaTable
-from checkpointing.commit.net_files import keyed_tables, nothing_staged
-from checkpointing.handles import UNKNOWN_CRC32, FileHandle
-from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
-from checkpointing.metadata.paths import is_data_file, laid_out_otherwise
-from checkpointing.metadata.record import CheckpointRecord, TableRecord
-from jobs.warehouse.cuts_table import Cut
-from jobs.warehouse.table_snapshot import paths_with_deletion_vectors
-from jobs.warehouse.file_checks import logged_files
-from jobs.warehouse.table_rules import purge
-from collections.abc import Iterable, Mapping
-from deltalake import Schema
-from checkpointing.columns import TableColumns
-from checkpointing.commit.net_files import keyed_tables
-from checkpointing.identifiers import CheckpointId, TableName
-from jobs.state.files import schemas_of
-from jobs.warehouse.table_columns import columns_of_schema
-
 
 JOB_PROPERTY: Final = "tidemark.job"
 

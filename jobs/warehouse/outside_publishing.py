@@ -1,29 +1,28 @@
 """Reads the staged files that a checkpoint gives to an outside sink, and compares those of an upsert table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from checkpointing.handles import FileHandle
-from checkpointing.messages import Publication
-from jobs.sinks.port import Difference, TableChanges
-from jobs.state.key_joins import join_by_key
-from jobs.storage.parquet import parquet_of
-from jobs.warehouse.warehouse import Warehouse
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from types import MappingProxyType
-from typing import Final
+
 from checkpointing.commit.fencing import newest_checkpoint
 from checkpointing.commit.outside_sinks import SinkTransaction, to_commit, to_roll_back
+from checkpointing.handles import FileHandle
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, JobName, TableName
 from checkpointing.messages import CheckTables, Publication, PublishFailed, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
+from jobs.sinks.port import Difference, SinkError, TableChanges, TableSink, TwoPhaseSink, UpsertedTable
+from jobs.state.key_joins import join_by_key
+from jobs.storage.parquet import parquet_of
+from jobs.user_code import message_of
 from jobs.warehouse.boundaries import PRE_COMMIT, Boundary, around
 from jobs.warehouse.refusals import TickRefusedError
-from jobs.sinks.port import SinkError, TableSink, TwoPhaseSink, UpsertedTable
-from jobs.user_code import message_of
+from jobs.warehouse.warehouse import Warehouse
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,19 +32,15 @@ from jobs.storage.folder import Folder, link_to
 from jobs.storage.place import together
 from jobs.warehouse import log_lengths
 from jobs.warehouse.delta_log import add, remove
-from jobs.warehouse.table_rules import Metadata, next_metadata
-from jobs.warehouse.table_snapshot import Action, KnownTable
+from jobs.warehouse.file_checks import misfit, not_removable
 from jobs.warehouse.log_entries import LogEntry, newest_entries
-from jobs.warehouse.file_checks import not_removable
 from jobs.warehouse.output_tables import first_problem
-from jobs.warehouse.renamed_files import Renamed
-from jobs.warehouse.renamed_files import CannotRenameError, RenamingActions
-from jobs.warehouse.file_checks import misfit
-from jobs.warehouse.table_columns import next_schema, told, type_of
-from jobs.warehouse.table_rules import advice, purge, refused_for_good
+from jobs.warehouse.renamed_files import CannotRenameError, Renamed, RenamingActions
+from jobs.warehouse.table_columns import next_schema, told, type_of, wider_values
+from jobs.warehouse.table_rules import Metadata, advice, next_metadata, purge, refused_for_good
+from jobs.warehouse.table_snapshot import Action, KnownTable
 from jobs.warehouse.tables import TableLogs
 from jobs.warehouse.warehouse import Warehouse
-from jobs.warehouse.table_columns import wider_values
 
 TRIES: Final = 10
 """Attempts to commit into a table to which others write all the time. After these, the tick gives up."""

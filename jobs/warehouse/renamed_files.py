@@ -7,31 +7,27 @@ A file is read and written row group by row group. A large file becomes several 
 into memory.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
+
 import pyarrow as pa
 import pyarrow.parquet as pq
-from checkpointing.handles import FileHandle
-from checkpointing.identifiers import Generation, TableName, VertexId
-from checkpointing.metadata.paths import staged_name_in
-from jobs.sinks.staged_files import StagedFiles
-from jobs.storage.parquet import parquet_of
-from jobs.warehouse.warehouse import Warehouse
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
-from checkpointing.identifiers import Generation, TableName
-from checkpointing.messages import Publication
-from checkpointing.metadata.paths import partition_of, relative_to_table
-from jobs.warehouse.delta_log import add, remove
-from jobs.warehouse.table_snapshot import Action, KnownTable
-from jobs.warehouse.file_checks import logged_files
-from jobs.warehouse.file_checks import is_ours
-from jobs.warehouse.table_rules import purge
 
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import Generation, TableName, VertexId
+from checkpointing.messages import Publication
+from checkpointing.metadata.paths import partition_of, relative_to_table, staged_name_in
+from jobs.sinks.staged_files import StagedFiles
+from jobs.storage.parquet import parquet_of
+from jobs.warehouse.delta_log import add, remove
+from jobs.warehouse.file_checks import is_ours, logged_files
+from jobs.warehouse.table_rules import purge
+from jobs.warehouse.table_snapshot import Action, KnownTable
+from jobs.warehouse.warehouse import Warehouse
 
 _FILE_BYTES: Final = 256 * 1024 * 1024
 """A new file gets row groups of about so many bytes, not compressed."""

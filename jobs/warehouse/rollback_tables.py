@@ -29,16 +29,13 @@ from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, TableName
 from checkpointing.metadata.paths import is_state_table, laid_out_otherwise, relative_to_table
 from checkpointing.metadata.record import CheckpointRecord, TableRecord
 from jobs.warehouse.cuts_table import Cut
-from jobs.warehouse.table_snapshot import paths_with_deletion_vectors
-from jobs.warehouse.file_checks import logged_files
-from jobs.warehouse.file_checks import is_ours, lost_files, marked, merged
-from jobs.warehouse.output_tables import first_problem
-from jobs.warehouse.undo_optimize import Undo, to_undo
-from jobs.warehouse.table_columns import columns_of_schema
+from jobs.warehouse.file_checks import is_ours, logged_files, lost_files, marked, merged
+from jobs.warehouse.output_tables import Base, base_of, first_problem, known_files, load
+from jobs.warehouse.table_columns import columns_of_schema, names_in, wider_values
 from jobs.warehouse.table_rules import purge
+from jobs.warehouse.table_snapshot import paths_with_deletion_vectors
+from jobs.warehouse.undo_optimize import Undo, to_undo
 from jobs.warehouse.warehouse import Warehouse
-from jobs.warehouse.output_tables import Base, base_of, known_files, load
-from jobs.warehouse.table_columns import names_in, wider_values
 
 
 class TableNotRolledBackError(Exception):

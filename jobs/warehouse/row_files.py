@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
-from jobs.storage.place import StoragePlace
-from jobs.storage.place import together
+from jobs.storage.place import StoragePlace, together
 from jobs.warehouse.delta_log import add
 
 FOLDER = "_rows"

@@ -4,45 +4,42 @@ import base64
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Final
-from checkpointing.handles import FileHandle
-from jobs.storage.folder import is_link
-from jobs.storage.place import StoragePlace
-from jobs.storage.port import Storage
-from jobs.storage.place import sync_above
-from jobs.storage.copy_folder import transferred
-from jobs.warehouse.file_checks import misfit
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Final, Literal
 from uuid import uuid4
+
 from pydantic import BaseModel, ConfigDict
+
 from checkpointing.commit.at_rest import Stamp, copied
 from checkpointing.commit.recovery import publications
+from checkpointing.handles import FileHandle
 from checkpointing.identifiers import CheckpointId, TableName
 from checkpointing.messages import PublishFailed
 from checkpointing.metadata.files import handles_of
 from checkpointing.metadata.record import CheckpointRecord, Holder, Row, RowKind
 from jobs.engine_paths import must_suit_delta
 from jobs.storage.address import Root, is_inside, resolved
-from jobs.storage.json_files import document, read_document
 from jobs.storage.copy_folder import (
     Unfinished,
     drop_unfinished_copies,
     free_bytes,
     is_free,
     made_whole,
+    transferred,
 )
+from jobs.storage.folder import is_link
+from jobs.storage.json_files import document, read_document
+from jobs.storage.place import StoragePlace, sync_above
+from jobs.storage.port import Storage
 from jobs.warehouse.checkpoints import Appended, CheckpointStore
 from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.file_checks import misfit
 from jobs.warehouse.lease import is_alive, this_process
+from jobs.warehouse.output_tables import load, whole_record
 from jobs.warehouse.publisher import Publisher
 from jobs.warehouse.tables import TableLogs
 from jobs.warehouse.warehouse import Warehouse
-from jobs.warehouse.output_tables import load, whole_record
-
 
 _WAY_OUT: Final = "Restore it from a backup, or name another savepoint"
 

@@ -4,15 +4,16 @@ import json
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
+
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, Field, Schema
+
 from checkpointing.columns import TableColumn
 from checkpointing.state_evolution import parsed, shown
-import pyarrow.parquet as pq
 from jobs.storage.parquet import parquet_of
 from jobs.warehouse.file_checks import is_ours
 from jobs.warehouse.warehouse import Warehouse
-
 
 NONE_RENAMED: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -23,17 +23,16 @@ without it they leave checkpointProtection, which is refused. clustering and all
 DROP CONSTRAINT and REORG ... APPLY (PURGE) free a table at once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
-from checkpointing.graph import TableMode
-from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
+
 from deltalake import DeltaTable, Field, Schema
+
 from checkpointing.columns import TableColumn
+from checkpointing.graph import TableMode
 from jobs.sinks.port import NOTHING_SAID, Description
 from jobs.warehouse.table_columns import COMMENT, since
-
 
 HARMLESS: Final = frozenset(
     {

@@ -14,8 +14,8 @@ from jobs.sinks.port import NOTHING_SAID, Description
 from jobs.storage.folder import Folder
 from jobs.storage.place import both
 from jobs.warehouse.delta_log import DeltaLog, FaultHook, no_fault
-from jobs.warehouse.table_snapshot import KnownTable, active_paths
 from jobs.warehouse.log_entries import published_by
+from jobs.warehouse.table_snapshot import KnownTable, active_paths
 from jobs.warehouse.warehouse import Warehouse
 
 

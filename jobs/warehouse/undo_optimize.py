@@ -19,10 +19,9 @@ from deltalake.transaction import AddAction
 from checkpointing.handles import UNKNOWN_CRC32, FileHandle
 from checkpointing.identifiers import TableName
 from jobs.warehouse.delta_log import add, remove
-from jobs.warehouse.table_snapshot import Action, active_paths, paths_with_deletion_vectors
+from jobs.warehouse.file_checks import LoggedFile, is_ours, logged_files
 from jobs.warehouse.log_entries import LogEntry, entries_after, entry_actions
-from jobs.warehouse.file_checks import LoggedFile, logged_files
-from jobs.warehouse.file_checks import is_ours
+from jobs.warehouse.table_snapshot import Action, active_paths, paths_with_deletion_vectors
 from jobs.warehouse.warehouse import Warehouse
 
 

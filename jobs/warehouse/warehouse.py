@@ -5,23 +5,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
 from checkpointing.metadata.paths import ROOT, ProtocolPaths
 from jobs.distribution import DISTRIBUTION, installed_version
 from jobs.engine_paths import must_suit_delta
 from jobs.storage.address import Root
-from jobs.storage.folder import Folder, link_to
-from jobs.storage.place import local_path
-from jobs.storage.place import storage_of
-from jobs.storage.place import StoragePlace
-from jobs.storage.port import Listed, Storage
-from collections.abc import Iterator
 from jobs.storage.folder import Folder, is_link, link_to
-from jobs.storage.write_checks import folder_obstacles, kind_of
 from jobs.storage.objects import ObjectStore
-from jobs.storage.write_checks import Obstacle
-from jobs.storage.write_checks import broken_promises, store_obstacles
-from jobs.storage.place import both
-
+from jobs.storage.place import StoragePlace, both, local_path, storage_of
+from jobs.storage.port import Listed, Storage
+from jobs.storage.write_checks import Obstacle, broken_promises, folder_obstacles, kind_of, store_obstacles
 
 _IN_A_JOBS_FOLDER: Final = 2
 """So many slashes has the name of a folder in a job's folder."""

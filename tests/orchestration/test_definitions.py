@@ -1,29 +1,42 @@
 """What Dagster loads: assets in the lineage of the job graph, settings in the launchpad, jobs, a schedule, sensors."""
 
+import json
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from urllib.parse import unquote
 
 import dagster as dg
 import pytest
+from dagster.components.testing import create_defs_folder_sandbox
 from pyspark.sql.types import LongType, StructType
 
 from checkpointing.graph import TableMode, VertexKind
-from checkpointing.identifiers import JobName, TableName
+from checkpointing.identifiers import JobName, TableName, VertexId
+from checkpointing.metadata.record import BarrierRecord, VertexStatistics
 from jobs.launch import launch
-from jobs.pipeline import Pipeline, count
+from jobs.pipeline import Pipeline, count, sum_of
 from jobs.pipeline.broadcasting import broadcast
-from jobs.settings import Layer, TickSettings
+from jobs.pipeline.planning import plan
+from jobs.quality.expectation import Expectation
+from jobs.settings import InvalidSettingsError, Layer, TickSettings
 from jobs.sources.hybrid import SequenceSource
 from jobs.sources.postgres.changes import PostgresChanges
+from jobs.tick.tick import run_tick
+from orchestration.code_versions import code_version
 from orchestration.definitions import PIPELINES, defs
 from orchestration.launchpad import REPORT_EVERY, launchpad_schema
 from orchestration.lineage import InvalidOwnerError
-from orchestration.naming import Naming
+from orchestration.naming import InvalidNamingError, Naming
+from orchestration.pictures import alignment_picture
 from orchestration.pipelines import build_definitions
 from tests.orchestration.conftest import NUMBERS
-from tests.scenarios.runtime.sequence_job import JOB
+from tests.scenarios.runtime.sequence_job import BRONZE, JOB, LocalEngine, read_cut
+from tidemark.dagster import CheckpointedPipelineComponent
 
 CUTS = dg.AssetKey(["_tidemark", "flights", "cuts"])
 ROOT = Path(__file__).resolve().parents[2]
@@ -260,3 +273,345 @@ def test_a_prefix_that_ends_with_the_pipelines_name_does_not_repeat_it(prefix, n
     naming = Naming(JobName("sales"), prefix)
     assert name == naming.name
     assert [*prefix, "bronze", "sales"] == naming.table_key(TableName("bronze/sales")).path
+
+
+# ------------------------------------------------------------------
+# The component: found by dg in an installed package, scaffolded by its command, loaded from YAML.
+
+
+TYPE = "tidemark.dagster.CheckpointedPipelineComponent"
+ATTRIBUTES = {
+    "pipeline": NUMBERS,
+    "schedule": "*/15 * * * *",
+    "settings": {"retained": 5, "interval_ms": "30s"},
+    "warehouse": "/data/warehouse",
+    "key_prefix": ["lake"],
+    "group_name": "{layer}",
+    "owners": ["team:data"],
+    "fresh_within": "2h",
+}
+
+
+def loaded(attributes):
+    """Return the definitions that such a YAML file stands for."""
+    with create_defs_folder_sandbox() as sandbox:
+        path = sandbox.scaffold_component(
+            component_cls=CheckpointedPipelineComponent,
+            scaffold_params={"pipeline": NUMBERS},
+            defs_yaml_contents={"type": TYPE, "attributes": attributes},
+        )
+        with sandbox.load_component_and_build_defs(defs_path=path) as (component, definitions):
+            assert isinstance(component, CheckpointedPipelineComponent)
+            return definitions
+
+
+def test_a_yaml_file_is_a_call_of_build_definitions():
+    """Pipeline, schedule, settings, names and limits come from the file."""
+    definitions = loaded(ATTRIBUTES)
+    graph = definitions.resolve_asset_graph()
+    bronze = graph.get(dg.AssetKey(["lake", *BRONZE.split("/")]))
+    assert ("bronze", ["team:data"]) == (bronze.group_name, list(bronze.owners))
+    assert "*/15 * * * *" == definitions.resolve_schedule_def(f"lake_{JOB}_schedule").cron_schedule
+    fresh = graph.get_check_spec(dg.AssetCheckKey(bronze.key, "fresh"))
+    assert "2 h" in fresh.description
+
+
+def test_a_setting_that_may_not_be_is_named():
+    """The error names the setting and the rule, as it does elsewhere."""
+    with pytest.raises(InvalidSettingsError, match="interval_ms"):
+        CheckpointedPipelineComponent(pipeline=NUMBERS, settings={"interval_ms": "soon"}).build_defs(None)
+    with pytest.raises(InvalidSettingsError, match=r"fresh_within \(set in defs.yaml\): write a duration like"):
+        CheckpointedPipelineComponent(pipeline=NUMBERS, fresh_within="soon").build_defs(None)
+
+
+@pytest.mark.dear
+def test_dg_finds_scaffolds_and_loads_the_component(tmp_path):
+    """As a user types it in a project of his own: `dg list components`, `dg scaffold defs`, `dg check defs`."""
+    package = tmp_path / "shop"
+    (package / "defs").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "defs" / "__init__.py").write_text("")
+    (package / "definitions.py").write_text(
+        "from pathlib import Path\n\nimport dagster as dg\n\n"
+        "defs = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)\n"
+    )
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "shop"\nversion = "0.1.0"\n\n[tool.dg]\ndirectory_type = "project"\n\n'
+        '[tool.dg.project]\nroot_module = "shop"\n'
+    )
+
+    def dg_says(*words):
+        program = Path(sys.executable).with_name("dg")
+        environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}", "DAGSTER_HOME": ""}
+        environment.pop("DAGSTER_HOME")
+        done = subprocess.run(
+            [program, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert 0 == done.returncode, done.stdout + done.stderr
+        return done.stdout
+
+    assert TYPE in {each["key"] for each in json.loads(dg_says("list", "components", "--json"))["items"]}
+    dg_says("scaffold", "defs", TYPE, "numbers", "--pipeline", NUMBERS)
+    written = (package / "defs" / "numbers" / "defs.yaml").read_text()
+    assert f"type: {TYPE}" in written
+    assert NUMBERS in written
+    dg_says("check", "yaml")
+    assert BRONZE in dg_says("list", "defs", "--json")
+
+
+# ------------------------------------------------------------------
+# Pictures that Dagster's pages show: short enough to be seen at once, and true.
+
+
+INLINE = 1_000
+"""From so many characters on Dagster's page hides Markdown behind a link."""
+
+
+def vertex(**came_ms: int) -> VertexStatistics:
+    """Return a vertex to which each channel's barrier came so many ms after the first."""
+    barriers = (BarrierRecord(channel=f"{name}->joined:0[0]", at_ms=5_000 + ms) for name, ms in came_ms.items())
+    return VertexStatistics(vertex=VertexId("joined"), barriers=tuple(barriers), bytes_held=2048)
+
+
+def test_an_alignment_is_drawn_by_channel():
+    """Each channel waits from its barrier to the last barrier. The last channel does not wait. All lanes are drawn."""
+    picture = alignment_picture(7, vertex(orders=0, payments=1500, refunds=3000))
+    drawn = unquote(picture)
+    assert "3.00 s from the first channel to the last, 2.0 KiB held back" in drawn
+    assert ["orders[0]", "waits 3.00 s", "payments[0]", "waits 1.50 s", "refunds[0]", "last"] == re.findall(
+        r"<text[^>]*>([^<]*)<", drawn
+    )
+    assert len(picture) < INLINE
+
+
+def test_barriers_that_came_at_once_need_no_drawing():
+    """If no channel waited, there is only a sentence; so for a vertex without a recorded barrier."""
+    assert "svg" not in alignment_picture(7, vertex(orders=0, payments=0))
+    assert "no channel that was recorded" in alignment_picture(7, vertex())
+
+
+# ------------------------------------------------------------------
+# A pipeline in a Dagster project that has definitions of its own, other pipelines, or the same pipeline twice.
+
+
+def built(**arguments):
+    """Return the definitions of the tiny pipeline, which runs without Spark."""
+    return build_definitions(NUMBERS, runner=partial(run_tick, engine=LocalEngine()), **arguments)
+
+
+def test_a_project_keeps_its_own_executor():
+    """The pipeline merges into a project that names an executor, and that executor stays the project's."""
+
+    @dg.asset
+    def mine() -> None:
+        """Return nothing."""
+
+    own = dg.Definitions(assets=[mine], executor=dg.multiprocess_executor.configured({"max_concurrent": 2}))
+    merged = dg.Definitions.merge(own, built())
+    assert own.executor is merged.executor
+    assert "in_process" == merged.resolve_job_def(f"{JOB}_tick").executor_def.name
+    assert {f"{JOB}_tick", f"{JOB}_health"} <= {job.name for job in merged.resolve_all_job_defs()}
+
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "DAGSTER.md"
+PROJECT = {
+    "assets.py": "import dagster as dg\n\n\n@dg.asset\ndef mine(): ...\n\n\nyours = dg.Definitions(assets=[mine])\n",
+    "pipeline.py": """
+from tidemark import Pipeline, SequenceSource
+
+
+def build(data):
+    pipeline = Pipeline("shop")
+    pipeline.source("numbers", SequenceSource({"all": 7}, keys=7)).table("bronze/numbers", id="bronze")
+    return pipeline
+""",
+}
+
+
+def test_a_project_with_definitions_of_its_own_merges_as_the_guide_says(tmp_path):
+    """Dagster's own command takes the guide's module, and refuses one in which both Definitions are module members."""
+    package = tmp_path / "my_project"
+    package.mkdir()
+    imports, merged = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[:2]
+    imports = "\n".join(line for line in imports.splitlines() if "import" in line)
+    for name, text in PROJECT.items():
+        (package / name).write_text(text)
+    (package / "guide.py").write_text(f"{imports}\n{merged}")
+    (package / "twice.py").write_text(
+        f"{imports}\n{merged.partition('@dg.definitions')[0]}\ndefs = build_definitions(build)"
+    )
+    command = [Path(sys.executable).parent / "dagster", "definitions", "validate", "-d", tmp_path, "-m"]
+    for module, said in (("guide", "Validation successful"), ("twice", "more than one Definitions object")):
+        program = subprocess.run(
+            [*command, f"my_project.{module}"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert said in program.stdout + program.stderr, program.stderr
+
+
+def test_one_pipeline_in_two_warehouses_of_one_project(tmp_path, instance):
+    """With a key prefix each, tables, jobs and sensors of the two live side by side; each writes its own warehouse."""
+    merged = dg.Definitions.merge(*(built(key_prefix=place, warehouse=tmp_path / place) for place in ("eu", "us")))
+    keys = {key.to_user_string() for key in merged.resolve_asset_graph().get_all_asset_keys()}
+    assert {f"eu/{BRONZE}", f"us/{BRONZE}", f"eu/sources/{JOB}/numbers", f"us/sources/{JOB}/numbers"} <= keys
+    assert merged.resolve_job_def(f"eu_{JOB}_tick").execute_in_process(instance=instance).success
+    assert 300 == len(read_cut(tmp_path / "eu")[BRONZE])
+    assert not (tmp_path / "us").exists()
+    written = instance.get_latest_materialization_event(dg.AssetKey(["eu", *BRONZE.split("/")]))
+    assert written is not None
+    for verb in ("savepoint", "stop", "rollback", "cleanup"):
+        assert {"tidemark/about": f"us_{JOB}"} == dict(merged.resolve_job_def(f"us_{JOB}_{verb}").tags)
+    assert merged.resolve_job_def(f"eu_{JOB}_cleanup").execute_in_process(instance=instance).success
+    assert not (tmp_path / "us").exists()
+
+
+def test_a_prefix_may_have_several_parts():
+    """Each part of the prefix becomes a part of the asset keys, and names join them by underscores."""
+    definitions = built(key_prefix=["lake", "eu"])
+    assert dg.AssetKey(["lake", "eu", *BRONZE.split("/")]) in definitions.resolve_asset_graph().get_all_asset_keys()
+    assert definitions.resolve_sensor_def(f"lake_eu_{JOB}_new_data").job_name == f"lake_eu_{JOB}_tick"
+
+
+@pytest.mark.parametrize(
+    ("given", "groups"),
+    [
+        ("{layer}", {"sources", "bronze", "state", "gold", "cuts"}),
+        ("shop", {"shop"}),
+        ("lake_{pipeline}", {"lake_numbers"}),
+    ],
+)
+def test_the_user_names_the_groups(given, groups):
+    """A group may be named after the layer, the pipeline, both or neither."""
+    graph = built(group_name=given).resolve_asset_graph()
+    assert groups == {graph.get(key).group_name for key in graph.get_all_asset_keys()}
+
+
+@pytest.mark.parametrize("given", ["{table}", "{", "a b", "", "{}", "{layer!r}", "lake/{layer}"])
+def test_a_group_name_that_cannot_be_is_refused_by_name(given):
+    """The error names the argument and its value, and shows one that can be."""
+    with pytest.raises(InvalidNamingError, match=re.escape(f"group_name: {given!r}") + ".*{pipeline}_{layer}"):
+        built(group_name=given)
+
+
+@pytest.mark.parametrize("given", ["a/b", "a b", "ä", ["a", ""]])
+def test_a_key_prefix_that_cannot_be_is_refused_by_name(given):
+    """The error names the part that cannot be in a name, and says how several parts are written."""
+    with pytest.raises(InvalidNamingError, match=r"key_prefix: .*as a list"):
+        built(key_prefix=given)
+
+
+def test_an_argument_wins_over_the_environment_and_the_launchpad_wins_over_both(tmp_path, instance, monkeypatch):
+    """One variable of the environment cannot send two pipelines of a project into the same warehouse."""
+    monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / "environment"))
+    tick = built(warehouse=tmp_path / "argument").resolve_job_def(f"{JOB}_tick")
+    assert tick.execute_in_process(instance=instance).success
+    assert ["argument"] == [path.name for path in tmp_path.iterdir()]
+    config = {"ops": {JOB: {"config": {"warehouse": str(tmp_path / "launchpad")}}}}
+    assert tick.execute_in_process(run_config=config, instance=instance).success
+    assert ["argument", "launchpad"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_a_setting_of_the_project_is_checked_when_it_loads():
+    """A setting that does not exist, or a value that may not be, is named with the place that gave it."""
+    with pytest.raises(InvalidSettingsError, match=r"retaind.*did you mean retained"):
+        built(settings={"retaind": 3})
+    with pytest.raises(InvalidSettingsError, match=r"interval_ms \(given to build_definitions\)"):
+        built(settings={"interval_ms": "soon"})
+
+
+# ------------------------------------------------------------------
+# The version of a table's code: another one for other code, the same one in every process and at every setting.
+
+
+ADDED = 1
+PROGRAM = """
+from tests.orchestration.test_definitions import built_of_code_versions, versions
+print(versions(built_of_code_versions()))
+"""
+
+
+def doubled(rows):
+    """Return the rows as they are, but for a constant of this module and a function of it."""
+    return rows.filter(f"value > {ADDED}") if helped(2) else rows
+
+
+def helped(value):
+    """Return something that a test replaces."""
+    return value * 2
+
+
+def halved(value):
+    """Return something else."""
+    return value / 2
+
+
+def built_of_code_versions(
+    expression="value * 2", *, total="value", bounds=(0, 9), parallelism=2, step: Callable = doubled
+) -> Pipeline:
+    """Return a pipeline of one stateless and one keyed vertex."""
+    made = Pipeline("versions", parallelism=parallelism)
+    rows = made.source("numbers", SequenceSource({"a": 3}, keys=2)).transform(step)
+    rows = rows.with_column("more", expression, LongType())
+    low, high = bounds
+    bounded = Expectation("expect_column_values_to_be_between", {"column": "n", "min_value": low, "max_value": high})
+    rows = rows.table("bronze/numbers", id="bronze").check_rows(bounded, quarantine="quarantine/numbers")
+    rows.key_by("key").aggregate("by_key", rows=count(), total=sum_of(total)).upsert("gold/by_key")
+    return made
+
+
+def versions(made: Pipeline) -> dict[str, str]:
+    """Return the code version of each vertex."""
+    planned = plan(made, parallelism=made.parallelism)
+    return {str(vertex.id): code_version(planned, vertex) for vertex in planned.graph.operators()}
+
+
+def changed(**other) -> set[str]:
+    """Return the vertices whose version another definition changes."""
+    before, after = versions(built_of_code_versions()), versions(built_of_code_versions(**other))
+    return {name for name in before if before[name] != after[name]}
+
+
+@pytest.mark.parametrize(
+    ("other", "vertices"),
+    [
+        ({}, set()),
+        ({"parallelism": 5}, set()),
+        ({"expression": "value * 3"}, {"bronze"}),
+        ({"step": lambda rows: rows.filter("value > 7")}, {"bronze"}),
+        ({"total": "n"}, {"by_key"}),
+    ],
+)
+def test_the_version_changes_with_what_the_vertex_computes(other, vertices):
+    """An expression, a function or an aggregate makes another version of its vertex; parallelism makes none."""
+    assert vertices == changed(**other)
+
+
+def test_a_row_rule_is_code_of_all_that_meet_its_rows():
+    """Who reads the good rows computes something else under another rule."""
+    assert {"bronze", "by_key"} == changed(bounds=(0, 8))
+
+
+def test_a_constant_and_a_helper_of_the_users_module_are_code(monkeypatch):
+    """What a step names in its own package counts as if it stood in the step."""
+    before = versions(built_of_code_versions())
+    monkeypatch.setattr(sys.modules[__name__], "ADDED", 2)
+    assert before["bronze"] != versions(built_of_code_versions())["bronze"]
+    monkeypatch.undo()
+    assert before == versions(built_of_code_versions())
+    monkeypatch.setattr(sys.modules[__name__], "helped", halved)
+    assert before["bronze"] != versions(built_of_code_versions())["bronze"]
+
+
+def test_every_process_finds_the_same_version():
+    """Neither the seed of hashes nor the addresses of objects come into a version."""
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert 1 == len(seen)

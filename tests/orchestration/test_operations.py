@@ -4,18 +4,41 @@ import threading
 from functools import partial
 
 import dagster as dg
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame as SparkFrame
 
+from checkpointing.identifiers import TableName
 from checkpointing.messages import TickOutcome
+from checkpointing.metadata.paths import ProtocolPaths
 from jobs.launch import launch
+from jobs.reading import Cuts
+from jobs.reading.frames import UnknownFrameError, read_as
 from jobs.settings import Layer
+from jobs.tick.cleaning import clean_up
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.warehouse import Warehouse
+from orchestration.approval import APPROVAL, approval_result
+from orchestration.cut_resource import CutResource
+from orchestration.epochs import cut_metadata, table_metadata
+from orchestration.naming import InvalidNamingError, Naming
+from orchestration.observation import standing
 from orchestration.pipelines import build_definitions
+from orchestration.triggers import due
 from tests.orchestration.conftest import NUMBERS
-from tests.orchestration.test_tick import failure
+from tests.orchestration.test_tick import GOLD_KEY, failure
+from tests.scenarios.runtime import cut_jobs
+from tests.scenarios.runtime.cut_jobs import REPORT, SHOP, planned, tick
+from tests.scenarios.runtime.savepoint_job import run
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, read_cut
 from tests.scenarios.runtime.sqlite_mirror import SqliteMirror
+
+__all__ = ["operate"]
+
 
 MIRRORED = "tests.orchestration.numbers:mirrored"
 ENDLESS = "tests.orchestration.numbers:endless"
@@ -132,3 +155,257 @@ def test_a_job_that_never_ran_is_refused_and_nothing_is_created(operate, tmp_pat
     done = operate("savepoint")
     assert "has never run in" in failure(done)
     assert not (tmp_path / "warehouse").exists()
+
+
+# ------------------------------------------------------------------
+# A tick in Dagster that holds its cut: the check that warns, the job that publishes it, and what starts no tick.
+
+
+@pytest.fixture
+def check(tmp_path):
+    """Return the check of the warehouse as it stands now."""
+
+    def looked() -> dg.AssetCheckResult:
+        launched = launch(NUMBERS, Layer("", {"warehouse": tmp_path / "warehouse"}))
+        return approval_result(Naming(launched.plan.job), standing(launched.warehouse, launched.plan).rows)
+
+    return looked
+
+
+@pytest.mark.dear
+def test_a_held_cut_is_a_warning_until_a_job_settles_it(run_job, operate, check, instance, tmp_path):
+    """The tick's run succeeds and materializes nothing. The check names the cut; the job publishes it."""
+    assert run_job(hold=True).success
+    cuts = Cuts(tmp_path / "warehouse", JOB)
+    held = cuts.pending().checkpoint
+    seen = check()
+    assert (False, dg.AssetCheckSeverity.WARN, APPROVAL) == (seen.passed, seen.severity, seen.check_name)
+    assert f"cut {held} of numbers waits for approval" in seen.description
+    assert f"the jobs {JOB}_approve and {JOB}_reject" in seen.description
+    assert held == seen.metadata["cut"].value
+    deployed = build_definitions(NUMBERS, warehouse=tmp_path / "warehouse")
+    assert deployed.resolve_job_def(f"{JOB}_reject")
+    done = operate("approve")
+    assert done.success
+    assert cuts.latest().checkpoint == told(done)["checkpoint"]
+    assert check().passed
+    again = operate("reject")
+    assert not again.success
+
+
+def test_no_tick_is_started_while_a_cut_waits(monkeypatch, instance):
+    """Schedule and sensor skip, and say how to settle the cut."""
+    from orchestration import triggers
+
+    class Launched:
+        warehouse = None
+
+    class Deployed:
+        def launch(self) -> Launched:
+            return Launched()
+
+    monkeypatch.setattr(triggers, "held_by", lambda _: None)
+    monkeypatch.setattr(triggers, "waiting_cut", lambda _: "cut")
+    monkeypatch.setattr(triggers, "waits_for_approval", lambda cut: f"{cut} 7 waits for approval")
+    skipped = due(Deployed(), instance)
+    assert isinstance(skipped, dg.SkipReason)
+    assert "cut 7 waits for approval" == skipped.skip_message
+
+
+# ------------------------------------------------------------------
+# A downstream asset reads one cut of a pipeline's tables, whatever ticks and clean-ups do while its run lasts.
+
+
+BRONZE_IN = dg.AssetIn(key=BRONZE.split("/"))
+GOLD_IN = dg.AssetIn(key=GOLD.split("/"))
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Return a warehouse at checkpoint 1 of the tiny pipeline, with more rows to come."""
+    run(tmp_path / "warehouse", 1)
+    return tmp_path / "warehouse"
+
+
+def moved_on(root):
+    """Complete two more checkpoints, subsume the first one, and clean up without grace."""
+    run(root)
+    clean_up(Warehouse(root, ProtocolPaths(JOB)), 0)
+
+
+def executed(root, instance, *assets, prefix=()):
+    """Materialize these downstream assets in one run of a project with the pipeline."""
+    built = build_definitions(
+        NUMBERS, warehouse=root, key_prefix=prefix, runner=partial(run_tick, engine=LocalEngine())
+    )
+    job = dg.define_asset_job("downstream", dg.AssetSelection.assets(*assets))
+    merged = dg.Definitions.merge(dg.Definitions(assets=list(assets), jobs=[job]), built)
+    return merged.resolve_job_def("downstream").execute_in_process(instance=instance, raise_on_error=False)
+
+
+def told_of_cut_resource(result, name):
+    """Return the metadata that the asset was materialized with."""
+    (event,) = result.asset_materializations_for_node(name)
+    return {key: value.value for key, value in event.metadata.items()}
+
+
+def test_all_steps_of_a_run_read_one_cut_while_a_tick_and_a_clean_up_run(root, instance):
+    """The second step begins after the first cut was subsumed and cleaned up, and reads it all the same."""
+
+    @dg.asset(deps=[dg.AssetKey(BRONZE.split("/"))])
+    def first(numbers_cut: CutResource) -> None:
+        assert 100 == numbers_cut.cut().polars(BRONZE).collect().height
+        moved_on(root)
+
+    @dg.asset(deps=[first, GOLD_KEY])
+    def second(numbers_cut: CutResource) -> None:
+        assert 100 == numbers_cut.read(BRONZE, pl.DataFrame).height
+        assert 100 == numbers_cut.read(GOLD, pl.DataFrame)["rows"].sum()
+
+    done = executed(root, instance, first, second)
+    assert done.success
+    assert (
+        1
+        == told_of_cut_resource(done, "first")["numbers_checkpoint"]
+        == told_of_cut_resource(done, "second")["numbers_checkpoint"]
+    )
+    assert 300 == Cuts(root, JOB).latest().polars(BRONZE).collect().height
+
+
+@pytest.mark.parametrize("prefix", [(), ("lake", "eu")])
+def test_tables_come_as_arguments_of_one_cut_and_of_the_annotated_class(root, instance, prefix):
+    """Two arguments of two classes are two tables of one cut; the materialization says of which."""
+    ins = {"rows": dg.AssetIn(key=[*prefix, *BRONZE.split("/")]), "totals": dg.AssetIn(key=[*prefix, *GOLD.split("/")])}
+
+    @dg.asset(ins=ins)
+    def report(rows: pd.DataFrame, totals: pa.Table) -> None:
+        assert len(rows) == sum(totals.column("rows").to_pylist()) == 100
+
+    done = executed(root, instance, report, prefix=prefix)
+    assert done.success
+    assert 1 == told_of_cut_resource(done, "report")["numbers_checkpoint"]
+
+
+def test_an_argument_without_annotation_is_lazy(root, instance):
+    """Polars reads nothing until it is collected."""
+
+    @dg.asset(ins={"rows": BRONZE_IN})
+    def report(rows) -> None:
+        assert isinstance(rows, pl.LazyFrame)
+        assert 100 == rows.collect().height
+
+    assert executed(root, instance, report).success
+
+
+def test_a_run_after_that_reads_the_newest_cut(root, instance):
+    """The cut is the run's, not the resource's."""
+
+    @dg.asset
+    def report(numbers_cut: CutResource) -> None:
+        numbers_cut.cut()
+
+    assert 1 == told_of_cut_resource(executed(root, instance, report), "report")["numbers_checkpoint"]
+    moved_on(root)
+    newest = Cuts(root, JOB).latest().checkpoint
+    assert 1 < newest == told_of_cut_resource(executed(root, instance, report), "report")["numbers_checkpoint"]
+
+
+def test_a_tick_downstream_and_all_in_one_run_reads_what_the_tick_wrote(root, instance):
+    """A job of the pipeline and a downstream asset together: the asset reads the cut that the tick completed."""
+
+    @dg.asset(ins={"totals": GOLD_IN})
+    def report(totals: pl.DataFrame) -> None:
+        assert 300 == totals["rows"].sum()
+
+    built = build_definitions(NUMBERS, warehouse=root, runner=partial(run_tick, engine=LocalEngine()))
+    job = dg.define_asset_job("all", dg.AssetSelection.all(), executor_def=dg.in_process_executor)
+    merged = dg.Definitions.merge(dg.Definitions(assets=[report], jobs=[job]), built)
+    done = merged.resolve_job_def("all").execute_in_process(instance=instance)
+    assert Cuts(root, JOB).latest().checkpoint == told_of_cut_resource(done, "report")["numbers_checkpoint"]
+
+
+def test_a_class_that_no_table_is_read_as_is_refused_by_name(root):
+    """The error names the class, and those that there are."""
+    with pytest.raises(UnknownFrameError, match=r"bronze/numbers cannot be read as builtins\.dict: ask for polars"):
+        read_as(Cuts(root, JOB).latest(), BRONZE, dict)
+
+
+def test_an_asset_that_would_be_written_by_the_reader_is_told_what_to_do(root, instance):
+    """Only ticks write a pipeline's tables; the message names the asset and the way out."""
+
+    @dg.asset(io_manager_key="numbers_tables")
+    def report() -> int:
+        return 1
+
+    assert "report cannot be written" in failure(executed(root, instance, report))
+
+
+@pytest.mark.spark
+def test_spark_reads_the_same_cut(root, spark):
+    """A Spark frame of a cut holds the rows of that cut, and no newer ones."""
+    with Cuts(root, JOB).reserved() as cut:
+        moved_on(root)
+        assert 100 == read_as(cut, BRONZE, SparkFrame).count()
+
+
+# ------------------------------------------------------------------
+# A pipeline that reads another one's cuts, in Dagster: its lineage, its sensor, and on which cut a table rests.
+
+
+ORDERS = dg.AssetKey(["sources", REPORT, "orders"])
+
+
+@pytest.fixture
+def downstream(tmp_path, monkeypatch):
+    """Return the pipeline as Dagster loads it; its data is the folder of both warehouses."""
+    monkeypatch.setenv("TIDEMARK_WAREHOUSE", str(tmp_path / REPORT))
+    monkeypatch.setenv("TIDEMARK_DATA", str(tmp_path))
+
+    def build(**how):
+        return build_definitions(cut_jobs.report, **how)
+
+    return build
+
+
+def test_a_source_depends_on_the_table_that_it_reads(downstream):
+    """The upstream pipeline may be in the same code location or in another one; its key prefix may be another."""
+    both = dg.Definitions.merge(downstream(), build_definitions(cut_jobs.shop(40)))
+    graph = both.resolve_asset_graph()
+    orders = dg.AssetKey(["silver", "orders"])
+    assert {orders} == graph.get(ORDERS).parent_keys
+    assert graph.get(orders).is_materializable
+    assert dg.AssetKey(["gold", "orders"]) in graph.get(ORDERS).child_keys
+    (elsewhere,) = downstream(upstream_prefixes={SHOP: ["lake", "eu"]}).resolve_asset_graph().get(ORDERS).parent_keys
+    assert dg.AssetKey(["lake", "eu", "silver", "orders"]) == elsewhere
+    with pytest.raises(InvalidNamingError, match="key_prefix: 'a b' may hold only"):
+        downstream(upstream_prefixes={SHOP: "a b"})
+
+
+def test_a_new_cut_starts_a_tick(downstream, tmp_path, instance):
+    """The sensor asks the upstream job's warehouse, without Spark; a cut that was read starts none."""
+    definitions = downstream()
+    sensor, repository = definitions.resolve_sensor_def(f"{REPORT}_new_data"), definitions.get_repository_def()
+
+    def looked():
+        return sensor.evaluate_tick(dg.build_sensor_context(instance=instance, repository_def=repository))
+
+    tick(SHOP, tmp_path, 40)
+    (request,) = looked().run_requests
+    assert ("40", "40") == tuple(request.tags[f"tidemark/rows_unread.{name}"] for name in cut_jobs.SOURCES)
+    tick(REPORT, tmp_path)
+    assert "holds all that the sources offer" in looked().skip_message
+    tick(SHOP, tmp_path, 60)
+    assert ["20"] == [request.tags["tidemark/rows_unread.orders"] for request in looked().run_requests]
+
+
+def test_a_table_says_on_which_cut_it_rests(tmp_path):
+    """On its page, and on that of the cuts."""
+    tick(SHOP, tmp_path, 40)
+    tick(REPORT, tmp_path)
+    stands = standing(Warehouse(tmp_path / REPORT, ProtocolPaths(REPORT)), planned(REPORT, tmp_path))
+    newest = max(CutStore(Warehouse(tmp_path / SHOP, ProtocolPaths(SHOP))).recorded())
+    for told in (
+        table_metadata(planned(REPORT, tmp_path).graph, TableName("gold/orders"), stands.epoch),
+        cut_metadata(stands.epoch),
+    ):
+        assert f"cut {newest} of {SHOP} in {tmp_path / SHOP}" == told["rests_on"].text

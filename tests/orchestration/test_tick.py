@@ -2,31 +2,45 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from functools import partial
 from logging import ERROR
 from pathlib import Path
+from typing import get_args
 
 import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from dagster._core.loader import LoadingContextForTest
 from deltalake import DeltaTable
+from pydantic import ValidationError
 
 from checkpointing.commit.fencing import release_of
 from checkpointing.identifiers import CheckpointId, Generation
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import Claim, Holder
+from jobs.pipelines.flights_data import FLIGHTS_SCHEMA, WEATHER_SCHEMA
 from jobs.quality.judge import Judge
 from jobs.tick.carrier import LEASE_MS
+from jobs.tick.tick import run_tick
 from jobs.warehouse.boundaries import cross_freely
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.lease import LeaseStore, this_process
 from jobs.warehouse.warehouse import Warehouse
+from orchestration.launchpad import launchpad_schema
 from orchestration.tags import FAILURE_TAG
+from tests.orchestration.conftest import NUMBERS
 from tests.orchestration.numbers import InterruptedEngine
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, read_cut
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, read_cut
+from tidemark import CheckpointingMode
+from tidemark.dagster import TickConfig, build_definitions
 
 ROOT = Path(__file__).parents[2]
 JUDGED = dg.AssetCheckKey(dg.AssetKey(BRONZE.split("/")), "value_between")
@@ -301,3 +315,132 @@ def test_a_failing_suite_is_a_failed_check(run_job, instance, tmp_path):
     assert {True} == {check.passed for check in checks_of(instance, BRONZE_KEY, "one_cut", "fresh")}
     assert [2] == [each["checkpoint"] for each in materializations(instance, BRONZE_KEY)]
     assert 200 == len(read_cut(tmp_path / "warehouse")[BRONZE])
+
+
+# ------------------------------------------------------------------
+# The typed configuration of a tick: every field of the launchpad, and values that it takes.
+
+
+SAMPLES = {bool: True, int: 1, float: 0.5, str: "30s", Path: Path("lake")}
+
+
+def samples(name):
+    """Return a value of each type that a field takes."""
+    kinds = [kind for kind in get_args(TickConfig.model_fields[name].annotation) if kind is not type(None)]
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            yield from kind
+        else:
+            yield SAMPLES.get(kind, ["numbers"])
+
+
+@pytest.fixture(scope="module")
+def tick():
+    """Return the job of a tick of the numbers, without Spark."""
+    definitions = build_definitions(NUMBERS, runner=partial(run_tick, engine=LocalEngine()))
+    return definitions.resolve_job_def(f"{JOB}_tick")
+
+
+def test_it_has_the_fields_of_the_launchpad():
+    """A new setting is a field here too."""
+    assert set(launchpad_schema()) == set(TickConfig.model_fields)
+
+
+@pytest.mark.parametrize("name", TickConfig.model_fields)
+def test_dagster_takes_each_field_with_each_of_its_types(tick, name):
+    """A mode by its member, a time as a number, a folder as a path: the run gets what a user would type."""
+    for value in samples(name):
+        given = dg.RunConfig(ops={JOB: TickConfig(**{name: value})})
+        taken = dg.validate_run_config(tick, given)["ops"][JOB]["config"]
+        shown = value.value if isinstance(value, Enum) else value
+        assert str(shown) == str(taken[name])
+
+
+def test_a_run_is_started_from_it(tick, tmp_path):
+    """One checkpoint, as it says; what it leaves out stays with the pipeline."""
+    config = TickConfig(
+        checkpoints=1, warehouse=tmp_path / "lake", mode=CheckpointingMode.AT_LEAST_ONCE, timeout_ms=60_000
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = tick.execute_in_process(run_config=dg.RunConfig(ops={JOB: config}), instance=instance)
+    told = {event.asset_key: event.metadata for event in result.asset_materializations_for_node(JOB)}
+    cuts = told[dg.AssetKey(["_tidemark", JOB, "cuts"])]
+    assert ("stopped", 1) == (cuts["outcome"].value, cuts["completed_checkpoints"].value)
+    assert (tmp_path / "lake" / "gold").is_dir()
+
+
+@pytest.mark.parametrize(("name", "value"), [("checkpoints", "many"), ("mode", "sometimes"), ("chekpoints", 1)])
+def test_what_is_no_field_or_of_another_type_is_refused_where_it_is_written(name, value):
+    """The error names the field, before any run is started."""
+    with pytest.raises((ValidationError, dg.DagsterInvalidConfigError), match=name):
+        TickConfig(**{name: value})
+
+
+# ------------------------------------------------------------------
+# The real command line, in a process of its own, with real Spark: what a user types is what works.
+
+
+ROOT_OF_COMMAND_LINE = Path(__file__).resolve().parents[2]
+FLIGHTS = 40
+CANCELLED = 4
+
+
+def lay_out(data: Path) -> None:
+    """Write one airport's day: a flight every half an hour, some cancelled, and the weather of every hour."""
+    midnight = datetime(2013, 1, 1, tzinfo=UTC)
+    flights = [
+        {
+            "carrier": "UA",
+            "dest": "IAH",
+            "origin": "EWR",
+            "arr_delay": None if n < CANCELLED else n,
+            "distance": 1400,
+            "time_hour": midnight + timedelta(hours=n // 2),
+        }
+        for n in range(FLIGHTS)
+    ]
+    weather = [
+        {"origin": "EWR", "time_hour": midnight + timedelta(hours=hour), "wind_speed": float(hour)}
+        for hour in range(24)
+    ]
+    for name, rows, schema in (("flights", flights, FLIGHTS_SCHEMA), ("weather", weather, WEATHER_SCHEMA)):
+        folder = data / name / "EWR"
+        folder.mkdir(parents=True)
+        whole = [{column: row.get(column) for column in schema.names} for row in rows]
+        pq.write_table(pa.Table.from_pylist(whole, schema=schema), folder / "001.parquet")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_dg_launch_materializes_the_flights(tmp_path):
+    """`dg launch --job` runs a tick on Spark, keeps Dagster's records under .dagster, and writes every table."""
+    lay_out(tmp_path / "data")
+    shutil.copy(ROOT_OF_COMMAND_LINE / "dagster.yaml", tmp_path)
+    asked = subprocess.run(
+        [
+            Path(sys.executable).with_name("dg"),
+            "launch",
+            "--job",
+            "flights_tick",
+            "--target-path",
+            ROOT_OF_COMMAND_LINE,
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "DAGSTER_HOME": str(tmp_path), "TIDEMARK_SPARK_CORES": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == asked.returncode, asked.stdout + asked.stderr
+    rows = {
+        table: DeltaTable(str(tmp_path / "warehouse" / table)).to_pyarrow_table().num_rows
+        for table in ("bronze/flights", "quarantine/flights", "silver/flights", "gold/delays_by_route")
+    }
+    good = FLIGHTS - CANCELLED
+    assert {
+        "bronze/flights": FLIGHTS,
+        "quarantine/flights": CANCELLED,
+        "silver/flights": good,
+        "gold/delays_by_route": 1,
+    } == rows
+    assert {".dagster", "dagster.yaml", "data", "warehouse"} == {path.name for path in tmp_path.iterdir()}

@@ -2,31 +2,49 @@
 
 import json
 from contextlib import suppress
+from datetime import date
 from itertools import pairwise
+from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
+from pyspark.sql.types import DateType, StringType
 
-from checkpointing.config import RestartStrategyKind
+from checkpointing.channel_items import AlignmentType
+from checkpointing.config import CheckpointConfig, RestartStrategyKind
 from checkpointing.failures import CheckpointFailureReason
-from checkpointing.job.restoring import CutDoesNotFitError
+from checkpointing.identifiers import JobName
+from checkpointing.job.restoring import CutDoesNotFitError, in_flight
 from checkpointing.job.setup import TickLimits
-from checkpointing.messages import TickOutcome
+from checkpointing.messages import NotifyAborted, TickOutcome
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
+from checkpointing.partitions import NO_VALUE
+from checkpointing.trace import read
 from jobs.pipeline import Pipeline
 from jobs.pipeline.planning import plan
+from jobs.pipelines import offsets_100_105
 from jobs.sources.hybrid import SequenceSource
+from jobs.tick.at_rest.roll_back import roll_back
 from jobs.tick.listener import Restarting, TickListener
+from jobs.tick.renaming import RenameFailedError
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.boundaries import cross_freely
 from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.output_tables import TableMismatchError
 from jobs.warehouse.refusals import JobHeldError
+from jobs.warehouse.savepoint_copy import copy_savepoint
 from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.hook_job import Notebook, notes, with_hooks
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, JOB, KEYS, ROWS, declared, read_cut
+from tidemark import CutSource, DeltaSource, count, max_of, sum_of
+from tidemark import Pipeline as PipelineOfPartitionsOnSpark
+from tidemark import SequenceSource as SequenceSourceOfPartitionsOnSpark
+from tidemark.testing import TickFailedError, Trial
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -265,3 +283,318 @@ def test_a_master_hooks_state_is_in_the_row_and_comes_back_after_a_death(tick, t
     assert (["restore", 1, {"asked": 1}], ["close", None, None]) == (begins, closed)
     assert [json.dumps({"asked": asked[-1][2]})] == [held.state for held in checkpoints_at(tmp_path)[-1].hooks]
     assert undisturbed == read_cut(tmp_path)
+
+
+# ------------------------------------------------------------------
+# Each mode of alignment on real Spark, on the worked example's two splits of which one is slow.
+#
+# `modes/test_modes.py` shows the same on the flights, with deaths at the worst moments; those tests are dear.
+
+
+EXACT = {"fast": (205, 204), "slow": (200, 199)}
+"""By split: how many records there are, and the greatest of them."""
+
+BEFORE_BARRIER_1 = sum(offsets_100_105.FIRST_WAVE.values())
+
+KEEPS_ALL = {"retained": 50}
+
+
+@pytest.fixture
+def tick_of_modes_on_spark(spark, tmp_path):
+    """Return a function that runs the worked example to its end with these changes to its configuration."""
+
+    def run(folder=tmp_path, **changes):
+        config = CheckpointConfig(**(offsets_100_105.CONFIG.model_dump() | KEEPS_ALL | changes))
+        planned = plan(offsets_100_105.build(folder), config=config)
+        report = run_tick(planned, RuntimeSettings(warehouse=folder), spark=spark)
+        assert ("", TickOutcome.CAUGHT_UP) == (report.message, report.outcome)
+        return report
+
+    return run
+
+
+def counts(warehouse) -> dict[str, tuple[int, int]]:
+    """Return, by split, how many records were counted and the greatest of them."""
+    rows = DeltaTable(str(warehouse / "example" / "counts")).to_pyarrow_table().to_pylist()
+    return {row["split"]: (row["records"], row["last"]) for row in rows}
+
+
+def at_the_count(record):
+    """Return the statistics of the vertex where the splits meet."""
+    return next(vertex for vertex in record.statistics.vertices if vertex.vertex == "counts")
+
+
+def rows_in_flight(record) -> int:
+    """Return how many rows a checkpoint holds in flight."""
+    return sum(segment.rows for _, segment in in_flight(record))
+
+
+def test_unaligned_the_barrier_overtakes_records_and_the_checkpoint_holds_them(tick_of_modes_on_spark, tmp_path):
+    """Records before barrier 1 are counted or in flight, each once, and a restore would lose none (C5)."""
+    first, *_ = tick_of_modes_on_spark(unaligned=True).completed
+    vertex = at_the_count(first)
+    assert AlignmentType.UNALIGNED is vertex.alignment
+    assert 0 < rows_in_flight(first)
+    assert BEFORE_BARRIER_1 == vertex.rows_in + rows_in_flight(first)
+    assert EXACT == counts(tmp_path)
+
+
+def test_with_a_timeout_an_alignment_that_takes_too_long_turns_unaligned(tick_of_modes_on_spark, tmp_path):
+    """Checkpoint 1 starts aligned, waits for the slow split, and turns when its time is over (C6)."""
+    first, *_ = tick_of_modes_on_spark(unaligned=True, alignment_timeout_ms=50).completed
+    vertex = at_the_count(first)
+    assert AlignmentType.UNALIGNED is vertex.alignment
+    assert vertex.aligned_ms - first.statistics.triggered_ms >= 50
+    assert 0 < rows_in_flight(first)
+    assert EXACT == counts(tmp_path)
+
+
+def test_buffering_over_the_limit_declines_the_checkpoint_and_the_job_goes_on(tick_of_modes_on_spark, tmp_path):
+    """More waits behind the fast barrier than the limit allows: checkpoint 1 is declined by name (C2).
+
+    If Spark is quicker than the polls, nothing waits there. Then another job is run; five in a row are never so.
+    """
+    aborted = []
+    for folder in (tmp_path / str(number) for number in range(5)):
+        report = tick_of_modes_on_spark(folder, max_alignment_bytes=64, tolerable_failures=100)
+        assert EXACT == counts(folder)
+        entries = read(report.trace.read_bytes().splitlines(keepends=True))
+        aborted = [entry.body for entry in entries if isinstance(entry.body, NotifyAborted)]
+        if aborted:
+            break
+    assert {CheckpointFailureReason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED} == {each.reason for each in aborted}
+    assert 1 == min(each.checkpoint for each in aborted)
+
+
+def test_buffering_below_the_limit_completes_aligned(tick_of_modes_on_spark, tmp_path):
+    """With room for all that waits, checkpoint 1 aligns, and says how many bytes it held (C2, C7).
+
+    As above: if nothing waits, another job is run.
+    """
+    for folder in (tmp_path / str(number) for number in range(5)):
+        first, *_ = tick_of_modes_on_spark(folder, max_alignment_bytes=1_000_000).completed
+        vertex = at_the_count(first)
+        assert (AlignmentType.ALIGNED, 0) == (vertex.alignment, rows_in_flight(first))
+        assert EXACT == counts(folder)
+        if vertex.bytes_held:
+            break
+    assert 0 < vertex.bytes_held
+    assert 0 < vertex.alignment_ms
+
+
+def test_two_checkpoints_at_a_time_commit_in_their_order(tick_of_modes_on_spark, tmp_path):
+    """The next barrier is on its way before the checkpoint before it has committed (E2)."""
+    completed = tick_of_modes_on_spark(max_concurrent=2, every_rows=50).completed
+    lives = [record.statistics for record in completed]
+    assert any(later.triggered_ms < earlier.committed_ms for earlier, later in pairwise(lives))
+    assert [record.parent for record in completed[1:]] == [record.checkpoint for record in completed[:-1]]
+    assert EXACT == counts(tmp_path)
+
+
+# ------------------------------------------------------------------
+# Partitioned tables hold the rows of unpartitioned ones at each cut, for all readers. Real Spark and Delta.
+
+
+ODD = ("a/b", "100 % {x}", "größe=1", "__HIVE_DEFAULT_PARTITION__", "it s %2F", "C:*?")
+"""Values that a folder's name cannot hold as they are. Every seventh row has null, and every eleventh an empty text."""
+
+CITY = f"CASE WHEN n % 7 = 0 THEN NULL WHEN n % 11 = 0 THEN '' ELSE array{ODD}[CAST(n % 6 AS int)] END"
+TOWN = f"coalesce(nullif(nullif(city, ''), '{NO_VALUE}'), '?')"
+DAY = "date_add(DATE'2024-02-28', CAST(n % 3 AS int))"
+PAIRS = {
+    "bronze/rows": "bronze/plain",
+    "silver/towns": "silver/plain_towns",
+    "gold/totals": "gold/plain_totals",
+    "gold/newest": "gold/plain_newest",
+}
+"""The partitioned tables, each with the unpartitioned one of the same rows."""
+
+LAYOUT = {
+    "bronze/rows": ["day", "city"],
+    "silver/towns": ["town"],
+    "gold/totals": ["day", "town"],
+    "gold/newest": ["latest"],
+}
+CONFIG_OF_PARTITIONS_ON_SPARK = CheckpointConfig(every_rows=40, slice_rows_max=20, retained=20)
+
+
+def build(data):
+    """Return a pipeline that writes each table twice. A row of `gold/newest` moves to another partition."""
+    del data
+    pipeline = PipelineOfPartitionsOnSpark("parts", config=CONFIG_OF_PARTITIONS_ON_SPARK, parallelism=2)
+    rows = pipeline.source("numbers", SequenceSourceOfPartitionsOnSpark({"a": 120, "b": 60}, keys=5))
+    rows = rows.with_column("city", CITY, StringType()).with_column("day", DAY, DateType())
+    rows = rows.select("key", "n", "city", "day")
+    for name in ("", "plain_"):
+
+        def by(table, plain=name):
+            return [] if plain else LAYOUT[table]
+
+        raw = rows.table(f"bronze/{name.strip('_') or 'rows'}", id=f"{name}rows", partition_by=by("bronze/rows"))
+        towns = raw.with_column("town", TOWN, StringType())
+        towns = towns.table(f"silver/{name}towns", id=f"{name}towns", partition_by=by("silver/towns"))
+        totals = towns.key_by("town", "day").aggregate(f"{name}totals", rows=count(), total=sum_of("n"))
+        totals.upsert(f"gold/{name}totals", partition_by=by("gold/totals"))
+        newest = towns.key_by("key").aggregate(f"{name}newest", rows=count(), latest=max_of("day"))
+        newest.upsert(f"gold/{name}newest", partition_by=by("gold/newest"))
+    return pipeline
+
+
+def follow(data):
+    """Return a pipeline that reads the partitioned table of rows as a Delta table, and at its job's cuts."""
+    pipeline = PipelineOfPartitionsOnSpark("follows", config=CONFIG_OF_PARTITIONS_ON_SPARK)
+    delta = pipeline.source("delta", DeltaSource(data / "rows")).drop("_split", "_position")
+    delta.table("copies/delta", id="copied")
+    return pipeline
+
+
+def follow_cuts(data):
+    """Return a pipeline that reads the partitioned table of rows at the cuts of its job."""
+    pipeline = PipelineOfPartitionsOnSpark("follows_cuts", config=CONFIG_OF_PARTITIONS_ON_SPARK)
+    rows = pipeline.source("cuts", CutSource(data, "parts", "bronze/rows")).drop("_split", "_position")
+    rows.table("copies/cuts", id="copied")
+    return pipeline
+
+
+def as_rows(table, columns):
+    """Return a table's rows in an order of their own."""
+    return sorted(map(repr, zip(*(table.column(name).to_pylist() for name in columns), strict=True)))
+
+
+def compare(cut, spark):
+    """Compare each pair of tables, for each reader. Return the number of rows of the first one."""
+    for name, other in PAIRS.items():
+        plain = cut.arrow(other)
+        columns = plain.column_names
+        for at, column in enumerate(columns):
+            if pa.types.is_string(plain.schema.field(at).type):  # in a partition column of Spark's writer too
+                values = [None if text in {"", NO_VALUE} else text for text in plain.column(at).to_pylist()]
+                plain = plain.set_column(at, column, pa.array(values, pa.string()))
+        expected = as_rows(plain, columns)
+        opened = DeltaTable(cut.folder(name), version=cut.version(name))
+        query = QueryBuilder().register("t", opened).execute("SELECT * FROM t")
+        read = {
+            "arrow": cut.arrow(name),
+            "polars": cut.polars(name).collect().to_arrow(),
+            "datafusion": pa.RecordBatchReader.from_stream(query).read_all(),
+            "spark": cut.spark(spark, name).toArrow(),
+        }
+        assert dict.fromkeys(read, expected) == {how: as_rows(rows, columns) for how, rows in read.items()}, name
+        is_laid_out(opened, LAYOUT[name])
+    return cut.arrow("bronze/rows").num_rows
+
+
+def is_laid_out(opened, by):
+    """Check that each file has rows of one partition, and that the log says of which."""
+    assert by == opened.metadata().partition_columns
+    for action in pa.table(opened.get_add_actions()).to_pylist():
+        assert ["_data"] == action["path"].split("/")[:1]
+        rows = pq.ParquetFile(f"{opened.table_uri.removeprefix('file://')}/{unquote(action['path'])}").read()
+        assert [action["partition"]] == rows.select(by).group_by(by).aggregate([]).to_pylist()
+        stats = {*json.loads(json.dumps(action["min"], default=str) if action["min"] else "{}")}
+        assert not set(by) & stats
+
+
+def test_partitioned_tables_equal_plain_ones(tmp_path, spark):
+    """They do over several checkpoints, a rescale, a rollback, in a copy of a cut, and for jobs that read them."""
+    trial = Trial(build, tmp_path)
+    first = trial.run(checkpoints=2)
+    assert 0 < compare(first, spark) < 180
+    last = trial.run(parallelism=3)
+    assert 180 == compare(last, spark)
+    assert 0 < compare(first, spark) < 180
+    _is_followed(tmp_path, last)
+
+    warehouse = Warehouse(trial.warehouse, ProtocolPaths(JobName("parts")))
+    copy_savepoint(warehouse, first.checkpoint, tmp_path / "copy")
+    copied = DeltaTable(str(tmp_path / "copy" / "gold" / "newest"))
+    assert as_rows(first.arrow("gold/newest"), ["key", "rows"]) == as_rows(copied.to_pyarrow_table(), ["key", "rows"])
+    is_laid_out(copied, LAYOUT["gold/newest"])
+
+    roll_back(warehouse, first.checkpoint)
+    assert first.arrow("bronze/rows").num_rows == compare(trial.cuts.latest(), spark)
+    again = trial.run(parallelism=1)
+    assert 180 == compare(again, spark)
+    _is_pruned(again, spark)
+
+
+def _is_pruned(cut, spark):
+    """Spark and delta-rs read only the files of the partitions that a filter asks for."""
+    rows = cut.spark(spark, "bronze/rows").filter("day = DATE'2024-02-28' AND city = 'a/b'")
+    scanned = rows.inputFiles()
+    assert scanned
+    assert {"day=2024-02-28/city=a/b"} == {
+        unquote(unquote(path)).split("/_data/")[1][2:].rpartition("/")[0] for path in scanned
+    }
+    assert (
+        cut.arrow("bronze/rows")
+        .filter((pa.compute.field("day") == date(2024, 2, 28)) & (pa.compute.field("city") == "a/b"))
+        .num_rows
+        == rows.count()
+    )
+    opened = DeltaTable(cut.folder("bronze/rows"))
+    named = opened.file_uris(partition_filters=[("day", "=", "2024-02-28"), ("city", "=", "a/b")])
+    assert len(named) == len(scanned)
+
+
+def _is_followed(folder, cut):
+    """Read the table by DeltaSource and by CutSource."""
+    of_delta = Trial(follow, folder / "follows")
+    of_delta.data.mkdir(parents=True)
+    (of_delta.data / "rows").symlink_to(cut.folder("bronze/rows"))
+    columns = ["key", "n", "city", "day"]
+    expected = as_rows(cut.arrow("bronze/rows"), columns)
+    assert expected == as_rows(of_delta.run().arrow("copies/delta"), columns)
+    of_cuts = Trial(follow_cuts, folder / "follows_cuts")
+    of_cuts.data.parent.mkdir(parents=True)
+    of_cuts.data.symlink_to(folder / "warehouse")
+    assert expected == as_rows(of_cuts.run().arrow("copies/cuts"), columns)
+
+
+@pytest.mark.dear
+@pytest.mark.parametrize("moment", ["before:AppendRow#2", "after:AppendRow#2"])
+def test_partitioned_tables_equal_plain_ones_after_a_kill(tmp_path, spark, moment):
+    """SIGKILL strikes beside the commit of the second checkpoint. The next tick has another parallelism."""
+    trial = Trial(build, tmp_path)
+    trial.kill(moment, spark_cores=1)
+    assert 180 == compare(trial.run(parallelism=3), spark)
+    table = trial.warehouse / "bronze" / "rows"
+    active = pa.table(DeltaTable(str(table)).get_add_actions()).column("path").to_pylist()
+    assert {unquote(path) for path in active} == {str(path.relative_to(table)) for path in table.rglob("*.parquet")}
+
+
+def renamed(data):
+    """Return a pipeline whose tables are called otherwise if the file `names` in the data folder says so."""
+    said = (data / "names").read_text().split() if (data / "names").exists() else ()
+    now = {"append": "bronze/rows", "upsert": "gold/newest", "by": "city", **dict(each.split("=") for each in said)}
+    was = {"append": "bronze/rows", "upsert": "gold/newest"} if "renamed=" in said else {}
+    pipeline = PipelineOfPartitionsOnSpark("renamed", config=CONFIG_OF_PARTITIONS_ON_SPARK, parallelism=2)
+    rows = pipeline.source("numbers", SequenceSourceOfPartitionsOnSpark({"a": 120}, keys=5)).with_column(
+        "city", CITY, StringType()
+    )
+    rows = rows.with_column("town", TOWN, StringType()).drop("_split", "_position")
+    rows = rows.table(now["append"], id="rows", partition_by=[now["by"]], renamed_from=was.get("append"))
+    newest = rows.key_by("key").aggregate("newest", rows=count(), city=max_of("town"), town=max_of("town"))
+    newest.upsert(now["upsert"], partition_by=[now["by"]], renamed_from=was.get("upsert"))
+    return pipeline
+
+
+def test_a_renamed_table_keeps_its_partitions_and_its_layout(tmp_path):
+    """Its files are linked into folders of the same partitions. Another `partition_by` is refused before anything."""
+    trial = Trial(renamed, tmp_path)
+    first = trial.run(checkpoints=2)
+    rows = first.arrow("bronze/rows").num_rows
+    assert 0 < rows < 120
+    names = trial.data / "names"
+    trial.data.mkdir(exist_ok=True)
+    for text in ("by=town", "renamed= append=silver/rows upsert=gold/latest by=town"):
+        names.write_text(text)
+        with pytest.raises((CutDoesNotFitError, RenameFailedError, TableMismatchError, TickFailedError)) as refused:
+            trial.run()
+        assert "partition_by" in str(refused.value)
+    names.write_text("renamed= append=silver/rows upsert=gold/latest")
+    last = trial.run()
+    assert 120 == last.arrow("silver/rows").num_rows
+    assert 120 == sum(last.arrow("gold/latest").column("rows").to_pylist())
+    is_laid_out(DeltaTable(last.folder("silver/rows")), ["city"])
+    is_laid_out(DeltaTable(last.folder("gold/latest")), ["city"])

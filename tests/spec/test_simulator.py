@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import product
 
 import pytest
@@ -11,16 +11,37 @@ import pytest
 from checkpointing.gate import GatePolicy
 from checkpointing.job import restoring
 from checkpointing.messages import SavepointKind, TickOutcome
-from spec import faults, simulate
+from checkpointing.metadata.record import RowKind
+from spec import faults, scale, simulate
+from spec.bugs.plant import bugs, planted
+from spec.columns import wrongly_said, wrongly_shown
+from spec.crowds import FORCED, crowd
+from spec.cut_contents import in_flight, positions
 from spec.history import (
+    ColumnMissed,
+    CutWritten,
+    JobClaimed,
+    RowCommitted,
     SavepointAnswered,
     SavepointAsked,
     TickOver,
 )
 from spec.met import RARE, met_by
+from spec.mishap_events import CutsSeen, PowerLost
+from spec.mishaps import Mishaps
 from spec.moves import NO_MOVES, Moves, drawn
+from spec.names import wrongly_renamed
+from spec.pipeline import RENAMED_VALUE, is_renamed
+from spec.rollback import Line
+from spec.simulate import main, run_seed
 from spec.simulator import Simulation
 from spec.simulator import simulate as run
+from spec.simulator import simulate as simulate_of_simulated_broadcasts
+from spec.simulator import simulate as simulate_of_simulated_cuts
+from spec.simulator import simulate as simulate_of_simulated_held_cuts
+from spec.upstream import CutReached
+from tests.spec.falsified import FALSIFIED_BROADCASTS, FALSIFIED_HELD, end_an_approval_before_it_has_published
+from tests.spec.test_rules import falsified
 
 SEEDS = 800
 SHARES = 6
@@ -140,3 +161,361 @@ def test_the_command_tells_the_story_of_a_failing_seed(capsys, monkeypatch):
 
 
 # ------------------------------------------------------------------ each invariant can fail: a history is falsified
+
+
+# ------------------------------------------------------------------
+# Broadcast state in the simulator: every subtask holds all of it, and its invariants can fail.
+
+
+@pytest.mark.parametrize("name", FALSIFIED_BROADCASTS)
+def test_each_invariant_of_broadcast_state_can_fail_alone(name):
+    """This history has a vertex with broadcast state, at more than one subtask."""
+    assert {name} == falsified(FALSIFIED_BROADCASTS[name], 3, broadcasts=True)
+
+
+@pytest.mark.parametrize("seed", [287, 491, 616, 1289])
+def test_broadcast_state_goes_back_with_a_rollback_and_moves_with_its_vertex(seed):
+    """Crashes, renames, rollbacks and other parallelisms change nothing of what the subtasks hold."""
+    assert () == simulate_of_simulated_broadcasts(seed, moves=drawn(seed, broadcasts=True)).violations
+
+
+# ------------------------------------------------------------------
+# Simulates jobs that read the cuts of another job. At each entry they stand at one cut (A10).
+
+
+SEEDS_OF_SIMULATED_CUTS = range(12)
+
+
+def test_jobs_stand_at_one_cut_of_their_upstream_job():
+    """This holds under all faults, with savepoints, rollbacks and changing splits. The jobs really reach cuts."""
+    reached = 0
+    for seed in SEEDS_OF_SIMULATED_CUTS:
+        moves = Moves(savepoints_max=3, rollbacks_max=1, splits=True, declines=True, cuts=True)
+        outcome = simulate_of_simulated_cuts(seed, moves=moves)
+        assert () == outcome.violations, seed
+        reached += sum(isinstance(event, CutReached) for event in outcome.history.events)
+    assert reached > len(SEEDS_OF_SIMULATED_CUTS)
+
+
+# ------------------------------------------------------------------
+# Held cuts in the simulator: ticks hold them, people approve and reject them, and their invariants can fail.
+
+
+@pytest.mark.parametrize("name", FALSIFIED_HELD)
+def test_each_invariant_of_held_cuts_can_fail_alone(name):
+    """This history has cuts that people approved, and one that they rejected."""
+    assert {name} == falsified(FALSIFIED_HELD[name], 12, holds=True, clean_ups_max=1)
+
+
+def test_an_approval_that_ends_before_it_has_published_is_found():
+    """In this history, nobody rejects a cut."""
+    assert {"published-at-once"} == falsified(end_an_approval_before_it_has_published, 5, holds=True, clean_ups_max=1)
+
+
+@pytest.mark.parametrize("seed", [9, 10, 238, 535])
+def test_people_settle_held_cuts_beside_everything_else(seed):
+    """Crashes, rivals, other visitors and failing stores change nothing of what a held cut promises."""
+    assert () == simulate_of_simulated_held_cuts(seed, moves=drawn(seed, holds=True)).violations
+
+
+# ------------------------------------------------------------------
+# Simulates power cuts and tables that lose log entries, with many seeds, and counts what the seeds meet.
+
+
+SEEDS_OF_SIMULATED_MISHAPS = 240
+OFTEN = Mishaps(power_cuts_max=1, losses_max=2)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_seed_keeps_every_invariant_after_power_cuts_and_lost_log_entries(share):
+    """A power cut comes in any tick, and any table loses log entries between two ticks. Every cut stays as it was."""
+    seeds = range(share, SEEDS_OF_SIMULATED_MISHAPS, SHARES)
+    outcomes = {
+        seed: run(seed, moves=drawn(seed, savepoints_max=seed % 3, rollbacks_max=seed % 2, mishaps=OFTEN))
+        for seed in seeds
+    }
+    assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
+
+
+def test_the_seeds_meet_power_cuts_and_lost_log_entries():
+    """Some starts find lost log entries, and publish them again or ask for a backup."""
+    told: Counter[str] = Counter()
+
+    def narrate(line):
+        told.update(word for word in ("POWER CUT", "lost its newest") if word in line)
+
+    events = [
+        event for seed in range(120) for event in run(seed, narrate, moves=drawn(seed, mishaps=OFTEN)).history.events
+    ]
+    assert min(told["POWER CUT"], told["lost its newest"]) > 5
+    assert {CutsSeen, PowerLost} <= {type(event) for event in events}
+
+
+@pytest.mark.parametrize("seed", [10, 104, 173, 548, 563])
+def test_bugs_that_the_simulator_found_stay_repaired(seed):
+    """A committed entry with a subsumed parent, a rollback to a savepoint, a table that no retained entry changes."""
+    mishaps = Mishaps(1, seed % 3)
+    asked = {"savepoints_max": 3 * (seed % 2), "rollbacks_max": (seed // 2) % 3}
+    assert () == run(seed, moves=Moves(mishaps=mishaps, **asked)).violations
+
+
+def test_a_restart_recognises_an_older_claim_of_its_own():
+    """The tick's release is lost, and the list lacks its newest claim. So it ends with an older one of the tick."""
+    lists = {"stores_fail": True, "lists_lag": True, "leases": True}
+    assert () == run(497, moves=drawn(497, restarts=True, **lists)).violations
+
+
+# ------------------------------------------------------------------
+# Simulates releases of the pipeline with other columns, and rollbacks between them (D6).
+
+
+SEEDS_OF_SIMULATED_RELEASES = 60
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_seed_keeps_every_invariant_when_the_columns_change(share):
+    """Releases come and go, with crashes, zombies and rollbacks. Each cut shows the columns of its entry."""
+    seeds = range(share, SEEDS_OF_SIMULATED_RELEASES, SHARES)
+    outcomes = {seed: run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=2, releases=True)) for seed in seeds}
+    assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
+
+
+def test_the_seeds_meet_columns_that_come_go_and_return():
+    """Otherwise the invariants would judge nothing. Columns come and go in turn, and rollbacks go back to fewer."""
+    met = set()
+    for seed in (*range(30, 50), 88):
+        shown = {}
+        for event in run(seed, moves=Moves(rollbacks_max=2, releases=True)).history.events:
+            if isinstance(event, RowCommitted):
+                for each in event.record.columns:
+                    names = {column.name for column in each.columns}
+                    before = shown.get(each.table, names)
+                    back = event.record.kind is RowKind.ROLLBACK
+                    met |= {("back" if back else "on", "more")} if names - before else set()
+                    met |= {("back" if back else "on", "fewer")} if before - names else set()
+                    shown[each.table] = names
+    assert {("on", "more"), ("on", "fewer"), ("back", "fewer")} <= met
+
+
+def test_the_seeds_meet_renames_rolled_back_and_tables_that_return():
+    """Otherwise the rule of names would judge nothing.
+
+    Tables are renamed both ways, by rollbacks too, and to used names.
+    """
+    met, renames = set(), {(how, now) for how in ("renamed", "rolled back", "again") for now in (False, True)}
+    for seed in range(400):
+        if renames <= met:
+            break
+        names, before = set(), None
+        for event in run(seed, moves=Moves(rollbacks_max=2, releases=True)).history.events:
+            if isinstance(event, RowCommitted) and event.record.commits:
+                now = is_renamed(event.record)
+                if before is not None and now != before:
+                    back = event.record.kind is RowKind.ROLLBACK
+                    met |= {("rolled back" if back else "renamed", now), ("again" if now in names else "first", now)}
+                names.add(now)
+                before = now
+    assert renames <= met
+
+
+def test_the_seeds_meet_columns_renamed_both_ways():
+    """Otherwise the rule of names would judge no column. Releases and rollbacks rename columns, both ways."""
+    met, renames = set(), {(how, now) for how in ("on", "back") for now in (False, True)}
+    for seed in range(40, 400):
+        if renames <= met:
+            break
+        before = None
+        for event in run(seed, moves=Moves(rollbacks_max=2, releases=True)).history.events:
+            if isinstance(event, RowCommitted) and event.record.commits:
+                names = {column.name for each in event.record.columns for column in each.columns}
+                now = RENAMED_VALUE in names
+                if before is not None and now != before:
+                    met.add(("back" if event.record.kind is RowKind.ROLLBACK else "on", now))
+                before = now
+    assert renames <= met
+
+
+def test_a_file_whose_renamed_column_was_not_found_is_told():
+    """The judge finds one such reading in a healthy history."""
+    history = run(0, moves=Moves(releases=True)).history
+    assert [] == [*wrongly_renamed(history)]
+    history.add(ColumnMissed("_tidemark/small/state/totals/a", "line"))
+    (said,) = wrongly_renamed(history)
+    assert "has the column line under another name" in said
+
+
+def test_a_cut_with_columns_of_no_entry_is_found():
+    """The judge finds it if a cut has one column less, and if the entries that list columns are missing."""
+    history = run(0, moves=Moves(releases=True)).history
+    assert [] == [*wrongly_shown(history), *wrongly_said(history)]
+    place, cut = next((n, event) for n, event in enumerate(history.events) if isinstance(event, CutWritten))
+    columns = tuple((table, names - {"row"}) for table, names in cut.columns)
+    narrower = CutWritten(cut.checkpoint, cut.versions, cut.active, columns)
+    history = replace(history, events=[*history.events[:place], narrower, *history.events[place + 1 :]])
+    assert any("whose row says" in what for what in wrongly_shown(history))
+
+
+def test_columns_of_an_entry_that_is_not_committed_are_found():
+    """A table with more columns than the committed entries have shows a checkpoint that does not exist."""
+    history = next(each for seed in range(20) if _growing(each := run(seed, moves=Moves(releases=True)).history))
+    history.events.remove(_growing(history))
+    assert any("no row says them" in what for what in wrongly_shown(history))
+
+
+def _growing(history):
+    """Return the first entry that adds a column to a table, and is published later."""
+    said = {}
+    for event in history.events:
+        for each in event.record.columns if isinstance(event, RowCommitted) else ():
+            names = {column.name for column in each.columns}
+            if names - said.get(each.table, names) and event.record.commits:
+                return event
+            said.setdefault(each.table, set()).update(names)
+    return None
+
+
+# ------------------------------------------------------------------
+# Simulates resets between ticks, with many seeds, and counts what the seeds meet.
+
+
+SEEDS_OF_SIMULATED_RESETS = 120
+SEEDS_OF_ALL_KINDS = (*range(43), 64, 77)
+"""With today's draw, seed 64 resets a source with rows in flight, and seed 77 resets one after a rollback."""
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_seed_keeps_every_invariant_after_resets(share):
+    """Resets go back or forth and may die half-way. They follow rollbacks and savepoints too. Every cut stays exact."""
+    seeds = range(share, SEEDS_OF_SIMULATED_RESETS, SHARES)
+    outcomes = {seed: run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=1, resets_max=2)) for seed in seeds}
+    assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
+
+
+def test_the_seeds_meet_every_kind_of_reset():
+    """Resets go back and forth, from cuts with rows in flight, from rollbacks, stops and resets.
+
+    Some die after their entry.
+    """
+    met = set()
+    for seed in SEEDS_OF_ALL_KINDS:
+        events = run(seed, moves=Moves(savepoints_max=3, rollbacks_max=1, resets_max=2)).history.events
+        rows = {event.record.checkpoint: event.record for event in events if isinstance(event, RowCommitted)}
+        for place, event in enumerate(events):
+            if isinstance(event, RowCommitted) and event.record.kind is RowKind.RESET:
+                met |= set(kinds(rows[event.record.parent], event.record))
+                later = next((each for each in events[place:] if isinstance(each, JobClaimed | CutWritten)), None)
+                met |= {"died"} if isinstance(later, JobClaimed) else set()
+    assert {RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.RESET, "stop", "back", "forth", "died", "in flight"} == met
+
+
+def kinds(parent, row):
+    before, after = positions(parent), positions(row)
+    yield parent.kind
+    yield from ("stop",) * parent.pinned
+    yield from ("in flight",) * any(in_flight(parent))
+    yield from ("back" if after[split] < before[split] else "forth" for split in after if after[split] != before[split])
+
+
+# ------------------------------------------------------------------
+# Simulates rollbacks between ticks, with many seeds, and counts what the seeds meet.
+
+
+SEEDS_OF_SIMULATED_ROLLBACKS = 60
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_seed_keeps_every_invariant_after_rollbacks(share):
+    """Rollbacks go to any entry, abandoned savepoints included, and may die half-way. Every cut stays exact."""
+    seeds = range(share, SEEDS_OF_SIMULATED_ROLLBACKS, SHARES)
+    outcomes = {seed: run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=2)) for seed in seeds}
+    assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
+
+
+def test_the_seeds_meet_every_kind_of_rollback():
+    """They go back to checkpoints, rollbacks and savepoints, past savepoints that stay, and then to one of these."""
+    met, due = set(), {RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.SAVEPOINT, "left", "again", "gone"}
+    for seed in range(400):
+        if due <= met:
+            break
+        events = run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=2)).history.events
+        line = Line()
+        for commit in (event for event in events if isinstance(event, RowCommitted)):
+            turn = line.turn(commit.record)
+            if turn is not None:
+                met |= {line.there[commit.record.parent].kind, *(("left",) if turn.abandoned else ())}
+                met |= {*(("again",) if turn.adopted else ()), *(("gone",) if turn.dropped else ())}
+            line.take(commit.record, commit.kept)
+    assert due <= met
+
+
+def test_a_merge_of_files_that_a_dead_rollback_must_still_remove_is_no_finding():
+    """Another program compacts a table between the rollback's entry and its publication.
+
+    The product refuses to publish then.
+    """
+    assert () == run(531, moves=Moves(savepoints_max=3, rollbacks_max=1, resets_max=2)).violations
+
+
+def test_a_tick_that_was_overtaken_before_it_began_is_no_finding():
+    """Another tick claimed the job between its claim and its door. It began from the newest entry that it knew."""
+    assert () == run(609, moves=Moves(savepoints_max=3, rollbacks_max=2)).violations
+
+
+# ------------------------------------------------------------------
+# Tests that a crowd forces the same moves on a seed each time, and that the core breaks no rule with them.
+
+
+SEEDS_OF_CROWDS = range(300)
+
+
+def test_a_crowd_may_force_every_move():
+    """`FORCED` must have a move that is added later, too."""
+    assert FORCED.keys() == {each.name for each in fields(Moves)} - {"counts"}
+    assert FORCED.keys() == {name for seed in SEEDS_OF_CROWDS for name in crowd(seed)}
+
+
+def test_a_crowd_forces_two_to_twelve_moves():
+    """Each seed forces the same ones again."""
+    assert {2, 3, 4, 5, 6, 8, 12} == {len(crowd(seed)) for seed in SEEDS_OF_CROWDS}
+    assert [crowd(seed) for seed in SEEDS_OF_CROWDS] == [crowd(seed) for seed in SEEDS_OF_CROWDS]
+
+
+@pytest.mark.parametrize("seed", range(3_100_000, 3_100_020))
+def test_the_core_breaks_no_rule_in_a_crowd(seed):
+    """All moves of a crowd strike together."""
+    assert () == run_seed(seed, crowded=True)[1]
+
+
+def test_the_command_runs_a_crowd(capsys):
+    """The transcript names the moves. `--no-restarts` on the command line overrides the crowd."""
+    seed = next(seed for seed in SEEDS_OF_CROWDS if {"restarts", "votes"} <= crowd(seed).keys())
+    assert 0 == main(["--seeds", f"{seed}", "--crowd", "--no-restarts", "--transcript"])
+    told = capsys.readouterr().out
+    assert "restarts=False" in told
+    assert "votes=True" in told
+    assert "1 passed, 0 failed" in told
+
+
+# ------------------------------------------------------------------
+# In a chain of many vertices and a long run of a small job, the door keeps every invariant that needs no contents.
+
+
+@pytest.mark.parametrize(("vertices", "subtasks", "checkpoints"), [(20, 20, 2), (3, 4, 60)])
+def test_a_large_job_keeps_every_invariant(vertices, subtasks, checkpoints):
+    """It takes as many checkpoints as its limit allows, with the answers in any order."""
+    job = scale.LargeJob(vertices, subtasks, checkpoints, seed=1)
+    job.run()
+    assert [] == job.verdict.problems
+    assert checkpoints == job.verdict.checkpoints
+
+
+def test_a_bug_in_a_large_job_is_found(capsys):
+    """The invariants judge it as they judge a trace."""
+    with planted(bugs()["the last table is not published"]):
+        assert 1 == scale.main(["--vertices", "3", "--subtasks", "2", "--checkpoints", "2"])
+    assert "published-completely" in capsys.readouterr().out
+    assert 0 == scale.main(["--vertices", "3", "--subtasks", "2", "--checkpoints", "2"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpointing.commit.outside_sinks import SinkTransaction, to_commit, to_roll_back
 from checkpointing.coordinator import messages as told
 from checkpointing.coordinator.completed import CompletedCheckpointStore, SharedStateRegistry
 from checkpointing.coordinator.plan import PlannedVertex, Topology
@@ -161,14 +162,12 @@ def test_13_a_store_write_of_unknown_outcome_deletes_nothing():
     assert [] == problems(given, steps, (1, {**facts, "future": {"c": "failed"}}))
 
 
-def test_14_a_notification_commits_every_id_up_to_its_own_and_a_restore_all_pending_ones():
-    """Point 14: a late notification does nothing. A restore aborts the current transaction."""
-    steps = [["element", "a"], ["snapshot", 1], ["element", "b"], ["snapshot", 2], ["element", "c"]]
-    sink = {"unit": "sink"}
-    notified = [*steps, ["notify_complete", 2], ["notify_complete", 1]]
-    assert [] == problems(sink, notified, (5, {"visible": ["a", "b"]}), (6, {"error": None, "visible": ["a", "b"]}))
-    restored = [*steps, ["restore", "snapshot", 2]]
-    assert [] == problems(sink, restored, (5, {"visible": ["a", "b"], "aborted": 1}))
+def test_14_publishing_commits_its_own_transaction_and_a_restore_rolls_back_those_of_failed_checkpoints():
+    """Point 14: what is left of a committed checkpoint is committed once more or never, and no later one is touched."""
+    one, two, three = (SinkTransaction("j", "a", 1, checkpoint) for checkpoint in (1, 2, 3))
+    assert (two,) == to_commit((one, two, three), 2)
+    assert (one, two) == to_roll_back((one, two, three), before=3)
+    assert () == to_commit((one, three), 2)
 
 
 def test_15_union_state_is_redistributed_at_equal_parallelism_and_split_state_is_not():

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.orchestration.browser.chromium import Page, waited
-from tests.orchestration.test_command_line import FLIGHTS, lay_out
+from tests.orchestration.test_tick import FLIGHTS, lay_out
 
 ROOT = Path(__file__).resolve().parents[3]
 UI_S = 120

@@ -6,19 +6,40 @@ import sys
 import threading
 import time
 
+import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DecimalType,
+    FloatType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+)
 
+from checkpointing.identifiers import SplitId
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
+from jobs.operators.spec import arrow_schema
+from jobs.sources.kafka import kafka_source, readers
 from jobs.sources.kafka.client_settings import ClientSettings
 from jobs.sources.kafka.kafka_source import KafkaSource
 from jobs.sources.kafka.position import OffsetRange, PlacedRange, TopicPartition
-from jobs.sources.kafka.readers import records
-from jobs.sources.port import SourceError
+from jobs.sources.kafka.readers import VALUE, records
+from jobs.sources.kafka.records import UNDECODED_COLUMN, PlainJson, RecordForm, can_be_plain
+from jobs.sources.port import SourceError, read_schema
+from jobs.sources.slice_reading import LeftToSparkError
 from jobs.spark.connect_server import connect_server
 from jobs.spark.session import SparkConfig
 from tests.avro_types import encoded
 from tests.kafka_broker import PASSWORD, Broker
+from tests.scenarios.kafka.orders_job import SCHEMA
 from tests.scenarios.kafka.test_kafka_without_spark import LOGIN, ask
 from tests.scenarios.kafka.topics import TopicMaker
 from tidemark import NoSuchCutError
@@ -339,3 +360,383 @@ def test_a_password_is_written_nowhere(make_topic, broker, trial, monkeypatch, t
     frame = source.read(spark, [ask(source, f"{topic.name}-0")])
     plan = frame._jdf.queryExecution().toString() + repr(source) + str(vars(source))
     assert PASSWORD not in plan
+
+
+# ------------------------------------------------------------------
+# Tests that tasks read Kafka themselves, with the rows of Spark's connector, and leave to it what they cannot read.
+
+
+METADATA = ["key", "timestamp", "headers", "topic"]
+
+
+@pytest.fixture
+def job(tmp_path, spark):
+    """Return a function that makes a trial of the pipeline with these arguments for its source."""
+
+    def made(**told) -> Trial:
+        made = Trial("tests.scenarios.kafka.orders_job:build", tmp_path)
+        made.data.mkdir(exist_ok=True)
+        (made.data / "kafka.json").write_text(json.dumps(told))
+        return made
+
+    return made
+
+
+def order(number):
+    return json.dumps({"customer": f"c{number % 7}", "amount": number}).encode()
+
+
+def avro(number):
+    return encoded(ORDER, {"customer": f"c{number % 7}", "amount": number})
+
+
+def by_tasks(source, pieces):
+    """Return the rows that tasks read, in the source's own columns."""
+    schema = arrow_schema(read_schema(source))
+    return pa.Table.from_batches([batch for scan in source.scans(pieces) for batch in scan.batches(schema)], schema)
+
+
+def sorted_rows(table):
+    return sorted(map(str, table.select(sorted(table.schema.names)).to_pylist()))
+
+
+@pytest.mark.parametrize(
+    ("form", "schema", "record"), [("json", SCHEMA, order), ("raw", None, order), ("avro", ORDER, avro)]
+)
+def test_rows_are_those_of_the_connector(make_topic, spark, form, schema, record):
+    """They are so in topics with aborted records, tombstones, headers, and slices that begin and end anywhere."""
+    topic = make_topic(2, retention_ms="-1")
+    source = KafkaSource(topic.servers, topic.name, schema, format=form, metadata=METADATA)
+    topic.write(map(record, range(20)), 0, headers={"from": b"test", "again": b""})
+    topic.write([None, None], 0, key="gone")
+    with topic.transaction(map(record, range(100, 120)), 0, commit=False):
+        pass
+    with topic.transaction(map(record, range(20, 30)), 0, commit=True):
+        pass
+    topic.write(map(record, range(40, 50)), 1, timestamp=1)
+    whole = [ask(source, f"{topic.name}-{number}") for number in range(2)]
+    first = ask(source, f"{topic.name}-0", rows=7)
+    second = ask(source, f"{topic.name}-0", first.end, rows=20)
+    for pieces in (whole, [first], [second], [second, first]):
+        expected = source.read(spark, pieces).toArrow()
+        found = by_tasks(source, pieces)
+        assert sorted_rows(expected) == sorted_rows(found.cast(arrow_schema(read_schema(source)))), pieces
+    assert 42 == by_tasks(source, whole).num_rows
+
+
+def test_a_tick_over_plain_records_needs_no_connector(make_topic, job, monkeypatch):
+    """The connector fails here, and the tables have all records."""
+
+    def refused(*_):
+        raise AssertionError("the connector was asked")
+
+    topic = make_topic(2)
+    topic.write(map(order, range(40)), 0)
+    topic.write(map(order, range(40, 60)), 1)
+    monkeypatch.setattr(kafka_source, "records", refused)
+    trial = job(servers=topic.servers, topics=topic.name, metadata=METADATA)
+    assert list(range(60)) == sorted(trial.run().arrow("bronze/orders").column("amount").to_pylist())
+
+
+def test_records_that_only_spark_can_judge_are_left_to_it(make_topic, job, monkeypatch):
+    """The micro-batch runs again, and later ones of the tick begin with Spark. Nothing is lost or doubled."""
+    left = []
+    monkeypatch.setattr(KafkaSource, "leave_to_spark", lambda self: left.append(setattr(self, "_is_sparks", True)))
+    topic = make_topic()
+    trial = job(servers=topic.servers, topics=topic.name, every_rows=20)
+    topic.write(map(order, range(30)))
+    assert 30 == trial.run().arrow("bronze/orders").num_rows
+    assert [] == left
+    topic.write([b'{"customer": 7, "amount": 30}', b"no json", *map(order, range(31, 90))])
+    cut = trial.run()
+    rows = cut.arrow("bronze/orders").to_pandas().sort_values("_position")
+    assert list(range(91)) == rows["_position"].tolist()
+    assert [*range(31), *range(31, 90)] == rows["amount"].dropna().astype(int).tolist()
+    assert "7" == rows["customer"].iloc[30]
+    assert [b"no json"] == [bytes(each) for each in cut.arrow("quarantine/orders").to_pandas()["_undecoded"]]
+    assert 1 == len(left)
+
+
+def test_columns_and_settings_that_tasks_cannot_have_are_sparks(make_topic):
+    """The source offers no scan for them, nor after a task has left one to Spark."""
+    topic = make_topic()
+    topic.write([b"{}"])
+    floats = StructType().add("customer", StringType()).add("price", "float")
+    told = {"schema": floats}, {"schema": SCHEMA, "spark_options": {"minPartitions": "2"}}
+    told += ({"schema": SCHEMA, "options": {"kafka.fetch.max.bytes": "1000"}}, {"schema": SCHEMA, "secrets": dict})
+    for more in told:
+        source = KafkaSource(topic.servers, topic.name, **more)
+        assert source.scans([ask(source, f"{topic.name}-0")]) is None, more
+    plain = KafkaSource(topic.servers, topic.name, SCHEMA)
+    piece = ask(plain, f"{topic.name}-0")
+    assert 1 == len(plain.scans([piece]))
+    plain.leave_to_spark()
+    assert plain.scans([piece]) is None
+
+
+def test_tasks_find_secrets_in_their_own_environment(make_topic, broker, monkeypatch):
+    """A scan carries the name of a variable, not its value. Without the variable, Spark reads."""
+    topic = make_topic()
+    topic.write(map(order, range(5)))
+    monkeypatch.setenv("ORDERS_PASSWORD", PASSWORD)
+    login = {"options": LOGIN, "secrets": {"sasl.password": "ORDERS_PASSWORD"}}
+    source = KafkaSource(broker.login_servers, topic.name, SCHEMA, **login)
+    (scan,) = source.scans([ask(source, f"{topic.name}-0")])
+    sends = CloudPickleSerializer()  # Spark's own, for what tasks get
+    sent = sends.dumps(scan)
+    assert PASSWORD.encode() not in sent
+    schema = pa.schema([("amount", pa.int64())])
+    assert list(range(5)) == [
+        amount for batch in sends.loads(sent).batches(schema) for amount in batch["amount"].to_pylist()
+    ]
+    monkeypatch.delenv("ORDERS_PASSWORD")
+    with pytest.raises(LeftToSparkError, match="secret"):
+        list(scan.batches(schema))
+    monkeypatch.setenv("ORDERS_PASSWORD", "another")
+    readers._IDLE.clear()
+    with pytest.raises(SourceError, match="refused the log-in") as caught:
+        list(scan.batches(schema))
+    assert "another" not in str(caught.value)
+
+
+def test_records_that_vanish_before_a_task_reads_them_are_an_error(make_topic):
+    """The next look names the lost records."""
+    topic = make_topic()
+    topic.write(map(order, range(5)))
+    source = KafkaSource(topic.servers, topic.name, SCHEMA)
+    piece = ask(source, f"{topic.name}-0")
+    (scan,) = source.scans([piece])
+    topic.delete_records(3)
+    with pytest.raises(SourceError, match="has lost records while they were read"):
+        list(scan.batches(pa.schema([("amount", pa.int64())])))
+    with pytest.raises(SourceError, match="has lost records that were not read: offsets 0 to 2"):
+        source.scans([piece])
+
+
+def test_a_task_waits_for_a_broker_and_then_names_it(tmp_path, monkeypatch):
+    """When the broker is back, the same scan reads the records."""
+    broker = Broker(tmp_path / "broker")
+    broker.start()
+    try:
+        topic = TopicMaker(broker.servers).made("orders", 1, {})
+        topic.write(map(order, range(5)))
+        source = KafkaSource(broker.servers, "orders", SCHEMA)
+        (scan,) = source.scans([ask(source, "orders-0")])
+        broker.kill()
+        monkeypatch.setattr(readers, "_PATIENCE_S", 2.0)
+        schema = pa.schema([("amount", pa.int64())])
+        with pytest.raises(SourceError, match=f"Kafka at {broker.servers} does not answer: start the broker"):
+            list(scan.batches(schema))
+        broker.start()
+        monkeypatch.setattr(readers, "_PATIENCE_S", 60.0)
+        assert 5 == sum(batch.num_rows for batch in scan.batches(schema))
+    finally:
+        broker.kill()
+
+
+def test_a_client_is_used_again(make_topic):
+    """A second range of the same process is read by the client of the first one."""
+    topic = make_topic()
+    topic.write(map(order, range(10)))
+    source = KafkaSource(topic.servers, topic.name, SCHEMA, group="again")
+    scans = [source.scans([ask(source, SplitId(f"{topic.name}-0"), rows=rows)])[0] for rows in (3, 10)]
+    readers._IDLE.clear()
+    schema = pa.schema([("amount", pa.int64())])
+    assert 3 == sum(batch.num_rows for batch in scans[0].batches(schema))
+    (client,) = readers._IDLE.values()
+    assert list(range(10)) == [each for batch in scans[1].batches(schema) for each in batch["amount"].to_pylist()]
+    assert [client] == list(readers._IDLE.values())
+
+
+# ------------------------------------------------------------------
+# Tests that tasks decode JSON records as Spark's `from_json` does, or leave them to Spark.
+
+
+SCHEMA_OF_PLAIN_JSON = (
+    StructType()
+    .add("l", "long")
+    .add("i", "integer")
+    .add("d", "double")
+    .add("b", "boolean")
+    .add("s", "string")
+    .add("day", "date")
+    .add("at", "timestamp")
+)
+PLAIN = PlainJson.of(SCHEMA_OF_PLAIN_JSON, VALUE, UNDECODED_COLUMN)
+ODD = rb"""
+{"l":1.0} {"l":1e3} {"l":"7"} {"l":-0} {"l":01} {"l":+1} {"l":9223372036854775807} {"l":9223372036854775808}
+{"i":2147483648} {"i":-2147483648} {"d":1} {"d":-0} {"d":-0.0} {"d":NaN} {"d":"NaN"} {"d":Infinity} {"d":-Inf}
+{"d":1e400} {"d":1e-400} {"d":123456789012345678901234567890} {"d":0.1} {"d":1.} {"d":.5} {"d":0x1} {"d":5e-324}
+{"d":9007199254740993} {"b":1} {"b":"true"} {"b":True} {"b":true} {"s":1} {"s":null} {"s":{"a":1}} {"s":[1]}
+{"s":""} {"s":"\u0000"} {"s":"\ud83d\ude00"} {"s":"\ud83d"} {"s":"\udc00"} {"s":"\x"} {'s':'a'} {s:"a"}
+{"s":"a","s":"b"} {"x":1,"x":2} {"S":"a"} {"s":"a"}} {"s":"a"}{"s":"b"} {} [] [{"l":1}] null 1 "a" {"x":NaN}
+{"x":1e999} {"x":INF} {"x":[{"y":null},[]],"l":2} {"x":/*c*/1} {"l":1,} {,} {"day":"2026-02-30"}
+{"day":"2026-02-28"} {"day":"2026-2-8"} {"day":20000} {"day":"2026-02-28T00:00:00Z"} {"day":"1582-10-10"}
+{"day":"0000-01-01"} {"at":"2026-02-28T23:59:59Z"} {"at":"2026-02-28T23:59:59.1234567Z"}
+{"at":"2026-02-28T23:59:59.12+05:30"} {"at":"2026-02-28T24:00:00Z"} {"at":"2026-02-28T23:59:60Z"}
+{"at":"2026-02-28T23:59:59"} {"at":"2026-02-28"} {"at":1772323199} {"at":"2026-02-28T23:59:59+19:00"}
+{"at":"2026-02-28T23:59:59-00:00"} {"at":"1999-12-31T23:59:59.999999Z"} {"at":"2026-02-28t23:59:59z"} {"at":""}
+{"\u006c":5}
+""".split()
+ODD += [
+    b'{"s":"\xff"}',
+    b'{"x":"\xff"}',
+    b'{"\xff":1}',
+    b'{"s":"\xc3\xa4"}',
+    b'{"s":"\xed\xa0\x80"}',
+    b'\xef\xbb\xbf{"l":1}',
+    b' {"l":1}',
+    b'{"l":1} ',
+    b'{"l":1}\n',
+    b'{"l":\n1}',
+    b'{"l":\r1}',
+    b'{"l":\t1}',
+    b'{"s":"\t"}',
+    b'{"s":"a\x00b"}',
+    b'{"l":1}\x00',
+    b"",
+    b" ",
+    b'{"x":' + b"1" * 1001 + b"}",
+    b'{"x":0.' + b"1" * 1200 + b"}",
+    b'{"x":' + b"[" * 1100 + b"]" * 1100 + b"}",
+    b'{"x":' + b"[" * 400 + b"]" * 400 + b"}",
+    b'{"s":"' + b"long " * 500 + b'"}',
+]
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**64), 2**64),
+    st.integers(-100, 100),
+    st.floats(),
+    st.text(max_size=8),
+    st.dates().map(str),
+    st.datetimes().map(lambda at: at.isoformat() + "Z"),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.sampled_from("ls"), st.integers(), max_size=1),
+)
+FITTING = {
+    "l": st.integers(-(2**63), 2**63 - 1),
+    "i": st.integers(-(2**31), 2**31 - 1),
+    "d": st.floats(),
+    "b": st.booleans(),
+    "s": st.text(max_size=8),
+    "day": st.dates().map(str),
+    "at": st.datetimes().map(lambda at: at.isoformat() + "Z"),
+}
+OBJECTS = st.one_of(
+    st.dictionaries(st.sampled_from([*SCHEMA_OF_PLAIN_JSON.names, "x", "L"]), VALUES, max_size=4),
+    st.fixed_dictionaries({}, optional=FITTING),
+)
+RECORDS = st.builds(
+    lambda found, ascii_only, spaces: json.dumps(found, ensure_ascii=ascii_only, separators=spaces).encode(
+        errors="surrogatepass"
+    ),
+    OBJECTS,
+    st.booleans(),
+    st.sampled_from([(",", ":"), (", ", " : ")]),
+)
+
+
+def decoded(values):
+    """Return the rows that a task makes of these values. Raises LeftToSparkError."""
+    batch = pa.RecordBatch.from_pydict({VALUE: pa.array(values, pa.binary())})
+    (found,) = PLAIN.run(iter([batch]))
+    return found
+
+
+def taken(value):
+    """Return whether a task decodes the value."""
+    try:
+        decoded([value])
+    except LeftToSparkError:
+        return False
+    return True
+
+
+def judged(spark, values):
+    """Require that a task makes the rows of these values that Spark makes of them."""
+    in_order = [(number, None if value is None else bytearray(value)) for number, value in enumerate(values)]
+    records = spark.createDataFrame(in_order, "offset long, value binary")
+    form = RecordForm(format="json", value=SCHEMA_OF_PLAIN_JSON)
+    by_spark = form.rows(records, F.lit("a")).orderBy("_position").toArrow()
+    names = [*SCHEMA_OF_PLAIN_JSON.names, UNDECODED_COLUMN]
+    by_task = pa.Table.from_batches([decoded(values)])
+    for name in names:
+        theirs, own = by_spark.column(name).combine_chunks(), by_task.column(name).combine_chunks()
+        found = zip(values, theirs.to_pylist(), own.cast(theirs.type).to_pylist(), strict=True)
+        assert [] == [each for each in found if str(each[1]) != str(each[2])], name
+
+
+def test_odd_records_are_left_to_spark_or_decoded_as_spark_does(spark):
+    """Some of them are known to be plain, and some are known not to be."""
+    kept = [value for value in ODD if taken(value)]
+    assert {b'{"d":0.1}', b'{"s":"\xc3\xa4"}', b'{"at":"2026-02-28T23:59:59.12+05:30"}', b'{"d":1}'} <= set(kept)
+    assert {b'{"s":1}', b'{"d":NaN}', b'{"at":"2026-02-28T23:59:59"}', b'{"s":"\xff"}', b""} <= {*ODD} - {*kept}
+    judged(spark, [None, *kept, None])
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(RECORDS, min_size=150, max_size=400))
+def test_records_that_a_task_decodes_are_those_of_spark(spark, records):
+    """Whatever the records are, Spark's `from_json` finds the same columns, and none of them undecoded."""
+    kept = [value for value in records if taken(value)]
+    if kept:
+        judged(spark, kept)
+
+
+def test_many_records_are_taken_only_if_each_is():
+    """One odd record among plain ones, wherever it is, makes the task leave all of them to Spark."""
+    good = [b'{"l":%d}' % number for number in range(50)]
+    assert 50 == decoded(good).num_rows
+    for odd in (value for value in ODD if not taken(value)):
+        for place in (0, 25, 50):
+            assert not all_taken([*good[:place], odd, *good[place:]]), odd
+
+
+def all_taken(values):
+    """Return whether a task decodes all these values at once."""
+    try:
+        decoded(values)
+    except LeftToSparkError:
+        return False
+    return True
+
+
+def test_other_types_are_left_to_spark():
+    """A column of another type makes no JSON record plain."""
+    numbers = ArrayType(LongType())
+    for kind in (
+        FloatType(),
+        DecimalType(10, 2),
+        numbers,
+        StructType().add("a", "long"),
+        TimestampNTZType(),
+        BinaryType(),
+    ):
+        assert not can_be_plain(StructType().add("l", "long").add("x", kind)), kind
+    assert not can_be_plain(StructType().add("x", StringType("UNICODE_CI")))
+    assert can_be_plain(SCHEMA_OF_PLAIN_JSON)
+
+
+def test_a_record_that_only_seems_to_be_one_is_undecoded(spark):
+    """Spark itself would read its first object, the present day, 15 and a rounded number."""
+    schema = StructType().add("l", LongType()).add("at", "timestamp").add("n", DecimalType(5, 2))
+    good = [
+        b'{"l":1}',
+        b'{"l":1,"x":{"y":"}{"}}',
+        b'{"at":"2024-05-01"}',
+        b'{"n":"1.5"}',
+        b'{"n":-1.25}',
+        b'{"n":"1e1"}',
+    ]
+    bad = [b'{"l":1}{"l":2}', b'{"l":1} 2', b'{"x":{}}]', b'[{"l":1}]', b'{"at":"12:00"}', b'{"at":"T1"}']
+    bad += [b'{"at":"\\u0031:00"}', b'{"n":"1,5"}', b'{"n":1.239}', b'{"l":1']
+    form = RecordForm(format="json", value=schema)
+    records = spark.createDataFrame(
+        [(value, place) for place, value in enumerate([*good, *bad])],
+        StructType().add(VALUE, "binary").add("offset", "long"),
+    )
+    rows = form.rows(records, F.lit("t-0")).orderBy("_position").collect()
+    assert [None] * len(good) + bad == [row[UNDECODED_COLUMN] and bytes(row[UNDECODED_COLUMN]) for row in rows]
+    assert all(row.l is row["at"] is row.n is None for row in rows[len(good) :])

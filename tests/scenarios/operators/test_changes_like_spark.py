@@ -3,10 +3,19 @@
 import math
 import random
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.types import LongType
+from pyspark.sql.types import BooleanType, LongType, StructType
 
+from checkpointing.channel_items import StagedSegment
+from checkpointing.handles import FileHandle
 from checkpointing.job.restoring import CutDoesNotFitError
+from jobs.operators.changes import DELETE, INSERT, KIND, UPDATE_AFTER, UPDATE_BEFORE
+from jobs.operators.derived_scans import CopiedColumn, NullRule
+from jobs.operators.inputs import read_input, scanned_input
+from jobs.operators.spec import InputPlan, TaskSteps, arrow_schema, schema_with_kind
+from jobs.pipeline.streams import copied, dropped, in_turn
 from jobs.reading import Cuts
 from tidemark import (
     Pipeline,
@@ -15,6 +24,7 @@ from tidemark import (
     collect_list,
     count,
     count_distinct,
+    join,
     max_by,
     max_of,
     min_of,
@@ -191,3 +201,171 @@ def test_an_aggregate_may_not_begin_after_the_one_that_it_reads(tmp_path, spark)
 def new_rows(cut, table):
     """Return the rows of an append table of updates, sorted."""
     return sorted(cut.polars(table).collect().rows())
+
+
+# ------------------------------------------------------------------
+# Compares every cut of pipelines that join changelogs with Spark SQL over the source rows before the barrier.
+
+
+COUNTED = {"rows": count(), "n_null": sum_of("least"), "most": max_of("total"), "all": collect_list("total")}
+SQL_COUNTED = "count(*) as rows, sum(least) as n_null, max(total) as most, sort_array(collect_list(total)) as all"
+
+
+def steps_of_of_joins_like_spark(seed):
+    """Return a random pipeline: keys of both sides, filters, and how they are joined, the second time too."""
+    chance = random.Random(seed)  # noqa: S311 - test data
+    return {
+        "rows": 90,
+        "keys": chance.choice([7, 15]),
+        "how": ("inner", "left", "right", "full")[seed % 4],
+        "j": chance.choice(["n_l % 4", "total % 5", "nullif(total % 4, 0)"]),
+        "left": chance.choice(["n_l % 3 <> 1", "true", "total % 2 = 0"]),
+        "right": chance.choice(["least % 3 <> 0", "n_r % 4 < 2"]),
+        "again": chance.choice(["inner", "left", "full"]),
+        "alone": ("semi", "anti")[seed % 2],
+    }
+
+
+def building_of_joins_like_spark(steps):
+    """Return what builds the pipeline: two filtered aggregates, their join, and aggregates of it.
+
+    The join meets the rows themselves too, which are append-only.
+    """
+
+    def build(data):
+        pipeline = Pipeline("joins", parallelism=2)
+        source = SequenceSource(dict.fromkeys("ab", steps["rows"]), keys=steps["keys"], step=3)
+        rows = pipeline.source("rows", source).table("bronze/rows", id="bronze")
+        left = rows.key_by("key").aggregate("left", n_l=count(), total=sum_of("value"))
+        left = left.with_column("j", steps["j"], LongType()).transform(lambda each: each.filter(steps["left"]))
+        right = (
+            rows.with_column("m", "n % 11", LongType()).key_by("m").aggregate("right", n_r=count(), least=min_of("n"))
+        )
+        right = right.with_column("i", "n_r % 5", LongType()).transform(lambda each: each.filter(steps["right"]))
+        both = join(left.key_by("j"), right.key_by("i"), "both", how=steps["how"])
+        both.key_by("j").aggregate("gold", **COUNTED).upsert("gold/both")
+        own = rows.select("key", "n").with_column("c", "n % 6", LongType()).drop("key").key_by("c")
+        again = join(both.select("j", "total", "n_r").key_by("n_r"), own, "again", how=steps["again"])
+        again.key_by("j").aggregate("late", rows=count(), sum=sum_of("n")).upsert("gold/again")
+        alone = join(left.key_by("j"), right.key_by("i"), "alone", how=steps["alone"])
+        alone.key_by("j").aggregate("lone", rows=count(), sum=sum_of("total")).upsert("gold/alone")
+        return pipeline
+
+    return build
+
+
+def sql_of_of_joins_like_spark(steps):
+    """Return the queries of the two upsert tables over the view `rows`."""
+    left = f"select *, {steps['j']} as j from (select key, count(*) as n_l, sum(value) as total from rows group by key)"
+    right = "select *, n_r % 5 as j from (select n % 11 as m, count(*) as n_r, min(n) as least from rows group by 1)"
+    both = (
+        f"select * from (select * from ({left}) where {steps['left']}) {steps['how']} join "
+        f"(select * from ({right}) where {steps['right']}) using (j)"
+    )
+    alone = (
+        f"select * from (select * from ({left}) where {steps['left']}) left {steps['alone']} join "
+        f"(select * from ({right}) where {steps['right']}) using (j)"
+    )
+    own = "select n, n % 6 as n_r from rows"
+    again = f"select * from (select j, total, n_r from ({both})) {steps['again']} join ({own}) using (n_r)"
+    return {
+        "gold/both": f"select j, {SQL_COUNTED} from ({both}) group by j",
+        "gold/again": f"select j, count(*) as rows, sum(n) as sum from ({again}) group by j",
+        "gold/alone": f"select j, count(*) as rows, sum(total) as sum from ({alone}) group by j",
+    }
+
+
+def judge_of_joins_like_spark(spark, warehouse, steps):
+    """Compare both tables of every cut with Spark SQL over its bronze rows. Return how many rows they had together."""
+    seen, cuts = 0, Cuts(warehouse, "joins").all()
+    assert len(cuts) > 1
+    for cut in cuts:
+        spark.createDataFrame(cut.polars("bronze/rows").collect().to_pandas()).createOrReplaceTempView("rows")
+        for table, query in sql_of_of_joins_like_spark(steps).items():
+            expected = sorted(map(repr, map(tuple, spark.sql(query).collect())))
+            found = sorted(map(repr, cut.polars(table).collect().rows()))
+            assert expected == found, (cut, table)
+            seen += len(found)
+    return seen
+
+
+FIXED_OF_JOINS_LIKE_SPARK = {**steps_of_of_joins_like_spark(3), "left": "total % 2 = 0"}
+
+
+def fixed_of_joins_like_spark(data):
+    """Build that pipeline, in another process too."""
+    return building_of_joins_like_spark(FIXED_OF_JOINS_LIKE_SPARK)(data)
+
+
+def test_a_full_join_of_aggregates_is_sparks_at_each_cut(tmp_path, spark):
+    """Rows of both sides enter and leave; first matches come and last ones go."""
+    trial = Trial(fixed_of_joins_like_spark, tmp_path)
+    trial.run(every_rows=60, slice_rows_max=20, retained=9)
+    assert judge_of_joins_like_spark(spark, trial.warehouse, FIXED_OF_JOINS_LIKE_SPARK)
+
+
+@pytest.mark.dear
+@pytest.mark.parametrize("seed", range(8))
+def test_random_pipelines_with_joins_are_sparks_at_each_cut(tmp_path, spark, seed):
+    """Two joins over random micro-batches; the second half runs in another tick, with another parallelism."""
+    steps = steps_of_of_joins_like_spark(seed)
+    chance = random.Random(seed)  # noqa: S311 - test data
+    trial = Trial(building_of_joins_like_spark(steps), tmp_path)
+    trial.run(every_rows=chance.choice([40, 50]), slice_rows_max=chance.choice([7, 20]), checkpoints=2, retained=9)
+    trial.run(every_rows=chance.choice([40, 90]), slice_rows_max=chance.choice([11, 30]), parallelism=3, retained=9)
+    assert judge_of_joins_like_spark(spark, trial.warehouse, steps)
+
+
+@pytest.mark.dear
+def test_a_kill_between_joins_changes_nothing(tmp_path, spark):
+    """The tick dies after it committed its second checkpoint. The next one joins and takes back each row once."""
+    trial = Trial(fixed_of_joins_like_spark, tmp_path)
+    trial.kill("after:AppendRow#2", spark_cores=1, every_rows=40, slice_rows_max=20, retained=9)
+    trial.run(every_rows=40, slice_rows_max=20, retained=9)
+    assert judge_of_joins_like_spark(spark, trial.warehouse, FIXED_OF_JOINS_LIKE_SPARK)
+
+
+# ------------------------------------------------------------------
+# What tasks derive from files are the rows that Spark derives from them.
+
+
+ROWS = StructType().add("k", LongType()).add("v", LongType()).add("gone", BooleanType())
+
+
+@pytest.mark.parametrize(("of_changes", "takes_changes"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("steps", ["none", "copies", "rule and copies"])
+def test_a_task_derives_what_spark_derives(tmp_path, spark, of_changes, takes_changes, steps):
+    """By files with and without kinds, of changelogs and of append-only streams, with rules and with copies."""
+    values = {"k": [1, 2, 3, 4, 5, None], "v": [1, None, 3, None, 5, 6], "gone": [True, False, None, True, None, False]}
+    kinds = [INSERT, DELETE, UPDATE_BEFORE, UPDATE_AFTER, None, UPDATE_BEFORE]
+    tables = [pa.table(values, arrow_schema(ROWS)), pa.table(values, arrow_schema(ROWS))]
+    if of_changes:
+        tables[1] = tables[1].append_column(KIND, pa.array(kinds))
+    files = []
+    for number, table in enumerate(tables):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(table, path)
+        files.append(FileHandle(path.name, table.num_rows, path.stat().st_size, 1))
+    rule = TaskSteps(lambda rows: rows.filter("v IS NOT NULL"), (NullRule("v", null=False),))
+    copies = [
+        copied(CopiedColumn("d", "gone", instead=False), BooleanType()),
+        copied(CopiedColumn("s", "v"), LongType()),
+        copied(CopiedColumn("no", None, instead=False), BooleanType()),
+        dropped(["gone"]),
+    ]
+    chain = in_turn({"none": [], "copies": copies, "rule and copies": [rule, *copies]}[steps])
+    wanted = ROWS if steps == "none" else StructType([ROWS["k"], ROWS["v"]]).add("d", BooleanType())
+    wanted = wanted if steps == "none" else wanted.add("s", LongType()).add("no", BooleanType())
+    wanted = schema_with_kind(wanted) if takes_changes else wanted
+    plan = InputPlan(ROWS, chain=chain, of_changes=of_changes, takes_changes=takes_changes)
+    segments = [StagedSegment(tuple(files))]
+    by_spark = [tuple(row) for row in read_input(spark, plan, segments, str(tmp_path)).select(wanted.names).collect()]
+    scanned = scanned_input(plan, segments, str(tmp_path)).scans
+    by_task = [
+        tuple(row.values())
+        for scan in scanned
+        for batch in scan.batches(arrow_schema(wanted))
+        for row in batch.to_pylist()
+    ]
+    assert sorted(by_spark, key=repr) == sorted(by_task, key=repr)
+    assert by_task

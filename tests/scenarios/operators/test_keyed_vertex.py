@@ -1,26 +1,54 @@
 """Tests keyed micro-batches on real Spark: aggregates into an upsert table, enriching, rescaling, damage."""
 
+import datetime as dt
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from checkpointing.channel_items import RangeFiles
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import table_name, vertex_id
+from checkpointing.identifiers import JobName, table_name, vertex_id
 from checkpointing.key_groups import key_group_ranges
-from checkpointing.messages import SubtaskOutput
+from checkpointing.messages import SubtaskOutput, TickOutcome
 from jobs.operators.aggregate import output_schema
 from jobs.operators.enrich import enrich_schema
 from jobs.operators.execute import MicroBatchError
 from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
-from jobs.operators.spec import InputPlan, StagedTable, VertexPlan, arrow_schema
+from jobs.operators.process import Processed
+from jobs.operators.spec import InputPlan, StagedTable, TextSteps, VertexPlan, arrow_schema
+from jobs.pipeline import Pipeline
+from jobs.pipeline import sum_of as sum_of_of_widening_a_sum
 from jobs.pipeline.aggregates import count, max_of, named_aggregates, sum_of
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
+from jobs.state.merge import KEY_GROUP
+from jobs.tick.tick import run_tick
+from jobs.tick.tick_settings import RuntimeSettings
 
 BATCHES_MAX = 20
 """The most micro-batches to try. With two workers and two subtasks, a run without any hit would not be chance."""
@@ -298,3 +326,157 @@ def test_a_run_counts_how_often_its_workers_held_their_state(bench, each_way):
     assert 0 < vertex.copies.hits or each_way == "one task"
     assert 2 * (len(batches) - 1) == vertex.copies.hits + vertex.copies.behind + vertex.copies.misses
     assert by_carrier(*batches) == shown(vertex)
+
+
+# ------------------------------------------------------------------
+# Tests a keyed function that emits a row under another subtask's key: no upsert table shows a key twice.
+
+
+ALL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class WithTotal:
+    """Counts rows by key. It also emits one row for all keys together, under a key of its own."""
+
+    def process(self, inputs, state):
+        """Return the counts of the touched keys, and their sum under the key ALL."""
+        known = state.select("key", before="n")
+        counted = inputs[0].group_by("key").agg(pl.len().cast(pl.Int64).alias("more")).join(known, on="key", how="left")
+        new = counted.select("key", n=pl.col("more") + pl.col("before").fill_null(0))
+        total = new.select(pl.lit(ALL, dtype=pl.Int64).alias("key"), pl.col("n").sum())
+        return Processed(new, pl.concat([new, total]))
+
+
+def tick(spark, root, function, parallelism):
+    """Run the job until it is caught up or fails."""
+    pipeline = Pipeline(JobName("totals"), parallelism=parallelism)
+    counts = StructType().add("n", LongType())
+    output = StructType().add("key", LongType()).add("n", LongType())
+    numbers = pipeline.source("numbers", SequenceSource({"a": 40}, keys=8)).key_by("key")
+    numbers.process("counts", function, state=counts, output=output).upsert("gold/counts")
+    return run_tick(plan(pipeline), RuntimeSettings(warehouse=root), spark=spark)
+
+
+def test_a_row_under_a_foreign_key_fails_the_tick_and_nothing_is_visible(spark, tmp_path):
+    """With two subtasks there would be two rows for ALL. The message names vertex, key and the way out."""
+    report = tick(spark, tmp_path, WithTotal(), 2)
+    assert TickOutcome.FAILED is report.outcome
+    assert "vertex counts: its function emitted a row with the key key=-1" in report.message
+    assert "key the stream by the table's keys" in report.message
+    assert () == report.completed
+    assert 0 == pl.read_delta(str(tmp_path / "gold/counts")).height
+
+
+def test_a_single_subtask_owns_every_key(spark, tmp_path):
+    """A single subtask emits only one row for ALL, so the tick accepts it."""
+    report = tick(spark, tmp_path, WithTotal(), 1)
+    assert (TickOutcome.CAUGHT_UP, "") == (report.outcome, report.message)
+    rows = dict(pl.read_delta(str(tmp_path / "gold/counts")).select("key", "n").rows())
+    assert {ALL: 40, **dict.fromkeys(range(8), 5)} == rows
+
+
+# ------------------------------------------------------------------
+# Tests on real Spark that keys of every type keep their key group, whichever way their rows come.
+
+
+GROUPS = 128
+MOMENTS = [dt.datetime(year, 2, 3, 4, 5, 6, 789_012, tzinfo=dt.UTC) for year in (1583, 1969, 2013, 9999)]
+KEYS = {
+    "boolean": (BooleanType(), [True, False]),
+    "byte": (ByteType(), [-128, 0, 127]),
+    "short": (ShortType(), [-(2**15), 0, 2**15 - 1]),
+    "integer": (IntegerType(), [-(2**31), 0, 2**31 - 1]),
+    "long": (LongType(), [-(2**63), -1, 0, 2**40, 2**63 - 1]),
+    "float": (FloatType(), [-1.5, 0.0, 3.25, float("inf")]),
+    "double": (DoubleType(), [-1.5, 0.0, 1e300, float("-inf")]),
+    "string": (StringType(), ["", "a", "abcd", "abcde", "Zürich", "\U0001f600", "x" * 1_000]),
+    "binary": (BinaryType(), [b"", b"\x00", b"\xff\xfe", b"abcdefgh", b"123456789"]),
+    "short decimal": (DecimalType(9, 2), [Decimal("-1.25"), Decimal("0.00"), Decimal("9999999.99")]),
+    "long decimal": (DecimalType(38, 4), [Decimal("-1.2500"), Decimal("0.0001"), Decimal(10) ** 33]),
+    "date": (DateType(), [dt.date(1583, 1, 1), dt.date(1969, 12, 31), dt.date(2013, 7, 1)]),
+    "timestamp": (TimestampType(), MOMENTS),
+    "timestamp without zone": (TimestampNTZType(), [moment.replace(tzinfo=None) for moment in MOMENTS]),
+    "array": (ArrayType(LongType()), [[], [1], [1, None, 3]]),
+    "struct": (StructType().add("a", LongType()).add("b", StringType()), [{"a": 1, "b": None}, {"a": None, "b": "x"}]),
+}
+
+
+def counted(kind, chain=None):
+    """Return the plan of a count by a key of this type."""
+    rows = StructType().add("k", kind).add("n", LongType())
+    spec = aggregate_spec(
+        vertex=vertex_id("counts"),
+        rows=rows,
+        keys=("k",),
+        aggregates=named_aggregates("vertex counts", ["k"], rows, {"rows": count()}),
+        parallelism=2,
+        max_parallelism=GROUPS,
+    )
+    return VertexPlan(spec, (InputPlan(rows, chain=chain),))
+
+
+def through_expressions(rows):
+    """Return the same rows, after expressions that Spark has to compute for each of them."""
+    return rows.withColumn("n", F.col("n") + 1).filter("n > 0")
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_equal_keys_keep_their_key_group_and_their_count(bench, spark, name):
+    """Groups are Spark's hashes of the keys. Rows of a file, of expressions and of texts meet in one state (E2)."""
+    kind, values = KEYS[name]
+    schema = arrow_schema(StructType().add("k", kind).add("n", LongType()))
+    keys = [*values, None]
+    rows = pa.table([pa.array(keys, schema.field("k").type), list(range(len(keys)))], schema=schema)
+    vertex = bench(counted(kind))
+    vertex.run(rows)
+    vertex.plan = counted(kind, through_expressions)
+    vertex.run(rows)
+    vertex.plan = counted(kind, TextSteps(through_expressions))
+    vertex.run(rows)
+    outputs = vertex.run(rows).outputs
+    shown = vertex.read([file for output in outputs for file in output.emitted])
+    assert [4] * len(keys) == shown.get_column("rows").to_list()
+
+    hashed = spark.createDataFrame(rows).selectExpr("n", f"pmod(hash(k), {GROUPS}) as g").collect()
+    found = [vertex.read([file.file for file in own]) for own in vertex.state if own]
+    assert sorted({row["g"] for row in hashed}) == sorted(pl.concat(found).get_column(KEY_GROUP).unique())
+    ranges = key_group_ranges(parallelism=2, max_parallelism=GROUPS)
+    for own, files in zip(ranges, vertex.state, strict=True):
+        groups = [group for file in files for group in vertex.read([file.file]).get_column(KEY_GROUP)]
+        assert all(own.first <= group <= own.last for group in groups)
+
+
+# ------------------------------------------------------------------
+# Tests the way out that an overflowing sum names: the job goes on with a wider type, and no row is lost.
+
+
+STEP = 2**60
+"""The numbers 0 to 4 times this value add up to more than a bigint holds. The numbers 0 to 3 do not."""
+
+
+def tick_of_widening_a_sum(spark, root, rows, kind=None):
+    """Run the sum of so many numbers until it is caught up or fails. The values are cast to `kind` before the sum."""
+    pipeline = Pipeline(JobName("sums"))
+    numbers = pipeline.source("numbers", SequenceSource({"a": rows}, step=STEP))
+    summed = numbers if kind is None else numbers.with_column("value", "value", kind)
+    summed.key_by("key").aggregate("sums", total=sum_of_of_widening_a_sum("value")).upsert("gold/sums")
+    return run_tick(plan(pipeline), RuntimeSettings(warehouse=root), spark=spark)
+
+
+def total(root):
+    """Return the total that the table shows."""
+    return pl.read_delta(str(root / "gold/sums"))["total"].to_list()
+
+
+def test_a_sum_that_is_too_large_for_bigint_goes_on_as_a_decimal(spark, tmp_path):
+    """The tick fails and shows nothing of the epoch. With the cast that it names, the next tick has every row once."""
+    assert TickOutcome.CAUGHT_UP is tick_of_widening_a_sum(spark, tmp_path, 4).outcome
+    failed = tick_of_widening_a_sum(spark, tmp_path, 5)
+    assert TickOutcome.FAILED is failed.outcome
+    assert "vertex sums failed: SumOverflowError: column total" in failed.message
+    assert "cast value to decimal(38,0) before the aggregate" in failed.message
+    assert [6 * STEP] == total(tmp_path)
+    wider = tick_of_widening_a_sum(spark, tmp_path, 5, DecimalType(38, 0))
+    assert (TickOutcome.CAUGHT_UP, "") == (wider.outcome, wider.message)
+    assert [10 * STEP] == [int(value) for value in total(tmp_path)]

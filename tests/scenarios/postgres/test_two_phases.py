@@ -2,22 +2,35 @@
 
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from checkpointing.commit.outside_sinks import SinkTransaction
+from checkpointing.metadata.paths import ProtocolPaths
 from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
+from jobs.doctor.job_health import sink_sections
+from jobs.pipeline.planning import plan
 from jobs.tick.at_rest.held_cut import approve, reject
+from jobs.tick.at_rest.import_entry import Import, find_origin, import_row, sinks_after
 from jobs.tick.at_rest.roll_back import roll_back
+from jobs.tick.rollback_plan import RollbackRefusedError
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.job_stores import JobStores, state_of
+from jobs.warehouse.outside_publishing import SinkRefusedError
 from jobs.warehouse.refusals import TickRefusedError
+from jobs.warehouse.warehouse import Warehouse
 from tests.postgres_server import SETTINGS, PostgresServer
-from tests.scenarios.postgres.both_sinks import URL, both, killed, shown
+from tests.scenarios.postgres.both_sinks import JOB, URL, both, killed, pipeline_of, shown
 from tests.scenarios.postgres.both_sinks import tick as any_tick
+from tests.scenarios.postgres.both_sinks import tick as tick_of_refused_rows
+from tests.scenarios.postgres.both_sinks import tick as tick_of_sinks_after_import
 from tests.scenarios.postgres.reading import Bank
 from tests.scenarios.postgres.test_sink import numbers
+from tests.scenarios.postgres.test_upsert_sink import Known
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import newest
 from tests.scenarios.runtime.savepoint_job import at
@@ -370,3 +383,243 @@ def test_a_server_killed_between_prepare_and_commit_keeps_the_transaction(tmp_pa
     finally:
         own.close()
         server.close()
+
+
+# ------------------------------------------------------------------
+# A row that a PostgreSQL target never takes declines the checkpoint, or goes into a table of its own.
+
+
+OUT_OF_REFUSED_ROWS = "out/t"
+
+
+@pytest.fixture
+def root_of_refused_rows(tmp_path, bank, monkeypatch):
+    """Return an empty warehouse. The pipeline finds the database."""
+    monkeypatch.setenv(URL, bank.server.url(bank.name))
+    return tmp_path / "warehouse"
+
+
+@pytest.mark.parametrize(
+    ("table", "target", "rule", "said"),
+    [
+        (BRONZE, "numbers", "CHECK (n < 0) NOT VALID", "Failing row contains ("),
+        (BRONZE, "numbers", "UNIQUE (split, n)", "refuses the row {'split': 'a'"),
+        (GOLD, "sums", "CHECK (total < 0) NOT VALID", "Failing row contains"),
+    ],
+)
+def test_a_refused_row_declines_the_checkpoint(root_of_refused_rows, bank, table, target, rule, said):
+    """The message names vertex, table, target, reason and row. Nothing is committed. A mended target leads on."""
+    tick_of_refused_rows(root_of_refused_rows, checkpoints=1)
+    first = newest(root_of_refused_rows).checkpoint
+    if rule.startswith("UNIQUE"):
+        (n,) = bank.sql("SELECT max(n) + 1 FROM numbers WHERE split = 'a'")[0]
+        bank.sql(f"INSERT INTO numbers (split, n, value) VALUES ('a', {n}, -7)")
+    bank.sql(f"ALTER TABLE {target} ADD CONSTRAINT never {rule}")
+    failed = tick_of_refused_rows(root_of_refused_rows).message
+    vertex = {BRONZE: "bronze", GOLD: "by_key"}[table]
+    for part in (
+        f"table {table}, which vertex {vertex} writes",
+        f"PostgresSink({target} at",
+        '"never"',
+        said,
+        "refused=",
+    ):
+        assert part in failed, failed
+    assert first == newest(root_of_refused_rows).checkpoint
+    bank.sql(f"ALTER TABLE {target} DROP CONSTRAINT never")
+    bank.sql("DELETE FROM numbers WHERE value = -7")
+    tick_of_refused_rows(root_of_refused_rows)
+    cut, there = shown(root_of_refused_rows, bank)
+    assert cut == there
+
+
+def wedged(root, bank, target="sums"):
+    """Let a constraint come between the question and the commit point. Return the checkpoint before and the message."""
+    tick_of_refused_rows(root, checkpoints=1, planned=both(retained=1))
+    first, done = newest(root).checkpoint, []
+
+    def late(name):
+        if name == "before:AppendRow" and not done:
+            done.append(bank.sql(f"ALTER TABLE {target} ADD CONSTRAINT never CHECK (false) NOT VALID"))
+
+    failed = tick_of_refused_rows(root, late, planned=both(retained=1)).message
+    assert newest(root).checkpoint > first
+    return first, failed
+
+
+def test_a_checkpoint_that_no_sink_takes_can_be_left_behind(root_of_refused_rows, bank):
+    """With `retained=1` there is an entry to go back to. What the first refusal says is true."""
+    first, failed = wedged(root_of_refused_rows, bank, "numbers")
+    assert "violates check constraint" in tick_of_refused_rows(root_of_refused_rows, planned=both(retained=1)).message
+    assert "take the sink out of the pipeline" in failed
+    with pytest.raises(
+        RollbackRefusedError, match=f"the sink of table {BRONZE} may have rows of checkpoint"
+    ) as refused:
+        roll_back(at(root_of_refused_rows), first, sinks=both().sinks)
+    assert "has rows of later" not in str(refused.value)
+    roll_back(at(root_of_refused_rows), first, sinks=both().sinks, leave_outside=True)
+    assert first == newest(root_of_refused_rows).parent
+    bank.sql("ALTER TABLE numbers DROP CONSTRAINT never")
+    tick_of_refused_rows(root_of_refused_rows)
+    cut, there = shown(root_of_refused_rows, bank, BRONZE)
+    assert cut == there
+
+
+def test_a_pipeline_without_the_sink_leads_on(root_of_refused_rows, bank):
+    """The tick publishes the checkpoint without the sink, and the other sink goes on."""
+    wedged(root_of_refused_rows, bank)
+    before = bank.sql("SELECT * FROM sums")
+    assert not tick_of_refused_rows(root_of_refused_rows, planned=plan(pipeline_of(upserts=False))).message
+    cut, there = shown(root_of_refused_rows, bank, BRONZE)
+    assert (cut, before) == (there, bank.sql("SELECT * FROM sums"))
+
+
+@contextmanager
+def preparing_server():
+    """Return a server that prepares transactions."""
+    server = PostgresServer(f"{SETTINGS}\nmax_prepared_transactions = 4\n")
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+KEYED = pa.schema({"id": pa.string(), "n": pa.int64()})
+
+
+def keyed(*rows):
+    return pa.Table.from_pylist([dict(zip(KEYED.names, row, strict=True)) for row in rows], KEYED)
+
+
+@pytest.mark.parametrize("two_phase", [False, True])
+def test_refused_rows_of_an_upsert_table_lie_in_their_own_table(two_phase):
+    """The others go on. A key whose new row is refused leaves the target. A repetition changes nothing."""
+    with preparing_server() as server, psycopg.connect(server.url(), autocommit=True) as connection:
+        sink = PostgresSink(server.url(), "sales", refused="sales_refused", two_phase=two_phase)
+        assert 0 == sink.prepare_upsert("job", OUT_OF_REFUSED_ROWS, KEYED, ("id",))
+        good = [(f"g{n}", n) for n in range(300)]
+        sink.apply("job", OUT_OF_REFUSED_ROWS, 1, Known(keyed(("a", 1), (None, 2), ("x\0y", 3), *good)))
+        connection.execute("ALTER TABLE sales ADD CHECK (n >= 0)")
+        changes = Known(None, since=1, changed=keyed(("a", -1), ("c", 7)), deleted=())
+        for _ in range(2):
+            if two_phase:
+                transaction = SinkTransaction("job", OUT_OF_REFUSED_ROWS, 1, 2)
+                sink.pre_commit(transaction, changes)
+                sink.commit(transaction)
+            sink.apply("job", OUT_OF_REFUSED_ROWS, 2, changes)
+        assert [("c", 7), *sorted(good)] == connection.execute("SELECT * FROM sales ORDER BY id").fetchall()
+        kept = connection.execute('SELECT checkpoint, "row", reason FROM sales_refused ORDER BY 1, reason').fetchall()
+        assert [(1, {"id": "x\\0y", "n": 3}), (1, {"id": None, "n": 2}), (2, {"id": "a", "n": -1})] == [
+            row[:2] for row in kept
+        ]
+        assert ["invalid byte sequence", "null value in column", "violates check"] == [
+            said
+            for said, row in zip(("invalid byte sequence", "null value in column", "violates check"), kept, strict=True)
+            if said in row[2]
+        ]
+        assert 2 == sink.prepare_upsert("job", OUT_OF_REFUSED_ROWS, KEYED, ("id",))
+
+
+def test_refused_rows_of_an_append_table(bank):
+    """Also values that Python or the server's text cannot have. Without `refused`, each is named before the commit."""
+    url = bank.server.url(bank.name)
+    bank.sql("CREATE TABLE sales (id text NOT NULL, n bigint, day date)")
+    texts = pa.array([b"a", b"\xff", b"b", b"n\0l"]).view(pa.string())
+    days = pa.array([1, 2, 10**8, 3], pa.int32()).view(pa.date32())
+    rows = [pa.record_batch({"id": texts, "n": pa.array([1, 2, 3, 4], pa.int64()), "day": days})]
+    strict = PostgresSink(url, "sales")
+    strict.prepare("job", OUT_OF_REFUSED_ROWS, rows[0].schema)
+    for row in rows[0].slice(1, 1), rows[0].slice(2, 1), rows[0].slice(3, 1):
+        with pytest.raises(SinkError, match=r"sales at .*(cannot hold|refuses) the row .*'n': .*With refused=, "):
+            strict.check("job", OUT_OF_REFUSED_ROWS, 1, [row])
+    strict.check("job", OUT_OF_REFUSED_ROWS, 1, [rows[0].slice(0, 1)])
+    assert [] == bank.sql("SELECT * FROM sales")
+    sink = PostgresSink(url, "sales", refused="sales_refused")
+    sink.prepare("job", OUT_OF_REFUSED_ROWS, rows[0].schema)
+    sink.publish("job", OUT_OF_REFUSED_ROWS, 1, rows)
+    assert [(1,)] == bank.sql("SELECT n FROM sales")
+    assert [(2,), (3,), (4,)] == bank.sql("SELECT (\"row\" ->> 'n')::int FROM sales_refused ORDER BY 1")
+
+
+# ------------------------------------------------------------------
+# A restore into another warehouse says what happens to each outside sink, and refuses rows twice or never.
+
+
+@pytest.fixture
+def roots(tmp_path, bank, monkeypatch):
+    """Return a warehouse of two checkpoints that has published them, and the folder of another one."""
+    monkeypatch.setenv(URL, bank.server.url(bank.name))
+    for _ in range(2):
+        tick_of_sinks_after_import(tmp_path / "one", checkpoints=1)
+    return tmp_path / "one", tmp_path / "two"
+
+
+def wanted(roots, checkpoint, **how):
+    """Return the import of a checkpoint of the first warehouse into the other one."""
+    origin = find_origin(f"{roots[0]}@{checkpoint}", roots[1], JOB)
+    return Import(origin=origin, root=roots[1], plan=both(), **how)
+
+
+def findings(root):
+    """Return what the doctor finds in the sinks."""
+    warehouse = Warehouse(root, ProtocolPaths(JOB))
+    rows = JobStores(warehouse, cross_freely).rows()
+    sections = sink_sections(warehouse, lambda: both().sinks, state_of(warehouse, rows), rows)
+    return [each.what for section in sections for each in section.findings]
+
+
+def test_the_newest_checkpoint_goes_on_where_the_sinks_are(roots, bank):
+    """The doctor finds nothing before and after, and that the sinks wait in between."""
+    assert [] == findings(roots[0])
+    last = newest(roots[0]).checkpoint
+    said = sinks_after(wanted(roots, last))
+    assert said[0].endswith(f"has checkpoint {last}, and goes on from there")
+    assert f"table {GOLD}" in said[1]
+    assert "shows the whole table with the next checkpoint" in said[1]
+    import_row(wanted(roots, last))
+    bronze, gold = findings(roots[1])
+    assert f"has checkpoint {last}, and the newest one of this warehouse" in bronze
+    assert f"shows checkpoint {last}, and the table shows" in gold
+    tick_of_sinks_after_import(roots[1])
+    cut, there = shown(roots[1], bank)
+    assert (cut, []) == (there, findings(roots[1]))
+
+
+def test_an_older_checkpoint_would_give_rows_twice(roots, bank):
+    """It is refused before anything is copied. The way out is true: a new target, or the rows twice if you say so."""
+    first = newest(roots[0]).parent
+    with pytest.raises(
+        SinkRefusedError, match=rf"table {BRONZE} .*later than checkpoint {first}: .*a second time; noth"
+    ):
+        import_row(wanted(roots, first))
+    assert not roots[1].exists()
+    (bronze, gold) = sinks_after(wanted(roots, first, allow_non_restored_state=True))
+    assert "a second time" in bronze
+    assert GOLD in gold
+    bank.sql("ALTER TABLE numbers RENAME TO former")
+    bank.sql("DELETE FROM tidemark_published WHERE sink = 'bronze/numbers'")
+    assert "none of those that the table has already" in sinks_after(wanted(roots, first))[0]
+
+
+def test_another_warehouse_with_higher_numbers_is_noticed(tmp_path, bank, monkeypatch):
+    """Each warehouse knows its own targets, also after an import, which moves them. Emptied ones may be taken."""
+    monkeypatch.setenv(URL, bank.server.url(bank.name))
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    tick_of_sinks_after_import(other, checkpoints=1, planned=both(appends=False, upserts=False))
+    tick_of_sinks_after_import(mine, checkpoints=1)
+    before = shown(mine, bank)
+    with pytest.raises(
+        SinkRefusedError, match=r"has rows of another warehouse, up to checkpoint 1: name that warehouse"
+    ):
+        tick_of_sinks_after_import(other)
+    assert before == shown(mine, bank)
+    tick_of_sinks_after_import(mine, checkpoints=1)
+    moved = (mine, tmp_path / "moved")
+    import_row(wanted(moved, newest(mine).checkpoint))
+    tick_of_sinks_after_import(moved[1], checkpoints=1)
+    with pytest.raises(SinkRefusedError, match="another warehouse"):
+        tick_of_sinks_after_import(mine)
+    bank.sql("TRUNCATE numbers, sums")
+    tick_of_sinks_after_import(other)
+    cut, there = shown(other, bank, GOLD)
+    assert cut == there

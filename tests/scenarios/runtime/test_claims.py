@@ -12,14 +12,33 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from checkpointing.commit.fencing import LEASE_OF_THE_UNSEEN_MS
+from checkpointing.identifiers import CheckpointId, Generation, VertexId
 from checkpointing.job.setup import TickLimits
-from checkpointing.messages import TickOutcome
+from checkpointing.messages import RowAppended, RowUnknown, TickOutcome
+from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.record import Claim, Holder, Release
+from checkpointing.tick.messages import AppendClaim, AppendEntry, AppendRelease, TickFact
+from jobs.cli import run as run_command
+from jobs.cli.errors import ExitCode
+from jobs.cli.main import execute
 from jobs.tick import tick_carrier
+from jobs.tick.at_rest.take_savepoint import dispose, savepoint_at_rest
+from jobs.tick.carrier import Carrier
+from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import TickReport
-from jobs.warehouse.boundaries import KILL_VARIABLE
+from jobs.warehouse import job_stores
+from jobs.warehouse.boundaries import KILL_VARIABLE, cross_freely
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import LeaseStore
 from jobs.warehouse.refusals import JobHeldError
-from tests.scenarios.runtime.sequence_job import read_cut
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.savepoint_job import at, records, run
+from tests.scenarios.runtime.sequence_job import CONFIG, JOB, LocalEngine, build, read_cut
 
 PROGRAM = Path(__file__).with_name("sequence_job.py")
 LEASE = "_tidemark/numbers/lease"
@@ -172,3 +191,171 @@ def test_a_killed_spark_tick_ends_as_an_undisturbed_one(start, tmp_path, undistu
     said, complained = process.communicate(timeout=280)
     assert "caught_up" == json.loads(said.splitlines()[-1])["outcome"], complained
     assert undisturbed == read_cut(tmp_path)
+
+
+# ------------------------------------------------------------------
+# A tick or command sleeps between two looks at the stores, and wakes up after another one has held its job.
+
+
+PLAN = build(config=CONFIG.model_copy(update={"retained": 1}))
+
+
+@pytest.fixture
+def overtaken(tick):
+    """Return a function that runs a whole tick, the first time it is called: it takes the job over."""
+    left = [{"plan": PLAN, "take_over": True}]
+
+    def meanwhile() -> None:
+        while left:
+            tick(**left.pop())
+
+    return meanwhile
+
+
+def must_be_the_newest_alone(root: Path) -> None:
+    """The newest checkpoint and the one before have their cuts, and no other checkpoint has one."""
+    assert 2 == len(records(root))
+    assert frozenset(records(root)) == CutStore(at(root)).recorded()
+
+
+def test_a_tick_that_sleeps_while_it_records_its_cut_takes_no_newer_one_away(tick, tmp_path, overtaken, undisturbed):
+    """It knows which checkpoints were retained. Since then others were committed, and its own one was subsumed."""
+    committed = []
+
+    def boundary(name: str) -> None:
+        committed.extend([name] if name == "after:AppendRow" else [])
+        if committed and name == "before:LogCommit:cuts":
+            overtaken()
+
+    report = tick(plan=PLAN, boundary=boundary)
+    assert "the job was claimed by" in report.message
+    must_be_the_newest_alone(tmp_path)
+    assert Generation(2) == next(iter(records(tmp_path).values())).generation
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_a_tick_that_sleeps_in_its_clean_up_takes_no_newer_cut_away(tick, tmp_path, overtaken, monkeypatch):
+    """It knows which cuts could be read. Since then the other tick has recorded newer ones."""
+    looked = job_stores.readable_cuts
+
+    def asleep(rows, recorded):
+        monkeypatch.setattr(job_stores, "readable_cuts", looked)
+        overtaken()
+        return looked(rows, recorded)
+
+    monkeypatch.setattr(job_stores, "readable_cuts", asleep)
+    tick(plan=build({"a": 50, "b": 50}, config=PLAN.config))
+    assert Generation(2) == next(iter(records(tmp_path).values())).generation
+    must_be_the_newest_alone(tmp_path)
+
+
+def test_the_end_of_a_savepoint_leaves_what_state_tables_show(tick, tmp_path, monkeypatch):
+    """A tick begins as soon as the command has released the job, and dies between its commit and its publication."""
+    run(tmp_path, 1, plan=PLAN)
+    savepoint = savepoint_at_rest(at(tmp_path))
+    append = Carrier._append
+
+    def asleep(carrier: Carrier, effect: AppendClaim | AppendEntry | AppendRelease) -> TickFact:
+        done = append(carrier, effect)
+        if isinstance(effect, AppendRelease):
+            monkeypatch.setattr(Carrier, "_append", append)
+            with pytest.raises(Dead):
+                tick(plan=PLAN, take_over=True, boundary=Mortal("after:AppendRow"))
+        return done
+
+    monkeypatch.setattr(Carrier, "_append", asleep)
+    dispose(at(tmp_path), savepoint.checkpoint)
+    table = DeltaTable(str(tmp_path / table_of_state(JOB, VertexId("by_key"))))
+    assert [] == [uri for uri in table.file_uris() if not Path(uri).exists()]
+
+
+def test_a_release_whose_reply_was_lost_is_not_appended_again(tick, tmp_path, undisturbed, monkeypatch):
+    """The tick looks again, finds its release among the entries, and appends no second one."""
+    append, lost = JobStores.append, ["the reply"]
+
+    def appended(stores, row, at_version, **said):
+        answer = append(stores, row, at_version, **said)
+        return RowUnknown(row.nonce, lost.pop()) if isinstance(row, Release) and lost else answer
+
+    monkeypatch.setattr(JobStores, "append", appended)
+    tick(plan=PLAN)
+    _, rows = CheckpointStore(at(tmp_path)).observe()
+    assert [Generation(1)] == [row.generation for row in rows if isinstance(row, Release)]
+    assert not lost
+    assert undisturbed == read_cut(tmp_path)
+
+
+# ------------------------------------------------------------------
+# A holder on another host that shows no lease is given the time of one before a tick takes its place.
+
+
+PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
+FAR = Holder(host="far.example", pid=77, started="then")
+
+
+@pytest.fixture
+def typed(capsys, monkeypatch):
+    """Return what a command line says: exit code and everything that it printed; its ticks run without Spark."""
+    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
+
+    def type_in(*words):
+        code = execute([str(word) for word in words])
+        shown = capsys.readouterr()
+        return code, shown.out + shown.err
+
+    return type_in
+
+
+@pytest.fixture
+def held(tmp_path):
+    """Return a warehouse that a process elsewhere claimed long ago; its lease is gone."""
+    root = tmp_path / "warehouse"
+    run(root, 1)
+    stores = JobStores(at(root), cross_freely)
+    seen = stores.observe()
+    generation = max(row.generation for row in seen.rows) + 1
+    claim = Claim(
+        generation=generation,
+        holder=FAR,
+        first_id=CheckpointId(50),
+        last_id=CheckpointId(60),
+        at_ms=1,
+        nonce="far",
+    )
+    assert isinstance(stores.append(claim, seen.version), RowAppended)
+    return root
+
+
+def test_it_is_named_left_alone_and_replaced_when_its_time_is_over(held, typed):
+    """The first start gives it a lease, the second sees that lease run, and one after its end takes the job."""
+    code, said = typed("run", PIPELINE, "--warehouse", held)
+    assert ExitCode.HELD is code
+    assert "process 77 on far.example" in said
+    assert "has no lease; if it renews none within 30 s from now" in said
+    assert "--take-over" in said
+    given = LeaseStore(at(held)).read()
+    assert (FAR, LEASE_OF_THE_UNSEEN_MS) == (given.holder, given.expires_ms - given.renewed_at_ms)
+    code, said = typed("run", PIPELINE, "--warehouse", held)
+    assert ExitCode.HELD is code
+    assert "its lease runs for another" in said
+    LeaseStore(at(held)).renew(given.generation, FAR, -1)
+    code, said = typed("run", PIPELINE, "--warehouse", held)
+    assert ExitCode.DONE is code
+    assert "the lease of process 77 on far.example has run out" in said
+
+
+def test_a_holder_that_lives_renews_the_lease_that_it_was_given(held, typed):
+    """The holder renews the lease that it was given. As long as it does, it is left alone."""
+    typed("run", PIPELINE, "--warehouse", held)
+    given = LeaseStore(at(held)).read()
+    assert LeaseStore(at(held)).renew(given.generation, FAR, 90_000)
+    code, said = typed("run", PIPELINE, "--warehouse", held)
+    assert ExitCode.HELD is code
+    assert "its lease runs for another 90 s" in said or "another 89 s" in said
+
+
+def test_take_over_does_not_wait(held, typed):
+    """The user knows better."""
+    code, said = typed("run", PIPELINE, "--warehouse", held, "--take-over")
+    assert ExitCode.DONE is code
+    assert "taken over from process 77 on far.example" in said

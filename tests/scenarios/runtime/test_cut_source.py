@@ -1,17 +1,26 @@
 """Tests a source of another job's cuts without Spark: real cuts of a real job, and its rollback."""
 
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from polars.testing import assert_frame_equal
 from pyspark.sql.types import LongType, StructType
 
 from checkpointing.config import CheckpointConfig, CheckpointingMode
-from checkpointing.identifiers import CheckpointId, VertexId
+from checkpointing.identifiers import CheckpointId, JobName, VertexId
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import NotifyComplete, PollSource
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord
+from jobs.cli.main import execute
 from jobs.pipeline.planning import plan
 from jobs.sources.delta.cut_source import CutSource
 from jobs.sources.delta.delta_history import DeltaHistory
@@ -19,7 +28,8 @@ from jobs.sources.delta.delta_reader import DeltaSlice
 from jobs.sources.delta.delta_source import SPLIT
 from jobs.sources.delta.upstream_job import UpstreamHolds, newest_that_stands, taken_back
 from jobs.sources.port import NoSuchPositionError, SourceError
-from jobs.storage.place import local
+from jobs.storage.address import StoreUrl
+from jobs.storage.place import local, storage_of
 from jobs.tick.at_rest.roll_back import roll_back
 from jobs.tick.at_rest.source_reset import Reset, reset
 from jobs.tick.cleaning import clean_up
@@ -27,8 +37,13 @@ from jobs.tick.effects import Notices
 from jobs.tick.listener import TickListener
 from jobs.warehouse.checkpoints import CheckpointStore
 from jobs.warehouse.warehouse import Warehouse
+from tests.object_store import KEY, SECRET
+from tests.scenarios.runtime import cut_jobs
+from tests.scenarios.runtime.cut_jobs import REPORT, SHOP, SOURCES, tick
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, build
 from tidemark import Cuts, InvalidPipelineError, NoSuchCutError, Pipeline
+from tidemark import SourceError as SourceErrorOfCutsInAStore
+from tidemark import SourceError as SourceErrorOfCutsSurviveKills
 
 ONE = TickLimits(checkpoints=1)
 
@@ -215,3 +230,176 @@ def newest(root):
 
 def last(source, position):
     return list(to_the_cut(source, position))[-1].end
+
+
+# ------------------------------------------------------------------
+# Two jobs of which one or both keep their warehouse on an S3 server: the second reads the cuts of the first.
+
+
+@pytest.fixture
+def url(store_server, monkeypatch):
+    """Return an empty prefix; the environment reaches the server."""
+    for name, value in store_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return StoreUrl(f"s3://lake/{uuid4().hex}")
+
+
+def entries(root, job):
+    return CheckpointStore(Warehouse(root, ProtocolPaths(JobName(job)))).observe()[1]
+
+
+def shows(up, down):
+    """Assert that both tables are those of the upstream cut on which the newest cut rests, and return its number."""
+    cut = Cuts(down, REPORT).latest()
+    (below,) = cut.rests_on
+    theirs = Cuts(up, SHOP).at(below.checkpoint)
+    for name in SOURCES:
+        there = sorted(theirs.polars(f"silver/{name}").collect()["n"])
+        assert there == sorted(cut.polars(f"gold/{name}").collect()["n"])
+    assert str(up) == below.warehouse
+    return below.checkpoint
+
+
+@pytest.mark.dear
+@pytest.mark.parametrize(("up_in_store", "down_in_store"), [(True, False), (False, True), (True, True)])
+def test_a_job_reads_the_cuts_of_another_one_and_follows_its_rollback(url, tmp_path, typed, up_in_store, down_in_store):
+    """As in two folders: the tick after the rollback is refused before its claim, and the two commands go on."""
+    near, far = (url if up_in_store else tmp_path), (url if down_in_store else tmp_path)
+    up, down = near / SHOP, far / REPORT
+    tick(SHOP, near, 40)
+    tick(REPORT, near, warehouse=down)
+    first = shows(up, down)
+    assert first == Cuts(up, SHOP).latest().checkpoint
+    code, out, _ = typed("cut", REPORT, "--warehouse", down)
+    assert 0 == code
+    assert f"rests on cut {first} of {SHOP} in {up}" in " ".join(out.split())
+    code, out, _ = typed("doctor", SHOP, "--warehouse", up)
+    assert f"report in {down}, from cut {first}, which is kept for it until" in " ".join(out.split())
+
+    tick(SHOP, near, 80)
+    tick(REPORT, near, warehouse=down)
+    lost = shows(up, down)
+    roll_back(Warehouse(up, ProtocolPaths(JobName(SHOP))), first)
+    before = entries(down, REPORT)
+    refused = rf"cut {lost} of shop in {up} .* rolled back behind it.*rollback report --follow"
+    with pytest.raises(SourceErrorOfCutsInAStore, match=refused):
+        tick(REPORT, near, warehouse=down)
+    assert before == entries(down, REPORT)
+    assert 0 == typed("rollback", REPORT, "--follow", "--warehouse", down)[0]
+    assert first == Cuts(down, REPORT).latest().rests_on[0].checkpoint
+    tick(SHOP, near, 80)
+    tick(REPORT, near, warehouse=down)
+    assert shows(up, down) == Cuts(up, SHOP).latest().checkpoint
+    assert list(range(80)) == sorted(Cuts(down, REPORT).latest().polars("gold/orders").collect()["n"])
+    must_hold_no_secret(url, tmp_path)
+
+
+def must_hold_no_secret(url: StoreUrl, folder: Path) -> None:
+    """Assert that no entry, position, row, log or trace of both jobs has the key."""
+    found = [(each.name, storage_of(url).read(each.name).bytes) for each in storage_of(url).list("", deep=True)]
+    found += [(str(file), file.read_bytes()) for file in folder.rglob("*") if file.is_file()]
+    assert len(found) > 50
+    for name, content in found:
+        assert KEY.encode() not in content, name
+        assert SECRET.encode() not in content, name
+
+
+@pytest.mark.parametrize("has_read", [False, pytest.param(True, marks=pytest.mark.dear)])
+def test_a_store_that_does_not_answer_stops_the_tick_before_its_claim(url, tmp_path, typed, monkeypatch, has_read):
+    """Nothing is written. `rollback --follow` does not take the silence of the store for an answer."""
+    down = tmp_path / REPORT
+    tick(SHOP, url, 40)
+    if has_read:
+        tick(REPORT, url, warehouse=down)
+    there = entries(down, REPORT) if has_read else ()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    from jobs.storage import objects
+
+    monkeypatch.setattr(objects, "_RETRIES", 1)
+    objects._client_of.cache_clear()
+    try:
+        with pytest.raises(
+            SourceErrorOfCutsInAStore, match=r"because the store cannot be reached: check AWS_ENDPOINT_URL"
+        ):
+            tick(REPORT, url, warehouse=down)
+        if has_read:
+            code, _, err = typed("rollback", REPORT, "--follow", "--warehouse", down)
+            assert 0 != code
+            assert "the store cannot be reached: check AWS_ENDPOINT_URL" in " ".join(err.split())
+    finally:
+        objects._client_of.cache_clear()
+    assert there == (entries(down, REPORT) if down.exists() else ())
+
+
+# ------------------------------------------------------------------
+# An upstream and a downstream job are killed at random moments, both at once; the cuts stay whole.
+
+
+ROUNDS = 4
+ROWS_PER_ROUND = 300
+
+
+def rests(folder):
+    """Check that each downstream cut shows both tables as they are at one upstream cut; return these cuts."""
+    upstream, seen = Cuts(folder / SHOP, SHOP), []
+    for cut in Cuts(folder / REPORT, REPORT).all():
+        (below,) = cut.rests_on
+        source = upstream.at(below.checkpoint)
+        for name in SOURCES:
+            theirs = sorted(source.polars(f"silver/{name}").collect()["n"])
+            assert theirs == sorted(cut.polars(f"gold/{name}").collect()["n"]), (cut, below)
+        seen.append(below.checkpoint)
+    return seen
+
+
+def killed(folder, rows, chance):
+    """Run a tick of each job at the same time, and kill each at a moment of its own; say whether it still ran."""
+    programs = {}
+    for job in (SHOP, REPORT):
+        command = [sys.executable, cut_jobs.__file__, job, str(folder), str(rows)]
+        root = Path(__file__).parents[3]
+        programs[job] = subprocess.Popen(
+            command, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, text=True, stdout=subprocess.PIPE
+        )
+    for program in programs.values():
+        program.stdout.readline()  # a checkpoint is complete, or the tick has ended
+    moments = sorted((chance.uniform(0, 0.6), job) for job in programs)
+    begun = time.monotonic()
+    for after_s, job in moments:
+        time.sleep(max(0.0, begun + after_s - time.monotonic()))
+        programs[job].send_signal(signal.SIGKILL)
+    for program in programs.values():
+        program.communicate()
+    return [program.returncode == -signal.SIGKILL for program in programs.values()]
+
+
+@pytest.mark.dear
+@pytest.mark.timeout(600)
+def test_both_jobs_are_killed_again_and_again(tmp_path, capsys):
+    """A reader of the downstream tables by cut sees whole upstream cuts only, also after a rollback that it follows."""
+    chance = random.Random("both jobs are killed")  # noqa: S311 - a run must be repeatable
+    tick(SHOP, tmp_path, 40)
+    struck = [killed(tmp_path, round_ * ROWS_PER_ROUND, chance) for round_ in range(1, ROUNDS + 1)]
+    assert any(up for up, _ in struck), struck
+    assert any(down for _, down in struck), struck
+    rests(tmp_path)
+    tick(SHOP, tmp_path, ROUNDS * ROWS_PER_ROUND)
+    tick(REPORT, tmp_path)
+    seen = rests(tmp_path)
+    assert sorted(set(seen)) == seen
+    assert Cuts(tmp_path / SHOP, SHOP).latest().checkpoint == seen[-1]
+    assert 0 == execute(["cut", REPORT, "--warehouse", str(tmp_path / REPORT)])
+    assert f"rests on cut {seen[-1]} of {SHOP} in {tmp_path / SHOP}" in " ".join(capsys.readouterr().out.split())
+    roll_back(Warehouse(tmp_path / SHOP, ProtocolPaths(JobName(SHOP))), seen[len(seen) // 2])
+    with pytest.raises(
+        SourceErrorOfCutsSurviveKills, match=f"rollback report --follow --warehouse {tmp_path / REPORT}'"
+    ):
+        tick(REPORT, tmp_path)
+    assert 0 == execute(["rollback", REPORT, "--follow", "--warehouse", str(tmp_path / REPORT)])
+    assert seen[len(seen) // 2] == Cuts(tmp_path / REPORT, REPORT).latest().rests_on[0].checkpoint
+    tick(SHOP, tmp_path, ROUNDS * ROWS_PER_ROUND)
+    tick(REPORT, tmp_path)
+    newest = Cuts(tmp_path / REPORT, REPORT).latest()
+    assert [Cuts(tmp_path / SHOP, SHOP).latest().checkpoint] == [each.checkpoint for each in newest.rests_on]
+    for name in SOURCES:
+        assert list(range(ROUNDS * ROWS_PER_ROUND)) == sorted(newest.polars(f"gold/{name}").collect()["n"])

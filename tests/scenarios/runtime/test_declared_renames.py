@@ -4,10 +4,12 @@ from dataclasses import replace
 from shutil import rmtree
 
 import polars as pl
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from checkpointing.identifiers import TableName, VertexId
+from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.messages import SavepointKind, SavepointRequested
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.paths import table_of_state
@@ -21,6 +23,7 @@ from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.checkpoints import CheckpointStore
 from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.rollback_tables import TableNotRolledBackError
 from jobs.warehouse.savepoint_copy import copy_savepoint
 from tests.scenarios.faults.orders_job import LocalEngine
 from tests.scenarios.runtime.conftest import Dead, Mortal
@@ -36,10 +39,43 @@ from tests.scenarios.runtime.evolving_job import (
     at,
     build,
     columns,
+    killed,
     laid_out,
     newest,
     shown,
     tick,
+    versions,
+)
+from tests.scenarios.runtime.kept_job import (
+    RENAMED as RENAMED_OF_NAMES_USED_AGAIN,
+)
+from tests.scenarios.runtime.kept_job import (
+    TABLE,
+    foreign,
+)
+from tests.scenarios.runtime.kept_job import (
+    Version as VersionOfNamesUsedAgain,
+)
+from tests.scenarios.runtime.kept_job import (
+    at as at_of_names_used_again,
+)
+from tests.scenarios.runtime.kept_job import (
+    columns as columns_of_names_used_again,
+)
+from tests.scenarios.runtime.kept_job import (
+    laid_out as laid_out_of_names_used_again,
+)
+from tests.scenarios.runtime.kept_job import (
+    newest as newest_of_names_used_again,
+)
+from tests.scenarios.runtime.kept_job import (
+    numbers as numbers_of_names_used_again,
+)
+from tests.scenarios.runtime.kept_job import (
+    shown as shown_of_names_used_again,
+)
+from tests.scenarios.runtime.kept_job import (
+    tick as tick_of_names_used_again,
 )
 
 HALF = 35
@@ -395,3 +431,212 @@ def test_a_new_table_under_a_name_of_before_begins_empty(tmp_path):
     roll_back(at(tmp_path), first)
     tick(tmp_path, HALF + 12, FIRST)
     assert list(range(HALF + 12)) == numbers(tmp_path)
+
+
+# ------------------------------------------------------------------
+# A table or an operator under another name is refused before the claim: it would begin without its rows (G2).
+
+
+"""Rows of the first tick: five of each key."""
+GOLD_RENAMED, BRONZE_RENAMED = Version(gold="gold/per_key"), Version(bronze="bronze/all")
+OPERATOR_RENAMED = Version(operator="per_key")
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        (GOLD_RENAMED, "has table gold/sums, which the pipeline no longer has, and gold/per_key is new in it"),
+        (BRONZE_RENAMED, "has table bronze/numbers, which the pipeline no longer has, and bronze/all is new in it"),
+        (OPERATOR_RENAMED, "holds state of 'sums', which the pipeline no longer has, and 'per_key' is new in it"),
+    ],
+)
+def test_an_undeclared_rename_changes_nothing_and_says_both_names(tmp_path, version, says):
+    """There is no claim, no new table and no new version. Under its old name the job goes on."""
+    laid_out(tmp_path, HALF)
+    before, rows = versions(tmp_path), newest(tmp_path)
+    with pytest.raises(CutDoesNotFitError, match=says) as refused:
+        tick(tmp_path, HALF + 7, version)
+    assert "--allow-non-restored-state" in str(refused.value)
+    assert (before, rows) == (versions(tmp_path), newest(tmp_path))
+    assert not (tmp_path / "gold/per_key").exists()
+    tick(tmp_path, HALF + 7)
+    assert [(key, 6) for key in range(7)] == shown(tmp_path, GOLD)
+
+
+def test_what_the_user_leaves_behind_stays_behind(tmp_path):
+    """The flag is needed once. Later ticks need none, the new table goes on counting, and the old one is unchanged."""
+    laid_out(tmp_path, HALF)
+    old = shown(tmp_path, GOLD)
+    tick(tmp_path, HALF + 1, GOLD_RENAMED, allowed=True)
+    tick(tmp_path, HALF + 2, GOLD_RENAMED)
+    assert [(0, 6), (1, 6)] == shown(tmp_path, "gold/per_key")
+    assert old == shown(tmp_path, GOLD)
+    assert all(GOLD not in str(path) for path in _named(tmp_path))
+
+
+def _named(root):
+    """Return the files that the newest row names."""
+    return [
+        keyed.file.path
+        for vertex in newest(root).vertices
+        for snapshot in vertex.subtasks
+        for ranges in snapshot.ranges
+        for keyed in ranges.files
+    ]
+
+
+def test_a_rollback_across_a_rename_brings_the_old_table_back(tmp_path):
+    """The cut that the job goes back to knows the old name, and the pipeline of then goes on exactly."""
+    laid_out(tmp_path, HALF)
+    first = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 1, GOLD_RENAMED, allowed=True)
+    roll_back(at(tmp_path), first)
+    assert 0 == DeltaTable(str(tmp_path / "gold/per_key")).to_pyarrow_table().num_rows
+    tick(tmp_path, HALF + 7)
+    assert [(key, 6) for key in range(7)] == shown(tmp_path, GOLD)
+
+
+# ------------------------------------------------------------------
+# A tick that dies as it renames, at every boundary of what it does then: the new code and the old code go on (G2).
+
+
+BOUNDARIES = [
+    "after:Claim",
+    "before:EnsureTables",
+    "after:EnsureTables",
+    "before:LinkRenamed",
+    "after:LinkRenamed",
+    "after:RunMicroBatch",
+    "before:AppendRow",
+    "after:AppendRow",
+    f"before:PublishTable:{BRONZE_2}",
+    f"after:PublishTable:{BRONZE_2}",
+    f"after:PublishTable:{GOLD_2}",
+    f"after:PublishTable:{STATE_2}",
+    "before:RecordCut",
+    "after:RecordCut",
+    "before:Release",
+]
+COMMITTED = BOUNDARIES[BOUNDARIES.index("after:AppendRow") :]
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_a_tick_killed_as_it_renames_is_made_up_for(tmp_path, boundary):
+    """After SIGKILL anywhere, the same code ends with exact tables, and no unneeded file is left in the new folders."""
+    laid_out(tmp_path, HALF)
+    killed(tmp_path, HALF + 7, "renamed", boundary)
+    tick(tmp_path, HALF + 9, RENAMED)
+    must_be_exact(tmp_path, RENAMED, HALF + 9)
+    assert [] == unnamed(tmp_path, BRONZE_2)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_the_old_code_after_a_tick_killed_as_it_renames(tmp_path, boundary):
+    """Before the commit point it goes on as if nothing had happened. Behind it, it is refused with both names."""
+    laid_out(tmp_path, HALF)
+    killed(tmp_path, HALF + 7, "renamed", boundary)
+    if boundary in COMMITTED:
+        with pytest.raises(CutDoesNotFitError, match="renamed_from="):
+            tick(tmp_path, HALF + 9)
+        tick(tmp_path, HALF + 9, RENAMED)
+        must_be_exact(tmp_path, RENAMED, HALF + 9)
+    else:
+        tick(tmp_path, HALF + 9)
+        must_be_exact(tmp_path, FIRST, HALF + 9)
+        tick(tmp_path, HALF + 10, RENAMED)
+        must_be_exact(tmp_path, RENAMED, HALF + 10)
+
+
+# ------------------------------------------------------------------
+# Rollbacks and renames of an append table whose files have another column of the same name (D6, G2).
+
+
+HALF_OF_NAMES_USED_AGAIN = 20
+"""Rows of the first tick."""
+
+
+def test_no_column_gets_a_name_under_which_others_have_values_that_nobody_sees(tmp_path):
+    """A rollback took the column `sum` out of the table, but a file of others still has it.
+
+    A renamed column would show these values as its own.
+    """
+    laid_out_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN)
+    first = newest_of_names_used_again(tmp_path).checkpoint
+    tick_of_names_used_again(
+        tmp_path, HALF_OF_NAMES_USED_AGAIN + 1, VersionOfNamesUsedAgain(("n", "key", "value", "sum"))
+    )
+    row = {"n": [100], "key": [1], "value": [100], "sum": [7]}
+    write_deltalake(str(tmp_path / TABLE), pa.table(row), mode="append")
+    roll_back(at_of_names_used_again(tmp_path), first)
+    assert numbers_of_names_used_again([*range(HALF_OF_NAMES_USED_AGAIN), 100]) == shown_of_names_used_again(
+        tmp_path, "n", "value"
+    )
+    tick_of_names_used_again(
+        tmp_path, HALF_OF_NAMES_USED_AGAIN + 1, VersionOfNamesUsedAgain(("n", "key", "value", "amount"))
+    )
+    with pytest.raises(AssertionError, match="with a column sum, which the table does not show"):
+        tick_of_names_used_again(
+            tmp_path,
+            HALF_OF_NAMES_USED_AGAIN + 2,
+            VersionOfNamesUsedAgain(("n", "key", "value", "sum"), {"sum": "amount"}),
+        )
+    assert ["n", "key", "value", "amount"] == columns_of_names_used_again(tmp_path)
+
+
+def test_a_rollback_is_refused_if_rows_of_others_have_another_column_of_that_name(tmp_path):
+    """In the cut, `amount` is the renamed `value`. Since then it has become a column of its own."""
+    laid_out_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN)
+    first = newest_of_names_used_again(tmp_path).checkpoint
+    foreign(tmp_path, 100)
+    tick_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN + 1, RENAMED_OF_NAMES_USED_AGAIN)
+    savepoint = savepoint_at_rest(at_of_names_used_again(tmp_path)).checkpoint
+    roll_back(at_of_names_used_again(tmp_path), first)
+    tick_of_names_used_again(
+        tmp_path, HALF_OF_NAMES_USED_AGAIN + 2, VersionOfNamesUsedAgain(("n", "key", "amount"), drop=("value",))
+    )
+    before = newest_of_names_used_again(tmp_path)
+    with pytest.raises(TableNotRolledBackError, match="amount was another column then, which began as value"):
+        roll_back(at_of_names_used_again(tmp_path), savepoint)
+    assert before == newest_of_names_used_again(tmp_path)
+
+
+def test_files_that_come_back_keep_the_names_of_their_cut(tmp_path):
+    """In the cut, `amount` is the renamed `value`, and `value` is a new column. The files have them as they are."""
+    laid_out_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN)
+    first = newest_of_names_used_again(tmp_path).checkpoint
+    tick_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN + 1, RENAMED_OF_NAMES_USED_AGAIN)
+    tick_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN + 2, VersionOfNamesUsedAgain(("n", "key", "amount")))
+    tick_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN + 3, VersionOfNamesUsedAgain())
+    due = [
+        *((n, n, None) for n in range(HALF_OF_NAMES_USED_AGAIN + 2)),
+        (HALF_OF_NAMES_USED_AGAIN + 2, None, HALF_OF_NAMES_USED_AGAIN + 2),
+    ]
+    assert due == shown_of_names_used_again(tmp_path, "n", "amount", "value")
+    savepoint = savepoint_at_rest(at_of_names_used_again(tmp_path)).checkpoint
+    roll_back(at_of_names_used_again(tmp_path), first)
+    assert ["n", "key", "value"] == columns_of_names_used_again(tmp_path)
+    roll_back(at_of_names_used_again(tmp_path), savepoint)
+    assert due == shown_of_names_used_again(tmp_path, "n", "amount", "value")
+
+
+def test_a_rollback_is_refused_if_rows_of_others_may_have_a_column_under_another_name(tmp_path):
+    """On a line that was left, `sum` became `amount`, and others wrote that. The present line knows neither of them."""
+    laid_out_of_names_used_again(tmp_path, HALF_OF_NAMES_USED_AGAIN)
+    first = newest_of_names_used_again(tmp_path).checkpoint
+    tick_of_names_used_again(
+        tmp_path, HALF_OF_NAMES_USED_AGAIN + 1, VersionOfNamesUsedAgain(("n", "key", "value", "sum"))
+    )
+    savepoint = savepoint_at_rest(at_of_names_used_again(tmp_path)).checkpoint
+    tick_of_names_used_again(
+        tmp_path,
+        HALF_OF_NAMES_USED_AGAIN + 2,
+        VersionOfNamesUsedAgain(("n", "key", "value", "amount"), {"amount": "sum"}),
+    )
+    row = {"n": [100], "key": [1], "value": [100], "amount": [7]}
+    write_deltalake(str(tmp_path / TABLE), pa.table(row), mode="append")
+    roll_back(at_of_names_used_again(tmp_path), first)
+    with pytest.raises(TableNotRolledBackError, match=r"sum may have another name there \(amount\)"):
+        roll_back(at_of_names_used_again(tmp_path), savepoint)
+    assert ["n", "key", "value"] == columns_of_names_used_again(tmp_path)

@@ -27,7 +27,7 @@ from jobs.warehouse.warehouse import Warehouse
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.savepoint_job import at, records, run
 from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB
-from tests.scenarios.runtime.test_savepoints_at_rest import hold
+from tests.scenarios.runtime.test_savepoints import hold
 
 DAY_MS = 86_400_000
 

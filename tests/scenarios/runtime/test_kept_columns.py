@@ -8,11 +8,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
+from pyspark.sql.types import DoubleType
 
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import SavepointKind, SavepointRequested
+from jobs.pipeline import Pipeline
+from jobs.pipeline.planning import plan
 from jobs.reading import Cuts
+from jobs.sources.hybrid import SequenceSource
 from jobs.tick.at_rest.held_cut import approve
 from jobs.tick.at_rest.import_entry import Import, find_origin, import_row
 from jobs.tick.at_rest.roll_back import roll_back
@@ -22,15 +26,20 @@ from jobs.tick.state_migration import all_changes, find_migrations
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.refusals import RollForwardError
+from jobs.warehouse.rollback_tables import TableNotRolledBackError
 from tests.scenarios.faults.orders_job import LocalEngine
+from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.evolving_job import Notes
 from tests.scenarios.runtime.kept_job import (
     AGAIN,
     BACK,
     BY_KEY,
     BY_KEY_RENAMED,
+    CONFIG,
     DROPPED,
     JOB,
+    NARROW,
     RENAMED,
     REORDERED,
     TABLE,
@@ -39,6 +48,7 @@ from tests.scenarios.runtime.kept_job import (
     build,
     columns,
     foreign,
+    killed,
     laid_out,
     newest,
     numbers,
@@ -368,3 +378,114 @@ def test_a_dry_run_shows_each_change(tmp_path):
     assert "change_columns(drop=['value'])" in stays
     _, stays = told(Version(("n", "key", "amount")))
     assert "change_columns(renamed_from={'amount': 'value'})" in stays
+
+
+# ------------------------------------------------------------------
+# A tick that dies as it changes the columns of an append table is made up for (D6, G2).
+
+
+COMMITTED = ["after:AppendRow", f"before:PublishTable:{TABLE}", f"after:PublishTable:{TABLE}", "after:RecordCut"]
+BEFORE = [
+    f"before:RenameColumns:{TABLE}",
+    f"after:RenameColumns:{TABLE}",
+    "after:RunMicroBatch",
+    "before:AppendRow",
+]
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("version", ["renamed", "dropped"])
+@pytest.mark.parametrize("boundary", [*BEFORE, *COMMITTED])
+def test_a_tick_killed_as_it_changes_columns_is_made_up_for(tmp_path, boundary, version):
+    """After SIGKILL before the commit point the previous version goes on. Behind it, the new one does."""
+    if "RenameColumns" in boundary and version == "dropped":
+        boundary = "after:EnsureTables"
+    laid_out(tmp_path, HALF)
+    foreign(tmp_path, 100)
+    killed(tmp_path, HALF + 7, version, boundary)
+    foreign(tmp_path, 101, name=next((name for name in ("value", "amount") if name in columns(tmp_path)), None))
+    if boundary not in COMMITTED:
+        tick(tmp_path, HALF + 8)
+        assert numbers([*range(HALF + 8), 100, 101]) == shown(tmp_path, "n", "value")
+    new, names = (RENAMED, ("n", "amount")) if version == "renamed" else (DROPPED, ("n", "key"))
+    tick(tmp_path, HALF + 9, new)
+    expected = numbers([*range(HALF + 9), 100, 101])
+    assert (expected if version == "renamed" else [(n, n % 7) for n, _ in expected]) == shown(tmp_path, *names)
+    assert [*new.columns] == columns(tmp_path)
+
+
+def test_nothing_is_seen_before_the_commit_point(tmp_path, monkeypatch):
+    """A tick that dies there has renamed nothing, and its files go like all leftovers."""
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
+    laid_out(tmp_path, HALF)
+    with pytest.raises(Dead):
+        tick(tmp_path, HALF + 7, RENAMED, boundary=Mortal("before:AppendRow"))
+    assert ["n", "key", "value"] == columns(tmp_path)
+    tick(tmp_path, HALF + 7)
+    assert numbers(range(HALF + 7)) == shown(tmp_path, "n", "value")
+    staged = {path.name for path in (tmp_path / TABLE / "_data").rglob("*.parquet")}
+    assert {path.rpartition("/")[2] for path in files(tmp_path)} == staged
+
+
+# ------------------------------------------------------------------
+# A column of an append table is widened, as far as readers convert the values of old files (D6).
+
+
+def test_a_widened_column_is_read_from_old_files_as_they_are(tmp_path):
+    """No file is written again. A rollback gives the type back, and either version goes on."""
+    laid_out(tmp_path, HALF, NARROW)
+    first, then = newest(tmp_path).checkpoint, files(tmp_path)
+    with pytest.raises(CutDoesNotFitError, match="value was int and is now double: change it back"):
+        tick_of_type(tmp_path, DoubleType())
+    tick(tmp_path, HALF + 1)
+    assert "long" == DeltaTable(str(tmp_path / TABLE)).schema().fields[2].type.type
+    assert then.items() <= files(tmp_path).items()
+    assert numbers(range(HALF + 1)) == shown(tmp_path, "n", "value")
+    frame = pl.scan_delta(str(tmp_path / TABLE)).filter(pl.col("value") < 3_000_000_000).collect()
+    assert HALF + 1 == frame.height
+    roll_back(at(tmp_path), first)
+    assert "integer" == DeltaTable(str(tmp_path / TABLE)).schema().fields[2].type.type
+    tick(tmp_path, HALF + 2, NARROW)
+    tick(tmp_path, HALF + 3)
+    with pytest.raises(CutDoesNotFitError, match="value was bigint and is now int: change it back"):
+        tick(tmp_path, HALF + 4, NARROW)
+    assert numbers(range(HALF + 3)) == shown(tmp_path, "n", "value")
+
+
+def test_a_rollback_behind_a_widening_refuses_wider_values_of_others(tmp_path):
+    """No reader narrows them. Narrow ones from before stay."""
+    laid_out(tmp_path, HALF, NARROW)
+    first = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 1)
+    foreign(tmp_path, 100)
+    with pytest.raises(TableNotRolledBackError, match="column value was widened since, and others have written wider"):
+        roll_back(at(tmp_path), first)
+
+
+def test_wider_values_that_come_between_a_rollback_and_its_publication_stop_it(tmp_path):
+    """Once they are gone, the next tick publishes the rollback."""
+    laid_out(tmp_path, HALF, NARROW)
+    first = newest(tmp_path).checkpoint
+    tick(tmp_path, HALF + 1)
+    came = []
+
+    def append(name):
+        if name == f"before:RollForward:{TABLE}" and not came:
+            came.append(name)
+            foreign(tmp_path, 100)
+
+    with pytest.raises(RollForwardError, match="column value was widened since, and others have written wider values"):
+        roll_back(at(tmp_path), first, boundary=append)
+    assert "long" == DeltaTable(str(tmp_path / TABLE)).schema().fields[2].type.type
+    DeltaTable(str(tmp_path / TABLE)).delete("n = 100")
+    tick(tmp_path, HALF + 2, NARROW)
+    assert "integer" == DeltaTable(str(tmp_path / TABLE)).schema().fields[2].type.type
+    assert numbers(range(HALF + 2)) == shown(tmp_path, "n", "value")
+
+
+def tick_of_type(root, kind):
+    """Run a tick of a version with another type of the value."""
+    pipeline = Pipeline(JOB, config=CONFIG, parallelism=1)
+    source = pipeline.source("numbers", SequenceSource({"a": HALF + 1}, keys=7)).with_column("value", "value", kind)
+    source.select("n", "key", "value").table(TABLE, id="kept")
+    run(root, plan(pipeline))

@@ -1,24 +1,41 @@
 """A damaged checkpoint is found before it is used, and the next that is whole is named with its command."""
 
 import json
+import shutil
+from contextlib import suppress
 
 import pyarrow.parquet as pq
 import pytest
 
+from checkpointing.config import CheckpointConfig
+from checkpointing.identifiers import job_name
+from checkpointing.job.restoring import CutDoesNotFitError
 from jobs.cli.main import execute
+from jobs.pipeline import InvalidPipelineError, Pipeline, count
+from jobs.pipeline.planning import plan
+from jobs.sources.hybrid import SequenceSource
+from jobs.sources.port import POSITION_COLUMN, SPLIT_COLUMN
 from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
 from jobs.tick.rollback_plan import DamagedCheckpointError, RollbackRefusedError
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
 from jobs.warehouse.boundaries import cross_freely
 from jobs.warehouse.checkpoints import SCHEMA
+from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.refusals import ClaimUnsettledError
+from tests.scenarios.faults.orders_job import KEYS
+from tests.scenarios.faults.orders_job import LocalEngine as LocalEngineOfSwappedNames
 from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.rollback_job import KEEPS_ALL, at_cut, laid_out, newest, tick
+from tests.scenarios.runtime.evolving_job import JOB as JOB_OF_SWAPPED_NAMES
+from tests.scenarios.runtime.evolving_job import at as at_of_swapped_names
+from tests.scenarios.runtime.evolving_job import newest as newest_of_swapped_names
+from tests.scenarios.runtime.evolving_job import shown
+from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, at_cut, killed, laid_out, newest, tick
 from tests.scenarios.runtime.savepoint_job import at, records
-from tests.scenarios.runtime.sequence_job import BRONZE, JOB, LocalEngine, read_cut
+from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, read_cut
 from tests.scenarios.runtime.test_cancelling import contents
-from tests.scenarios.runtime.test_savepoint_copies import spoil_bit, spoil_missing, spoil_short
+from tests.scenarios.runtime.test_savepoints import spoil_bit, spoil_missing, spoil_short
 
 SPOILED = [(spoil_missing, "is missing"), (spoil_short, "bytes instead of"), (spoil_bit, "its checksum is")]
 
@@ -160,3 +177,243 @@ def test_the_command_line_says_it_in_one_sentence(tmp_path, capsys):
     pipeline = "tests.scenarios.runtime.sequence_job:as_pipeline"
     assert 1 == execute(["run", pipeline, "--warehouse", str(tmp_path)])
     assert f"tidemark rollback {pipeline} {second}" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------
+# A rollback that dies at a boundary never was, or the next tick finishes it; zombies change nothing.
+
+
+STEPS = (
+    "Claim",
+    "Lease",
+    f"RollForward:{BRONZE}",
+    f"RollForward:{STATE}",
+    f"RollForward:{GOLD}",
+    "RollForwardCut",
+    "DiscardLeftovers",
+    "AppendRow",
+    "LogCommit:checkpoints",
+    "LogCommit:tables",
+    "LogCommit:cuts",
+    "Release",
+)
+EVERYWHERE = [(f"{side}:{step}", each) for step in STEPS for side in ("before", "after") for each in (1, 2)]
+SHORT = [("after:LogCommit:checkpoints", 2), ("after:AppendRow", 1), (f"after:RollForward:{GOLD}", 2)]
+"""The row is in and nobody knows; nothing is published; one table is."""
+WHERE_IT_MATTERS = [*SHORT, *(pytest.param(*each, marks=pytest.mark.dear) for each in EVERYWHERE if each not in SHORT)]
+BOUNDARIES = [f"{side}:{step}" for step in STEPS for side in ("before", "after")]
+
+
+@pytest.fixture
+def pending(tmp_path, monkeypatch):
+    """Return a warehouse whose last tick died behind its commit point, and the id to go back to."""
+    first, *_ = laid_out(tmp_path, 2)
+    with suppress(Dead):
+        settings = RuntimeSettings(warehouse=tmp_path)
+        run_tick(KEEPS_ALL, settings, engine=LocalEngine(), boundary=Mortal("after:AppendRow"))
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
+    return tmp_path, first
+
+
+@pytest.mark.kill
+@pytest.mark.dear
+@pytest.mark.parametrize("occurrence", [1, 2])
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_a_death_at_a_boundary_is_made_up_for_by_the_next_rollback(pending, undisturbed, boundary, occurrence):
+    """After a second rollback, every table shows the cut again, and the next ticks end exactly."""
+    root, first = pending
+    expected = at_cut(root, first)
+    with suppress(Dead):
+        roll_back(at(root), first, boundary=Mortal(boundary, occurrence))
+    if newest(root).parent != first or newest(root).checkpoint not in CutStore(at(root)).recorded():
+        roll_back(at(root), first)
+    assert expected == read_cut(root) == contents(root)
+    tick(root)
+    assert undisturbed == read_cut(root) == contents(root)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(("boundary", "occurrence"), WHERE_IT_MATTERS)
+def test_a_death_at_a_boundary_is_made_up_for_by_the_next_tick(pending, undisturbed, boundary, occurrence):
+    """Before the entry, the rollback never happened. After it, the next tick finishes it. Both results are exact."""
+    root, first = pending
+    died = False
+    try:
+        roll_back(at(root), first, boundary=Mortal(boundary, occurrence))
+    except Dead:
+        died = True
+    row = newest(root)
+    report = tick(root)
+    if row.parent == first and died:
+        assert row.checkpoint in {report.completed[0].checkpoint, report.completed[0].parent}
+    assert undisturbed == read_cut(root) == contents(root)
+    assert set(records(root)) == set(CutStore(at(root)).recorded())
+
+
+@pytest.mark.kill
+@pytest.mark.dear
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_a_killed_process_is_made_up_for_by_the_next_tick(tmp_path, undisturbed, boundary):
+    """SIGKILL at each boundary: the process is gone with all that it held, and the next tick goes on exactly."""
+    first, *_ = laid_out(tmp_path, 2)
+    assert killed(tmp_path, first, boundary)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
+
+
+def test_a_kill_between_two_tables_leaves_neither_cut_mixed(tmp_path, undisturbed):
+    """SIGKILL comes when bronze shows the new entry and gold does not. Readers by cut see a whole cut, old or new."""
+    first, second = laid_out(tmp_path, 2)
+    old, expected = at_cut(tmp_path, second), at_cut(tmp_path, first)
+    assert killed(tmp_path, first, f"after:RollForward:{BRONZE}")
+    assert old != contents(tmp_path) != expected
+    assert old == at_cut(tmp_path, second) == read_cut(tmp_path)
+    copy = tmp_path.with_name(f"{tmp_path.name}-copy")
+    shutil.copytree(tmp_path, copy)
+    roll_back(at(copy), first)
+    assert expected == read_cut(copy) == contents(copy)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
+
+
+def test_a_zombie_is_fenced_out(tmp_path, undisturbed, monkeypatch):
+    """A tick claims while a rollback sleeps before its append. Then the append is refused, and nothing changes."""
+    first, *_ = laid_out(tmp_path, 2)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
+
+    def asleep(name):
+        if name == "before:AppendRow":
+            tick(tmp_path)
+
+    with pytest.raises(ClaimUnsettledError, match=r"taken over by process \d+"):
+        roll_back(at(tmp_path), first, boundary=asleep)
+    assert "rollback" not in {row.kind.value for row in records(tmp_path).values()}
+    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
+
+
+@pytest.mark.parametrize("step", [f"before:RollForward:{BRONZE}", "before:RollForwardCut", "before:LogCommit:tables"])
+def test_a_zombie_behind_its_row_publishes_nothing_twice(tmp_path, undisturbed, monkeypatch, step):
+    """Another tick finishes the rollback and goes on. The zombie finds everything done, and undoes nothing."""
+    first, *_ = laid_out(tmp_path, 2)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
+    slept = []
+
+    def asleep(name):
+        if name == step and not slept:
+            slept.append(name)
+            tick(tmp_path)
+
+    roll_back(at(tmp_path), first, boundary=asleep)
+    assert [step] == slept
+    assert undisturbed == contents(tmp_path)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path) == contents(tmp_path)
+
+
+# ------------------------------------------------------------------
+# Two vertices and their tables that swap their names, both declared, keep what is theirs (G2).
+
+
+CONFIG = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=9)
+HALF = 35
+
+
+def build(rows, *, one="one", two="two", swapped=False, one_was=None, two_was=None):
+    """Return a job that counts by key and by number; `one` names the vertex and the tables of the counts by key."""
+    before = {one: two, two: one} if swapped else {}
+    former = {one: one_was or before.get(one), two: two_was or before.get(two)}
+    pipeline = Pipeline(job_name(JOB_OF_SWAPPED_NAMES), config=CONFIG, parallelism=2)
+    numbers = pipeline.source("numbers", SequenceSource({"a": rows}, keys=KEYS)).drop(SPLIT_COLUMN, POSITION_COLUMN)
+    for name, key in ((one, "key"), (two, "n")):
+        table = f"{{}}/{former[name]}" if former[name] else None
+        kept = numbers.table(
+            f"bronze/{name}",
+            id=f"{name}_rows",
+            renamed_from=table and table.format("bronze"),
+            id_renamed_from=former[name] and f"{former[name]}_rows",
+        )
+        kept.key_by(key).aggregate(name, renamed_from=former[name], rows=count()).upsert(
+            f"gold/{name}", renamed_from=table and table.format("gold")
+        )
+    return plan(pipeline)
+
+
+def tick_of_swapped_names(root, rows, **names):
+    """Run one tick without Spark."""
+    report = run_tick(build(rows, **names), RuntimeSettings(warehouse=root), engine=LocalEngineOfSwappedNames())
+    assert report.message == ""
+
+
+def must_be_exact(root, rows, one="one", two="two"):
+    """Judge both golds and both bronzes."""
+    assert [(key, rows // 7 + (key < rows % 7)) for key in range(7)] == shown(root, f"gold/{one}")
+    assert [(number, 1) for number in range(rows)] == sorted(shown(root, f"gold/{two}"))
+    for name in (one, two):
+        assert list(range(rows)) == sorted(row[1] for row in shown(root, f"bronze/{name}"))
+
+
+def test_two_swap_their_names_once(tmp_path):
+    """A declaration stays in the code: the tick after the swap swaps nothing back."""
+    tick_of_swapped_names(tmp_path, HALF)
+    swapped = {"one": "two", "two": "one", "swapped": True}
+    for rows in (HALF, HALF + 1, HALF + 2):
+        tick_of_swapped_names(tmp_path, rows, **swapped)
+    must_be_exact(tmp_path, HALF + 2, one="two", two="one")
+    tick_of_swapped_names(tmp_path, HALF + 3, one="two", two="one")
+    tick_of_swapped_names(tmp_path, HALF + 4, swapped=True)
+    must_be_exact(tmp_path, HALF + 4)
+
+
+def test_a_rollback_across_a_swap(tmp_path):
+    """Each cut has the names of its own pipeline, whichever version goes on after the rollback."""
+    tick_of_swapped_names(tmp_path, HALF)
+    first = newest_of_swapped_names(tmp_path).checkpoint
+    swapped = {"one": "two", "two": "one", "swapped": True}
+    tick_of_swapped_names(tmp_path, HALF + 1, **swapped)
+    roll_back(at_of_swapped_names(tmp_path), first)
+    must_be_exact(tmp_path, HALF)
+    tick_of_swapped_names(tmp_path, HALF + 2, **swapped)
+    must_be_exact(tmp_path, HALF + 2, one="two", two="one")
+    roll_back(at_of_swapped_names(tmp_path), first)
+    tick_of_swapped_names(tmp_path, HALF + 3)
+    must_be_exact(tmp_path, HALF + 3)
+
+
+def test_one_takes_the_name_that_another_leaves(tmp_path):
+    """Two things use three names: two becomes three, and one becomes two."""
+    tick_of_swapped_names(tmp_path, HALF)
+    for rows in (HALF + 1, HALF + 2):
+        tick_of_swapped_names(tmp_path, rows, one="two", two="three", one_was="one", two_was="two")
+    must_be_exact(tmp_path, HALF + 2, one="two", two="three")
+
+
+def test_a_name_that_the_checkpoint_has_already_is_refused(tmp_path):
+    """`one` shall become `two`, and the old `two` is gone. It is not clear whose state `two` is, so nothing changes."""
+    tick_of_swapped_names(tmp_path, HALF)
+    before = newest_of_swapped_names(tmp_path)
+    with pytest.raises(CutDoesNotFitError, match="has a vertex two_rows and a vertex one_rows"):
+        tick_of_swapped_names(tmp_path, HALF + 1, one="two", two="fresh", one_was="one")
+    assert before == newest_of_swapped_names(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ({"one_was": "one"}, r"vertex one_rows: renamed_from='one_rows' is its own name"),
+        ({"one_was": "two"}, r"vertex one_rows is renamed_from='two_rows', and the pipeline still has a vertex two"),
+        ({"one_was": "old", "two_was": "old"}, r"vertex one_rows and vertex two_rows are both renamed_from='old_rows'"),
+    ],
+)
+def test_a_declaration_that_can_mean_nothing_is_refused_as_the_pipeline_is_planned(names, says):
+    """The message has both names and the way out, whatever the warehouse holds."""
+    with pytest.raises(InvalidPipelineError, match=says):
+        build(HALF, **names)
+
+
+def test_renamed_from_is_said_where_a_name_is_given():
+    """If a call gives no id, it cannot declare an older one. No column may be renamed so either."""
+    numbers = Pipeline("p").source("n", SequenceSource({"a": 5}, keys=KEYS)).key_by("key")
+    with pytest.raises(InvalidPipelineError, match="id_renamed_from='x' belongs to id="):
+        numbers.aggregate("a", n=count()).table("gold/a", id_renamed_from="x")
+    with pytest.raises(InvalidPipelineError, match="no column may be called 'renamed_from'"):
+        numbers.aggregate("b", renamed_from=count())

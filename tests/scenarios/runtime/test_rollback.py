@@ -6,13 +6,17 @@ import pytest
 from deltalake import DeltaTable
 
 from checkpointing.config import CheckpointConfig
-from checkpointing.identifiers import CheckpointId
-from checkpointing.messages import SavepointKind, SavepointRequested
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.messages import SavepointKind, SavepointRequested, TickOutcome
 from checkpointing.metadata.record import RowKind
 from jobs.cli.main import execute
 from jobs.pipeline.planning import plan
+from jobs.reading import Cuts
 from jobs.showing.plans import rows_again
 from jobs.sources.position_words import PositionWords
+from jobs.tick.at_rest.held_cut import approve, reject
+from jobs.tick.at_rest.import_entry import Import, find_origin, import_row
 from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
 from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
 from jobs.tick.driver import Inbox
@@ -25,12 +29,35 @@ from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.refusals import JobHeldError, NeverRunError
 from jobs.warehouse.rollback_tables import TableNotRolledBackError
 from jobs.warehouse.savepoint_copy import named_files
+from tests.scenarios.faults.orders_job import LocalEngine as LocalEngineOfPlannedRemovals
 from tests.scenarios.runtime.conftest import Dead, Mortal
-from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, append_foreign, at_cut, laid_out, newest, tick, ticks
+from tests.scenarios.runtime.evolving_job import BRONZE as BRONZE_OF_PLANNED_REMOVALS
+from tests.scenarios.runtime.evolving_job import FIRST, Version, shown
+from tests.scenarios.runtime.evolving_job import build as build_of_planned_removals
+from tests.scenarios.runtime.evolving_job import laid_out as laid_out_of_planned_removals
+from tests.scenarios.runtime.evolving_job import newest as newest_of_planned_removals
+from tests.scenarios.runtime.evolving_job import tick as tick_of_planned_removals
+from tests.scenarios.runtime.newest_job import JOB as JOB_OF_OVERWRITE_AT_REST
+from tests.scenarios.runtime.newest_job import TABLE, expected
+from tests.scenarios.runtime.newest_job import at as at_of_overwrite_at_rest
+from tests.scenarios.runtime.newest_job import build as build_of_overwrite_at_rest
+from tests.scenarios.runtime.newest_job import shown as shown_of_overwrite_at_rest
+from tests.scenarios.runtime.newest_job import tick as tick_of_overwrite_at_rest
+from tests.scenarios.runtime.rollback_job import (
+    KEEPS_ALL,
+    STATE,
+    append_foreign,
+    at_cut,
+    killed,
+    laid_out,
+    newest,
+    tick,
+    ticks,
+)
 from tests.scenarios.runtime.savepoint_job import at, records, run
 from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, declared, read_cut
 from tests.scenarios.runtime.test_cancelling import contents
-from tests.scenarios.runtime.test_savepoints_at_rest import hold
+from tests.scenarios.runtime.test_savepoints import hold
 
 UNHURRIED = CheckpointConfig(slice_rows_max=50, micro_batch_rows_max=100, retained=9)
 """Only a last checkpoint, when caught up."""
@@ -329,3 +356,204 @@ def test_a_plan_without_positions_that_can_be_counted_says_what_the_checkpoints_
     said = typed(capsys, "rollback", JOB, first, "--warehouse", tmp_path, "--dry-run")
     assert " unknown " in said
     assert f"the next tick reads {rows} rows again, as the checkpoints counted them" in said
+
+
+# ------------------------------------------------------------------
+# Rollbacks of tables in which another writer has merged files: undone, left alone or refused by name. No Spark.
+
+
+@pytest.mark.dear
+def test_what_others_compacted_before_n_stays_compacted(tmp_path):
+    """An OPTIMIZE before N belongs to what the table shows at N."""
+    laid_out(tmp_path, 1)
+    append_foreign(tmp_path, 1)
+    DeltaTable(str(tmp_path / BRONZE)).optimize.compact()
+    _, second = ticks(tmp_path, 1)
+    expected = read_cut(tmp_path)
+    tick(tmp_path)
+    roll_back(at(tmp_path), second)
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+    tick(tmp_path)
+    assert 301 == pl.read_delta(str(tmp_path / BRONZE)).height
+
+
+def test_a_compaction_of_old_files_after_n_is_not_undone(tmp_path):
+    """Files of N that others merged later stay merged. Their rows are there once."""
+    laid_out(tmp_path, 2)
+    second = newest(tmp_path).checkpoint
+    expected = read_cut(tmp_path)
+    DeltaTable(str(tmp_path / BRONZE)).optimize.compact()
+    ticks(tmp_path, 1)
+    roll_back(at(tmp_path), second)
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+
+
+def merged(root, times=1):
+    """Let another writer append a row and merge all files of bronze, so many times. Return the table."""
+    table = DeltaTable(str(root / BRONZE))
+    for number in range(times):
+        append_foreign(root, 1_000 + number)
+        table.update_incremental()
+        table.optimize.compact()
+    return table
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_merge_of_old_and_new_rows_is_undone_first(tmp_path, times):
+    """An OPTIMIZE over files of N, newer ones and others' rows is undone. The rows that others appended stay.
+
+    The plan changes nothing, and says what is left to do then. No version of the table shows other rows meanwhile.
+    """
+    first, *_ = laid_out(tmp_path, 2)
+    expected = at_cut(tmp_path, first)
+    version, before = merged(tmp_path, times).version(), contents(tmp_path)
+    plan = preview_rollback(at(tmp_path), first)
+    assert (version, before) == (DeltaTable(str(tmp_path / BRONZE)).version(), contents(tmp_path))
+    done = roll_back(at(tmp_path), first)
+    assert done.notes[0].startswith(f"{BRONZE}: undid foreign OPTIMIZE at version {version}")
+    assert times == done.notes[0].count("OPTIMIZE")
+    assert [each.removes for each in plan.tables] == [each.removes for each in done.plan.tables]
+    undone = pl.read_delta(str(tmp_path / BRONZE), version=version + 1)
+    assert before[str(BRONZE)] == sorted(undone.rows())
+    others = undone.filter(pl.col("n") >= 1_000).rows()
+    assert (
+        sorted([*expected[str(BRONZE)], *others]) == read_cut(tmp_path)[str(BRONZE)] == contents(tmp_path)[str(BRONZE)]
+    )
+    assert expected[str(GOLD)] == read_cut(tmp_path)[str(GOLD)]
+    tick(tmp_path)
+    assert 300 + times == pl.read_delta(str(tmp_path / BRONZE)).height
+
+
+@pytest.mark.parametrize("boundary", ["before:LogCommit:tables", "after:LogCommit:tables", "after:AppendRow"])
+def test_a_rollback_that_dies_beside_the_undoing_of_a_merge_loses_nothing(tmp_path, boundary):
+    """The undoing changes no row. So either nothing has happened yet, or the next tick finishes the rollback."""
+    first, *_ = laid_out(tmp_path, 2)
+    expected = at_cut(tmp_path, first)
+    merged(tmp_path)
+    before = contents(tmp_path)
+    assert killed(tmp_path, first, boundary)
+    assert before == contents(tmp_path)
+    roll_back(at(tmp_path), first)
+    assert expected[str(BRONZE)] == [row for row in read_cut(tmp_path)[str(BRONZE)] if 1_000 not in row]
+
+
+def test_rows_that_others_merged_and_changed_are_refused_with_the_way_out(tmp_path, undisturbed):
+    """If somebody has changed a merged file since, nobody can undo the merge without that change. It is named.
+
+    When both are undone as the message says, the rollback works.
+    """
+    first, *_ = laid_out(tmp_path, 2)
+    expected = at_cut(tmp_path, first)
+    table = DeltaTable(str(tmp_path / BRONZE))
+    table.optimize.compact()
+    merge = table.version()
+    table.delete("n = 3")
+    before, rows = contents(tmp_path), set(records(tmp_path))
+    said = rf"foreign OPTIMIZE at version {merge} removed files .*VERSION AS OF {merge - 1}\)"
+    with pytest.raises(TableNotRolledBackError, match=said):
+        roll_back(at(tmp_path), first)
+    assert (before, rows) == (contents(tmp_path), set(records(tmp_path)))
+    table.restore(merge - 1)
+    roll_back(at(tmp_path), first)
+    assert expected == read_cut(tmp_path) == contents(tmp_path)
+    tick(tmp_path)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_a_merge_whose_files_are_gone_is_refused(tmp_path):
+    """Another writer's own file from before the merge was vacuumed. Its row is only in the merged file now."""
+    first, *_ = laid_out(tmp_path, 2)
+    append_foreign(tmp_path, 1_000)
+    table = DeltaTable(str(tmp_path / BRONZE))
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(TableNotRolledBackError, match="foreign OPTIMIZE"):
+        roll_back(at(tmp_path), first)
+
+
+# ------------------------------------------------------------------
+# Files that a commit takes out of a table are looked for before the commit: a neighbour may have merged them.
+
+
+HALF = 35
+APPEND = Version(bronze=TableName("bronze/all"), was={"bronze": BRONZE_OF_PLANNED_REMOVALS})
+
+
+def numbers(root):
+    """Return the numbers that the bronze table holds, sorted."""
+    return sorted(row[1] for row in shown(root, BRONZE_OF_PLANNED_REMOVALS))
+
+
+def test_a_neighbour_that_merged_files_that_are_to_leave_is_named_before_the_commit(tmp_path):
+    """The tick ends, and nothing of its checkpoint is in. After the merge was undone, the next tick goes on."""
+    laid_out_of_planned_removals(tmp_path, HALF)
+    tick_of_planned_removals(tmp_path, HALF + 2)
+    before = tick_of_planned_removals(tmp_path, HALF + 5, APPEND)
+    merged = []
+
+    def boundary(name):
+        if name == "before:CheckTables" and not merged:
+            neighbour = DeltaTable(str(tmp_path / BRONZE_OF_PLANNED_REMOVALS))
+            merged.append(neighbour.version() + 1)
+            neighbour.optimize.compact()
+
+    settings = RuntimeSettings(warehouse=tmp_path, allow_non_restored_state=True)
+    report = run_tick(
+        build_of_planned_removals(HALF + 9, FIRST),
+        settings,
+        None,
+        engine=LocalEngineOfPlannedRemovals(),
+        boundary=boundary,
+    )
+    assert (TickOutcome.FAILED, CheckpointFailureReason.TABLE_CHANGED) == (report.outcome, report.reason)
+    assert (
+        f"table {BRONZE_OF_PLANNED_REMOVALS}: foreign OPTIMIZE at version {merged[0]} removed files" in report.message
+    )
+    assert f"TO VERSION AS OF {merged[0] - 1})" in report.message
+    assert before.completed[-1].checkpoint == newest_of_planned_removals(tmp_path).checkpoint
+    assert list(range(HALF + 2)) == numbers(tmp_path)
+    DeltaTable(str(tmp_path / BRONZE_OF_PLANNED_REMOVALS)).restore(merged[0] - 1)
+    tick_of_planned_removals(tmp_path, HALF + 9, FIRST, allowed=True)
+    assert list(range(HALF + 5, HALF + 9)) == numbers(tmp_path)
+
+
+# ------------------------------------------------------------------
+# Overwrite tables beside the commands that act on a job at rest: a held cut, a restored savepoint, a clean-up.
+
+
+@pytest.mark.parametrize("approves", [True, False])
+def test_a_held_cut_of_an_overwrite_table_waits_for_a_person(tmp_path, approves):
+    """The table shows the versions of before until somebody approves. A rejected cut leaves no trace."""
+    tick_of_overwrite_at_rest(tmp_path, 23)
+    tick_of_overwrite_at_rest(tmp_path, 41, hold=True)
+    assert expected(23) == shown_of_overwrite_at_rest(tmp_path)
+    pending = Cuts(tmp_path, JOB_OF_OVERWRITE_AT_REST).pending()
+    held = sorted(pending.polars(TABLE).collect().select("key", "n").rows())
+    assert expected(41) == held
+    if approves:
+        approve(at_of_overwrite_at_rest(tmp_path))
+        assert expected(41) == shown_of_overwrite_at_rest(tmp_path)
+    else:
+        reject(at_of_overwrite_at_rest(tmp_path))
+        assert expected(23) == shown_of_overwrite_at_rest(tmp_path)
+    tick_of_overwrite_at_rest(tmp_path, 55)
+    assert expected(55) == shown_of_overwrite_at_rest(tmp_path)
+
+
+def test_a_savepoint_of_an_overwrite_table_begins_another_warehouse(tmp_path):
+    """Its files are copied, and newer versions take their place there. The first warehouse is left alone."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    tick_of_overwrite_at_rest(here, 23)
+    saved = savepoint_at_rest(at_of_overwrite_at_rest(here))
+    tick_of_overwrite_at_rest(here, 35)
+    import_row(
+        Import(
+            origin=find_origin(f"{here}@{saved.checkpoint}", there, JOB_OF_OVERWRITE_AT_REST),
+            root=there,
+            plan=build_of_overwrite_at_rest(23),
+        )
+    )
+    tick_of_overwrite_at_rest(there, 23)
+    assert (expected(35), expected(23)) == (shown_of_overwrite_at_rest(here), shown_of_overwrite_at_rest(there))
+    tick_of_overwrite_at_rest(there, 47)
+    assert (expected(35), expected(47)) == (shown_of_overwrite_at_rest(here), shown_of_overwrite_at_rest(there))

@@ -4,16 +4,24 @@ A log loses entries in a power cut, by somebody's hand, or when a table's folder
 """
 
 import json
+import os
 import re
 import shutil
+import stat
 import subprocess
+import threading
+from functools import partial
+from pathlib import Path
 
 import polars as pl
 import pytest
 from deltalake import write_deltalake
 
+from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
+from checkpointing.messages import TickOutcome
 from jobs.cli import run as run_command
+from jobs.cli.errors import ExitCode
 from jobs.cli.main import execute
 from jobs.doctor.examination import examine
 from jobs.reading import Cuts, CutUnreadableError
@@ -21,18 +29,24 @@ from jobs.spark.session import SparkConfig
 from jobs.tick.at_rest.roll_back import preview_rollback, roll_back
 from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
 from jobs.tick.cleaning import clean_up
-from jobs.tick.rollback_plan import RollbackRefusedError
+from jobs.tick.listener import TickListener
+from jobs.tick.rollback_plan import RollbackRefusedError, plan_rollback
 from jobs.tick.tick import run_tick
 from jobs.tick.tick_settings import RuntimeSettings
-from jobs.warehouse.boundaries import CORRECT_CUTS, PUBLISH_AGAIN
+from jobs.warehouse.boundaries import CORRECT_CUTS, PUBLISH_AGAIN, cross_freely
 from jobs.warehouse.checkpoints import CheckpointStore
 from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.delta_log import Durability
+from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.refusals import TablesAheadError, TablesBehindError
+from spec.traces import judge as judge_trace
+from tests.scenarios.faults.strikes import HalfWritten
 from tests.scenarios.runtime.conftest import Dead, Mortal
 from tests.scenarios.runtime.rollback_job import KEEPS_ALL, STATE, at_cut, laid_out, newest, tick
 from tests.scenarios.runtime.savepoint_job import at, records, run
-from tests.scenarios.runtime.sequence_job import BRONZE, GOLD, JOB, LocalEngine, read_cut
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, ROWS, LocalEngine, build, read_cut
 from tests.scenarios.runtime.test_cancelling import contents
+from tests.scenarios.runtime.test_rollback import merged
 
 DAY_MS = 86_400_000
 
@@ -369,3 +383,233 @@ def test_the_doctor_finds_tables_that_are_newer_than_the_rows(tmp_path):
     (command,) = re.findall("'tidemark (run [^']*--from [^']*)'", str(refused.value))
     assert f"run numbers --from {root}@1 --warehouse EMPTY_FOLDER" == command
     assert json.dumps(str(refused.value)).endswith("EMPTY_FOLDER'\"")
+
+
+# ------------------------------------------------------------------
+# `--allow-non-restored-state` in place: the dry run, the tick and the door decide alike, and the rest goes on.
+
+
+WITHOUT = "tests.scenarios.runtime.sequence_job:without_aggregate"
+ALLOW = "--allow-non-restored-state"
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Return a warehouse whose newest cut holds the state of an aggregate."""
+    run(tmp_path / "warehouse", 1)
+    return tmp_path / "warehouse"
+
+
+@pytest.fixture
+def typed(capsys, monkeypatch):
+    """Return what a command line says: exit code and everything that it printed; its ticks run without Spark."""
+    monkeypatch.setattr(run_command, "run_tick", lambda *told: run_tick(*told, engine=LocalEngine()))
+
+    def type_in(*words):
+        code = execute([str(word) for word in words])
+        shown = capsys.readouterr()
+        return code, shown.out + shown.err
+
+    return type_in
+
+
+def test_without_the_flag_nothing_is_claimed(root, typed):
+    """Dry run and tick refuse with the same sentence, which names the operator and the flag."""
+    before = at_version(root)
+    for words in (("--dry-run",), ()):
+        code, said = typed("run", WITHOUT, "--warehouse", root, *words)
+        assert ExitCode.FAILED is code
+        assert "holds state of 'by_key', which the pipeline no longer has" in said
+        assert ALLOW in said
+    assert before == at_version(root)
+
+
+def test_with_the_flag_the_tick_leaves_the_state_behind_and_reads_on(root, typed):
+    """The tick does what the dry run allowed: it catches up, and later ticks need no flag."""
+    code, said = typed("run", WITHOUT, "--warehouse", root, ALLOW, "--dry-run")
+    assert ExitCode.DONE is code, said
+    code, said = typed("run", WITHOUT, "--warehouse", root, ALLOW)
+    assert ExitCode.DONE is code, said
+    assert sum(ROWS.values()) == pl.read_delta(str(root / BRONZE)).height
+    newest = records(root)[max(records(root))]
+    assert "by_key" not in [vertex.vertex for vertex in newest.vertices]
+    code, said = typed("run", WITHOUT, "--warehouse", root)
+    assert ExitCode.DONE is code, said
+
+
+def at_version(root):
+    """Return the version of `checkpoints`: each claim would raise it."""
+    from jobs.warehouse.checkpoints import CheckpointStore
+
+    return CheckpointStore(at(root)).observe()[0]
+
+
+# ------------------------------------------------------------------
+# A power cut takes every byte and every name that nobody synced; no row, no cut and no data row goes with it.
+
+
+class Disk:
+    """Knows which files' bytes were synced, and which names, by the folders that were."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Watch every fsync of this process from now on."""
+        self._bytes: set[int] = set()
+        self._names: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._real = os.fsync
+        monkeypatch.setattr(os, "fsync", self._sync)
+
+    def _sync(self, descriptor: int) -> None:
+        self._real(descriptor)
+        seen = os.fstat(descriptor)
+        with self._lock:
+            if not stat.S_ISDIR(seen.st_mode):
+                self._bytes.add(seen.st_ino)
+                return
+            folder = Path(f"/proc/self/fd/{descriptor}").readlink()
+            for entry in os.scandir(folder):
+                self._names[entry.path] = entry.inode()
+
+    def after_a_power_cut(self, root: Path, to: Path) -> None:
+        """Copy what is durable of a folder."""
+        for path in sorted(root.rglob("*")):
+            seen = path.stat()
+            named = all(self._is_named(each) for each in (path, *path.parents) if each != root and root in each.parents)
+            if not named:
+                continue
+            if path.is_dir():
+                (to / path.relative_to(root)).mkdir(parents=True, exist_ok=True)
+            elif seen.st_ino in self._bytes:
+                shutil.copy2(path, to / path.relative_to(root))
+
+    def _is_named(self, path: Path) -> bool:
+        return self._names.get(str(path)) == path.stat().st_ino
+
+
+@pytest.mark.parametrize(
+    ("boundary", "occurrence"),
+    [
+        ("after:AppendRow", 2),
+        ("after:PublishTable:bronze/numbers", 2),
+        ("before:RecordCut", 2),
+        ("after:RecordCut", 2),
+        ("before:Release", 1),
+    ],
+)
+def test_a_power_cut_takes_nothing_that_was_committed(tmp_path, undisturbed, monkeypatch, boundary, occurrence):
+    """Only synced files are left. All entries and cuts exist and show the same as before, and the job goes on."""
+    root, left = tmp_path / "before", tmp_path / "after"
+    left.mkdir()
+    root.mkdir()
+    disk = Disk(monkeypatch)
+    with pytest.raises(Dead):
+        run_tick(
+            KEEPS_ALL, RuntimeSettings(warehouse=root), engine=LocalEngine(), boundary=Mortal(boundary, occurrence)
+        )
+    disk.after_a_power_cut(root, left)
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
+    assert sorted(records(root)) == sorted(records(left))
+    recorded = CutStore(at(root)).recorded()
+    assert recorded == CutStore(at(left)).recorded()
+    assert [at_cut(root, each) for each in recorded] == [at_cut(left, each) for each in recorded]
+    tick(left)
+    assert undisturbed == read_cut(left) == contents(left)
+
+
+def test_what_is_published_again_is_durable_at_once(tmp_path, monkeypatch):
+    """A start may die before it corrects the cuts. No later start finds anything lost, and none syncs the entry."""
+    laid_out(tmp_path, 2)
+    log = tmp_path / "bronze/numbers/_delta_log"
+    newest = max(log.glob("*.json"))
+    newest.unlink()
+    disk = Disk(monkeypatch)
+    with pytest.raises(Dead):
+        run_tick(
+            KEEPS_ALL,
+            RuntimeSettings(warehouse=tmp_path),
+            engine=LocalEngine(),
+            boundary=Mortal(f"after:{PUBLISH_AGAIN}:bronze/numbers"),
+        )
+    left = tmp_path / "left"
+    left.mkdir()
+    disk.after_a_power_cut(log, left)
+    assert newest.name in {each.name for each in left.iterdir()}
+
+
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_the_undoing_of_a_merge_is_durable_before_the_rollback_relies_on_it(tmp_path, monkeypatch, is_undone):
+    """The rollback dies behind its entry. Without the undoing, its publication would find other files than it names.
+
+    With `is_undone`, an earlier rollback has undone the merge, and was killed before it made the undoing durable.
+    """
+    first, *_ = laid_out(tmp_path, 2)
+    log = tmp_path / "bronze/numbers/_delta_log"
+    merges = merged(tmp_path).version()
+    disk = Disk(monkeypatch)
+    if is_undone:
+        stores = JobStores(at(tmp_path), cross_freely)
+        (back,) = (each for each in plan_rollback(stores, stores.observe(), first, checksums=False).tables if each.undo)
+        stores.rearrange(back.record.table, back.undo.actions, version=back.version)
+    with pytest.raises(Dead):
+        roll_back(at(tmp_path), first, boundary=Mortal("after:AppendRow"))
+    left = tmp_path / "left"
+    left.mkdir()
+    disk.after_a_power_cut(log, left)
+    undoing = {f"{version:020}.json" for version in (merges, merges + 1)}
+    assert undoing <= {each.name for each in left.iterdir()}
+
+
+def test_a_rollback_is_refused_if_log_entries_cannot_be_made_durable(tmp_path, monkeypatch):
+    """Otherwise the rollback's entry would rely on log entries that the next power cut may take."""
+    first, *_ = laid_out(tmp_path, 2)
+    merged(tmp_path)
+    before = records(tmp_path)
+
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Durability, "sync_entries", fails)
+    with pytest.raises(RollbackRefusedError, match=r"could not be made durable .*No space left.*type the same again"):
+        roll_back(at(tmp_path), first)
+    assert before == records(tmp_path)
+
+
+# ------------------------------------------------------------------
+# The log of an output table that cannot be read for a while: the checkpoint is declined, and the job goes on (E3).
+
+
+class Failed(TickListener):
+    """Writes down which checkpoints failed."""
+
+    def __init__(self):
+        self.heard = []
+
+    def failed(self, checkpoint, reason, message):
+        self.heard.append((checkpoint, reason, message))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_log_that_can_be_read_again_costs_a_checkpoint_and_nothing_else(tick, tmp_path, undisturbed, times):
+    """The message names the table and the cause; the tick catches up, with the tables of an undisturbed run."""
+    failed = Failed()
+    config = CONFIG.model_copy(update={"tolerable_failures": times})
+    report = tick(plan=build(config=config), listener=failed, boundary=partial(HalfWritten(GOLD, times), root=tmp_path))
+    assert TickOutcome.CAUGHT_UP is report.outcome, report.message
+    assert [CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE] * times == [reason for _, reason, _ in failed.heard]
+    for _, _, message in failed.heard:
+        assert f"nothing is committed: table {GOLD}: its log cannot be read" in message
+        assert "\n" not in message
+    assert undisturbed == read_cut(tmp_path)
+    with report.trace.open("rb") as lines:
+        assert [] == judge_trace(lines).problems
+
+
+def test_without_a_setting_the_first_failure_ends_the_tick(tick, tmp_path, undisturbed):
+    """It names the way out. The next tick, on the repaired log, leaves the tables of an undisturbed run."""
+    report = tick(boundary=partial(HalfWritten(GOLD, 1), root=tmp_path))
+    reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
+    assert (TickOutcome.FAILED, reason) == (report.outcome, report.reason)
+    assert f"table {GOLD}: its log cannot be read" in report.message
+    assert "--set tolerable_failures=3" in report.message
+    assert TickOutcome.CAUGHT_UP is tick().outcome
+    assert undisturbed == read_cut(tmp_path)

@@ -1,6 +1,7 @@
 """Tests the table `checkpoints`: an append is a true compare-and-swap between processes, even if a reply is lost."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from time import sleep
@@ -9,18 +10,39 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from checkpointing.commit.cleanup import CleanUpLook, TableSeen
+from checkpointing.commit.manifests import Sizes
 from checkpointing.identifiers import CheckpointId, Generation
-from checkpointing.metadata.codec import UnknownFormatError
-from checkpointing.metadata.record import Release, RowKind
+from checkpointing.metadata.codec import UnknownFormatError, UnreadableRowError
+from checkpointing.metadata.files import files_of
+from checkpointing.metadata.record import CheckpointRecord, Release, RowKind
+from jobs.storage.place import local
+from jobs.tick.at_rest.import_entry import import_row
+from jobs.tick.at_rest.take_savepoint import savepoint_at_rest
+from jobs.tick.cleaning import clean_up
+from jobs.tick.effects import MAINTAIN_EVERY
+from jobs.tick.rollback_plan import DamagedCheckpointError
+from jobs.warehouse import checkpoints
 from jobs.warehouse.checkpoints import (
+    GENERATIONS_KEPT,
     SCHEMA,
     Appended,
     CheckpointStore,
+    ManifestFiles,
     Refused,
     Unknown,
 )
+from jobs.warehouse.cleanup import note_look, read_looks
+from jobs.warehouse.cuts_table import CutStore
 from jobs.warehouse.delta_log import CommitMoment
+from jobs.warehouse.lease import is_alive, this_process
 from jobs.warehouse.log_lengths import EVERY_VERSIONS
+from jobs.warehouse.requests import STALE_MS, AnswerStatus, RequestFolder, SavepointAnswer
+from jobs.warehouse.savepoint_copy import copy_savepoint
+from jobs.warehouse.warehouse import Warehouse
+from tests.scenarios.runtime.savepoint_job import at, records, run, wanted
+from tests.scenarios.runtime.sequence_job import build, read_cut
+from tests.unit.commit.large_rows import large_record, numbered
 
 
 class LostReplyError(Exception):
@@ -331,3 +353,263 @@ def test_the_log_stays_short_while_readers_and_the_writer_go_on(warehouse, rows)
     assert kept[::-1] == _checkpoints(sleeper.observe()[1])
     assert isinstance(sleeper.append(rows.checkpoint(999), number), Appended)
     assert 3 == len(_checkpoints(store.observe()[1])) - 1
+
+
+# ------------------------------------------------------------------
+# Large entries on real Delta tables: their manifests are shared, cleaned up, and missed by name.
+
+
+LOW = Sizes(inline=1, recent=1, manifest=3, sparse=2, few=1)
+ROWS = {"a": 300, "b": 300}
+NONE = [[] for _ in range(100)]
+
+
+def _manifests(root):
+    return {str(path.relative_to(root)) for path in root.rglob("manifests/**/*.zst")}
+
+
+def _bytes(root):
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+
+
+def _newest(warehouse, **how):
+    row = CheckpointStore(warehouse, **how).observe()[1][0]
+    assert isinstance(row, CheckpointRecord)
+    return row
+
+
+def test_a_large_entry_is_read_by_any_store_and_the_next_writes_what_changed(warehouse, rows):
+    """3,000 handles are written once. The next entry has 300 others, and costs less than a quarter of the first."""
+    store, lists = CheckpointStore(warehouse), numbered(100, 30)
+    store.append(rows.claim(3), 0)
+    before = _bytes(warehouse.root)
+    first = large_record(lists, NONE)
+    assert Appended(2) == store.append(first, 1)
+    whole = _bytes(warehouse.root) - before
+    read = _newest(warehouse)
+    assert (first, 1) == (read.model_copy(update={"held_in": ()}), len(read.held_in))
+    changed = [[*own[3:], *new] for own, new in zip(lists, numbered(100, 3, 50_000), strict=True)]
+    before += whole
+    second = large_record(changed, NONE, 2)
+    assert Appended(3) == store.append(second, 2, {CheckpointId(1)})
+    assert (_bytes(warehouse.root) - before) * 4 < whole
+    read = _newest(warehouse)
+    assert (second, 2) == (read.model_copy(update={"held_in": ()}), len(read.held_in))
+    assert read == store.latest()[0]
+    assert set(read.held_in) == _manifests(warehouse.root)
+
+
+def test_an_entry_that_is_marked_keeps_its_manifests(warehouse, rows):
+    """A rollback marks entries as abandoned: their handles stay where they are."""
+    store, record = CheckpointStore(warehouse), large_record(numbered(100, 30), NONE)
+    store.append(record, 0)
+    store.append(rows.claim(4), 1, marks={CheckpointId(1): True})
+    marked = CheckpointStore(warehouse).observe()[1][1]
+    assert marked == record.model_copy(update={"abandoned": True, "held_in": marked.held_in})
+    assert 1 == len(_manifests(warehouse.root))
+
+
+@pytest.mark.parametrize("how", ["gone", "changed", "cut off"])
+def test_an_entry_whose_manifest_is_damaged_is_named(warehouse, rows, how):
+    """Who needs the entry learns which manifest is damaged. A rollback passes over the entry."""
+    store = CheckpointStore(warehouse)
+    store.append(rows.claim(3), 0)
+    store.append(rows.checkpoint(1, 3), 1)
+    store.append(large_record(numbered(100, 30), NONE, 2), 2)
+    (path,) = _manifests(warehouse.root)
+    file = warehouse.path(path)
+    content = file.read_bytes()
+    file.unlink()
+    if how == "changed":
+        other = CheckpointStore(warehouse.__class__(warehouse.root / "other", warehouse.paths))
+        other.append(large_record(numbered(100, 30, 7), NONE), 0)
+        shutil.copy(next((warehouse.root / "other").rglob("*.zst")), file)
+    elif how == "cut off":
+        file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(UnreadableRowError, match=f"checkpoint 2 of job flights cannot be made whole: .*{path}"):
+        CheckpointStore(warehouse).observe()
+    beyond = CheckpointStore(warehouse, beyond_damage=True)
+    assert [1] == [row.checkpoint for row in beyond.observe()[1] if isinstance(row, CheckpointRecord)]
+    assert ["the entry of checkpoint 2"] == [each.name for each in beyond.damaged]
+
+
+def test_a_reader_whose_entry_is_dropped_before_it_reads_the_manifests_reads_again(warehouse, rows, monkeypatch):
+    """The entry goes, and a clean-up deletes its manifest, while somebody reads: the reader sees the newest entries."""
+    store = CheckpointStore(warehouse)
+    store.append(large_record(numbered(100, 30), NONE), 0)
+    real = ManifestFiles.read
+
+    def late(self, entries):
+        if monkeypatch.undo() is None and len(store.observe()[1]) == 1:
+            store.append(rows.checkpoint(2, 3), 1, {CheckpointId(1)})
+            for path in _manifests(warehouse.root):
+                warehouse.path(path).unlink()
+        real(self, entries)
+
+    reader = CheckpointStore(warehouse)
+    monkeypatch.setattr(ManifestFiles, "read", late)
+    assert (2, (rows.checkpoint(2, 3),)) == reader.observe()
+
+
+@pytest.fixture
+def low(monkeypatch):
+    """Let the smallest entry have manifests."""
+    monkeypatch.setattr(checkpoints, "SIZES", LOW)
+
+
+@pytest.fixture
+def root(tmp_path, low):
+    """Return a warehouse with three checkpoints of one tick, a savepoint, and one more checkpoint."""
+    run(tmp_path / "warehouse", 3, plan=build(ROWS))
+    savepoint_at_rest(at(tmp_path / "warehouse"))
+    run(tmp_path / "warehouse", 1, plan=build(ROWS))
+    return tmp_path / "warehouse"
+
+
+def test_a_job_whose_entries_have_manifests_ends_with_the_same_tables(root, tmp_path, monkeypatch):
+    """Ticks, a savepoint and its copy, a restore of the copy, and a clean-up with no grace lose nothing."""
+    warehouse = at(root)
+    assert all(row.held_in for row in records(root).values())
+    orphan = warehouse.paths.manifest(1, "0" * 64)
+    warehouse.path(orphan).write_bytes(b"of a tick that was killed before its entry was in")
+    clean_up(warehouse, 0)
+    assert {path for row in records(root).values() for path in row.held_in} == _manifests(root)
+    saved = next(row.checkpoint for row in records(root).values() if row.is_savepoint)
+    copy_savepoint(warehouse, CheckpointId(saved), tmp_path / "copy")
+    ((_, copied),) = records(tmp_path / "copy").items()
+    assert _manifests(tmp_path / "copy") == set(copied.held_in)
+    assert all((tmp_path / "copy" / path).exists() for path in files_of(copied))
+    plain = tmp_path / "plain"
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "SIZES", Sizes())
+        run(plain, plan=build(ROWS))
+    for number, origin in enumerate((f"{root}@{saved}", str(tmp_path / "copy"))):
+        restored = tmp_path / f"restored_{number}"
+        import_row(wanted(origin, restored, plan=build(ROWS)))
+        run(restored, plan=build(ROWS))
+        assert read_cut(plain) == read_cut(restored)
+    run(root, plan=build(ROWS))
+    assert read_cut(plain) == read_cut(root)
+
+
+def test_a_warehouse_from_before_there_were_manifests_goes_on(tmp_path, monkeypatch):
+    """Entries that name all their files are restored from; the next ones have manifests."""
+    root, plain = tmp_path / "warehouse", tmp_path / "plain"
+    run(root, 2, plan=build(ROWS))
+    assert {()} == {row.held_in for row in records(root).values()}
+    monkeypatch.setattr(checkpoints, "SIZES", LOW)
+    run(root, 1, plan=build(ROWS))
+    assert records(root)[max(records(root))].held_in
+    monkeypatch.undo()
+    run(root, plan=build(ROWS))
+    run(plain, plan=build(ROWS))
+    assert read_cut(plain) == read_cut(root)
+
+
+def test_a_tick_is_refused_if_a_manifest_of_its_checkpoint_is_gone(root):
+    """The message names the manifest, and the checkpoint to go back to."""
+    rows = records(root)
+    newest = rows[max(rows)]
+    others = {path for number, row in rows.items() if number != newest.checkpoint for path in row.held_in}
+    lost = next(path for path in newest.held_in if path not in others)
+    (root / lost).unlink()
+    with pytest.raises(DamagedCheckpointError, match=f"{lost} cannot be read.*tidemark rollback numbers"):
+        run(root, plan=build(ROWS))
+
+
+# ------------------------------------------------------------------
+# Tests that a job has as many files after thousands of checkpoints as after hundreds.
+
+
+RETAINED = 3
+PER_GENERATION = 500
+
+
+class Life:
+    """Completes checkpoints, each with its entry and its cut. Each checkpoint moves the clock on by ten minutes."""
+
+    def __init__(self, root: Path, paths, rows) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.warehouse = Warehouse(root, paths, now_ms=lambda: self.now_ms)
+        self.checkpoints, self.cuts = CheckpointStore(self.warehouse), CutStore(self.warehouse)
+        self.rows, self.number, self.version = rows, 0, 0
+
+    def go_on(self, checkpoints: int, table) -> None:
+        """Complete so many checkpoints. A new generation begins every five hundred, as after a full trace."""
+        for _ in range(checkpoints):
+            self.now_ms += 600_000
+            generation = 1 + self.number // PER_GENERATION
+            if self.number % PER_GENERATION == 0:
+                self._append(self.rows.claim(generation))
+            self.number += 1
+            gone = {CheckpointId(self.number - RETAINED)} if self.number > RETAINED else set()
+            self._append(self.rows.checkpoint(self.number, generation), gone)
+            kept = {CheckpointId(self.number - back) for back in range(RETAINED)}
+            self.cuts.record(CheckpointId(self.number), [(table, self.number)], kept)
+            if self.number % MAINTAIN_EVERY == 0:
+                self._age()
+                self.checkpoints.maintain()
+                self.cuts.maintain()
+
+    def files(self) -> int:
+        """Return how many files the job has."""
+        return sum(len(names) for _, _, names in os.walk(self.warehouse.root))
+
+    def _append(self, row, gone=()) -> None:
+        result = self.checkpoints.append(row, self.version, gone)
+        assert isinstance(result, Appended), result
+        self.version = result.version
+
+    def _age(self) -> None:
+        """Give every file the age that the clock says. Files that are kept an hour for readers may then go."""
+        for folder, _, names in os.walk(self.warehouse.root):
+            for name in names:
+                os.utime(os.path.join(folder, name), (self.now_ms / 1000 - 7_200,) * 2)  # noqa: PTH118
+
+
+@pytest.mark.dear
+def test_entries_and_logs_do_not_grow_with_the_number_of_checkpoints(warehouse, rows, silver):
+    """After 2,000 checkpoints there are as many entries, cuts, log entries and files as after 400."""
+    life = Life(warehouse.root, warehouse.paths, rows)
+    life.go_on(400, silver)
+    early = life.files()
+    life.go_on(1_600, silver)
+    assert life.files() <= early + 10
+    assert early < 400
+    _, kept = CheckpointStore(life.warehouse).observe()
+    assert RETAINED <= len(kept) <= RETAINED + 2 * GENERATIONS_KEPT
+    assert RETAINED == len(CutStore(life.warehouse).recorded())
+
+
+def test_the_observations_of_thousands_of_clean_ups_are_bounded(warehouse, silver):
+    """A clean-up follows every checkpoint, for months. The file with its observations stays as large as after a day."""
+    now_ms, day_ms, sizes = 1_700_000_000_000, 86_400_000, []
+    looks = ()
+    for number in range(3_000):
+        now_ms += 600_000
+        looks = note_look(
+            warehouse, looks, CleanUpLook(now_ms, {silver: TableSeen(number, frozenset({number}))}), day_ms
+        )
+        sizes.append(warehouse.path(warehouse.paths.cleanup_looks).stat().st_size)
+    assert looks == read_looks(warehouse)
+    assert max(sizes[1_000:]) <= max(sizes[:1_000]) * 1.1
+    assert len(looks) < 40
+
+
+def test_requests_of_a_long_life_are_bounded(warehouse):
+    """Thousands of processes ask, get an answer and die before they read it. The next attempt removes their files."""
+    folder = RequestFolder(warehouse)
+    dead = this_process().model_copy(update={"pid": 2**22 + 1})
+    for number in range(1_000):
+        name = f"{number:08}-answered"
+        answer = SavepointAnswer(
+            request=name, status=AnswerStatus.TAKEN, checkpoint=CheckpointId(1), asker=dead, answered_at_ms=1
+        )
+        path = warehouse.path(warehouse.paths.requests) / f"{name}.answer.json"
+        local(path).replace(answer.model_dump_json().encode())
+        unfinished = path.with_name(f".{name}.json.{number}.tmp")
+        unfinished.touch()
+        if number:
+            os.utime(unfinished, (warehouse.now_ms() / 1000 - STALE_MS / 1000 - 60,) * 2)
+    folder.clean(is_alive)
+    assert [".00000000-answered.json.0.tmp"] == os.listdir(warehouse.path(warehouse.paths.requests))  # noqa: PTH208

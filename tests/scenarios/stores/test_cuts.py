@@ -5,10 +5,19 @@ from dataclasses import replace
 import pytest
 from deltalake import DeltaTable
 
-from checkpointing.identifiers import CheckpointId, TableName
+from checkpointing.commit.fencing import Lease
+from checkpointing.commit.recovery import RecoveryPlan, decide_recovery
+from checkpointing.graph import Table, TableMode
+from checkpointing.identifiers import CheckpointId, Generation, TableName
+from checkpointing.messages import Publication
 from checkpointing.metadata.codec import UnreadableRowError
+from checkpointing.metadata.record import TableRecord
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.checkpoints import CheckpointStore
 from jobs.warehouse.cuts_table import CutsNotRecordedError, CutStore
 from jobs.warehouse.delta_log import CommitMoment
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import LeaseStore, this_process
 
 ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
 SILVER, GOLD = TableName("silver/flights"), TableName("gold/routes")
@@ -85,3 +94,80 @@ def test_a_cut_with_an_impossible_time_is_refused_by_name(warehouse):
     CutStore(replace(warehouse, now_ms=lambda: -1)).record(ONE, [(SILVER, 1)])
     with pytest.raises(UnreadableRowError, match=r"-1 is no checkpoint, no version and no time\. Restore the folder"):
         CutStore(warehouse).all()
+
+
+# ------------------------------------------------------------------
+# Tests that recording a cut drops no cut on which an entry rests that has none of its own.
+
+
+ONE_OF_NEEDED_CUTS, STOP, BACK, NEXT = (CheckpointId(number) for number in (1, 2, 3, 4))
+
+
+@pytest.fixture
+def stores(warehouse, silver, schema):
+    """Return the stores of a job with one append table."""
+    stores = JobStores(warehouse, cross_freely)
+    stores.ensure([Table(silver, TableMode.APPEND)], {silver: schema})
+    return stores
+
+
+def test_a_savepoint_whose_cut_was_lost_keeps_the_cut_before_it(stores, rows, tables, silver):
+    """The cut of a stop's savepoint was lost, and a user rolled back. Later the entry before it is subsumed.
+
+    The savepoint's tables follow from the cut of that entry, so somebody who goes back to it needs this cut.
+    """
+
+    def commits(number, cut=True, **changes):
+        entry = rows.checkpoint(number, pinned=number == STOP)
+        entry = entry.model_copy(update={"parent": min(entry.parent, ONE_OF_NEEDED_CUTS)})
+        stores.append(entry, number - 1, **changes)
+        publication = Publication(silver, TableMode.APPEND, adds=(tables.stage(silver, {f"k{number}": number}),))
+        version = stores.publish(publication, number).version
+        if cut:
+            stores.record_cut(number, [(silver, version)])
+
+    commits(ONE_OF_NEEDED_CUTS)
+    commits(STOP, cut=False)
+    commits(BACK, marks={STOP: True})
+    commits(NEXT, subsumed=[ONE_OF_NEEDED_CUTS, BACK])
+    assert {ONE_OF_NEEDED_CUTS, NEXT} == set(stores.recorded_cuts())
+
+
+# ------------------------------------------------------------------
+# Tests that one call observes everything that recovery needs for its decision.
+
+
+def _observe(warehouse):
+    return JobStores(warehouse, cross_freely).observe()
+
+
+def test_a_job_that_never_ran_is_seen_as_empty(warehouse):
+    """The first tick sees no entries and no holder."""
+    seen = _observe(warehouse)
+    assert (0, (), frozenset()) == (seen.version, seen.rows, seen.cuts)
+    assert (None, None) == (seen.holder.alive, seen.holder.lease)
+
+
+def test_a_committed_but_unpublished_entry_is_seen_and_rolled_forward(warehouse, tables, silver, schema, rows):
+    """The observation has the entries, whether the holder lives, and its lease, before and after publishing."""
+    tables.output.ensure(silver, schema, TableMode.APPEND)
+    file = tables.stage(silver, {"a": 1})
+    record = TableRecord(table=silver, mode=TableMode.APPEND, adds=(file,), parent_version=0)
+    claim = rows.claim(1).model_copy(update={"holder": this_process()})
+    row = rows.checkpoint(1, tables=(record,))
+    store = CheckpointStore(warehouse)
+    store.append(claim, 0)
+    store.append(row, 1)
+    LeaseStore(warehouse).renew(Generation(1), claim.holder, lease_ms=60_000)
+    seen = _observe(warehouse)
+    assert (2, (row, claim), True) == (seen.version, seen.rows, seen.holder.alive)
+    assert isinstance(seen.holder.lease, Lease)
+    plan = decide_recovery(seen, take_over=True)
+    assert isinstance(plan, RecoveryPlan)
+    assert row == plan.roll_forward
+    tables.publisher.publish(Publication(silver, TableMode.APPEND, adds=(file,)), CheckpointId(1))
+    CutStore(warehouse).record(CheckpointId(1), [(silver, 1)])
+    seen = _observe(warehouse)
+    plan = decide_recovery(seen, take_over=True)
+    assert isinstance(plan, RecoveryPlan)
+    assert (None, row) == (plan.roll_forward, plan.restore)

@@ -1,6 +1,9 @@
 """Tests output tables beside other writers: made once, checked before each commit point, refused by name."""
 
+import json
 import shutil
+import zlib
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -8,10 +11,15 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from deltalake.table import TableFeatures
 
+from checkpointing.columns import TableColumn
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import CheckpointId, job_name
-from checkpointing.messages import Publication, PublishFailed
+from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId, job_name
+from checkpointing.messages import Publication, PublishFailed, TablePublished
 from checkpointing.metadata.paths import ProtocolPaths
+from jobs.sinks.port import NOTHING_SAID, Description
+from jobs.sinks.staged_files import StagedFiles
+from jobs.storage.place import place_in
+from jobs.warehouse.delta_log import DeltaLog
 from jobs.warehouse.output_tables import OutputTables, Shows, TableMismatchError, TableNotCheckedError
 from jobs.warehouse.table_columns import declared_columns
 from jobs.warehouse.tables import TableLogs
@@ -179,3 +187,413 @@ def test_a_log_that_cannot_be_read_does_not_count_as_a_changed_table(tables, sil
     assert "\n" not in str(raised.value)
     entry.write_bytes(content)
     assert () == tables.output.check([silver])
+
+
+# ------------------------------------------------------------------
+# Tests that a table's columns change in the same commit that publishes an entry. Foreign columns stay.
+
+
+K, V = TableColumn("k", "string"), TableColumn("v", "long")
+NTZ = pa.timestamp("us")
+LATE = TableColumn("late", "double", CheckpointId(1))
+COMES = "column late is new and holds only what came after checkpoint 1"
+
+
+def opened(tables, table, version=None):
+    """Return the table as any reader would open it."""
+    return DeltaTable(str(tables.warehouse.path(table)), version=version)
+
+
+def names(tables, table, version=None):
+    """Return the names of the columns."""
+    return [field.name for field in opened(tables, table, version).schema().fields]
+
+
+@pytest.fixture
+def appended(tables, silver, schema):
+    """Return an append table that shows checkpoint 1, with the columns k and v."""
+    tables.output.ensure(silver, schema, TableMode.APPEND)
+    says = Publication(silver, TableMode.APPEND, adds=(tables.stage(silver, {"a": 1}),), columns=(K, V))
+    assert isinstance(tables.publisher.publish(says, CheckpointId(1)), TablePublished)
+    return silver
+
+
+def wider(tables, table, number, **parts):
+    """Publish the column `late` with a file that has it."""
+    file = tables.stage(table, {"b": 2})
+    says = Publication(table, TableMode.APPEND, adds=(file,), columns=(K, V, LATE), **parts)
+    return tables.publisher.publish(says, CheckpointId(number))
+
+
+def test_a_column_comes_with_the_files_in_one_commit(tables, appended):
+    """No version shows the column without its files or the files without it.
+
+    The old file stays active, with nulls there.
+    """
+    assert TablePublished(CheckpointId(2), appended, 2, COMES) == wider(tables, appended, 2)
+    assert ["k", "v"] == names(tables, appended, 1)
+    assert ["k", "v", "late"] == names(tables, appended)
+    rows = opened(tables, appended).to_pyarrow_table().sort_by("k").to_pylist()
+    assert [{"k": "a", "v": 1, "late": None}, {"k": "b", "v": 2, "late": None}] == rows
+    late = opened(tables, appended).schema().fields[2]
+    assert {"comment": "holds only what came after checkpoint 1"} == late.metadata
+    assert "flights" == opened(tables, appended).metadata().configuration["tidemark.job"]
+
+
+def test_a_column_is_published_once_however_often_a_publisher_is_asked(tables, another, appended):
+    """The transaction id is in the same commit, so a second publisher finds it."""
+    wider(tables, appended, 2)
+    says = Publication(appended, TableMode.APPEND, columns=(K, V, LATE))
+    assert TablePublished(CheckpointId(2), appended, 2) == another().publisher.publish(says, CheckpointId(2))
+    assert 2 == opened(tables, appended).version()
+
+
+def test_going_back_removes_the_column_with_its_files(tables, appended):
+    """The table shows the columns of the cut that it goes back to.
+
+    A reader of the newer version still sees both columns.
+    """
+    file = tables.stage(appended, {"b": 2})
+    there = Publication(appended, TableMode.APPEND, adds=(file,), columns=(K, V, LATE))
+    tables.publisher.publish(there, CheckpointId(2))
+    back = Publication(appended, TableMode.APPEND, removes=(file,), columns=(K, V), leaving=("late",))
+    tables.publisher.publish(back, CheckpointId(3))
+    assert [{"k": "a", "v": 1}] == opened(tables, appended).to_pyarrow_table().to_pylist()
+    assert ["k", "v", "late"] == names(tables, appended, 2)
+
+
+def test_a_foreign_column_stays_when_our_columns_come_and_go(tables, appended):
+    """Only columns that one of our entries listed can be removed."""
+    opened(tables, appended).alter.add_columns(Field("note", PrimitiveType("string"), nullable=True))
+    wider(tables, appended, 2)
+    assert ["k", "v", "note", "late"] == names(tables, appended)
+    back = Publication(appended, TableMode.APPEND, columns=(K, V), leaving=("late",))
+    tables.publisher.publish(back, CheckpointId(3))
+    assert ["k", "v", "note"] == names(tables, appended)
+
+
+def test_a_foreign_commit_in_between_is_not_overwritten(tables, another, appended):
+    """A log entry is linked into place only as the next version.
+
+    If another commit came first, the publisher looks again.
+    """
+    slow = another()
+    slow.logs.log(appended).current()
+    opened(tables, appended).alter.add_columns(Field("note", PrimitiveType("string"), nullable=True))
+    assert TablePublished(CheckpointId(2), appended, 3, COMES) == wider(slow, appended, 2)
+    assert ["k", "v", "note", "late"] == names(tables, appended)
+    log = tables.warehouse.path(appended) / "_delta_log"
+    assert [] == [path.name for path in log.iterdir() if path.suffix == ".tmp"]
+
+
+def test_a_foreign_column_with_the_name_of_a_new_one_is_named(tables, another, appended, schema):
+    """The check names it before the commit point, the publisher after it.
+
+    Nothing of the other writer is overwritten.
+    """
+    opened(tables, appended).alter.add_columns(Field("late", PrimitiveType("string"), nullable=True))
+    later = another()
+    declared = schema.append(pa.field("late", pa.float64()))
+    with pytest.raises(ValueError, match="has column late as string, and the pipeline writes double"):
+        later.output.ensure(appended, declared, TableMode.APPEND, Shows(columns=(K, V)))
+    answer = wider(tables, appended, 2)
+    assert isinstance(answer, PublishFailed)
+    assert "has column late as string, and checkpoint 2 has it as double" in answer.error
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda table: table.alter.add_constraint({"positive": "v > 0"}), "has the check constraint positive"),
+        (lambda table: table.alter.set_table_properties({"delta.appendOnly": "true"}), "is append-only"),
+    ],
+)
+def test_a_feature_that_forbids_publishing_also_forbids_new_columns(tables, appended, change, says):
+    """delta-rs does not check such a log entry, so Tidemark's own rules do."""
+    file = tables.stage(appended, {"b": 2})
+    there = Publication(appended, TableMode.APPEND, adds=(file,), columns=(K, V, LATE))
+    tables.publisher.publish(there, CheckpointId(2))
+    change(opened(tables, appended))
+    back = Publication(appended, TableMode.APPEND, removes=(file,), columns=(K, V), leaving=("late",))
+    answer = tables.publisher.publish(back, CheckpointId(3))
+    assert isinstance(answer, PublishFailed)
+    assert says in answer.error
+
+
+def test_a_type_that_needs_a_feature_brings_it_in_the_same_commit(tables, appended):
+    """The type is a timestamp without time zone. The protocol tells readers of the feature, and writers go on."""
+    when = TableColumn("at", "timestamp_ntz")
+    tables.publisher.publish(Publication(appended, TableMode.APPEND, columns=(K, V, when)), CheckpointId(2))
+    protocol = opened(tables, appended).protocol()
+    assert (3, 7, ["timestampNtz"]) == (
+        protocol.min_reader_version,
+        protocol.min_writer_version,
+        protocol.reader_features,
+    )
+    assert {"appendOnly", "invariants", "timestampNtz"} == set(protocol.writer_features)
+    more = Publication(appended, TableMode.APPEND, adds=(tables.stage(appended, {"c": 3}),), columns=(K, V, when))
+    assert isinstance(tables.publisher.publish(more, CheckpointId(3)), TablePublished)
+    assert 2 == opened(tables, appended).to_pyarrow_table().num_rows
+
+
+@pytest.mark.parametrize("within", [pa.map_(pa.string(), NTZ), pa.list_(pa.map_(NTZ, pa.struct([("a", pa.int64())])))])
+def test_a_new_table_has_the_feature_that_a_type_within_a_map_needs(tmp_path, within):
+    """delta-rs itself makes a table then that it cannot read."""
+    columns = pa.schema([("k", pa.string()), ("nested", within)])
+    for _ in range(2):
+        DeltaLog(place_in(tmp_path, "table")).create(columns, {"delta.logRetentionDuration": "interval 1 days"}, "said")
+    made = DeltaTable(str(tmp_path / "table"))
+    assert ["timestampNtz"] == made.protocol().reader_features
+    assert ("said", "interval 1 days") == (
+        made.metadata().description,
+        made.metadata().configuration["delta.logRetentionDuration"],
+    )
+    assert ["k", "nested"] == made.to_pyarrow_table().column_names
+
+
+@pytest.mark.spark
+def test_spark_reads_every_version_across_the_change(spark, tables, appended):
+    """Spark reads the newest version with the new columns, and older ones with theirs.
+
+    No row and no value is missing.
+    """
+    file = tables.stage(appended, {"b": 2})
+    there = Publication(appended, TableMode.APPEND, adds=(file,), columns=(K, V, LATE))
+    tables.publisher.publish(there, CheckpointId(2))
+    back = Publication(appended, TableMode.APPEND, removes=(file,), columns=(K, V), leaving=("late",))
+    tables.publisher.publish(back, CheckpointId(3))
+    path = str(tables.warehouse.path(appended))
+    reader = spark.read.format("delta")
+    assert [("a", 1)] == [tuple(row) for row in reader.load(path).collect()]
+    then = reader.option("versionAsOf", 2).load(path)
+    assert ["k", "v", "late"] == then.columns
+    assert [("a", 1, None), ("b", 2, None)] == sorted(tuple(row) for row in then.collect())
+    assert json.loads(then.schema.json())["fields"][2]["metadata"]["comment"].endswith("after checkpoint 1")
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES ('c', 3)")
+    assert 2 == opened(tables, appended).to_pyarrow_table().num_rows
+
+
+def test_the_columns_of_the_fixture_are_the_schema(schema):
+    """The fixture's rows have the columns of the schema with which the tables are made."""
+    assert (K, V) == declared_columns(schema)
+
+
+# ------------------------------------------------------------------
+# Tests that a table's metadata repeat what the pipeline says of it, in the commit that publishes a checkpoint.
+
+
+SAYS = Description("orders as they came", {"k": "the shop's number"}, {"team": "sales"})
+K, V = TableColumn("k", "string"), TableColumn("v", "long")
+
+
+def opened_of_descriptions(tables, table) -> DeltaTable:
+    """Return the table as any reader would open it."""
+    return DeltaTable(str(tables.warehouse.path(table)))
+
+
+def comments(table: DeltaTable) -> dict[str, str]:
+    """Return the columns' comments by name."""
+    return {field.name: field.metadata["comment"] for field in table.schema().fields if field.metadata}
+
+
+def published(tables, table, number, columns=(K, V)) -> str:
+    """Publish a checkpoint of one file, and return its note."""
+    says = Publication(table, TableMode.APPEND, adds=(tables.stage(table, {str(number): 1}),), columns=columns)
+    done = tables.publisher.publish(says, CheckpointId(number))
+    assert isinstance(done, TablePublished)
+    return done.note
+
+
+def test_a_new_table_is_made_with_its_description(tables, silver, schema) -> None:
+    """Readers see it before the first row is there."""
+    tables.output.ensure(silver, schema, TableMode.APPEND, says=SAYS)
+    table = opened_of_descriptions(tables, silver)
+    assert ("orders as they came", "sales") == (table.metadata().description, table.metadata().configuration["team"])
+    assert {"k": "the shop's number"} == comments(table)
+    assert "flights" == table.metadata().configuration["tidemark.job"]
+
+
+@pytest.fixture
+def plain(tables, silver, schema):
+    """Return a table that shows checkpoint 1 and says nothing of itself. A user has given it a property."""
+    tables.output.ensure(silver, schema, TableMode.APPEND)
+    published(tables, silver, 1)
+    opened_of_descriptions(tables, silver).alter.set_table_properties({"quality": "good"}, raise_if_not_exists=False)
+    return silver
+
+
+def test_a_table_that_exists_gets_its_description_with_the_next_rows(tables, plain, schema) -> None:
+    """The same commit publishes the checkpoint. What others have set stays, and so do the columns."""
+    tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), SAYS)
+    assert opened_of_descriptions(tables, plain).metadata().description is None
+    assert not published(tables, plain, 2)
+    table = opened_of_descriptions(tables, plain)
+    assert {"team": "sales", "quality": "good"}.items() <= table.metadata().configuration.items()
+    assert {"k": "the shop's number"} == comments(table)
+    assert 2 == table.transaction_version(tables.warehouse.paths.transaction_id(plain))
+    assert pa.table({"k": ["1", "2"], "v": [1, 1]}) == table.to_pyarrow_table().sort_by("k").cast(schema)
+
+
+def test_metadata_are_written_only_when_they_change(tables, plain, schema) -> None:
+    """A log that repeated them at each checkpoint would be long for nothing."""
+    tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), SAYS)
+    for number in (2, 3, 4):
+        published(tables, plain, number)
+    log = tables.warehouse.path(plain) / "_delta_log"
+    assert [True, False, False] == ["metaData" in entry.read_text() for entry in sorted(log.glob("*.json"))[-3:]]
+
+
+def test_a_description_that_is_taken_out_stays_in_the_table(tables, plain, schema) -> None:
+    """Tidemark cannot know whether somebody else relies on it by now."""
+    tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), SAYS)
+    published(tables, plain, 2)
+    tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), NOTHING_SAID)
+    published(tables, plain, 3)
+    assert "orders as they came" == opened_of_descriptions(tables, plain).metadata().description
+
+
+def test_a_comment_comes_before_the_words_that_say_since_when_a_column_is_valid(tables, plain, schema) -> None:
+    """Nobody may take the nulls of a late column for values, so these words stay."""
+    said = Description(columns={"late": "minutes of delay"})
+    tables.output.ensure(plain, schema, TableMode.APPEND, Shows((K, V)), said)
+    note = published(tables, plain, 2, (K, V, LATE))
+    assert "column late is new and minutes of delay; holds only what came after checkpoint 1" == note
+    assert {"late": "minutes of delay; holds only what came after checkpoint 1"} == comments(
+        opened_of_descriptions(tables, plain)
+    )
+
+
+# ------------------------------------------------------------------
+# Tests state tables: their columns follow their files (D6), and they also show state that lies in the entry (D2).
+
+
+STATE = TableName("_tidemark/flights/state/join")
+OLD = pa.schema([("k", pa.string()), ("v", pa.int32()), ("gone", pa.int64())])
+NEW = pa.schema([("k", pa.string()), ("v", pa.int64()), ("more", pa.string())])
+IN_OLD, IN_NEW = declared_columns(OLD), declared_columns(NEW)
+
+
+@pytest.fixture
+def writer(warehouse):
+    """Return the object that stages the state's files."""
+    return StagedFiles(str(warehouse.root), warehouse.paths.job, Generation(1), VertexId("join"), 1)
+
+
+def rows(schema, *keys):
+    """Return a row per key."""
+    return pa.Table.from_pylist([{"k": key, "v": 1} for key in keys], schema=schema)
+
+
+def publish(tables, number, *files, columns=()):
+    """Publish a state table's files. If columns are given, the entry says that the table has these from now on."""
+    gone = ("gone",) if columns == IN_NEW else ()
+    publication = Publication(STATE, TableMode.STATE, files=files, columns=columns, leaving=gone)
+    answer = tables.publisher.publish(publication, CheckpointId(number))
+    if isinstance(answer, TablePublished):
+        tables.output.published(STATE, columns)
+    return answer
+
+
+def opened_of_state_tables(tables, version=None):
+    """Return the state table as any reader opens it."""
+    return DeltaTable(str(tables.warehouse.path(STATE)), version=version)
+
+
+def names_of_state_tables(table):
+    """Return name and type of each column."""
+    return {field.name: field.type.type for field in table.schema().fields}
+
+
+WAS = {"k": "string", "v": "integer", "gone": "long"}
+IS = {"k": "string", "v": "long", "more": "string"}
+
+
+@pytest.fixture
+def evolving(tables, another, writer):
+    """Return the tables of a later process, whose columns are new, and a published file with the old columns."""
+    tables.output.ensure(STATE, OLD, TableMode.STATE)
+    old = writer.write(STATE, rows(OLD, "a"))
+    publish(tables, 1, old)
+    later = another()
+    later.output.ensure(STATE, NEW, TableMode.STATE, Shows(IN_OLD))
+    return later, old
+
+
+def test_the_table_keeps_its_columns_while_the_entries_list_them(evolving, writer):
+    """The later process ensures and checks the table, and publishes the old file again. The table stays as it was."""
+    later, old = evolving
+    assert () == later.output.check([STATE])
+    publish(later, 2, old, writer.write(STATE, rows(OLD, "b")), columns=IN_OLD)
+    assert WAS == names_of_state_tables(opened_of_state_tables(later))
+    assert () == later.output.check([STATE])
+
+
+def test_the_table_gets_its_columns_in_the_commit_that_publishes_all_files(evolving, writer):
+    """One log entry removes the old files, adds the new ones and changes the columns.
+
+    The old version reads as before.
+    """
+    later, _ = evolving
+    before = opened_of_state_tables(later).version()
+    said = "column more is new, column gone is gone, column v was int and is now bigint"
+    assert TablePublished(CheckpointId(2), STATE, before + 1, said) == publish(
+        later, 2, writer.write(STATE, rows(NEW, "a")), writer.write(STATE, rows(NEW, "b")), columns=IN_NEW
+    )
+    assert IS == names_of_state_tables(opened_of_state_tables(later))
+    got = opened_of_state_tables(later).to_pyarrow_table().sort_by("k").to_pylist()
+    assert [{"k": "a", "v": 1, "more": None}, {"k": "b", "v": 1, "more": None}] == got
+    assert [{"k": "a", "v": 1, "gone": None}] == opened_of_state_tables(later, before).to_pyarrow_table().to_pylist()
+    assert "flights" == opened_of_state_tables(later).metadata().configuration["tidemark.job"]
+    assert () == later.output.check([STATE])
+    assert TablePublished(CheckpointId(2), STATE, before + 1) == publish(later, 2)
+
+
+def test_an_entry_from_before_the_change_of_columns_is_published_with_the_old_ones(evolving, writer):
+    """The entry was committed before. Rolling it forward publishes a file with the old columns that no log has yet."""
+    later, _ = evolving
+    publish(later, 2, writer.write(STATE, rows(OLD, "a", "b")), columns=IN_OLD)
+    assert WAS == names_of_state_tables(opened_of_state_tables(later))
+    publish(later, 3, writer.write(STATE, rows(NEW, "a", "b")), columns=IN_NEW)
+    assert IS == names_of_state_tables(opened_of_state_tables(later))
+
+
+def test_a_fork_shows_the_old_columns_until_its_files_have_the_new_ones(tables, writer):
+    """A fork makes its tables with the columns of the imported entry, and first publishes the restored files."""
+    tables.output.ensure(STATE, NEW, TableMode.STATE, Shows(IN_OLD, settled=False))
+    publish(tables, 1, writer.write(STATE, rows(OLD, "a")), writer.write(STATE, rows(OLD, "b")), columns=IN_OLD)
+    assert WAS == names_of_state_tables(opened_of_state_tables(tables))
+    assert () == tables.output.check([STATE])
+    publish(tables, 2, writer.write(STATE, rows(NEW, "a", "b")), columns=IN_NEW)
+    assert IS == names_of_state_tables(opened_of_state_tables(tables))
+    assert () == tables.output.check([STATE])
+
+
+def test_a_foreign_change_of_a_state_table_is_a_problem_by_name(evolving):
+    """A column that neither the old nor the new state has is foreign."""
+    later, _ = evolving
+    assert () == later.output.check([STATE])
+    opened_of_state_tables(later).alter.add_columns(Field("note", PrimitiveType("string"), nullable=True))
+    (problem,) = later.output.check([STATE])
+    assert "column note" in problem
+
+
+def test_a_state_in_the_entry_is_written_to_its_place_when_it_is_published(tables, writer):
+    """The handle itself holds the content. A lost or torn file is written again, and the table can be read (K3)."""
+    tables.output.ensure(STATE, NEW, TableMode.STATE)
+    file = writer.inline(STATE, rows(NEW, "a"))
+    place = tables.warehouse.path(file.path)
+    assert not place.exists()
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"torn")
+    publish(tables, 1, file)
+    assert (file.bytes, file.crc32) == (place.stat().st_size, zlib.crc32(place.read_bytes()))
+    assert [{"k": "a", "v": 1, "more": None}] == opened_of_state_tables(tables).to_pyarrow_table().to_pylist()
+
+
+def test_a_missing_file_also_stops_the_change_of_columns(evolving, writer):
+    """The columns do not change for a file that nobody can read."""
+    later, _ = evolving
+    file = writer.write(STATE, rows(NEW, "a"))
+    gone = replace(file, path=file.path.replace("join-1-", "join-9-"))
+    assert isinstance(publish(later, 2, gone, columns=IN_NEW), PublishFailed)
+    assert WAS == names_of_state_tables(opened_of_state_tables(later))

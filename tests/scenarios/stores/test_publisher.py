@@ -1,14 +1,23 @@
 """Tests that a checkpoint is published once and no row twice, after any crash and beside any other writer."""
 
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from checkpointing.graph import TableMode
-from checkpointing.identifiers import CheckpointId, Generation
-from checkpointing.messages import Publication, PublishFailed, TablePublished
+from checkpointing.identifiers import CheckpointId, Generation, VertexId
+from checkpointing.messages import CompactFiles, FilesCompacted, Publication, PublishFailed, TablePublished
+from jobs.sinks.staged_files import StagedFiles
+from jobs.storage.address import StoreUrl
+from jobs.warehouse.compaction import CompactionEndedError, Compactor
 from jobs.warehouse.delta_log import CommitMoment
+from jobs.warehouse.output_tables import OutputTables, TableMismatchError
 from jobs.warehouse.publisher import TRIES, Publisher
 from jobs.warehouse.tables import TableLogs
+from jobs.warehouse.warehouse import Warehouse
 
 MODES = (TableMode.APPEND, TableMode.UPSERT)
 
@@ -251,3 +260,262 @@ def test_a_log_checkpoint_keeps_opening_cheap_and_removes_no_version(warehouse, 
     assert 1 == len(list(log.glob("*.checkpoint.parquet")))
     assert 61 == len(list(log.glob("*.json")))
     assert 1 == DeltaTable(str(warehouse.path(silver)), version=1).to_pyarrow_table().num_rows
+
+
+# ------------------------------------------------------------------
+# Small files of real Delta tables become larger ones, and a publication lets them change places. Without Spark.
+
+
+@pytest.fixture
+def compactor(warehouse):
+    """Return what compacts tables in generation 2."""
+    return Compactor(warehouse, Generation(2), lambda: False)
+
+
+def publish(tables, table, checkpoint, *files, compactions=()):
+    """Publish files, and compactions."""
+    publication = Publication(table, TableMode.APPEND, adds=files, compactions=compactions)
+    return tables.publisher.publish(publication, CheckpointId(checkpoint))
+
+
+def filled(tables, table, schema, files=4):
+    """Make a table of small files, one for each checkpoint. Return their handles."""
+    tables.output.ensure(table, schema, TableMode.APPEND)
+    staged = [tables.stage(table, {f"{number}": number, f"{number}+": number}) for number in range(files)]
+    for checkpoint, file in enumerate(staged, start=1):
+        publish(tables, table, checkpoint, file)
+    return staged
+
+
+def asked(table, files_min=3, bytes_max=1_000_000):
+    """Return a request for one table."""
+    return CompactFiles((table,), files_min, bytes_max)
+
+
+def active(tables, table):
+    """Return the active files, relative to the warehouse."""
+    opened = DeltaTable(str(tables.warehouse.path(table)))
+    return {f"{table}/{path}" for path in pa.table(opened.get_add_actions()).column("path").to_pylist()}
+
+
+def content(tables, table):
+    """Return the rows of the table."""
+    rows = DeltaTable(str(tables.warehouse.path(table))).to_pyarrow_table()
+    return sorted(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True))
+
+
+def only(answer):
+    """Return the compactions of an answer about one table."""
+    (found,) = answer.found
+    return found.compactions
+
+
+def test_small_files_change_places_with_one_of_the_same_rows(tables, another, compactor, silver, schema):
+    """The table shows them until the next publication. A repetition changes nothing."""
+    staged = filled(tables, silver, schema)
+    before = content(tables, silver)
+    (made,) = only(compactor.compact(asked(silver)))
+    assert made.of == tuple(sorted((file.path for file in staged), key=made.of.index))
+    assert {*made.of} == active(tables, silver)
+    assert made.into.rows == len(before)
+    new = tables.stage(silver, {"new": 9})
+    for publisher in (tables, tables, another()):
+        assert TablePublished(CheckpointId(5), silver, 5) == publish(publisher, silver, 5, new, compactions=(made,))
+        assert {made.into.path, new.path} == active(tables, silver)
+        assert [*before, ("new", 9)] == content(tables, silver)
+    logged = pa.table(DeltaTable(str(tables.warehouse.path(silver))).get_add_actions()).to_pylist()
+    (shown,) = [each for each in logged if each["num_records"] == made.into.rows]
+    assert (0, 3) == (shown["min"]["v"], shown["max"]["v"])
+
+
+def test_a_compaction_is_left_out_if_somebody_changed_one_of_its_files(tables, compactor, silver, schema):
+    """Another writer deletes a row, or overwrites all. The rows that the job adds come in, and nothing comes back."""
+    filled(tables, silver, schema)
+    made = only(compactor.compact(asked(silver)))
+    DeltaTable(str(tables.warehouse.path(silver))).delete("k = '2'")
+    new = tables.stage(silver, {"new": 9})
+    assert isinstance(publish(tables, silver, 5, new, compactions=made), TablePublished)
+    assert "2" not in dict(content(tables, silver))
+    assert dict(content(tables, silver))["new"] == 9
+    write_deltalake(
+        str(tables.warehouse.path(silver)), pa.table({"k": ["x"], "v": [1]}, schema=schema), mode="overwrite"
+    )
+    publish(tables, silver, 6, compactions=made)
+    assert [("x", 1)] == content(tables, silver)
+
+
+def test_a_damaged_new_file_is_left_out(tables, warehouse, compactor, silver, schema):
+    """Nobody needs it, because the table has the small files."""
+    filled(tables, silver, schema)
+    before = content(tables, silver)
+    made = only(compactor.compact(asked(silver)))
+    warehouse.path(made[0].into.path).unlink()
+    assert isinstance(publish(tables, silver, 5, compactions=made), TablePublished)
+    assert before == content(tables, silver)
+
+
+def test_files_with_other_columns_stay_apart(tables, compactor, warehouse, silver, schema):
+    """A file from before a new column is put together with its like. So engines read what they read before."""
+    staged = filled(tables, silver, schema, files=5)
+    for file in staged[3:]:
+        wide = pq.read_table(warehouse.path(file.path)).append_column("more", pa.array([1, 1]))
+        pq.write_table(wide, warehouse.path(file.path))
+    made = only(compactor.compact(asked(silver)))
+    assert [{file.path for file in staged[:3]}, {file.path for file in staged[3:]}] == sorted(
+        ({*each.of} for each in made), key=len, reverse=True
+    )
+    assert {("k", "v"), ("k", "v", "more")} == {
+        tuple(pq.read_schema(warehouse.path(each.into.path)).names) for each in made
+    }
+
+
+def test_files_of_others_are_left_alone(tables, compactor, silver, schema):
+    """Their rows are not the job's. With two files of the job, there is nothing to do."""
+    filled(tables, silver, schema, files=2)
+    for _ in range(4):
+        write_deltalake(
+            str(tables.warehouse.path(silver)), pa.table({"k": ["x"], "v": [1]}, schema=schema), mode="append"
+        )
+    assert FilesCompacted() == compactor.compact(asked(silver))
+
+
+def test_one_request_ends_after_a_large_file_and_says_that_there_is_more(tables, compactor, warehouse, silver, schema):
+    """The next request goes on. In the end, each file is as large as it may be."""
+    size = filled(tables, silver, schema, files=12)[0].bytes
+    first = compactor.compact(asked(silver, bytes_max=4 * size))
+    assert (silver,) == first.more
+    assert 1 == len(only(first))
+    publish(tables, silver, 13, compactions=only(first))
+    checkpoint = 14
+    while only(answer := compactor.compact(asked(silver, bytes_max=4 * size))):
+        publish(tables, silver, checkpoint, compactions=only(answer))
+        checkpoint += 1
+        if not answer.more:
+            break
+    assert len(active(tables, silver)) < 12
+    assert 24 == len(content(tables, silver))
+
+
+def test_after_an_error_nothing_is_left(tables, warehouse, silver, schema):
+    """A file that cannot be read ends the request. So does the end of the attempt. What was written is deleted."""
+    staged = filled(tables, silver, schema, files=3)
+    large = [tables.stage(silver, {f"{number}-{row}": row for row in range(9_000)}) for number in range(3)]
+    publish(tables, silver, 4, *large)
+    opened = []
+
+    def is_over():
+        opened.append(1)
+        return len(opened) > 8
+
+    with pytest.raises(CompactionEndedError):
+        Compactor(warehouse, Generation(2), is_over).compact(asked(silver))
+    warehouse.path(large[0].path).write_bytes(b"damaged")
+    with pytest.raises(pa.ArrowException):
+        Compactor(warehouse, Generation(2), lambda: False).compact(asked(silver))
+    assert {file.path for file in staged} <= active(tables, silver)
+    assert warehouse.path(f"{silver}/_data/2").is_dir()
+    assert [] == [*warehouse.path(silver).glob("_data/2/*.parquet")]
+
+
+# ------------------------------------------------------------------
+# Files of partitioned tables are published, replaced and removed, in a folder and in a real object store.
+
+
+BY = ("city",)
+CITIES = ["a/b", "100 % {x}", "größe=1", None, "it s %2F", "C:*?", "x"]
+
+
+@pytest.fixture(params=["folder", "store"])
+def place(request, warehouse):
+    """Return a warehouse in a folder, and one in an object store."""
+    if request.param == "folder":
+        return warehouse
+    server, patch = request.getfixturevalue("store_server"), request.getfixturevalue("monkeypatch")
+    for name, value in server.environment.items():
+        patch.setenv(name, value)
+    return Warehouse(StoreUrl(f"s3://lake/{uuid4().hex}"), warehouse.paths, writer=warehouse.writer)
+
+
+class Laid:
+    """A partitioned table of (city, n), as a tick writes it."""
+
+    schema = pa.schema([("city", pa.string()), ("n", pa.int64())])
+
+    def __init__(self, warehouse, table, mode):
+        """Create the table."""
+        self.warehouse, self.table, self.mode, self.logs = warehouse, table, mode, TableLogs(warehouse)
+        self.output = OutputTables(warehouse, self.logs)
+        self.output.ensure(table, self.schema, mode, partitioned_by=BY)
+
+    def stage(self, number, *, by=BY):
+        """Stage a row for each city."""
+        job = self.warehouse.paths.job
+        writer = StagedFiles(str(self.warehouse.root), job, Generation(1), VertexId("rows"), number)
+        rows = pa.table({"city": CITIES, "n": [number] * len(CITIES)}, schema=self.schema)
+        return writer.write_partitions(self.table, rows, by)
+
+    def publish(self, checkpoint, *files, removes=()):
+        """Publish these files as a checkpoint, in a process of its own."""
+        adds, whole = (files, ()) if self.mode is TableMode.APPEND else ((), files)
+        publication = Publication(self.table, self.mode, adds=adds, files=whole, removes=removes)
+        return Publisher(self.warehouse, TableLogs(self.warehouse)).publish(publication, CheckpointId(checkpoint))
+
+    def rows(self):
+        """Return what a reader of the newest version gets."""
+        query = (
+            QueryBuilder().register("t", DeltaTable(str(self.warehouse.place(self.table)))).execute("SELECT * FROM t")
+        )
+        return sorted(
+            zip(
+                *pa.RecordBatchReader.from_stream(query).read_all().select(["city", "n"]).to_pydict().values(),
+                strict=True,
+            ),
+            key=str,
+        )
+
+
+def of(*numbers):
+    """Return the rows of these micro-batches."""
+    return sorted(((city, number) for number in numbers for city in CITIES), key=str)
+
+
+@pytest.mark.parametrize("mode", [TableMode.APPEND, TableMode.UPSERT])
+def test_files_of_all_partitions_are_published_replaced_and_removed(place, silver, mode):
+    """Another process finds its files in the log, whatever their folders are called."""
+    laid = Laid(place, silver, mode)
+    first, second = laid.stage(1), laid.stage(2)
+    assert len(CITIES) == len(first)
+    assert isinstance(laid.publish(1, *first), TablePublished)
+    assert of(1) == laid.rows()
+    both = (*first, *second) if mode is TableMode.UPSERT else second
+    version = laid.publish(2, *both).version
+    assert (of(1, 2), version) == (laid.rows(), laid.publish(2, *both).version)
+    if mode is TableMode.UPSERT:
+        assert isinstance(laid.publish(3, *second), TablePublished)
+    else:
+        assert isinstance(laid.publish(3, removes=first), TablePublished)
+    assert of(2) == laid.rows()
+    assert BY == tuple(DeltaTable(str(place.place(silver))).metadata().partition_columns)
+
+
+def test_another_layout_is_refused(place, silver):
+    """A tick is refused at its start. A file of another layout is never published."""
+    laid = Laid(place, silver, TableMode.APPEND)
+    for by in ((), ("n",)):
+        with pytest.raises(TableMismatchError, match="is laid out by city, and the pipeline says"):
+            OutputTables(place, TableLogs(place)).ensure(silver, Laid.schema, TableMode.APPEND, partitioned_by=by)
+        refused = laid.publish(1, *laid.stage(1, by=by))
+        assert isinstance(refused, PublishFailed)
+        assert "is laid out by city, and file" in refused.error
+    assert [] == laid.rows()
+
+
+def test_a_vacuum_keeps_files_of_partitions_that_are_not_published(warehouse, silver):
+    """They lie below a folder that begins with an underscore."""
+    laid = Laid(warehouse, silver, TableMode.APPEND)
+    first, second = laid.stage(1), laid.stage(2)
+    laid.publish(1, *first)
+    table = DeltaTable(str(warehouse.place(silver)))
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    laid.publish(2, *second)
+    assert of(1, 2) == laid.rows()

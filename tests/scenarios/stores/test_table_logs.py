@@ -1,14 +1,39 @@
 """Tests shortening an output table's log on real Delta: remaining versions read as before, and no file is forgotten."""
 
+import json
 import os
+import re
+import tempfile
 import time
+from pathlib import Path
+from uuid import uuid4
 
 import polars as pl
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field, Schema, write_deltalake
+from deltalake.schema import PrimitiveType
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from jobs.storage.place import local
+from checkpointing.graph import Table, TableMode
+from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.messages import Publication, TablePublished
+from jobs.storage.address import StoreUrl
+from jobs.storage.place import local, scratch_folder, together
 from jobs.warehouse import log_lengths
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.checkpoints import Appended, CheckpointStore
+from jobs.warehouse.cleanup import read_history
+from jobs.warehouse.delta_log import CommitMoment, DeltaLog, add, copied, remove
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.log_entries import entries_after, entry_place, log_of, newest_entries
+from jobs.warehouse.log_lengths import EVERY_VERSIONS_IN_STORE, log_length
+from jobs.warehouse.log_writing import EntryTakenError
+from jobs.warehouse.table_rules import Metadata
+from jobs.warehouse.table_snapshot import active_paths
+from jobs.warehouse.warehouse import Warehouse
+from tests.store_proxy import Proxy, longest_chain
 
 NOW_S = int(time.time())
 VERSIONS = 9
@@ -86,3 +111,425 @@ def test_an_incomplete_log_checkpoint_does_not_count(folder):
     whole.rename(whole.with_name(f"{6:020d}.checkpoint.0000000001.0000000002.parquet"))
     assert log_lengths.drop_entries(local(folder), 8, kept_s=0, now_s=NOW_S)
     assert 3 == _entries(folder)[0]
+
+
+# ------------------------------------------------------------------
+# A copy of a log says what the log itself says. Otherwise it cannot be opened.
+
+
+VERSIONS_OF_COPIED_LOG = 7
+
+
+@pytest.mark.parametrize("checkpoint_at", [-1, 0, 4, VERSIONS_OF_COPIED_LOG])
+def test_a_copied_log_has_the_same_table(warehouse, rows, checkpoint_at):
+    """Only the newest Delta log checkpoint and the entries after it are needed."""
+    folder = _log_of_checkpoints(warehouse, rows)
+    for version in {checkpoint_at, checkpoint_at // 2} - {-1}:
+        DeltaTable(str(folder), version=version).create_checkpoint()
+    for version in range(checkpoint_at):
+        entry_place(folder, version).delete()
+    (copy, start), table = copied(folder), DeltaTable(str(folder))
+    assert (VERSIONS_OF_COPIED_LOG, checkpoint_at) == (copy.version(), start)
+    assert sorted(active_paths(table)) == sorted(active_paths(copy))
+    assert (table.metadata().id, table.protocol(), table.schema()) == (
+        copy.metadata().id,
+        copy.protocol(),
+        copy.schema(),
+    )
+
+
+def test_a_log_with_a_gap_or_a_checkpoint_in_parts_is_not_copied(warehouse, rows):
+    """delta-rs says what is wrong with the log, or reads the parts."""
+    folder = _log_of_checkpoints(warehouse, rows)
+    parts = log_of(folder) / f"{4:020d}.checkpoint.{1:010d}.{2:010d}.parquet"
+    parts.write(b"one of two")
+    with pytest.raises(FileNotFoundError):
+        copied(folder)
+    parts.delete()
+    entry_place(folder, 3).delete()
+    with pytest.raises(Exception, match=r"3|gap|contiguous|sequential"):
+        copied(folder)
+
+
+def test_a_missing_table_cannot_be_copied():
+    """The store creates it then."""
+    with scratch_folder() as folder, pytest.raises(Exception, match="log"):
+        copied(folder)
+
+
+def _log_of_checkpoints(warehouse, rows):
+    store = CheckpointStore(warehouse)
+    for number in range(1, VERSIONS_OF_COPIED_LOG + 1):
+        store.append(rows.checkpoint(number), number - 1)
+    return warehouse.place(warehouse.paths.checkpoints)
+
+
+# ------------------------------------------------------------------
+# Tests that a log in an object store is opened by few requests, because Delta log checkpoints are written often.
+
+
+ENTRIES = 48
+VERSIONS_OF_LOGS_IN_A_STORE = 2 * EVERY_VERSIONS_IN_STORE + 3
+
+
+@pytest.fixture
+def in_store(store_server, monkeypatch, warehouse):
+    for name, value in store_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return Warehouse(StoreUrl(f"s3://lake/{uuid4().hex}"), warehouse.paths, writer=warehouse.writer)
+
+
+def test_a_log_in_a_store_has_a_checkpoint_every_few_versions_and_keeps_its_entries(in_store, rows):
+    """A reader looks back fifty versions, so no entry is dropped yet."""
+    store = CheckpointStore(in_store)
+    for number in range(1, VERSIONS_OF_LOGS_IN_A_STORE + 1):
+        assert Appended(number) == store.append(rows.checkpoint(number), number - 1)
+        store.maintain()
+    length = log_length(in_store.place(in_store.paths.checkpoints))
+    assert VERSIONS_OF_LOGS_IN_A_STORE + 1 == length.entries
+    assert length.since_checkpoint < EVERY_VERSIONS_IN_STORE
+    assert VERSIONS_OF_LOGS_IN_A_STORE == len(CheckpointStore(in_store).observe()[1])
+    assert 1 == len(store.observe_at(1))
+
+
+def test_a_clean_up_reads_the_entries_of_a_log_at_the_same_time(store_server, monkeypatch, warehouse):
+    """Each entry adds a file and removes the one of the entry before, and the history is in their order."""
+    with Proxy(store_server, latency_ms=20) as proxy:
+        for name, value in proxy.environment.items():
+            monkeypatch.setenv(name, value)
+        folder = Warehouse(StoreUrl(f"s3://lake/{uuid4().hex}"), warehouse.paths, writer=warehouse.writer).place("t")
+        together(folder.storage, lambda version: _write_entry(folder, version), range(ENTRIES))
+        before = len(proxy.seen())
+        history = read_history(folder)
+        chain = longest_chain(proxy.seen()[before:])
+    shown = {path: [(each.first, each.until) for each in times] for path, times in history.removed.items()}
+    assert {f"f{version}": [(version, version + 1)] for version in range(ENTRIES - 1)} == shown
+    assert range(ENTRIES) == history.whole
+    assert chain <= ENTRIES // 4
+
+
+def _write_entry(folder, version):
+    lines = [{"add": {"path": f"f{version}"}}] + [{"remove": {"path": f"f{version - 1}"}}] * (version > 0)
+    entry_place(folder, version).write("\n".join(json.dumps(line) for line in lines).encode())
+
+
+def test_an_entry_names_the_program_that_wrote_it(warehouse, rows):
+    """Spark's DESCRIBE HISTORY shows `engineInfo`."""
+    CheckpointStore(warehouse).append(rows.checkpoint(1), 0)
+    newest = DeltaTable(str(warehouse.path(warehouse.paths.checkpoints))).history(1)[0]
+    assert re.fullmatch(r"Tidemark/(\d+\.\d+\..*|unknown)", newest["engineInfo"])
+
+
+def test_the_entries_of_a_log_are_those_that_delta_rs_tells(warehouse, tables, silver, schema):
+    """Newest first, with operation and engine, however far back they are asked for."""
+    folder = warehouse.place(silver)
+    for _ in range(12):
+        DeltaTable.create(str(folder), schema, mode="overwrite")
+    table = DeltaTable(str(folder))
+    told = [(each["version"], each["operation"], each["engineInfo"]) for each in table.history()]
+    found = [(each.version, each.operation, each.engine) for each in newest_entries(folder, table.version())]
+    assert told == found
+    assert [11, 10, 9] == [each.version for each in entries_after(folder, 11, 8)]
+
+
+# ------------------------------------------------------------------
+# Tests a table's history on real Delta logs: it says what each version showed, or that the log cannot tell.
+
+
+@pytest.fixture
+def folder_of_table_history(tmp_path):
+    """Return a table with appends, a delete, an overwrite, a compaction and a restore that brings files back."""
+    folder = tmp_path / "numbers"
+    for n in range(3):
+        pl.DataFrame({"n": [n, -n]}).write_delta(str(folder), mode="append")
+    DeltaTable(folder).delete("n = 1")
+    pl.DataFrame({"n": [7]}).write_delta(str(folder), mode="append")
+    DeltaTable(folder).optimize.compact()
+    pl.DataFrame({"n": [8, 9]}).write_delta(str(folder), mode="overwrite")
+    DeltaTable(folder).restore(3)
+    DeltaTable(folder).optimize.compact()
+    pl.DataFrame({"n": [10]}).write_delta(str(folder), mode="append")
+    return folder
+
+
+def shown_at(folder, version):
+    return set(active_paths(DeltaTable(folder, version=version)))
+
+
+def entry(folder, version):
+    return folder / "_delta_log" / f"{version:020d}.json"
+
+
+def test_files_of_a_version_are_still_shown_or_were_removed_since(folder_of_table_history):
+    """For each version, the log's entries say the same as loading that version."""
+    history, newest = read_history(local(folder_of_table_history)), DeltaTable(folder_of_table_history).version()
+    shown = shown_at(folder_of_table_history, newest)
+    assert newest == 9
+    for version in range(newest):
+        assert history.tells_of(version, newest)
+        assert shown_at(folder_of_table_history, version) - shown == set(history.removed_since(version)), version
+    assert not set(history.removed_since(newest))
+    assert len({frozenset(history.removed_since(version)) for version in range(newest)}) > 5
+
+
+def test_the_history_does_not_guess_at_lost_log_entries(folder_of_table_history):
+    """Up to a gap, only loading a version says what it showed. After the gap, the log says it."""
+    newest = DeltaTable(folder_of_table_history).version()
+    shown = [shown_at(folder_of_table_history, version) for version in range(newest + 1)]
+    DeltaTable(folder_of_table_history).create_checkpoint()
+    entry(folder_of_table_history, 4).unlink()
+    history = read_history(local(folder_of_table_history))
+    told = [version for version in range(newest) if history.tells_of(version, newest)]
+    assert [5, 6, 7, 8] == told
+    for version in told:
+        assert shown[version] - shown[newest] == set(history.removed_since(version))
+    assert not history.tells_of(newest, newest + 1)
+
+
+# ------------------------------------------------------------------
+# Tests that a process remembers of a table what its log says. Others commit between any two of its steps.
+#
+# The process may be wrong only about commits of others that came after its last look. Then its own commit must fail.
+
+
+NAME = "silver/flights"
+COLUMNS = Schema([Field("k", PrimitiveType("string"))])
+
+
+class Beside:
+    """A process with a log, and somebody else who writes to the same table."""
+
+    def __init__(self, root):
+        self.folder = Path(root) / NAME
+        DeltaTable.create(str(self.folder), COLUMNS)
+        self.log = DeltaLog(local(Path(root)) / NAME, hook=self._cross)
+        self.overtaken = False
+        """Whether somebody else has committed since our last look."""
+        self._loses_reply = False
+
+    def _cross(self, moment):
+        if moment is CommitMoment.AFTER and self._loses_reply:
+            self._loses_reply = False
+            raise ConnectionError
+
+    def _commit(self, actions, metadata=None):
+        """Commit as the stores do: after an error, read the log anew. If somebody else came first, commit again."""
+        was_refused = False
+        try:
+            self.log.commit(self.log.known(), actions, says={}, metadata=metadata)
+        except (EntryTakenError, ConnectionError) as error:
+            was_refused = isinstance(error, EntryTakenError)
+            self.log.reopen()
+        assert was_refused is self.overtaken
+        self.overtaken = False
+        if was_refused:
+            self._commit(actions, metadata)
+
+    def adds(self):
+        self._commit([_file()])
+
+    def replaces(self):
+        if self.overtaken:
+            self.looks()  # a file that somebody else has removed cannot be removed again
+        self._commit([*(remove(path, 1) for path in self.log.known().paths()), _file()])
+
+    def gets_columns(self):
+        """Commit a column more than our newest look saw, with a file."""
+        if self.overtaken:
+            self.looks()
+        loaded = self.log.known().loaded
+        wider = Schema([*loaded.schema().fields, _column()])
+        self._commit([_file()], Metadata(wider, None, loaded.metadata().configuration))
+
+    def loses_a_reply(self):
+        self._loses_reply = True
+        self.adds()
+        self._loses_reply = False
+
+    def shortens(self):
+        """Write a Delta log checkpoint, for which delta-rs reads what we committed."""
+        log_lengths.checkpoint_log(self.log, every=1)
+        self.log.current()
+        self.overtaken = False
+
+    def looks(self):
+        self.log.current()
+        self.overtaken = False
+
+    def other_appends(self):
+        write_deltalake(str(self.folder), pa.table({"k": ["x"]}), mode="append", schema_mode="merge")
+        self.overtaken = True
+
+    def other_deletes(self):
+        write_deltalake(str(self.folder), pa.table({"k": ["y"]}), mode="overwrite", schema_mode="merge")
+        self.overtaken = True
+
+    def other_changes_it(self):
+        table = DeltaTable(str(self.folder))
+        table.alter.set_table_properties({"delta.checkpointInterval": str(100 + table.version())})
+        DeltaTable(str(self.folder)).alter.add_columns([_column()])
+        self.overtaken = True
+
+    def must_know_the_log(self):
+        """Compare our memory with a fresh load. A look comes first if somebody else has committed."""
+        known, fresh = self.log.current() if self.overtaken else self.log.known(), DeltaTable(str(self.folder))
+        assert fresh.version() == known.version()
+        assert sorted(active_paths(fresh)) == known.paths()
+        assert {f"{NAME}/{path}" for path in active_paths(fresh)} == known.files
+        assert fresh.schema().to_json() == known.loaded.schema().to_json()
+        assert fresh.metadata().configuration == known.loaded.metadata().configuration
+        assert _plain(fresh.protocol()) == _plain(known.loaded.protocol())
+
+
+STEPS = [
+    "adds",
+    "replaces",
+    "gets_columns",
+    "loses_a_reply",
+    "shortens",
+    "looks",
+    "other_appends",
+    "other_deletes",
+    "other_changes_it",
+]
+
+
+def _plain(protocol):
+    return json.dumps([getattr(protocol, name) for name in ("min_reader_version", "min_writer_version")])
+
+
+def _column():
+    return Field(f"c{uuid4().hex}", PrimitiveType("long"))
+
+
+def _file():
+    return add(f"_data/{uuid4()}.parquet", 10, '{"numRecords":1}', 1)
+
+
+def _must_hold(steps):
+    with tempfile.TemporaryDirectory() as root:
+        beside = Beside(root)
+        beside.looks()
+        for step in steps:
+            getattr(beside, step)()
+            if not beside.overtaken:
+                beside.must_know_the_log()
+        beside.must_know_the_log()
+
+
+@settings(max_examples=15, deadline=None)
+@given(steps=st.lists(st.sampled_from(STEPS), min_size=2, max_size=8))
+def test_a_process_knows_what_the_log_says(steps):
+    """Own commits are not read again, and those of others are noticed before anything relies on the memory."""
+    _must_hold(steps)
+
+
+@pytest.mark.dear
+@pytest.mark.parametrize("first", STEPS)
+def test_a_process_knows_what_the_log_says_after_any_three_steps(first):
+    """Every order of three steps."""
+    for second in STEPS:
+        for third in STEPS:
+            _must_hold([first, second, third])
+
+
+# ------------------------------------------------------------------
+# Tests that a checkpoint commits without reading logs, which were read before, and that it is right nevertheless.
+
+
+@pytest.fixture
+def stores(warehouse, silver, schema):
+    """Return the stores of a job with one table, which a claim holds."""
+    stores = JobStores(warehouse, cross_freely)
+    stores.ensure([Table(silver, TableMode.APPEND)], {silver: schema})
+    return stores
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Count how often a log is read."""
+    seen = []
+    for name in ("update_incremental", "transaction_version"):
+        plain = getattr(DeltaTable, name)
+        monkeypatch.setattr(
+            DeltaTable, name, lambda *given, _plain=plain, _name=name: seen.append(_name) or _plain(*given)
+        )
+    reopen = DeltaLog.reopen
+    monkeypatch.setattr(DeltaLog, "reopen", lambda log: seen.append("reopen") or reopen(log))
+    return seen
+
+
+def _checkpoint(stores, rows, tables, silver, number):
+    """Commit a checkpoint as a tick does; return the table's version."""
+    assert () == stores.check([silver])
+    stores.append(rows.checkpoint(number), number - 1)
+    file = tables.stage(silver, {f"k{number}": number})
+    published = stores.publish(Publication(silver, TableMode.APPEND, adds=(file,)), CheckpointId(number))
+    assert isinstance(published, TablePublished)
+    stores.record_cut(CheckpointId(number), [(silver, published.version)])
+    return published.version
+
+
+def test_between_two_looks_a_commit_reads_no_log(stores, rows, tables, silver, reads):
+    """The stores read everything about tables, entries and cuts while nobody waited."""
+    _checkpoint(stores, rows, tables, silver, 1)
+    stores.look_again([silver])
+    reads.clear()
+    assert 2 == _checkpoint(stores, rows, tables, silver, 2)
+    assert [] == reads
+    assert {silver: 2} == stores.read_cut(CheckpointId(2))
+
+
+def test_a_look_reads_no_log_if_only_we_have_committed(stores, rows, tables, silver, reads):
+    """The process knows what it has committed itself, in the table as in `checkpoints` and `cuts`.
+
+    The check before the next commit finds the commits of others.
+    """
+    _checkpoint(stores, rows, tables, silver, 1)
+    stores.look_again([silver])
+    reads.clear()
+    for number in (2, 3):
+        assert number == _checkpoint(stores, rows, tables, silver, number)
+        stores.look_again([silver])
+    assert [] == reads
+    DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
+    stores.look_again([silver])
+    assert [] == reads
+    stores.check([silver])
+    assert ["update_incremental"] == reads[:1]
+
+
+def test_a_look_asks_nothing_about_tables_that_only_we_have_committed_to(stores, rows, tables, silver, monkeypatch):
+    """In an object store, each question is a request. The check before the next commit asks it anyway."""
+    _checkpoint(stores, rows, tables, silver, 1)
+    stores.look_again([silver])
+    _checkpoint(stores, rows, tables, silver, 2)
+    asked, plain = [], DeltaLog.ends_at
+    monkeypatch.setattr(DeltaLog, "ends_at", lambda log, version: asked.append(log.folder) or plain(log, version))
+    stores.look_again([silver])
+    assert tables.warehouse.place(silver) not in asked
+    stores.check([silver])
+    assert tables.warehouse.place(silver) in asked
+
+
+def test_commits_of_others_after_the_look_are_noticed(stores, rows, tables, another, silver):
+    """The check before a commit sees them, whenever they came."""
+    _checkpoint(stores, rows, tables, silver, 1)
+    stores.look_again([silver])
+    DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
+    assert 3 == _checkpoint(stores, rows, tables, silver, 2)
+    assert CheckpointId(2) == stores.shown(silver)
+    assert CheckpointId(2) == JobStores(tables.warehouse, cross_freely).shown(silver)
+
+
+def test_a_commit_that_asks_nothing_before_finds_out_that_another_came_first(stores, rows, tables, another, silver):
+    """The tick of generation 1 publishes without a look. Its commit fails, is repeated, and stands behind the other."""
+    _checkpoint(stores, rows, tables, silver, 1)
+    stores.look_again([silver])
+    DeltaTable(str(tables.warehouse.path(silver))).alter.set_table_properties({"delta.appendOnly": "false"})
+    stores.append(rows.checkpoint(2), 1)
+    file = tables.stage(silver, {"k2": 2})
+    publication = Publication(silver, TableMode.APPEND, adds=(file,))
+    published = stores.publish(publication, CheckpointId(2), by=Generation(1))
+    assert TablePublished(CheckpointId(2), silver, 3, "") == published
+    assert published == stores.publish(publication, CheckpointId(2), by=Generation(1))

@@ -136,7 +136,7 @@ def test_only_trials_that_run_a_line_of_the_slip_are_tried(drawn):
     """A trial that does not run the slip's lines cannot find it. If a condition has several lines, one is enough."""
     seed, gates = [trial for trial in trials(range(1)) if trial.judge in ("simulator", "machines")][:2]
     ran, by_gates = reach(seed), reach(gates)
-    met, unmet = _slip(drawn, "checkpointing.job.door:JobDoor.step"), _slip(drawn, "checkpointing.rescale")
+    met, unmet = _slip(drawn, "checkpointing.job.door:JobDoor.step"), _slip(drawn, "checkpointing.operator_state")
     assert _meets(ran, met)
     assert not _meets(by_gates, met)
     assert not _meets(ran, unmet)

@@ -1,11 +1,26 @@
 """Decides as a pure function which columns a table loses by a rollback."""
 
+from dataclasses import replace
+
 import pytest
 
-from checkpointing.columns import TableColumn
-from checkpointing.commit.columns import leaving_back
-from checkpointing.graph import TableMode
-from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord
+from checkpointing.channel_items import SubtaskSnapshot
+from checkpointing.columns import TableColumn, TableColumns, in_another_order, renamed_between
+from checkpointing.commit.columns import (
+    appended_columns,
+    due_renames_of_columns,
+    held_in_files,
+    leaving_back,
+    renamed_back,
+    table_changes,
+    unclear_back,
+    unknown_drop,
+)
+from checkpointing.commit.net_files import net_tables
+from checkpointing.commit.recovery import publications
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.identifiers import CheckpointId, Generation, TableName, VertexId
+from checkpointing.metadata.record import CheckpointRecord, Statistics, TableRecord, VertexRecord
 
 GOLD = "o/gold"
 
@@ -47,3 +62,230 @@ def waiting(*names, table=GOLD):
 def test_a_rollback_takes_away_what_the_entry_that_it_leaves_would_have_taken_away(shown, then, pending, lost):
     """The table may show what it showed before the pending entry, so both sets of columns leave, each name once."""
     assert lost == leaving_back(shown, then, pending, GOLD)
+
+
+# ------------------------------------------------------------------
+# The columns of an append table at the next cut: kept, renamed, dropped, reordered (D6, G2).
+
+
+NAME, KEPT, PARENT = TableName("bronze/t"), VertexId("kept"), CheckpointId(4)
+
+
+def of(*names, after=0, first=""):
+    """Return columns of numbers with these names."""
+    return tuple(TableColumn(name, "long", CheckpointId(after), first) for name in names)
+
+
+def table(*names, drops=(), in_order=False):
+    """Return an append table as a pipeline declares it."""
+    return Table(NAME, TableMode.APPEND, columns=of(*names), drops=drops, in_order=in_order)
+
+
+def at_next(declared, was, renamed=None):
+    """Return the names at the next cut, those that were dropped, and the identities that are new."""
+    now = appended_columns(declared, TableColumns(NAME, was), PARENT, renamed or {})
+    return [column.name for column in now.columns], now.dropped
+
+
+@pytest.mark.parametrize(
+    ("declared", "renamed", "names", "dropped"),
+    [
+        (table("a", "b"), {}, ["a", "b"], ()),
+        (table("a", "c"), {}, ["a", "b", "c"], ()),
+        (table("a", "c"), {"c": "b"}, ["a", "c"], ()),
+        (table("a", drops=("b",)), {}, ["a"], ("b",)),
+        (table("a", drops=("x",)), {}, ["a", "b"], ()),
+        (table("b", "a"), {}, ["a", "b"], ()),
+        (table("b", "a", in_order=True), {}, ["b", "a"], ()),
+        (table("c", "b", in_order=True), {}, ["c", "b", "a"], ()),
+        (table("c", drops=("a",), in_order=True), {"c": "b"}, ["c"], ("a",)),
+    ],
+)
+def test_the_columns_of_the_next_cut(declared, renamed, names, dropped):
+    """Only what the pipeline declares changes. The others stay in their places, and new ones come last."""
+    assert (names, dropped) == at_next(declared, of("a", "b"), renamed)
+
+
+def test_a_renamed_column_keeps_its_identity_and_its_type():
+    """It counts since the old one did, and remembers its first name. With it again, it is as it was."""
+    was = TableColumns(NAME, of("a", after=2))
+    now = appended_columns(table("b"), was, PARENT, {"b": "a"})
+    assert of("b", after=2, first="a") == now.columns
+    back = appended_columns(table("a"), now, PARENT, {"a": "b"})
+    assert was == back
+
+
+def test_what_two_cuts_call_the_same_column():
+    """A new column under an old name is another one."""
+    was, now = of("a", "k"), (*of("b", first="a"), *of("a", after=4), *of("k"))
+    assert (("b", "a"),) == renamed_between(was, now)
+    assert (("a", "b"),) == renamed_between(now, was)
+    assert () == renamed_between(was, of("a", "k", "n"))
+    assert in_another_order(of("a", "b"), of("b", "a"))
+    assert not in_another_order(of("a", "b", "c"), (*of("a"), *of("c"), *of("x")))
+
+
+def test_a_name_whose_values_files_still_hold():
+    """Case does not count, since it does not for Spark. A column that is there is no dropped one."""
+    was = TableColumns(NAME, of("a"), ("b",))
+    assert held_in_files("b", was)
+    assert held_in_files("B", was)
+    assert not held_in_files("a", was)
+
+
+def test_a_drop_of_a_column_that_never_was():
+    """It is unclear only if it may mean another column."""
+    was = TableColumns(NAME, of("a", "b"), ("old",))
+    assert ("x", "b") == unknown_drop(table("a", drops=("x",)), was)
+    assert unknown_drop(table("a", "b", drops=("x",)), was) is None
+    assert unknown_drop(table("a", drops=("old", "b")), was) is None
+
+
+# ------------------------------------------------------------------ entries
+
+
+def graph(declared, renamed=None):
+    """Return a graph of one vertex that writes the table."""
+    return JobGraph((Vertex(KEPT, VertexKind.STATELESS, 1, (declared,), columns_renamed_from=renamed or {}),), ())
+
+
+def entry(columns, dropped=()):
+    """Return a checkpoint at which the table has these columns."""
+    return CheckpointRecord(
+        job="job",
+        checkpoint=PARENT,
+        parent=CheckpointId(3),
+        generation=Generation(1),
+        nonce="n",
+        max_parallelism=8,
+        vertices=(),
+        tables=(),
+        columns=(TableColumns(NAME, columns, dropped),),
+        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+    )
+
+
+def test_an_entry_says_what_its_publication_renames():
+    """Also if the checkpoint adds no row. The generation of the entry owns the files that are written again."""
+    declared, was = table("c", "a", in_order=True), entry(of("a", "b"))
+    now = appended_columns(declared, was.columns[0], PARENT, {"c": "b"})
+    vertices = {KEPT: VertexRecord(vertex=KEPT, micro_batch=0, subtasks=(SubtaskSnapshot(),))}
+    (record,) = net_tables(graph(declared), vertices, was, {}, (now,))
+    assert ((("c", "b"),), ("b",), True) == (record.renamed, record.leaving, record.in_order)
+    (published,) = publications(was.model_copy(update={"tables": (record,), "columns": (now,)}))
+    assert ((("c", "b"),), Generation(1)) == (published.renamed, published.generation)
+
+
+def test_a_tick_knows_before_its_first_epoch_what_it_renames():
+    """A rename that has happened is not due any more."""
+    assert {NAME: (("c", "b"),)} == due_renames_of_columns(graph(table("a", "c"), {"c": "b"}), entry(of("a", "b")))
+    assert {} == due_renames_of_columns(graph(table("a", "c"), {"c": "b"}), entry(of("a", "c")))
+    assert {} == due_renames_of_columns(graph(table("a", "c"), {"c": "b"}), None)
+
+
+def test_a_rollback_gives_columns_their_old_names():
+    """It follows each rename since, also one of a committed entry that it leaves behind."""
+    then, shown, waiting = of("a"), of("b", first="a"), entry(of("c", first="a"))
+    assert (("a", "b"),) == renamed_back(shown, then, None, NAME)
+    assert (("a", "b"), ("a", "c")) == renamed_back(shown, then, waiting, NAME)
+    assert () == renamed_back(shown, None, None, NAME)
+
+
+def changes(declared, was, renamed=None):
+    """Return column, verdict and whether it is refused, of each change."""
+    found = table_changes(graph(declared, renamed), was)
+    return [(each.column, each.becomes.partition(".")[0], bool(each.refused)) for each in found]
+
+
+def test_each_change_is_told_before_it_happens():
+    """A refused one says why in `refused`."""
+    was = entry(of("a", "b"), ("gone",))
+    assert [("c", "renamed, with its values", False)] == changes(table("a", "c"), was, {"c": "b"})
+    assert [("b", "dropped", False)] == changes(table("a", drops=("b",)), was)
+    assert [("b", "stays, null in new rows", False)] == changes(table("a"), was)
+    assert ("Gone", "", True) in changes(table("a", "b", "Gone"), was)
+    assert ("x", "", True) in changes(table("a", drops=("x",)), was)
+
+
+def test_a_table_with_a_sink_renames_no_column():
+    """Nobody renames the column of the sink's target."""
+    declared = replace(table("a", "c"), outside=True)
+    (_, refused) = table_changes(graph(declared, {"c": "b"}), entry(of("a", "b")))
+    assert "the target of the table's sink has the name b" in refused.refused
+
+
+# ------------------------------------------------------------------
+# Which rollbacks are refused because nobody knows under which name files of others have a column (D6, G2).
+
+
+TABLE = TableName("bronze/kept")
+
+
+def column(name, after=0, first=""):
+    """Return a column of whole numbers."""
+    return TableColumn(name, "long", CheckpointId(after), first)
+
+
+def refused(now, then, dropped=(), held=()):
+    """Return why a rollback between these columns is refused, or None. Files of others have the columns `held`."""
+    listed, back = TableColumns(TABLE, tuple(now), dropped), tuple(then)
+    return unclear_back(listed.columns, back, renamed_back(listed.columns, back, None, TABLE), listed, held)
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "dropped"),
+    [
+        ([column("a")], [column("a")], ()),
+        ([column("b", first="a")], [column("a")], ()),
+        ([column("a"), column("c", 5)], [column("a"), column("c", 3)], ()),
+        ([column("a")], [column("a"), column("b")], ("B",)),
+        ([column("a")], [column("a"), column("b", 3)], ()),
+    ],
+)
+def test_a_rollback_is_clear(now, then, dropped):
+    """A column has the same name, its old one, the name with which it began again, or that of the dropped one."""
+    assert refused(now, then, dropped) is None
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "dropped", "why"),
+    [
+        ([column("b", first="a"), column("a", 4)], [column("a")], (), "a was renamed to b, and another column has"),
+        ([column("b", 4)], [column("b", first="a")], (), "b was another column then, which began as a"),
+        ([column("a", 4)], [column("a")], ("c",), "a may have had another name when it was dropped (c)"),
+        ([column("x")], [column("x"), column("b", first="a")], ("a",), "b may have had another name when it was drop"),
+    ],
+)
+def test_a_rollback_is_refused(now, then, dropped, why):
+    """The name belongs to another column, or a dropped column may be the one that is wanted."""
+    assert why in (refused(now, then, dropped) or "")
+
+
+def test_a_column_that_came_since_is_not_taken_for_one_that_was_dropped():
+    """The newest entry tells under which name the column was dropped. It cannot tell that of a line that was left."""
+    now, then = [column("a"), column("d", 4)], [column("a"), column("b", 1)]
+    assert refused(now, then, ("b",), ["a", "d"]) is None
+    assert "b may have another name there (d)" in (refused(now, then, (), ["a", "d"]) or "")
+
+
+@pytest.mark.parametrize(
+    ("then", "dropped", "held", "why"),
+    [
+        ([column("a"), column("b", 1)], (), ["a", "c"], "b may have another name there (c)"),
+        ([column("a"), column("b", 1)], (), ["a", "b"], None),
+        ([column("a")], (), ["a", "c"], None),
+        ([column("a"), column("b"), column("c")], ("b", "c"), ["a", "b", "c"], "another name there (b, c)"),
+        ([column("a"), column("b"), column("c")], ("b", "c"), ["a"], None),
+        ([column("a"), column("b")], ("b",), ["a", "b"], None),
+    ],
+)
+def test_a_column_that_is_gone_may_have_another_name_in_files_of_others(then, dropped, held, why):
+    """It was renamed on a line that was left, or one of several columns that were dropped."""
+    found = refused([column("a")], then, dropped, held)
+    assert found is None if why is None else why in (found or "")
+
+
+def test_a_table_that_the_newest_entry_lacks_is_judged_by_its_names_alone():
+    """Its log tells no more of its columns."""
+    now, then = (column("b"),), (column("b", first="a"),)
+    assert unclear_back(now, then, (), None) is None

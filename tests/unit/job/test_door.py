@@ -1,14 +1,17 @@
 """The job door as its driver sees it: alignment, quality, stops, doubt, failed epochs, order, credit and timers."""
 
+from dataclasses import replace
+
 import pytest
 
-from checkpointing.channel_items import SubtaskSnapshot
-from checkpointing.config import UNLIMITED
+from checkpointing.channel_items import CancelMarker, SourceSlice, SubtaskSnapshot
+from checkpointing.config import UNLIMITED, CheckpointConfig
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle
-from checkpointing.identifiers import EdgeId
-from checkpointing.job.setup import TickLimits
+from checkpointing.identifiers import EdgeId, SubtaskId
+from checkpointing.job.door import FEW_ROWS, POLLS, Wiring
+from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import (
     AppendRow,
     CheckTables,
@@ -23,13 +26,18 @@ from checkpointing.messages import (
     RowRefused,
     RowUnknown,
     RunMicroBatch,
+    SavepointKind,
+    SavepointRequested,
     SliceOffered,
+    SourceEnded,
     StopKind,
     StopRequested,
     SubtaskOutput,
     SuitesJudged,
     TickOutcome,
 )
+from checkpointing.metadata.record import RowKind
+from checkpointing.task.messages import BroadcastCancelMarker
 from spec.explore_branching import digest
 
 NOW = StopRequested(StopKind.NOW)
@@ -382,3 +390,409 @@ def test_files_replaced_before_a_snapshot_are_discarded(job):
         story.take(RunMicroBatch)
         story.tell(MicroBatchFinished("joined", number, (base(number),)))
     assert [DiscardFiles(("state-1",))] == story.all_told(DiscardFiles)
+
+
+# ------------------------------------------------------------------
+# The ways between the parts of a job: what a subtask says reaches all who must hear it.
+
+
+def test_the_marker_of_a_cancelled_checkpoint_goes_into_every_channel_of_its_subtask(job, monkeypatch):
+    """Here two vertices read the same source."""
+    readers = [Vertex(name, VertexKind.KEYED, 1, (Table(f"out/{name}", TableMode.APPEND),)) for name in ("one", "two")]
+    source = Vertex("left", VertexKind.SOURCE, 1, splits=("l",))
+    graph = JobGraph((source, *readers), tuple(EdgeId("left", each.id) for each in readers))
+    setup = JobSetup(graph=graph, config=CheckpointConfig(), job="j", claim=job.claim, at_version=1)
+    wiring, sent = Wiring(setup), []
+    monkeypatch.setattr(wiring, "arrive", lambda channel, item: sent.append((channel.edge.downstream, item)))
+    wiring.from_subtask(SubtaskId("left", 0), (BroadcastCancelMarker(7),))
+    assert [("one", CancelMarker(7)), ("two", CancelMarker(7))] == sent
+
+
+# ------------------------------------------------------------------
+# Shortly before a periodic barrier, a few rows wait for it, and idle splits are asked more often (A2).
+
+
+INTERVAL_MS = 200
+FAR_MS = 600_000
+IDLE_MS = 500
+
+
+@pytest.fixture
+def expecting(job):
+    """Return what begins a job with an interval."""
+
+    def begun(interval_ms=INTERVAL_MS, **setup):
+        config = {"interval_ms": interval_ms, "micro_batch_rows_max": 10 * FEW_ROWS}
+        limits = TickLimits(until_caught_up=False)
+        return job.story(job.two_sources(), config, **{"limits": limits, **setup})
+
+    return begun
+
+
+def begun(story):
+    """Return how many micro-batches have begun."""
+    return len(story.all_told(RunMicroBatch))
+
+
+def reads(story, rows):
+    """Let one source offer rows, and both be idle then."""
+    story.offers("left", rows)
+    story.is_idle("left", "right")
+
+
+def test_a_few_rows_wait_for_the_barrier_that_is_near(expecting):
+    """It brings them into one micro-batch."""
+    story = expecting()
+    reads(story, 3)
+    assert begun(story) == 0
+    story.passes(INTERVAL_MS)
+    assert begun(story) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "setup"),
+    [(FEW_ROWS, {}), (3, {"interval_ms": FAR_MS}), (3, {"interval_ms": None})],
+)
+def test_other_rows_run_at_once(expecting, rows, setup):
+    """Many rows are work that need not wait. A barrier that is far would make a few rows wait for nothing."""
+    story = expecting(**setup)
+    reads(story, rows)
+    assert begun(story) == 1
+
+
+@pytest.fixture
+def waiting(expecting):
+    """Return a job with a few rows, a checkpoint that waits for its tables, and a request for the next one."""
+    story = expecting()
+    story.is_idle("left", "right")
+    story.passes(INTERVAL_MS)
+    story.passes(IDLE_MS)
+    reads(story, 3)
+    assert begun(story) == 0
+    return story
+
+
+def test_a_few_rows_wait_for_the_checkpoint_before_theirs(waiting):
+    """The next barrier is sent once that checkpoint is complete."""
+    waiting.commits()
+    assert begun(waiting) == 1
+
+
+def test_a_few_rows_wait_no_longer_than_others(waiting):
+    """The checkpoint before theirs may take long."""
+    waiting.passes(999)
+    assert begun(waiting) == 0
+    waiting.passes(1)
+    assert begun(waiting) == 1
+
+
+@pytest.mark.parametrize(("setup", "pause_ms"), [({}, IDLE_MS // POLLS), ({"interval_ms": FAR_MS}, IDLE_MS)])
+def test_an_idle_split_is_asked_more_often_before_a_barrier(expecting, setup, pause_ms):
+    """So the barrier takes newer rows with it."""
+    story = expecting(**setup)
+    story.is_idle("left", "right")
+    story.passes(pause_ms - 1)
+    assert story.all(PollSource) == []
+    story.passes(1)
+    assert {"left", "right"} == {poll.source for poll in story.all(PollSource)}
+
+
+# ------------------------------------------------------------------
+# Bounded sources end, and the job finishes. The door is driven fact by fact.
+
+
+def bounded(graph, *sources):
+    return JobGraph(tuple(replace(each, bounded=each.id in sources) for each in graph.vertices), graph.edges)
+
+
+def ends(story, *sources):
+    """Answer these sources' polls with the end of the split."""
+    for source in sources:
+        poll = story.take(PollSource, lambda poll, source=source: poll.source == source)
+        story.tell(SourceEnded(poll.source, poll.split))
+
+
+def next_claim(job):
+    return job.claim.model_copy(update={"generation": 2, "first_id": 1001, "last_id": 2000})
+
+
+@pytest.fixture
+def graph(job):
+    return bounded(job.two_sources(), "left", "right")
+
+
+def test_after_all_splits_end_keys_end_and_a_last_checkpoint_finishes_the_job(job, graph):
+    """The keyed vertex runs its last micro-batch. In the entry, every subtask is marked as finished."""
+    story = job.story(graph)
+    story.offers("left", 3)
+    ends(story, "left", "right")
+    assert story.all(RunMicroBatch)[0].end_of_input
+    story.finishes()
+    row = story.commits()
+    assert row.finished
+    assert EndTick(TickOutcome.FINISHED) == story.end
+
+
+def test_a_job_without_a_row_finishes_too(job, graph):
+    """The job reads no row, and its entry says that it has finished."""
+    story = job.story(graph)
+    ends(story, "left", "right")
+    story.finishes()
+    assert story.commits().finished
+    assert TickOutcome.FINISHED is story.end.outcome
+
+
+def test_a_split_that_has_ended_is_idle_for_ever_and_no_barrier_waits_for_it(job):
+    """The other source goes on. The tick catches up, its entry has the end of the split, and no key has ended."""
+    story = job.story(bounded(job.two_sources(), "left"))
+    story.offers("left", 3)
+    ends(story, "left")
+    story.offers("right", 1)
+    story.is_idle("right")
+    assert not story.all(RunMicroBatch)[0].end_of_input
+    story.finishes()
+    row = story.commits()
+    assert [[True], [False], [False]] == [[each.finished for each in vertex.subtasks] for vertex in row.vertices]
+    assert TickOutcome.CAUGHT_UP is story.end.outcome
+    later = job.story(bounded(job.two_sources(), "left"), restored=row)
+    assert ["right"] == [poll.source for poll in later.all(PollSource)]
+
+
+def test_a_source_that_is_not_bounded_any_more_is_read_on(job):
+    """Somebody removed `bounded=True`, so the split is polled from its position."""
+    story = job.story(bounded(job.two_sources(), "left"))
+    story.offers("left", 3)
+    ends(story, "left")
+    story.is_idle("right")
+    story.finishes()
+    later = job.story(job.two_sources(), restored=story.commits())
+    assert {("left", "3"), ("right", None)} == {(poll.source, poll.position) for poll in later.all(PollSource)}
+
+
+def test_a_tick_that_died_before_the_last_checkpoint_ends_the_keys_again(job, graph):
+    """All splits had ended at the restored entry, and the vertex had not. So the next tick polls nothing."""
+    story = job.story(graph)
+    story.offers("left", 3)
+    ends(story, "left", "right")
+    story.finishes()
+    row = story.commits()
+    unfinished = row.model_copy(
+        update={
+            "vertices": tuple(
+                each
+                if each.splits
+                else each.model_copy(update={"subtasks": (replace(each.subtasks[0], finished=False),)})
+                for each in row.vertices
+            )
+        }
+    )
+    later = job.story(graph, restored=unfinished, claim=next_claim(job))
+    assert [] == later.all(PollSource)
+    later.finishes()
+    assert later.commits().finished
+    assert TickOutcome.FINISHED is later.end.outcome
+
+
+def test_a_door_that_begins_at_a_finished_entry_ends_at_once(job, graph):
+    """This happens after a crash between the commit and the publication."""
+    story = job.story(graph)
+    ends(story, "left", "right")
+    story.finishes()
+    later = job.story(graph, restored=story.commits())
+    assert [] == later.waiting
+    assert TickOutcome.FINISHED is later.end.outcome
+
+
+def test_a_checkpoint_that_began_before_the_end_does_not_finish_the_job(job, graph):
+    """Its barrier comes before the end of the data. Another checkpoint follows, and the job finishes with that one."""
+    story = job.story(graph, {"every_rows": 3})
+    story.offers("left", 3)
+    story.finishes()
+    ends(story, "left", "right")
+    first = story.commits()
+    story.finishes()
+    assert not first.finished
+    assert story.end is None
+    assert story.commits().finished
+    assert TickOutcome.FINISHED is story.end.outcome
+
+
+def test_a_last_checkpoint_that_fails_is_taken_again_without_ending_the_keys_again(job, graph):
+    """The data ended once, so the vertex runs no second last micro-batch."""
+    story = job.story(graph, {"tolerable_failures": 1})
+    ends(story, "left", "right")
+    story.finishes()
+    story.checks("a column was dropped")
+    assert [] == story.all(AppendRow)
+    story.passes(10_000)
+    assert [] == story.all(RunMicroBatch)
+
+
+def test_a_drain_of_a_job_whose_sources_have_ended_ends_the_keys_once(job, graph):
+    """The stop's savepoint is the entry that finishes the job."""
+    story = job.story(graph)
+    ends(story, "left", "right")
+    story.tell(SavepointRequested("mine", SavepointKind.DRAIN))
+    story.finishes()
+    row = story.commits()
+    assert row.pinned
+    assert row.finished
+    assert TickOutcome.STOPPED is story.end.outcome
+
+
+# ------------------------------------------------------------------
+# Rows trigger checkpoints (A11): how many at a time, and which rows an entry counts.
+
+
+@pytest.mark.parametrize(("concurrent", "pending"), [(1, 1), (2, 2)])
+def test_rows_trigger_as_many_checkpoints_as_may_be_pending(job, concurrent, pending):
+    """The configuration may allow a second epoch's barrier while the first checkpoint is pending."""
+    story = job.story(unequal(), {**THREE, "max_concurrent": concurrent}, linger_ms=0)
+    story.offers("left", 3)
+    assert 2 == story.door.next_id
+    story.offers("left", 3)
+    story.passes(5_000)
+    assert pending + 1 == story.door.next_id
+
+
+def test_a_row_counts_from_its_parents_barrier(job):
+    """Rows of a plain savepoint's epoch count in it, and again in the next checkpoint, which shows them."""
+    story = job.story(unequal(), THREE, linger_ms=0)
+    story.is_idle("right")
+    story.offers("left", 2)
+    story.tell(SavepointRequested("mine", SavepointKind.PLAIN))
+    story.passes(5_000)
+    story.finishes("bronze")
+    story.passes(5_000)
+    story.finishes("joined")
+    saved = story.appends()
+    assert (RowKind.SAVEPOINT, 2) == (saved.kind, saved.statistics.rows)
+    story.offers("left", 3)
+    story.passes(5_000)
+    story.finishes("bronze")
+    story.passes(5_000)
+    story.finishes("joined")
+    row = story.commits()
+    assert (RowKind.CHECKPOINT, 5) == (row.kind, row.statistics.rows)
+
+
+def test_estimated_rows_pace_like_others_and_are_marked(job):
+    """Three estimated rows of a slice fill the epoch, although it may have none.
+
+    The entry says how many were estimated.
+    """
+    story = job.story(job.two_sources(), {"every_rows": 5, "slice_rows_max": 3}, linger_ms=0)
+    for estimated in (3, 0):
+        story.offers("left", 3, estimated=estimated > 0)
+        story.offers("right", 2)
+        while story.all(RunMicroBatch):
+            story.finishes()
+        row = story.commits()
+        assert (5, estimated) == (row.statistics.rows, row.statistics.rows_estimated)
+
+
+# ------------------------------------------------------------------
+# Tests sources of another job's cuts in a whole job: which barrier waits, and a cut that is never reached.
+
+
+TWO_JOBS = {"left": "shop", "right": "bank"}
+ONE_JOB = {"left": "shop", "right": "shop"}
+
+
+def reads_of_induced_barriers(story, source, end, *, at_cut=True):
+    """Answer the source's poll with the rows up to a position. The position is a cut, or lies on the way to one."""
+    poll = story.take(PollSource, lambda poll: poll.source == source)
+    start = int(poll.position or 0)
+    rows = end - start
+    cut = poll.cut or f"cut of {source}"
+    story.tell(
+        SliceOffered(SourceSlice(source, poll.split, str(start), str(end), "", rows, rows, cut=cut, at_cut=at_cut))
+    )
+
+
+def is_polled(story, source):
+    return any(poll.source == source for poll in story.all(PollSource))
+
+
+def positions(entry):
+    return [vertex.subtasks[0].position for vertex in entry.vertices if vertex.splits]
+
+
+def test_a_cut_of_one_job_waits_for_a_cut_of_the_other(job):
+    """The first job requests its checkpoint at once. The barrier is sent when both jobs' tables are at a cut."""
+    story = job.story(job.two_sources(), linger_ms=0, cut_groups=TWO_JOBS)
+    reads_of_induced_barriers(story, "right", 3, at_cut=False)
+    reads_of_induced_barriers(story, "left", 4)
+    assert 2 == story.door.next_id
+    assert (False, True) == (is_polled(story, "left"), is_polled(story, "right"))
+    reads_of_induced_barriers(story, "right", 6)
+    assert (True, True) == (is_polled(story, "left"), is_polled(story, "right"))
+    story.finishes()
+    story.finishes()
+    assert ["4", "6"] == positions(story.commits())
+
+
+def test_a_cut_requests_its_checkpoint_again_after_a_failure(job):
+    """It requests it after the pause that follows a failure, although another source still reads rows."""
+    story = job.story(
+        job.two_sources(), {"timeout_ms": 1_000, "tolerable_failures": 1}, linger_ms=0, cut_groups=TWO_JOBS
+    )
+    reads_of_induced_barriers(story, "right", 3, at_cut=False)
+    reads_of_induced_barriers(story, "left", 4)
+    story.passes(1_000)
+    assert () == story.door.pending
+    story.passes(1_000)
+    assert (2,) == story.door.pending
+    reads_of_induced_barriers(story, "right", 6)
+    story.finishes()
+    story.finishes()
+    assert ["4", "6"] == positions(story.commits())
+
+
+def test_the_barrier_of_a_savepoint_outlives_a_checkpoint_that_expires(job):
+    """Both barriers wait for a cut. The checkpoint expires meanwhile, and the savepoint is taken at the cut."""
+    story = job.story(
+        job.two_sources(), {"timeout_ms": 1_000, "tolerable_failures": 1}, linger_ms=0, cut_groups=TWO_JOBS
+    )
+    reads_of_induced_barriers(story, "right", 3, at_cut=False)
+    reads_of_induced_barriers(story, "left", 4)
+    story.passes(500)
+    story.tell(SavepointRequested("mine", SavepointKind.PLAIN))
+    assert (1, 2) == story.door.pending
+    story.passes(500)
+    assert (2,) == story.door.pending
+    reads_of_induced_barriers(story, "right", 6)
+    story.finishes()
+    story.finishes()
+    saved = story.take(AppendRow)
+    assert (2, RowKind.SAVEPOINT) == (saved.row.checkpoint, saved.row.kind)
+    assert ["4", "6"] == positions(saved.row)
+
+
+def test_a_drain_that_expires_before_the_cut_does_not_end_the_inputs(job):
+    """Its barrier waits for a cut, and is never sent. The next checkpoint is taken at the cut, and the job goes on."""
+    story = job.story(
+        job.two_sources(), {"timeout_ms": 1_000, "tolerable_failures": 1}, linger_ms=0, cut_groups=TWO_JOBS
+    )
+    reads_of_induced_barriers(story, "right", 3, at_cut=False)
+    reads_of_induced_barriers(story, "left", 4)
+    story.tell(SavepointRequested("mine", SavepointKind.DRAIN))
+    assert (2,) == story.door.pending
+    story.passes(1_000)
+    assert (3,) == story.door.pending
+    reads_of_induced_barriers(story, "right", 6)
+    story.finishes()
+    story.finishes()
+    entry = story.commits()
+    assert (3, ["4", "6"]) == (entry.checkpoint, positions(entry))
+    assert (True, True) == (is_polled(story, "left"), is_polled(story, "right"))
+    assert not any(run.end_of_input for run in story.all_told(RunMicroBatch))
+
+
+def test_a_table_that_cannot_be_read_up_to_the_cut_fails_the_tick_at_once(job):
+    """No barrier can be sent before the cut, so there is no last checkpoint to wait for."""
+    story = job.story(job.two_sources(), {"tolerable_poll_failures": 0}, linger_ms=0, cut_groups=ONE_JOB)
+    reads_of_induced_barriers(story, "left", 4)
+    story.tell(PollFailed("right", story.take(PollSource).split, "a file of right is damaged"))
+    assert (TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE) == (story.end.outcome, story.end.reason)
+    assert "a file of right is damaged" == story.end.message

@@ -4,10 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
+from checkpointing.channel_items import RangeFiles, SourceSlice, SubtaskSnapshot
+from checkpointing.columns import TableColumn, TableColumns
+from checkpointing.commit.cleanup import is_leftover
+from checkpointing.failures import CheckpointFailureReason as Reason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
-from checkpointing.handles import KeyedFileKind, Version
-from checkpointing.identifiers import ChannelId, EdgeId, SubtaskId
+from checkpointing.handles import FileHandle, KeyedFileKind, Version
+from checkpointing.identifiers import ChannelId, EdgeId, Generation, JobName, SubtaskId, TableName
+from checkpointing.job.renaming import relocated_files
 from checkpointing.job.restoring import (
     CutDoesNotFitError,
     acknowledged,
@@ -17,7 +21,23 @@ from checkpointing.job.restoring import (
     in_flight,
     live_files,
     positions,
+    tables_left,
+    unfit_tables,
 )
+from checkpointing.job.tick_end import FIRST_MS
+from checkpointing.messages import (
+    AppendRow,
+    MicroBatchNotStaged,
+    NotifyAborted,
+    RunMicroBatch,
+    SavepointFailed,
+    SavepointKind,
+    SavepointRequested,
+    StopKind,
+    StopRequested,
+    TickOutcome,
+)
+from checkpointing.metadata.paths import parse_staged_name
 from checkpointing.state_meaning import ColumnMeaning
 
 
@@ -241,3 +261,327 @@ def test_a_renamed_column_of_a_vertex_that_takes_changes_is_known(job):
     second = replace(graph.vertices[1], columns_renamed_from={"many": "n"})
     cut = recorded(job, ("first", (COUNTED,)), ("second", (COUNTED, ROWS)))
     check_fits(replace(graph, vertices=(graph.vertices[0], second)), cut, 128)
+
+
+# ------------------------------------------------------------------
+# Refuses a changed pipeline whose tables would silently lose their rows (G2).
+
+
+COLUMNS = (TableColumn("k", "long"),)
+
+
+def graph(bronze="bronze/rows", **keyed):
+    """Return source -> bronze -> keyed vertices, each with an upsert table of this name (None: without one)."""
+    tables = {
+        name: (Table(table, TableMode.UPSERT, ("k",), columns=COLUMNS),) if table else ()
+        for name, table in keyed.items()
+    }
+    vertices = [Vertex(name, VertexKind.KEYED, 1, written) for name, written in tables.items()]
+    kept = (Table(bronze, TableMode.APPEND, columns=COLUMNS),) if bronze else ()
+    return JobGraph(
+        (Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), Vertex("bronze", VertexKind.STATELESS, 1, kept), *vertices),
+        (EdgeId("s", "bronze"), *(EdgeId("bronze", name) for name in keyed)),
+    )
+
+
+@pytest.fixture
+def cut(job):
+    """Return a function that makes a graph's cut.
+
+    Each keyed vertex has state, and a range of its table if it has one.
+    """
+
+    def of(was, **changes):
+        held = {}
+        for vertex in was.operators():
+            names = [table.name for table in vertex.tables if table.mode is TableMode.UPSERT]
+            file = job.keyed(f"{vertex.id}-file", 0, 127, Version(1, 1), KeyedFileKind.BASE)
+            ranges = tuple(RangeFiles(name, (file,)) for name in names)
+            state = (file,) if vertex.kind is VertexKind.KEYED else ()
+            held[vertex.id] = (SubtaskSnapshot(state=state, ranges=ranges),)
+        columns = tuple(TableColumns(table.name, table.columns) for table in was.tables())
+        return job.record(was, 3, held, **{"columns": columns, **changes})
+
+    return of
+
+
+WAS = graph(by_user="gold/by_user", by_route="gold/by_route")
+
+
+def test_the_same_tables_fit(cut):
+    """They fit in another order too, and beside a table of a new vertex."""
+    assert [] == list(unfit_tables(WAS, cut(WAS)))
+    assert [] == list(unfit_tables(graph(by_route="gold/by_route", by_user="gold/by_user", more="gold/more"), cut(WAS)))
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (
+            graph(by_user="gold/per_user", by_route="gold/by_route"),
+            "has table gold/by_user, .* gold/per_user is new in",
+        ),
+        (
+            graph("bronze/all", by_user="gold/by_user", by_route="gold/by_route"),
+            "bronze/rows, .* bronze/all is new in it",
+        ),
+        (
+            graph(None, by_user="gold/by_user", by_route="gold/by_route"),
+            "bronze/rows, which the pipeline no longer has:",
+        ),
+        (
+            graph(by_user="gold/by_route", by_route="gold/by_user"),
+            "gold/by_route as written by 'by_route', and now 'by_user'",
+        ),
+        (graph(by_user=None, by_route="gold/by_route"), "has table gold/by_user, which the pipeline no longer has:"),
+    ],
+)
+def test_a_table_that_would_lose_its_rows_is_refused_by_name(cut, now, says):
+    """A table was renamed, removed or swapped. The message names the old and the new table, and the way out."""
+    with pytest.raises(CutDoesNotFitError, match=f"checkpoint 3 .*{says}.*--allow-non-restored-state"):
+        check_fits(now, cut(WAS), 128)
+    check_fits(now, cut(WAS), 128, allow_non_restored_state=True)
+
+
+def test_a_new_upsert_table_beside_old_state_is_refused(cut):
+    """It would show only the keys that change from now on. A new append table is allowed."""
+    was = graph(by_user=None)
+    with pytest.raises(CutDoesNotFitError, match="holds state of 'by_user', and table gold/by_user is new beside it"):
+        check_fits(graph(by_user="gold/by_user"), cut(was), 128)
+
+
+def test_a_renamed_vertex_is_named_with_the_new_one(cut):
+    """The user sees at once which id was changed."""
+    now = graph(per_user="gold/by_user", by_route="gold/by_route")
+    with pytest.raises(
+        CutDoesNotFitError, match="state of 'by_user', which the pipeline no longer has, and 'per_user' is"
+    ):
+        check_fits(now, cut(WAS), 128)
+
+
+def test_an_older_entry_knows_its_upsert_tables_by_their_ranges(cut):
+    """Entries before format 4 have no columns. Only the facts about tables that they have are judged."""
+    old = cut(WAS, columns=())
+    now = graph("bronze/all", by_user="gold/per_user", by_route="gold/by_route")
+    assert ("gold/by_user",) == tables_left(now, old)
+    assert [] == list(unfit_tables(WAS, old))
+    check_fits(WAS, old, 128, allow_non_restored_state=True)
+
+
+# ------------------------------------------------------------------
+# The files of a renamed table get paths that belong to the tick alone, until an entry names them (G2).
+
+
+OLD, NEW = TableName("gold/old"), TableName("gold/new")
+UNIQUE = "0123456789abcdef0123456789abcdef"
+WRITER = Vertex("sums", VertexKind.KEYED, 1, (Table(NEW, TableMode.UPSERT, ("k",)),))
+GRAPH = JobGraph((Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), WRITER), (EdgeId("s", "sums"),))
+
+
+def moved(*paths, inline=""):
+    """Return the files of these paths after generation 7 renamed their table, and the links."""
+    files = [FileHandle(path, 1, 1, 0, inline=inline) for path in paths]
+    return relocated_files(files, JobName("job"), {OLD: NEW}, Generation(7))
+
+
+def test_a_link_belongs_to_the_generation_and_not_to_a_micro_batch(job):
+    """A dead tick's link is a leftover. One that an entry of its generation names is not, whatever the counter was."""
+    (file,), links = moved(f"{OLD}/_data/3/sums-500-{UNIQUE}.parquet")
+    name = parse_staged_name(file.path.rpartition("/")[2])
+    assert (f"{NEW}/_data/7", "sums", 0) == (file.path.rpartition("/")[0], name.vertex, name.micro_batch)
+    assert {file.path: f"{OLD}/_data/3/sums-500-{UNIQUE}.parquet"} == links
+    before, after = (job.record(GRAPH, 3, {}, generation=generation) for generation in (Generation(3), Generation(7)))
+    assert is_leftover(name, Generation(7), current=Generation(8), newest=before)
+    assert not is_leftover(name, Generation(7), current=Generation(8), newest=after)
+    assert not is_leftover(name, Generation(7), current=Generation(7), newest=before)
+
+
+def test_foreign_files_and_files_of_one_name_stay_apart():
+    """A compacted file gets a staged name. Two files of one name in two folders get two names."""
+    paths = [
+        f"{OLD}/part-0.parquet",
+        f"{OLD}/_data/3/sums-1-{UNIQUE}.parquet",
+        f"{OLD}/_data/4/sums-1-{UNIQUE}.parquet",
+    ]
+    files, links = moved(*paths)
+    assert 3 == len(links) == len({file.path for file in files})
+    assert all(parse_staged_name(file.path.rpartition("/")[2]) for file in files)
+
+
+def test_inline_files_and_files_elsewhere_need_no_link():
+    """A small state is inside its entry. A table that keeps its name keeps its files."""
+    (file,), links = moved(f"{OLD}/_data/3/sums-1-{UNIQUE}.parquet", inline="AA==")
+    assert file.path.startswith(f"{NEW}/_data/7/")
+    assert {} == links
+    (other,), links = moved("gold/older/part-0.parquet")
+    assert ("gold/older/part-0.parquet", {}) == (other.path, links)
+
+
+# ------------------------------------------------------------------
+# A micro-batch cannot write its files. Its rows wait for the next barrier, and the job goes on (B2, E5).
+
+
+FULL = "micro-batch of vertex joined could not be written: the disk is full"
+
+
+def rows_of(run):
+    """Return the slices in a micro-batch."""
+    parts = (part for each in run.inputs for part in each.segments)
+    return [(part.source, part.start, part.end) for part in parts if isinstance(part, SourceSlice)]
+
+
+def fails(story, vertex="joined"):
+    """Fail the vertex's micro-batch because of a full disk. Return its slices."""
+    run = story.take(RunMicroBatch, lambda run: run.vertex == vertex)
+    story.tell(MicroBatchNotStaged(vertex, run.micro_batch, FULL))
+    return rows_of(run)
+
+
+def begun(job, **config):
+    """Return a job that has read three rows of the left source."""
+    story = job.story(job.two_sources(), {"tolerable_failures": 9, **config}, linger_ms=0)
+    story.offers("left", 3)
+    return story
+
+
+def test_the_waiting_checkpoint_is_declined_and_the_next_one_has_the_rows(job):
+    """Nothing runs before the next barrier. Then the same rows run as another micro-batch, and are committed once."""
+    story = begun(job, every_rows=3)
+    assert [("left", "0", "3")] == fails(story)
+    (aborted,) = story.all_told(NotifyAborted)
+    assert (1, Reason.CHECKPOINT_ASYNC_EXCEPTION, FULL) == (aborted.checkpoint, aborted.reason, aborted.message)
+    assert story.end is None
+    story.passes(FIRST_MS - 1)
+    assert [] == story.all(RunMicroBatch)
+    story.passes(1)
+    (run,) = story.all(RunMicroBatch)
+    assert ([("left", "0", "3")], 2) == (rows_of(run), run.micro_batch)
+    story.finishes()
+    row = story.commits()
+    assert (2, ["out-1"]) == (row.checkpoint, [file.path for file in row.tables[0].adds])
+    assert "3" == row.vertices[0].subtasks[0].position
+
+
+def test_a_vertex_without_a_waiting_checkpoint_asks_for_a_barrier(job):
+    """The first retry may come at once. Each further one declines its checkpoint and comes after a longer pause."""
+    story = begun(job)
+    fails(story)
+    assert [] == story.all_told(NotifyAborted)
+    for number, pause_ms in enumerate((FIRST_MS, 2 * FIRST_MS), start=1):
+        assert [("left", "0", "3")] == fails(story)
+        assert [*range(1, number + 1)] == [each.checkpoint for each in story.all_told(NotifyAborted)]
+        assert [] == story.all(RunMicroBatch)
+        story.passes(pause_ms - 1)
+        assert [] == story.all(RunMicroBatch)
+        story.passes(1)
+    story.finishes()
+    assert "3" == story.commits().vertices[0].subtasks[0].position
+
+
+def test_periodic_checkpoints_bring_the_barrier(job):
+    """If an interval is set, the tick asks for no barrier of its own, because the user has decided how often."""
+    story = begun(job, interval_ms=7_000)
+    fails(story)
+    story.passes(FIRST_MS)
+    assert [] == story.all(RunMicroBatch)
+    story.passes(7_000)
+    assert [("left", "0", "3")] == rows_of(story.all(RunMicroBatch)[0])
+
+
+def test_without_a_setting_the_job_fails_and_names_the_way_out(job):
+    """After one retry the tick fails. The next tick reads the rows again, and nothing was appended."""
+    story = begun(job, tolerable_failures=0)
+    fails(story)
+    fails(story)
+    assert (TickOutcome.FAILED, Reason.CHECKPOINT_ASYNC_EXCEPTION) == (story.end.outcome, story.end.reason)
+    assert FULL in story.end.message
+    assert "--set tolerable_failures=3" in story.end.message
+    assert [] == story.all_told(AppendRow)
+
+
+def test_rows_that_come_in_the_meantime_follow_in_micro_batches_of_the_usual_size(job):
+    """The waiting vertex takes all items from its gate. Otherwise no barrier would ever reach it."""
+    story = begun(job, interval_ms=7_000, micro_batch_rows_max=4, slice_rows_max=4)
+    fails(story)
+    for _ in range(3):
+        story.offers("left", 2)
+    story.passes(7_000)
+    met = []
+    while story.all(RunMicroBatch):
+        met.append(rows_of(story.all(RunMicroBatch)[0]))
+        story.finishes()
+    assert [[("left", "0", "3"), ("left", "3", "5")], [("left", "5", "7"), ("left", "7", "9")]] == met
+
+
+def test_an_expired_checkpoint_is_reported_once(job):
+    """Its barrier waited for the micro-batch.
+
+    So the late failure declines nothing, and the next checkpoint is tried.
+    """
+    story = begun(job, every_rows=3, timeout_ms=5_000)
+    story.passes(5_000)
+    fails(story)
+    assert [(1, Reason.CHECKPOINT_EXPIRED)] == [
+        (each.checkpoint, each.reason) for each in story.all_told(NotifyAborted)
+    ]
+    story.passes(FIRST_MS)
+    assert [("left", "0", "3")] == rows_of(story.all(RunMicroBatch)[0])
+
+
+@pytest.mark.parametrize("kind", [SavepointKind.SUSPEND, SavepointKind.DRAIN])
+def test_the_savepoint_of_a_stop_is_the_next_barrier(job, kind):
+    """If the rows cannot be written for it, the stop fails. Nothing is read after it (Flink)."""
+    story = begun(job)
+    fails(story)
+    story.tell(SavepointRequested("mine", kind))
+    while story.all(RunMicroBatch):
+        fails(story)
+    (answer,) = story.all_told(SavepointFailed)
+    assert ("mine", Reason.CHECKPOINT_ASYNC_EXCEPTION) == (answer.request, answer.reason)
+    assert TickOutcome.FAILED is story.end.outcome
+
+
+def test_a_drain_emits_waiting_rows_once_the_disk_has_room(job):
+    """The last micro-batch ends the input. The snapshot is taken after it."""
+    story = job.story(job.two_sources(), {"tolerable_failures": 9}, linger_ms=0)
+    story.tell(SavepointRequested("mine", SavepointKind.DRAIN))
+    run = story.take(RunMicroBatch)
+    assert ([], True) == (rows_of(run), run.end_of_input)
+    story.tell(MicroBatchNotStaged("joined", run.micro_batch, FULL))
+    (again,) = story.all(RunMicroBatch)
+    assert (2, True) == (again.micro_batch, again.end_of_input)
+    assert [] == story.all_told(NotifyAborted)
+    story.finishes()
+    assert 1 == story.commits().checkpoint
+    assert TickOutcome.STOPPED is story.end.outcome
+
+
+def test_a_stop_ends_a_tick_whose_vertex_waits(job):
+    """STOP NOW: the next tick reads the rows again."""
+    story = begun(job, interval_ms=7_000)
+    fails(story)
+    story.tell(StopRequested(StopKind.NOW))
+    assert TickOutcome.STOPPED is story.end.outcome
+
+
+def test_a_vertex_that_waits_does_not_hold_its_barrier_back(job):
+    """It returns no credit. The upstream vertex still sends all items before the barrier."""
+    graph = JobGraph(
+        (
+            Vertex("left", VertexKind.SOURCE, 1, splits=("l",)),
+            Vertex("bronze", VertexKind.STATELESS, 1, (Table("bronze/rows", TableMode.APPEND),)),
+            Vertex("joined", VertexKind.KEYED, 1, (Table("out/joined", TableMode.APPEND),)),
+        ),
+        (EdgeId("left", "bronze", 0), EdgeId("bronze", "joined", 0)),
+    )
+    config = {"interval_ms": 7_000, "tolerable_failures": 9}
+    story = job.story(graph, config, linger_ms=0, credit_bytes=10)
+    story.offers("left", 1)
+    story.finishes("bronze")
+    story.offers("left", 1)
+    fails(story)
+    assert [] == [run for run in story.all(RunMicroBatch) if run.vertex == "bronze"]
+    story.passes(7_000)
+    story.finishes("bronze")
+    (run,) = [run for run in story.all(RunMicroBatch) if run.vertex == "joined"]
+    assert ["out-1", "out-2"] == [file.path for each in run.inputs for part in each.segments for file in part.files]

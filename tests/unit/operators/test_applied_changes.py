@@ -3,12 +3,16 @@
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import BooleanType, DateType, LongType, StringType, StructField, StructType
 
+from checkpointing.graph import TableMode
+from checkpointing.state_meaning import meaning_changes
 from jobs.operators.applied_changes import (
     DELETES,
     HISTORY,
@@ -16,10 +20,20 @@ from jobs.operators.applied_changes import (
     AppliedChanges,
     NoSequenceError,
     RefusedChangeError,
+    uncovered,
 )
 from jobs.operators.changes import ADDING, changes_of
 from jobs.operators.unsent_values import UNSENT
+from jobs.pipeline import Pipeline as PipelineOfAppliedMeanings
+from jobs.pipeline.applied_changes import apply_changes as apply_changes_of_applied_meanings
+from jobs.pipeline.columns import InvalidPipelineError
+from jobs.pipeline.planning import plan
+from jobs.sources.change_rows import HEAD
+from jobs.sources.hybrid import SequenceSource as SequenceSourceOfAppliedMeanings
+from jobs.sources.port import POSITION_COLUMN
 from jobs.state.merge import KEY_GROUP
+from spec import vectors, vectors_auto_cdc
+from tidemark import Pipeline, SequenceSource, apply_changes, count, join
 
 ROWS = {"k": pl.Int64, "a": pl.Int64, "b": pl.String, SEQUENCE: pl.Int64, DELETES: pl.Boolean}
 CHANGE = pl.Struct({name: ROWS[name] for name in (SEQUENCE, DELETES, "a", "b")})
@@ -278,3 +292,319 @@ def test_changes_of_a_database_forget_deletions_at_once():
     """They come in order."""
     state = state_of({1: (1, True), 2: (2, False)})
     assert [2] == AppliedChanges(("k",), ("a", "b"), "at", True, of_database=True).remembered(state)["k"].to_list()
+
+
+# ------------------------------------------------------------------
+# A truncate adds a deletion to a key's changes only if there is a row to delete.
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ("1+ 5-", "1+ 5-"),
+        ("5-", ""),
+        ("5- 7-", ""),
+        ("5- 6+ 7-", "6+ 7-"),
+        ("1+ 3- 5-", "1+ 3-"),
+        ("1+ 3- 5- 7-", "1+ 3-"),
+        ("1+ 5- 7-", "1+ 5-"),
+        ("1+ 5- 6+ 7-", "1+ 5- 6+ 7-"),
+        ("1+ 3- 4- 5- 9-", "1+ 3- 4- 9-"),
+        ("1+ 2+ 5- 9+", "1+ 2+ 5- 9+"),
+        ("3- 5- 6+", "3- 6+"),
+    ],
+)
+def test_a_truncate_leaves_no_deletion_where_nothing_is(changes, left):
+    """Truncates are at 5 and 7. Another key beside it, with a row that stays, makes no difference."""
+    rows = [(key, int(each[:-1]), each[-1] == "-") for key in ("a", "b") for each in changes.split()]
+    rows = [("0", 9, False), *rows, ("c", 1, False)]
+    ordered = pl.DataFrame(rows, schema={"k": pl.String, "at": pl.Int64, "deletes": pl.Boolean}, orient="row")
+    found = uncovered(ordered, pl.DataFrame({"at": [5, 7]}), ["k"], "at", "deletes")
+    for key in ("a", "b"):
+        of_key = found.filter(pl.col("k") == key).select("at", "deletes").rows()
+        assert left == " ".join(f"{at}{'-' if deletes else '+'}" for at, deletes in of_key)
+    assert 2 == found.filter(pl.col("k").is_in(["0", "c"])).height
+
+
+# ------------------------------------------------------------------
+# The cases of Spark's own tests of AUTO CDC hold for the functions that the tasks call.
+
+
+FILE = Path(__file__).parents[2] / "vectors" / "auto_cdc.json"
+LEGEND, CASES = vectors.load(str(FILE))
+SUITES = {
+    "AutoCdcScd1SinglePipelineSuite": 2,
+    "Scd2BatchProcessorSuite": 3,
+    "Scd2CoalesceIgnoredNullsSuite": 9,
+    "Scd2ForeachBatchHandlerSuite": 19,
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in CASES])
+def test_tables_of_changes_are_those_of_spark(case):
+    """After each micro-batch the table has Spark's rows. In any order of the changes, it has the last ones."""
+    assert vectors_auto_cdc.run_case(LEGEND, case) == []
+
+
+def test_each_case_has_a_name_of_its_own_and_a_form():
+    """The suites of Spark have as many cases as the documentation says. The runner finds the file by its legend."""
+    assert SUITES == Counter(case["name"].split("#")[0] for case in CASES)
+    outcomes = list(vectors.run_cases(LEGEND, CASES))
+    assert len(CASES) == len({one.name for one in outcomes}) == sum(one.passed for one in outcomes)
+
+
+@pytest.mark.parametrize("kind", ["scd1", "scd2"])
+def test_a_wrong_expectation_is_reported(kind):
+    """The message has both tables, of the micro-batch and of another order."""
+    case = next(case for case in CASES if case["kind"] == kind and len(case["events"]) > 1)
+    wrong = [1, "nobody"] if kind == "scd1" else [1, "nobody", 7, None]
+    last = len(case["events"]) - 1
+    found = vectors_auto_cdc.run_case(LEGEND, {**case, "expect": [{"after": last, "table": [wrong]}]})
+    assert [f"after {last}: expected [{wrong}], got ", "in the order ["] == [
+        found[0][: len(f"after {last}: expected [{wrong}], got ")],
+        found[1][: len("in the order [")],
+    ]
+
+
+# ------------------------------------------------------------------
+# A table of changes is planned with its keys, and what cannot be one is refused by name when the pipeline is built.
+
+
+def changes_of_applied_changes():
+    """Return a pipeline and an append-only stream of changes (key, n, value)."""
+    pipeline = Pipeline("example")
+    return pipeline, pipeline.source("numbers", SequenceSource({"a": 10})).select("key", "n", "value")
+
+
+def applied(stream, **given):
+    """Apply the changes of a stream, with other settings where they are given."""
+    return apply_changes(stream, "applied", **{"keys": ["key"], "sequence_by": "n"} | given)
+
+
+@pytest.mark.parametrize(("kind", "keys"), [(1, ("key",)), (2, ("key", "valid_from"))])
+def test_the_rows_of_the_table_are_told_apart_by_its_keys(kind, keys):
+    """With versions, `valid_from` is one of them."""
+    pipeline, rows = changes_of_applied_changes()
+    applied(rows, type=kind).upsert("silver/applied")
+    table = plan(pipeline).graph.vertex("applied").tables[0]
+    assert (TableMode.UPSERT, keys) == (table.mode, table.keys)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"keys": []}, "name at least one column"),
+        ({"keys": ["nobody"]}, "there is no column 'nobody'"),
+        ({"sequence_by": "nobody"}, "there is no column 'nobody'"),
+        ({"type": 3}, "type is 3; write 1 for the newest rows or 2 for all versions"),
+        ({"columns": ["value"], "except_columns": ["n"]}, "name columns or except_columns, not both"),
+        ({"columns": ["nobody"]}, "there is no column 'nobody'"),
+        (
+            {"ignore_null_updates": True, "ignore_null_updates_columns": ["value"]},
+            "set one of ignore_null_updates, ignore_null_updates_columns and ignore_null_updates_except_columns",
+        ),
+        (
+            {"ignore_null_updates_columns": ["key"]},
+            "ignore_null_updates_columns names 'key'. Name columns of the table",
+        ),
+        ({"ignore_null_updates_except_columns": ["nobody"]}, "except_columns names 'nobody'.* no keys: n, value"),
+        ({"track_history_columns": ["value"]}, "type 1 has no history. Set type=2, or leave track_history_columns out"),
+        ({"type": 2, "track_history_columns": ["key"]}, "track_history_columns names 'key'. Name columns of the table"),
+        (
+            {"type": 2, "track_history_columns": ["n"], "track_history_except_columns": ["value"]},
+            "name track_history_columns or track_history_except_columns, not both",
+        ),
+        ({"type": 2, "except_columns": ["n"], "track_history_except_columns": ["n"]}, "names 'n'.* no keys: value"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_by_name(given, says):
+    """The message names what is wrong."""
+    _, rows = changes_of_applied_changes()
+    with pytest.raises(InvalidPipelineError, match=says):
+        applied(rows, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "ignored", "tracked"),
+    [
+        ({}, (), None),
+        ({"ignore_null_updates": True}, ("n", "value"), None),
+        ({"ignore_null_updates_columns": ["value"]}, ("value",), None),
+        ({"ignore_null_updates_except_columns": ["value"]}, ("n",), None),
+        ({"track_history_columns": ["value"]}, (), ("value",)),
+        ({"track_history_except_columns": ["value"]}, (), ("n",)),
+        ({"track_history_except_columns": ["n", "value"]}, (), ()),
+    ],
+)
+def test_columns_are_named_or_all_others_are(given, ignored, tracked):
+    """Keys are never among them. With all others excepted, only a deletion ends a version."""
+    pipeline, rows = changes_of_applied_changes()
+    applied(rows, type=2, **given).upsert("silver/applied")
+    function = plan(pipeline).vertices["applied"].spec.function
+    assert (ignored, tracked) == (function.ignored, function.tracked)
+
+
+def test_other_columns_in_which_nulls_are_ignored_give_the_state_another_meaning():
+    """So a restore refuses them. The table that was written shows the earlier ones."""
+
+    def meaning(**given):
+        pipeline, rows = changes_of_applied_changes()
+        applied(rows, type=2, **given).upsert("silver/applied")
+        return str(plan(pipeline).vertices["applied"].spec.meanings[0])
+
+    several = [
+        {},
+        {"ignore_null_updates": True},
+        {"ignore_null_updates_columns": ["n"]},
+        {"ignore_null_updates_columns": ["value"]},
+        {"track_history_columns": ["n"]},
+        {"track_history_columns": ["value"]},
+        {"ignore_null_updates_columns": ["n"], "track_history_columns": ["value"]},
+        {"track_history_except_columns": ["n", "value"]},
+    ]
+    assert len(several) == len({meaning(**given) for given in several})
+    assert "all_changes(n bigint, n bigint, value bigint)" == meaning()
+
+
+def test_nulls_of_a_struct_and_of_a_database_cannot_be_ignored():
+    """The fields of a struct may be null one by one. A database's change has the whole row."""
+    _, rows = changes_of_applied_changes()
+    told = rows.with_column("pair", "struct(n, value)", StructType([StructField("n", LongType())]))
+    with pytest.raises(
+        InvalidPipelineError, match=r"column 'pair' is a struct.*name 'pair' in ignore_null_updates_exc"
+    ):
+        applied(told, ignore_null_updates=True)
+    with pytest.raises(InvalidPipelineError, match=r"is the row's value\. Leave ignore_null_updates out"):
+        apply_changes(of_database_of_applied_changes(), "applied", keys=["id"], ignore_null_updates=True)
+
+
+def test_a_sequence_without_an_order_is_refused():
+    """Of two maps none is the newer."""
+    pipeline = Pipeline("example")
+    rows = pipeline.source("numbers", SequenceSource({"a": 10}))
+    told = rows.with_column("flag", "n > 1", BooleanType())
+    with pytest.raises(InvalidPipelineError, match="sequence_by is 'flag', a boolean, of which none is the latest"):
+        applied(told, sequence_by="flag")
+
+
+def test_a_column_with_a_name_of_ours_is_refused():
+    """The table adds `current`, so no column of the changes may be called so."""
+    _, rows = changes_of_applied_changes()
+    with pytest.raises(InvalidPipelineError, match="current"):
+        applied(rows.with_column("current", "1", LongType()), type=2)
+
+
+def test_updates_of_an_aggregate_are_no_changes_of_a_source():
+    """They say themselves what they replace, and upsert writes them."""
+    _, rows = changes_of_applied_changes()
+    counted = rows.key_by("key").aggregate("counted", n=count())
+    with pytest.raises(InvalidPipelineError, match=r"its rows are updates of 'counted'.*with upsert"):
+        applied(counted)
+
+
+def test_an_append_table_cannot_hold_rows_that_go():
+    """The message says what can."""
+    _, rows = changes_of_applied_changes()
+    with pytest.raises(InvalidPipelineError, match=r"apply_changes 'applied' takes changes and so .*upsert"):
+        applied(rows).table("silver/applied")
+
+
+def test_a_step_that_cannot_take_a_row_back_is_refused():
+    """An aggregate and a join can."""
+    pipeline, rows = changes_of_applied_changes()
+    table = applied(rows)
+    table.key_by("value").aggregate("sizes", rows=count()).upsert("gold/sizes")
+    other = rows.select("key").key_by("key")
+    join(table.key_by("key"), other, "joined").key_by("value").aggregate("n", of=count()).upsert("gold/n")
+    graph = plan(pipeline).graph
+    assert graph.vertex("sizes").changes_of == graph.vertex("joined").changes_of == ("applied",)
+    with pytest.raises(InvalidPipelineError, match="its rows are those of apply_changes 'applied'"):
+        table.table("silver/kept", id="kept")
+
+
+def of_database_of_applied_changes(*without):
+    """Return the changes of a database's table, without some of their columns."""
+    told = StructType([*HEAD.fields, StructField(POSITION_COLUMN, LongType()), StructField("id", LongType())])
+    told = told.add("name", "string")
+    rows = Pipeline("example").source("numbers", SequenceSource({"a": 10}))
+    names = [name for name in told.names if name not in without]
+    return rows.transform(lambda frame: frame, told).select(*names)
+
+
+def test_changes_of_a_database_need_no_order_and_no_condition():
+    """Their table has the columns of the server's table alone."""
+    table = apply_changes(of_database_of_applied_changes(), "applied", keys=["id"], type=2)
+    assert ["id", "name", "valid_from", "valid_to", "current"] == table.schema.names
+
+
+@pytest.mark.parametrize(
+    ("without", "given", "says"),
+    [
+        (["_unchanged"], {}, "its rows do not say their order. Name the column that does"),
+        (["_position"], {}, "its rows do not say their order. Name the column that does"),
+        ([], {"apply_as_deletes": "_kind = 'delete'"}, "_kind says which changes delete"),
+        ([], {"sequence_by": "_lsn"}, "which is the same for all changes of a transaction"),
+        ([], {"sequence_by": "_committed_at"}, "which is the same for all changes of a transaction"),
+    ],
+)
+def test_an_order_that_changes_of_a_database_lack_or_share_is_refused(without, given, says):
+    """The message names the way out."""
+    with pytest.raises(InvalidPipelineError, match=says):
+        apply_changes(of_database_of_applied_changes(*without), "applied", **{"keys": ["id"]} | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"forget_deletes_after": timedelta(days=1)}, "is datetime.timedelta.* a bigint. Write a whole number"),
+        ({"forget_deletes_after": True}, "is True, and sequence_by is 'n'"),
+        ({"forget_deletes_after": -1}, "it may not be negative"),
+        ({"sequence_by": "day", "forget_deletes_after": 7}, "Write a timedelta, as in timedelta"),
+        ({"sequence_by": "day", "forget_deletes_after": timedelta(days=-1)}, "it may not be negative"),
+        ({"sequence_by": "text", "forget_deletes_after": 7}, "Only whole numbers, dates and moments"),
+    ],
+)
+def test_a_distance_that_does_not_fit_the_order_is_refused(given, says):
+    """The message says what fits."""
+    _, rows = changes_of_applied_changes()
+    rows = rows.with_column("day", "current_date()", DateType()).with_column("text", "'x'", StringType())
+    with pytest.raises(InvalidPipelineError, match=says):
+        applied(rows, **given)
+
+
+def test_changes_of_a_database_have_no_distance():
+    """Their state forgets deleted keys anyway."""
+    with pytest.raises(InvalidPipelineError, match="come in order, so the state forgets a deleted key anyway"):
+        apply_changes(of_database_of_applied_changes(), "applied", keys=["id"], forget_deletes_after=3)
+
+
+# ------------------------------------------------------------------
+# A pipeline that applies changes otherwise is refused: it cannot go on from the state of the old options (D6).
+
+
+def meanings(kind=1, **options):
+    """Return what a checkpoint says of the state of the applied changes."""
+    pipeline = PipelineOfAppliedMeanings("applied", parallelism=2)
+    numbers = pipeline.source("numbers", SequenceSourceOfAppliedMeanings({"a": 9}, keys=3))
+    apply_changes_of_applied_meanings(
+        numbers, "newest", keys=["key"], sequence_by="n", type=kind, columns=["value", "split"], **options
+    )
+    (vertex,) = [each for each in plan(pipeline).graph.vertices if each.id == "newest"]
+    return vertex.meanings
+
+
+PLAIN, NULLS = {}, {"ignore_null_updates": True}
+SOME_NULLS = {"ignore_null_updates_columns": ["value"]}
+OTHER_NULLS = {"ignore_null_updates_columns": ["split"]}
+HISTORIES, TRACKED = {"kind": 2}, {"kind": 2, "track_history_columns": ["value"]}
+TRACKED_OTHER = {"kind": 2, "track_history_columns": ["split"]}
+ALL = (PLAIN, NULLS, SOME_NULLS, OTHER_NULLS, HISTORIES, TRACKED, TRACKED_OTHER)
+
+
+@pytest.mark.parametrize("was", ALL)
+@pytest.mark.parametrize("now", ALL)
+def test_state_of_changes_that_were_applied_otherwise_is_refused(was, now):
+    """The state holds other changes, or the table already has other versions of its rows."""
+    found = meaning_changes("state of operator 'newest'", meanings(**was), meanings(**now), {HISTORY})
+    refused = [change.refused for change in found if change.refused]
+    assert (was == now) is not bool(refused)

@@ -2,11 +2,12 @@
 
 import json
 import zlib
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import count, pairwise
 from types import SimpleNamespace
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,10 +15,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpointing.channel_items import TaskWork
-from checkpointing.identifiers import Generation, TableName, VertexId, job_name
+from checkpointing.handles import KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import Generation, JobName, TableName, VertexId, job_name
+from checkpointing.job.operator_run import newest
+from checkpointing.key_groups import KeyGroupRange
+from checkpointing.metadata.paths import partition_of, staged_name_in
+from jobs.operators.reports import report_from
+from jobs.operators.stateless_task import StatelessTask
 from jobs.sinks import staged_files
-from jobs.sinks.staged_files import Encoding, StagedFileError, StagedFiles
+from jobs.sinks import staged_files as module
+from jobs.sinks.staged_files import (
+    Encoding,
+    PartitionError,
+    StagedFileError,
+    StagedFiles,
+    VersionError,
+    newest_rows,
+    partitions,
+    require_versions,
+)
 from jobs.sinks.statistics import FileStatistics, statistics_json
+from jobs.state.keyed_rows import KeyedRows
+from jobs.state.upsert_range import UpsertRange
 
 TABLE = TableName("silver/flights")
 ROWS = pa.table({"a": pa.array([1, None, 3], pa.int32()), "f": [1.0, float("nan"), None]})
@@ -187,3 +206,240 @@ def test_the_statistics_of_parts_are_those_of_the_whole(values, texts, cuts, odd
     for start, end in pairwise(ends):
         statistics.add(whole.slice(start, end - start))
     assert statistics_json(whole, besides=["p"]) == statistics.json()
+
+
+# ------------------------------------------------------------------
+# Rows are split into the files of their partitions.
+
+
+TABLE_OF_PARTITIONS = TableName("gold/t")
+SCHEMA = pa.schema([("k", pa.int64()), ("city", pa.string()), ("v", pa.int64())])
+
+
+def test_each_partition_gets_its_rows_in_their_order():
+    """Null has a partition of its own, and an empty text is null. A date and a boolean are written as Delta does."""
+    rows = pa.table(
+        {
+            "n": range(7),
+            "city": ["a/b", "", "a/b", None, "null", "a/b", "__HIVE_DEFAULT_PARTITION__"],
+            "at": [date(2024, 5, 1)] * 7,
+            "good": [True, False, True, False, None, False, False],
+        }
+    )
+    found = {
+        folder: part.column("n").to_pylist()
+        for folder, part in partitions(TABLE_OF_PARTITIONS, rows, ("at", "city", "good"))
+    }
+    assert {
+        "at=2024-05-01/city=a%2Fb/good=true": [0, 2],
+        "at=2024-05-01/city=a%2Fb/good=false": [5],
+        "at=2024-05-01/city=null/good=__HIVE_DEFAULT_PARTITION__": [4],
+        "at=2024-05-01/city=__HIVE_DEFAULT_PARTITION__/good=false": [1, 3, 6],
+    } == found
+
+
+def test_values_that_no_folder_can_have_are_refused_by_name(monkeypatch):
+    """A name has 255 bytes, and a task writes a bounded number of partitions."""
+    long = pa.table({"city": ["x" * 251], "n": [1]})
+    with pytest.raises(PartitionError, match=r"gold/t: a value of partition column city .* 255 bytes .*shorter"):
+        list(partitions(TABLE_OF_PARTITIONS, long, ("city",)))
+    fits = pa.table({"city": ["x" * 250], "n": [1]})
+    assert [f"city={'x' * 250}"] == [folder for folder, _ in partitions(TABLE_OF_PARTITIONS, fits, ("city",))]
+    monkeypatch.setattr(module, "PARTITIONS_MAX", 2)
+    assert 2 == len(list(partitions(TABLE_OF_PARTITIONS, pa.table({"c": [1, 2, 1], "n": [1, 2, 3]}), ("c",))))
+    with pytest.raises(PartitionError, match=r"rows of 3 partitions by c .* at most 2: .*fewer values"):
+        list(partitions(TABLE_OF_PARTITIONS, pa.table({"c": [1, 2, 3], "n": [1, 2, 3]}), ("c",)))
+
+
+@pytest.fixture
+def upsert(tmp_path):
+    """Return a function that makes a range of an upsert table over these files."""
+
+    def of(files=(), keys=("k",), *, all_files=False):
+        writer = StagedFiles(str(tmp_path), JobName("job"), Generation(1), VertexId("sums"), len(files))
+        return UpsertRange(
+            operator="sums",
+            table=TABLE_OF_PARTITIONS,
+            keys=keys,
+            schema=SCHEMA,
+            range=KeyGroupRange(first=0, last=3),
+            files=files,
+            writer=writer,
+            version=Version(Generation(1), len(files)),
+            partitioned_by=("city",),
+            all_files=all_files,
+        )
+
+    return of
+
+
+def frame(*rows):
+    """Return rows of (k, city, v)."""
+    return pl.DataFrame(list(rows), schema={"k": pl.Int64, "city": pl.String, "v": pl.Int64}, orient="row")
+
+
+def test_only_partitions_whose_rows_change_are_written_again(upsert):
+    """A row that moves to another partition changes both. A partition that loses its last row has no file."""
+    none = frame()
+    first = upsert().write(KeyedRows.of(none), frame((1, "a", 1), (2, "b", 1), (3, None, 1), (4, "c", 1)), none)
+    assert [(("city", city),) for city in ("a", "b", "c", None)] == [partition_of(each.file.path) for each in first]
+    held = upsert(first)
+    second = held.write(held.load(), frame((1, "b", 2)), frame((4, "c", 1)))
+    assert {"b", None} == {city for each in second for _, city in partition_of(each.file.path)}
+    assert first[3] in second
+    assert first[1] not in second
+    assert [(1, "b", 2), (2, "b", 1), (3, None, 1)] == sorted(upsert(second).load().frame().rows())
+    again = upsert(second, all_files=True)
+    third = again.write(again.load(), none, none)
+    assert not set(second) & set(third)
+    assert sorted(upsert(second).load().frame().rows()) == sorted(upsert(third).load().frame().rows())
+
+
+def test_a_key_that_is_an_empty_text_cannot_be_a_partition(upsert):
+    """It would be the same as null. In another column it is null."""
+    with pytest.raises(PartitionError, match="key city is '', which"):
+        upsert(keys=("k", "city")).write(KeyedRows.of(frame()), frame((1, "", 1)), frame())
+    (file,) = upsert().write(KeyedRows.of(frame()), frame((1, "", 1)), frame())
+    assert (("city", None),) == partition_of(file.file.path)
+    assert [(1, None, 1)] == upsert((file,)).load().frame().rows()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pa.array([4_000_000], pa.int32()).view(pa.date32()),
+        pa.Array.from_buffers(pa.string(), 1, pa.array([b"a\xff"]).buffers()),
+    ],
+)
+def test_a_value_without_a_text_names_table_and_column(odd):
+    """A date after the year 9999 was an OverflowError, and bytes that are no UTF-8 a UnicodeDecodeError."""
+    with pytest.raises(PartitionError, match="partition column odd holds a date outside of the years 1 to 9999"):
+        list(partitions(TableName("silver/days"), pa.table({"odd": odd, "n": [1]}), ("odd",)))
+
+
+# ------------------------------------------------------------------
+# Tasks write the rows of the greatest version of each partition, and the protocol agrees which one that is.
+
+
+TABLE_OF_VERSIONS = TableName("silver/prices")
+CHANNEL = TableName("_tidemark/job/channels/prices")
+
+OLD, NEW = (datetime(year, 1, 1, tzinfo=UTC).replace(tzinfo=None) for year in (1900, 2200))
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+KINDS = [
+    (pa.int8(), st.integers(-128, 127)),
+    (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    (pa.date32(), st.dates()),
+    (pa.timestamp("us"), st.datetimes()),
+    (pa.timestamp("us", "UTC"), st.datetimes(timezones=st.just(UTC))),
+    (pa.timestamp("us", "America/New_York"), st.datetimes(OLD, NEW, timezones=st.just(UTC))),
+    (pa.string(), st.text(max_size=20)),
+]
+
+
+@given(data=st.data(), kind=st.sampled_from(KINDS))
+def test_a_task_and_the_protocol_agree_which_version_is_the_greatest(data, kind):
+    """The rows of a task are cut in two. Each part tells its greatest version, and the greater one is that of all."""
+    type_, values = kind
+    drawn = data.draw(st.lists(values, min_size=1, max_size=8))
+    rows = pa.table({"v": pa.array(drawn, type_), "n": range(len(drawn))})
+    cut = data.draw(st.integers(1, len(drawn)))
+    version, chosen = newest_rows(TABLE_OF_VERSIONS, rows, "v")
+    parts = [newest_rows(TABLE_OF_VERSIONS, part, "v")[0] for part in (rows[:cut], rows[cut:]) if part.num_rows]
+    assert version.order == max(part.order for part in parts)
+    assert [n for n, value in enumerate(drawn) if value == max(drawn)] == chosen.column("n").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("value", "type_", "folder"),
+    [
+        (-7, pa.int32(), "version.number.-7"),
+        (date(987, 5, 1), pa.date32(), "version.date.0987-05-01"),
+        (NOON.replace(tzinfo=None), pa.timestamp("us"), "version.time.2024-05-01T12%3A00%3A00.000000"),
+        (NOON, pa.timestamp("us", "UTC"), "version.time.2024-05-01T12%3A00%3A00.000000Z"),
+        ("", pa.string(), "version.text."),
+        ("é/1", pa.string(), "version.text.%C3%A9%2F1"),
+    ],
+)
+def test_the_folder_of_a_version(value, type_, folder):
+    """It is written in one way, since files of several versions of Tidemark lie side by side."""
+    version, _ = newest_rows(TABLE_OF_VERSIONS, pa.table({"v": pa.array([value], type_)}), "v")
+    assert folder == version.folder
+
+
+def test_versions_that_cannot_be_told_are_refused_by_name():
+    """These are null, a text that makes too long a name, and a day after the year 9999."""
+    with pytest.raises(VersionError, match=r"silver/prices: version column v is null in 2 of 3 rows: .*check_rows"):
+        require_versions(TABLE_OF_VERSIONS, pa.table({"v": [1, None, None]}), "v")
+    with pytest.raises(VersionError, match=r"version column v makes a name of more than 255 bytes \('xxx.*shorter"):
+        newest_rows(TABLE_OF_VERSIONS, pa.table({"v": ["x" * 250]}), "v")
+    late = pa.array([(date(9999, 12, 31) - date(1970, 1, 1) + timedelta(days=1)).days], pa.int32()).cast(pa.date32())
+    with pytest.raises(VersionError, match="column v holds a date outside of the years 1 to 9999"):
+        newest_rows(TABLE_OF_VERSIONS, pa.table({"v": late}), "v")
+
+
+SCHEMA_OF_VERSIONS = pa.schema([("city", pa.string()), ("v", pa.int64()), ("n", pa.int64())])
+
+
+@pytest.fixture
+def task(tmp_path):
+    """Return a function that runs a task over rows of city, version and number."""
+
+    def run(rows, micro_batch=1, *, emits=False):
+        writer = StagedFiles(str(tmp_path), JobName("job"), Generation(1), VertexId("prices"), micro_batch)
+        of = StatelessTask(
+            writer=writer,
+            schema=SCHEMA_OF_VERSIONS,
+            failed=None,
+            table=TABLE_OF_VERSIONS,
+            channel=CHANNEL if emits else None,
+            emits=emits,
+            quarantine=None,
+            partitioned_by=("city",),
+            version="v",
+        )
+        table = pa.table(
+            dict(zip(SCHEMA_OF_VERSIONS.names, zip(*rows, strict=True), strict=True)), schema=SCHEMA_OF_VERSIONS
+        )
+        (batch,) = of.run(iter(table.to_batches()))
+        return report_from(batch.column("report")[0].as_py())
+
+    return run
+
+
+def test_a_task_writes_one_file_for_each_partition(task, tmp_path):
+    """It leaves out rows that the table cannot show. Null and an empty text are one partition, as everywhere."""
+    report = task([("a", 9, 0), ("a", 10, 1), ("b", 3, 2), ("a", 10, 3), (None, 1, 4), ("", 2, 5)])
+    found = {
+        (dict(partition_of(file.path))["city"], staged_name_in(file.path).version): pq.read_table(tmp_path / file.path)
+        for table, file in report.staged
+        if table == TABLE_OF_VERSIONS
+    }
+    assert {("a", "version.number.10"): [1, 3], ("b", "version.number.3"): [2], (None, "version.number.2"): [5]} == {
+        place: rows.column("n").to_pylist() for place, rows in found.items()
+    }
+    assert () == report.emitted
+    assert all(SCHEMA_OF_VERSIONS.equals(rows.schema) for rows in found.values())
+
+
+def test_later_vertices_read_all_rows(task, tmp_path):
+    """They read them from the channel, since the table has only some."""
+    report = task([("a", 9, 0), ("a", 10, 1)], emits=True)
+    (sent,) = report.emitted
+    assert sent.path.startswith(f"{CHANNEL}/")
+    assert [0, 1] == pq.read_table(tmp_path / sent.path).column("n").to_pylist()
+    ((_, kept),) = report.staged
+    assert [1] == pq.read_table(tmp_path / kept.path).column("n").to_pylist()
+
+
+def test_the_protocol_chooses_among_the_files_of_several_tasks(task, tmp_path):
+    """Of the older version in one partition, nothing is left. The other partition has files of both tasks."""
+    reports = [task([("a", 9, 0), ("b", 1, 1)], 1), task([("a", 10, 2), ("b", 1, 3)], 2)]
+    files = [
+        KeyedFile(file, KeyedFileKind.BASE, 0, 0, Version(Generation(1), number))
+        for number, report in enumerate(reports)
+        for _, file in report.staged
+    ]
+    rows = [pq.read_table(tmp_path / keyed.file.path).column("n").to_pylist() for keyed in newest(files)]
+    assert [[1], [2], [3]] == sorted(rows)

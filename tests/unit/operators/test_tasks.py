@@ -1,18 +1,24 @@
 """The code inside a task, without Spark: its report, copies of state, imports and error messages."""
 
 import errno
+import gc
 import subprocess
 import sys
+import types
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from checkpointing.channel_items import RangeFiles, TaskWork
+from checkpointing.graph import TableMode
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
-from checkpointing.identifiers import Generation, TableName
+from checkpointing.identifiers import Generation, TableName, table_name, vertex_id
 from checkpointing.key_groups import range_of
+from jobs.operators.aggregate import Aggregate
+from jobs.operators.aggregate_functions import Count
 from jobs.operators.exchange import (
     BLOCK,
     BLOCK_BYTES_MAX,
@@ -23,7 +29,10 @@ from jobs.operators.exchange import (
     take_apart,
 )
 from jobs.operators.execute import MicroBatchError, is_not_staged, reason_of
+from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
+from jobs.operators.python_workers import freeze_imports
 from jobs.operators.reports import TaskReport, report_batch, report_from
+from jobs.operators.spec import InvalidSpecError, StagedTable, StatelessSpec
 from jobs.sinks.staged_files import StagedFileError
 from jobs.state.files import FrameSchemaError, conform
 from jobs.state.keyed_rows import KeyedRows
@@ -238,3 +247,99 @@ def test_every_reason_why_a_file_could_not_be_written_is_named(said):
     sentence = sentence_of(reason_of(RuntimeError(text)))
     assert ("the system forbids this user" in sentence) or (said in sentence)
     assert is_not_staged(RuntimeError(text))
+
+
+# ------------------------------------------------------------------
+# Tests that objects are frozen once for each set of imported modules.
+
+
+def test_objects_are_frozen_again_only_after_a_new_import(monkeypatch):
+    """What a task makes later stays visible to the collector."""
+    try:
+        freeze_imports()
+        frozen = gc.get_freeze_count()
+        made = [[number] for number in range(1_000)]
+        freeze_imports()
+        assert 0 < gc.get_freeze_count() <= frozen  # a frozen object may go meanwhile
+        monkeypatch.setitem(sys.modules, "a_module_of_this_test", types.ModuleType("a_module_of_this_test"))
+        freeze_imports()
+        assert gc.get_freeze_count() > frozen + 500
+        assert len(made) == 1_000
+    finally:
+        gc.unfreeze()
+
+
+# ------------------------------------------------------------------
+# Specifications that no job can run are refused when they are made.
+
+
+VERTEX = vertex_id("gold")
+
+
+def schema(**columns):
+    """Return a schema with these columns."""
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+ROWS = schema(k=StringType(), j=StringType(), v=IntegerType())
+TOTALS = schema(k=StringType(), n=LongType())
+
+
+def counts(**changes):
+    """Return a changed specification of a count by `k`."""
+    fields = {
+        "vertex": VERTEX,
+        "rows": ROWS,
+        "keys": ("k",),
+        "aggregates": (Aggregate("n", Count()),),
+        "parallelism": 2,
+        "max_parallelism": 128,
+    }
+    return aggregate_spec(**fields | changes)
+
+
+def table(columns, mode=TableMode.UPSERT, keys=("k",)):
+    """Return an output table."""
+    return StagedTable(table_name("gold/t"), mode, columns, keys)
+
+
+def test_a_count_into_an_upsert_table_of_its_key_fits():
+    """This is a plain case, and it is accepted."""
+    assert ("k",) == counts(table=table(TOTALS)).keys
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param({"parallelism": 0}, "vertex gold: parallelism 0 must lie in 1..128", id="no subtask"),
+        pytest.param({"parallelism": 129}, "parallelism 129 must lie in", id="more subtasks than key groups"),
+        pytest.param({"table": table(ROWS)}, "give the table the schema of its rows", id="other columns"),
+        pytest.param({"table": table(TOTALS, keys=("n",))}, "lack .'k'.; rows of one table key", id="key of the table"),
+        pytest.param({"rows": schema(k=MapType(StringType(), StringType()))}, "map_entries", id="a map"),
+    ],
+)
+def test_a_keyed_vertex_that_cannot_run_is_refused(changes, message):
+    """The error names the vertex, the misfit and the way out."""
+    with pytest.raises(InvalidSpecError, match=message):
+        counts(**changes)
+
+
+def test_keys_of_two_types_are_refused():
+    """Spark hashes an int and a bigint to different key groups, so equal keys would not meet."""
+    with pytest.raises(InvalidSpecError, match=r"input 0 are \['int'\], those of input 1 \['bigint'\]; cast them"):
+        enrich_spec(
+            vertex=VERTEX,
+            left=schema(k=IntegerType()),
+            right=schema(k=LongType(), temp=LongType()),
+            keys=("k",),
+            right_keys=("k",),
+            columns=("temp",),
+            parallelism=1,
+            max_parallelism=128,
+        )
+
+
+def test_a_quarantine_without_its_column_is_refused():
+    """A quarantine table has the rows' columns and `_failed`."""
+    with pytest.raises(InvalidSpecError, match="_failed"):
+        StatelessSpec(vertex=VERTEX, schema=ROWS, quarantine=table(ROWS, TableMode.APPEND, ()))

@@ -10,12 +10,17 @@ import pytest
 from pyarrow import csv, orc
 from pyspark.sql.types import LongType, MapType, StringType, StructType, TimestampType
 
-from checkpointing.identifiers import SplitId, VertexId
+from checkpointing.identifiers import CheckpointId, SplitId, VertexId
 from checkpointing.messages import PollSource
+from jobs.sources import generator
+from jobs.sources.arrow_types import Conversion, conversion_of
+from jobs.sources.csv_text import Dialect, header_of, looked_through
 from jobs.sources.files.file_columns import RECORDS_BYTES_MAX
+from jobs.sources.files.file_footer import column
 from jobs.sources.files.file_formats import csv_header, format_named
-from jobs.sources.files.file_source import FileSource
-from jobs.sources.port import SourceError
+from jobs.sources.files.file_source import FOUND, FileSource
+from jobs.sources.generator import GeneratorSource
+from jobs.sources.port import Lag, SourceError, has_ended
 from jobs.storage.place import local
 
 SCHEMA = StructType().add("n", LongType()).add("word", StringType())
@@ -270,3 +275,306 @@ def test_an_encoding_that_spark_cannot_read_is_refused_when_the_source_is_built(
 def test_an_encoding_that_spark_reads_is_taken(folder, form, options):
     """Spark does not tell large letters from small ones."""
     assert source(folder, format=form, options=options).schema()
+
+
+# ------------------------------------------------------------------
+# Reads headers as Spark's parser does, and finds what must be known of a CSV file before Spark reads it.
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "names"),
+    [
+        ('\ufeff"a","b c"\r\n1,2', {}, ("a", "b c")),
+        ("\n  \n#x\na,b", {"comment": "#"}, ("a", "b")),
+        ('"a\nb",c\n', {}, ("a\nb", "c")),
+        ('"a""b",c', {}, ('"a""b"', "c")),
+        ('"a""b",c', {"escape": '"'}, ('a"b', "c")),
+        ('"a\\"b",c', {}, ('a"b', "c")),
+        ('"two"x,y', {}, ('"two"x', "y")),
+        ("'a';'b'", {"quote": "'", "sep": ";"}, ("a", "b")),
+        ("a||b", {"SEP": "||"}, ("a", "b")),
+        ('a,"b"', {"quote": ""}, ("a", '"b"')),
+        (" a ,b ", {"ignoreLeadingWhiteSpace": "true"}, ("a ", "b ")),
+        ("", {}, ()),
+    ],
+)
+def test_a_header_is_parsed_as_spark_parses_it(text, options, names):
+    """Each of these was tried with Spark 4.2. Python's own reader gives other names for most of them."""
+    assert names == header_of(text, Dialect.of(options))
+
+
+@pytest.mark.parametrize("size", [1, 3, 1_000])
+@pytest.mark.parametrize(
+    ("text", "options", "found"),
+    [
+        ("a,b\r\n1,2", {}, (2, False, "\r\n", None, None)),
+        ('1,"two\nlines"\n2,x\n', {}, (2, True, "\n", None, None)),
+        ('1,"two\nlines\n2,x\n', {}, (3, True, "\n", None, 1)),
+        ('x\n1,5" pipe\n2,"y"\n', {}, (3, True, "\n", None, None)),
+        ('"a\\"b\nc"\n', {}, (1, True, "\n", None, None)),
+        ('"a""b"\n"c', {"escape": '"'}, (2, True, "\n", None, 2)),
+        ('a\n"x"\r\n', {}, (2, True, None, None, None)),
+        (b"a\n\xff\n", {}, (2, False, "\n", 2, None)),
+        ("a\né\n".encode("utf-16"), {"encoding": "UTF-16"}, (2, False, "\n", None, None)),
+    ],
+)
+def test_a_look_finds_quotes_line_breaks_and_bytes_that_are_no_text(text, options, found, size):
+    """However the file is cut into parts: the lines, whether it has quotes, its line break, and what is wrong where."""
+    data = text if isinstance(text, bytes) else text.encode()
+    parts = [data[start : start + size] for start in range(0, len(data), size)]
+    look = looked_through(lambda: parts, Dialect.of(options))
+    assert found == (look.lines, look.has_quotes, look.break_, look.broken_at, look.open_at)
+
+
+# ------------------------------------------------------------------
+# Tests that with `columns="evolve"` a source gets the columns of files that it reads, and never loses one again.
+
+
+SCHEMA_OF_FOUND_COLUMNS = StructType().add("n", LongType())
+
+
+def write(root, name, **columns):
+    (root / "a").mkdir(exist_ok=True)
+    pq.write_table(pa.table({"n": pa.array([1], pa.int64())} | columns), root / "a" / name)
+
+
+def source_of_found_columns(root, **given):
+    return FileSource(root, SCHEMA_OF_FOUND_COLUMNS, **({"columns": "evolve"} | given))
+
+
+def poll_of_found_columns(read, position=None):
+    return read.poll(PollSource(VertexId("in"), SplitId("a"), position, 100))
+
+
+def names(read):
+    return [(field.name, field.dataType.simpleString()) for field in read.schema()]
+
+
+def test_a_file_with_a_new_column_waits_for_the_next_tick(tmp_path):
+    """The source reads the files before it now. The next tick's source has the column, and reads on."""
+    write(tmp_path, "1.parquet")
+    write(tmp_path, "2.parquet", at=pa.array([None], pa.timestamp("ns", "UTC")), word=pa.array(["w"]))
+    write(tmp_path, "3.parquet")
+    first = source_of_found_columns(tmp_path)
+    slice_ = poll_of_found_columns(first)
+    assert (1, None) == (slice_.rows, poll_of_found_columns(first, slice_.end))
+    assert [("n", "bigint")] == names(first)
+    then = source_of_found_columns(tmp_path)
+    assert [("n", "bigint"), ("at", "timestamp"), ("word", "string")] == names(then)
+    assert 2 == poll_of_found_columns(then, slice_.end).rows
+
+
+def test_a_bounded_split_does_not_end_before_a_file_that_waits(tmp_path):
+    """The next tick reads the file, and then the split ends."""
+    write(tmp_path, "1.parquet")
+    write(tmp_path, "2.parquet", word=pa.array(["w"]))
+    first, split = source_of_found_columns(tmp_path, bounded=True), SplitId("a")
+    read = poll_of_found_columns(first)
+    assert (None, False) == (poll_of_found_columns(first, read.end), has_ended(first, split, read.end))
+    then = source_of_found_columns(tmp_path, bounded=True)
+    rest = poll_of_found_columns(then, read.end)
+    assert (1, None, True) == (rest.rows, poll_of_found_columns(then, rest.end), has_ended(then, split, rest.end))
+
+
+def test_a_column_stays_when_its_files_are_gone(tmp_path):
+    """A completed checkpoint has read them. A declared column may still not be missing."""
+    write(tmp_path, "1.parquet", word=pa.array(["w"]))
+    assert poll_of_found_columns(source_of_found_columns(tmp_path)) is None
+    then = source_of_found_columns(tmp_path)
+    then.notify_checkpoint_complete(CheckpointId(1), {SplitId("a"): poll_of_found_columns(then).end})
+    (tmp_path / "a" / "1.parquet").unlink()
+    write(tmp_path, "2.parquet", more=pa.array([1.5]))
+    assert poll_of_found_columns(source_of_found_columns(tmp_path)) is None
+    assert [("n", "bigint"), ("word", "string"), ("more", "double")] == names(source_of_found_columns(tmp_path))
+    assert 1 == poll_of_found_columns(source_of_found_columns(tmp_path)).rows
+    pq.write_table(pa.table({"word": ["w"]}), tmp_path / "a" / "3.parquet")
+    with pytest.raises(SourceError, match="no column 'n'"):
+        poll_of_found_columns(source_of_found_columns(tmp_path))
+
+
+@pytest.mark.parametrize("mend", [True, False])
+def test_a_file_that_was_never_read_is_forgotten_when_it_is_removed_or_mended(tmp_path, mend):
+    """What a bad file taught must not outlive it: the next file may have the column with another type."""
+    write(tmp_path, "1.parquet", word=pa.array([1]))
+    assert poll_of_found_columns(source_of_found_columns(tmp_path)) is None
+    assert [("n", "bigint"), ("word", "bigint")] == names(source_of_found_columns(tmp_path))
+    (tmp_path / "a" / "1.parquet").unlink()
+    assert [("n", "bigint")] == names(source_of_found_columns(tmp_path))
+    write(tmp_path, "1.parquet" if mend else "2.parquet", word=pa.array(["w"]))
+    assert poll_of_found_columns(source_of_found_columns(tmp_path)) is None
+    assert [("n", "bigint"), ("word", "string")] == names(source_of_found_columns(tmp_path))
+    assert 1 == poll_of_found_columns(source_of_found_columns(tmp_path)).rows
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        ("1.json", b'{"n": 1, "word": "w"}\n{"n": 2,\n', "line 2 is no JSON object, so its columns are not added"),
+        ("1.json", b'{"n": 1, "N": "w"}\n', "column 'N' has the name of column 'n' but for its case"),
+        ("1.parquet", None, "cannot be read as Parquet"),
+    ],
+)
+def test_a_damaged_file_teaches_nothing(tmp_path, name, data, why):
+    """It is named. When it is gone, the split goes on."""
+    write(tmp_path, name, word=pa.array(["w" * 1_000]))
+    path = tmp_path / "a" / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + b"\xff" * 60 + whole[64:] if data is None else data)
+    with pytest.raises(SourceError, match=why):
+        poll_of_found_columns(source_of_found_columns(tmp_path, format=name.split(".")[1]))
+    assert not (tmp_path / FOUND).exists()
+    path.unlink()
+    assert poll_of_found_columns(source_of_found_columns(tmp_path, format=name.split(".")[1])) is None
+
+
+def test_digits_that_a_double_would_lose_stay(tmp_path):
+    """A field with a number of 16 digits and one with a point becomes text. Without the point it is a bigint."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.json").write_text('{"x": 9007199254740993, "y": 9007199254740993}\n{"x": 0.5, "y": 1}\n')
+    assert poll_of_found_columns(source_of_found_columns(tmp_path, format="json")) is None
+    assert [("n", "bigint"), ("x", "string"), ("y", "bigint")] == names(
+        source_of_found_columns(tmp_path, format="json")
+    )
+
+
+def test_a_column_that_is_declared_later_comes_once(tmp_path):
+    """The declared type counts."""
+    write(tmp_path, "1.parquet", word=pa.array(["w"]))
+    assert poll_of_found_columns(source_of_found_columns(tmp_path)) is None
+    declared = FileSource(tmp_path, StructType().add("word", StringType()).add("n", LongType()), columns="evolve")
+    assert [("word", "string"), ("n", "bigint")] == names(declared)
+
+
+def test_another_type_is_refused(tmp_path):
+    """A later file has the found column with another type. It is named, like a wrong type of a declared column."""
+    write(tmp_path, "1.parquet", word=pa.array(["w"]))
+    assert poll_of_found_columns(source_of_found_columns(tmp_path)) is None
+    write(tmp_path, "2.parquet", word=pa.array([1], pa.int64()))
+    with pytest.raises(SourceError, match="column 'word' is bigint, but the source's schema says string"):
+        poll_of_found_columns(source_of_found_columns(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([None], pa.null()), "has no values and no type"),
+        (pa.array([1], pa.duration("ns")), "a type that Spark cannot read"),
+    ],
+)
+def test_a_column_that_cannot_be_added_is_named(tmp_path, column, message):
+    """The message names the file and the column."""
+    write(tmp_path, "1.parquet", word=column)
+    with pytest.raises(SourceError, match=rf"1\.parquet: column 'word' .*{message}"):
+        poll_of_found_columns(source_of_found_columns(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"columns": {"fields": 1}}', '{"columns": {}, "secret": 1}'])
+def test_a_damaged_file_of_recorded_columns_is_named(tmp_path, text):
+    """Otherwise columns would be lost silently."""
+    write(tmp_path, "1.parquet")
+    (tmp_path / FOUND).write_text(text)
+    with pytest.raises(SourceError, match=r"_columns\.json, .* cannot be read .* put it back as it was"):
+        source_of_found_columns(tmp_path)
+
+
+# ------------------------------------------------------------------
+# Tests that a source reads the types of other writers, converts them, or refuses them by name.
+
+
+@pytest.mark.parametrize(
+    ("arrow", "name"),
+    [
+        (pa.timestamp("ns", "UTC"), "timestamp"),
+        (pa.timestamp("ns"), "timestamp_ntz"),
+        (pa.timestamp("ms", "Europe/Zurich"), "timestamp"),
+        (pa.dictionary(pa.int8(), pa.timestamp("ns", "UTC")), "timestamp"),
+        (pa.dictionary(pa.uint32(), pa.large_string()), "string"),
+        (pa.string_view(), "string"),
+        (pa.large_binary(), "binary"),
+        (pa.large_list(pa.large_string()), "array<string>"),
+        (pa.list_(pa.uint8(), 2), "array<smallint>"),
+        (pa.struct([("a", pa.dictionary(pa.int8(), pa.string()))]), "struct<a:string>"),
+        (pa.map_(pa.large_string(), pa.uint32()), "map<string,bigint>"),
+        (pa.uint64(), "decimal(20,0)"),
+    ],
+)
+def test_a_readable_type_has_sparks_name(arrow, name):
+    """The source reads it in any form that its writer chose."""
+    assert name == column("c", arrow).said == column("c", arrow).type.simpleString()
+
+
+@pytest.mark.parametrize(
+    "arrow",
+    [
+        pa.struct([("at", pa.timestamp("ns"))]),
+        pa.list_(pa.timestamp("ns", "UTC")),
+        pa.duration("ns"),
+        pa.time64("ns"),
+        pa.float16(),
+    ],
+)
+def test_a_type_that_spark_would_refuse_or_misread_keeps_its_own_name(arrow):
+    """The refusal then says what the file holds."""
+    found = column("c", arrow)
+    assert (str(arrow), None) == (found.said, found.type)
+
+
+@pytest.mark.parametrize(
+    ("arrow", "conversion"),
+    [
+        (pa.timestamp("ns", "UTC"), Conversion.NANOSECONDS),
+        (pa.timestamp("ns"), Conversion.NANOSECONDS_WITHOUT_ZONE),
+        (pa.null(), Conversion.NOTHING),
+        (pa.timestamp("us", "UTC"), None),
+        (pa.large_string(), None),
+    ],
+)
+def test_only_what_spark_cannot_read_is_converted(arrow, conversion):
+    """Only nanoseconds, and columns without a value, are converted."""
+    assert conversion is conversion_of(arrow)
+
+
+# ------------------------------------------------------------------
+# Tests a source of made-up rows without Spark: how many rows come, and when.
+
+
+def polled(source, split="0", position=None, rows=1_000):
+    """Return how many rows a poll offers."""
+    found = source.poll(PollSource(VertexId("made"), SplitId(split), position, rows))
+    return 0 if found is None else found.rows
+
+
+def test_the_splits_share_the_rows():
+    """Each has its share, and ends. Without a number of rows, no split ends."""
+    source = GeneratorSource(rows=10, splits=3)
+    assert [4, 3, 3] == [polled(source, split) for split in source.splits()]
+    assert {SplitId("0"): Lag(2), SplitId("1"): Lag(3), SplitId("2"): Lag(3)} == source.lag({SplitId("0"): "2"})
+    assert 1_000 == polled(GeneratorSource(), position="123456789")
+
+
+def test_rows_come_at_their_rate_from_the_first_poll_on(monkeypatch):
+    """Rows come after the position that the first poll names, and only as many as exist. Going back costs no time."""
+    now_s = 50.0
+    monkeypatch.setattr(generator.time, "monotonic", lambda: now_s)
+    source = GeneratorSource(rows=200, rate=20, splits=2)
+    assert 0 == polled(source, position="40")
+    now_s += 1.55
+    assert 15 == polled(source, position="40")
+    assert 25 == polled(source, position="30")
+    assert 3 == polled(source, position="40", rows=3)
+    assert 0 == polled(source, "1")
+    now_s += 100
+    assert 60 == polled(source, position="40")
+
+
+@pytest.mark.parametrize("wrong", [{"splits": 0}, {"rate": 0}, {"rows": -1}])
+def test_a_number_that_makes_no_rows_is_refused(wrong):
+    """The message names the number."""
+    (name,) = wrong
+    with pytest.raises(ValueError, match=f"{name} of a generator must be positive"):
+        GeneratorSource(**wrong)
+
+
+def test_the_source_describes_what_it_makes():
+    """The description has the seed and the rate."""
+    assert "made up from seed 7, 20 rows a second" == GeneratorSource(rate=20, seed=7, splits=4).described().place

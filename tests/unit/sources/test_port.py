@@ -1,15 +1,35 @@
 """Tests the optional abilities of a source, also behind a source that wraps it, without Spark."""
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import LongType, StructType
 
+from checkpointing.coordinator.messages import (
+    AskOperatorCoordinator,
+    OperatorCoordinatorAnswered,
+    OperatorCoordinatorFailed,
+    ResetOperatorCoordinator,
+)
 from checkpointing.identifiers import CheckpointId, SplitId, VertexId
-from checkpointing.messages import NotifyComplete
+from checkpointing.messages import CoordinatorReset, CoordinatorResetFailed, NotifyComplete, PollSource
 from jobs.sources.delta.upstream_job import UpstreamHolds
-from jobs.sources.hybrid import SequenceSource, SequenceSplit
-from jobs.sources.port import Lag, NoSuchPositionError, SourceDescription, SourceError, WrappedSource, closing
+from jobs.sources.files.file_source import FileSource
+from jobs.sources.generator import GeneratorSource
+from jobs.sources.hybrid import HybridSource, SequenceSource, SequenceSplit
+from jobs.sources.port import (
+    Lag,
+    NoSuchPositionError,
+    OwnState,
+    SourceDescription,
+    SourceError,
+    WrappedSource,
+    closing,
+    keeps_state,
+)
 from jobs.sources.position_words import Place, PositionWords, seek
 from jobs.tick.discovery import discover
-from jobs.tick.effects import Notices
+from jobs.tick.effects import CoordinatorCalls, Notices
 from jobs.tick.listener import TickListener
 from tests.unit.sources.gaps import Gaps
 
@@ -168,3 +188,134 @@ def test_a_source_that_does_not_know_its_name_is_named_in_the_commands_of_its_er
     failure = NoSuchPositionError("write SOURCE")
     with pytest.raises(NoSuchPositionError, match="split a of source numbers: write SOURCE"):
         seek(gaps, Place(name, SplitId("a"), None), "7")
+
+
+# ------------------------------------------------------------------
+# Tests the state that sources have besides their positions: gathered from all layers and parts, and handed out.
+
+
+class Remembering(WrappedSource):
+    """A source that counts how often it was asked."""
+
+    def __init__(self, source, name):
+        super().__init__(source)
+        self.name, self.asked, self.given = name, 0, []
+
+    def snapshot_state(self):
+        self.asked += 1
+        return f"{self.name} {self.asked}"
+
+    def restore_state(self, checkpoint, state):
+        if state == "broken":
+            raise SourceError("'broken' is no state of mine")
+        self.given.append((checkpoint, state))
+
+
+def remembering(name):
+    return Remembering(GeneratorSource(10, bounded=True), name)
+
+
+def test_the_states_of_layers_and_parts_come_in_their_order_and_go_back():
+    """A source without state among them changes nothing."""
+    one, two = remembering("one"), remembering("two")
+    hybrid = HybridSource(WrappedSource(one), two)
+    assert keeps_state(hybrid)
+    assert not keeps_state(GeneratorSource(10, bounded=True))
+    text = OwnState(hybrid).snapshot()
+    OwnState(hybrid).restore(7, text)
+    OwnState(hybrid).restore(8, None)
+    OwnState(hybrid).restore(None, None)
+    assert [(7, "one 1"), (8, None), (None, None)] == one.given
+    assert [(7, "two 1"), (8, None), (None, None)] == two.given
+
+
+@pytest.mark.parametrize("text", ['["a","b"]', '{"a":1}', "[1]", "[]"])
+def test_the_state_of_another_source_is_refused(text):
+    """The message offers a new id."""
+    with pytest.raises(SourceError, match="an id of its own"):
+        OwnState(remembering("one")).restore(7, text)
+
+
+def test_a_tick_asks_and_restores_by_facts_and_errors_name_the_source():
+    """A SourceError is passed on as it is."""
+    source = remembering("one")
+    calls = CoordinatorCalls({"orders": source})
+    assert CoordinatorReset("orders") == calls.carry_out(ResetOperatorCoordinator("orders", None))
+    assert OperatorCoordinatorAnswered("orders", 3, '["one 1"]') == calls.carry_out(AskOperatorCoordinator("orders", 3))
+    failed = calls.carry_out(ResetOperatorCoordinator("orders", 3, '["broken"]'))
+    said = "source orders could not take its own state back: 'broken' is no state of mine"
+    assert CoordinatorResetFailed("orders", said) == failed
+    source.snapshot_state = None
+    failed = calls.carry_out(AskOperatorCoordinator("orders", 4))
+    assert isinstance(failed, OperatorCoordinatorFailed)
+    assert failed.message.startswith("source orders could not give its own state: TypeError")
+
+
+# ------------------------------------------------------------------
+# Tests that words for a place in a split become the position that the source itself writes there, without Spark.
+
+
+NUMBERS = VertexId("numbers")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Return a source of one split with files of 3, 4 and 5 rows."""
+    (tmp_path / "s").mkdir()
+    for rows in (3, 4, 5):
+        pq.write_table(pa.table({"n": list(range(rows))}), tmp_path / f"s/{rows}.parquet")
+    return FileSource(tmp_path, StructType().add("n", LongType()))
+
+
+def place(position=None):
+    """Return a place in the single split."""
+    return Place(NUMBERS, SplitId("s"), position)
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"), [("start", 0), ("3.parquet:2", 2), ("4.parquet:4", 7), ("5.parquet:0", 7), ("end", 12)]
+)
+def test_a_file_and_its_rows_name_a_position(files, words, rows):
+    """This holds from any earlier position. Reading goes on with exactly the rows after it."""
+    for stands in (None, seek(files, place(), "4.parquet:1"), seek(files, place(), "end")):
+        found = seek(files, place(stands), words)
+        assert rows == files.rows_between(SplitId("s"), None, found)
+        if words not in ("start", "end"):
+            assert words == files.named(SplitId("s"), found)
+        left = files.poll(PollSource(NUMBERS, SplitId("s"), found, 100))
+        assert 12 - rows == (left.rows if left else 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("6.parquet:1", r"FILE:ROWS, like 5.parquet:5; files: 3.parquet to 5.parquet"),
+        ("3.parquet", "FILE:ROWS"),
+        ("3.parquet:4", "3.parquet has 3 rows"),
+        ("3.parquet:-1", "FILE:ROWS"),
+        ("../3.parquet:1", "FILE:ROWS"),
+    ],
+)
+def test_other_words_are_refused_with_the_right_ones(files, words, said):
+    """The message names split and source."""
+    with pytest.raises(NoSuchPositionError, match=f"is not a position in split s of source numbers: .*{said}"):
+        seek(files, place(), words)
+
+
+def test_a_number_names_a_position_of_a_sequence():
+    """The number must lie within the bounds of the split. A split without an end has none."""
+    source = SequenceSource({"s": 10, "endless": None})
+    assert ["7", None, "10"] == [seek(source, place("3"), words) for words in ("7", "start", "end")]
+    with pytest.raises(NoSuchPositionError, match="a number from 0 to 10"):
+        seek(source, place("3"), "11")
+    with pytest.raises(NoSuchPositionError, match="it has no end"):
+        seek(source, Place(NUMBERS, SplitId("endless"), "3"), "end")
+
+
+def test_an_empty_split_has_only_its_start(tmp_path):
+    """No other place exists there."""
+    (tmp_path / "s").mkdir()
+    source = FileSource(tmp_path, StructType().add("n", LongType()))
+    assert [None, None] == [seek(source, place(), words) for words in ("start", "end")]
+    with pytest.raises(NoSuchPositionError, match="the split is empty so far"):
+        seek(source, place(), "a.parquet:1")

@@ -1,11 +1,20 @@
 """Tests that a folder and an object store keep the same promises."""
 
+import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from jobs.storage.place import StoragePlace
+from jobs.storage.copy_folder import measured
+from jobs.storage.folder import Folder
+from jobs.storage.parquet import FileScan, Numbering, ScanError
+from jobs.storage.place import LISTED_FROM, StoragePlace, both, in_threads, locked, sizes_of, together
 from jobs.storage.port import ChangedError
 
 
@@ -101,3 +110,154 @@ def test_a_copy_is_another_name(storage):
     assert b"x" == storage.read("new/b").bytes
     with pytest.raises(FileNotFoundError):
         storage.copy("old/a", "new/c")
+
+
+# ------------------------------------------------------------------
+# Tests that one process at a time holds a lock of a warehouse.
+
+
+def test_only_one_holder_at_a_time(storage):
+    """Four threads hold the lock one after the other."""
+    place, inside, most = StoragePlace(storage, "readers/lock"), [], []
+
+    def hold():
+        with locked(place):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.02)
+            inside.pop()
+
+    threads = [threading.Thread(target=hold) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [1, 1, 1, 1] == most
+
+
+def test_the_lock_of_a_dead_holder_in_a_store_expires(store, monkeypatch):
+    """Its object stays, but counts only for a limited time. The new holder deletes its own object."""
+    place = StoragePlace(store, "readers/lock")
+    place.write(b"somebody who died")
+    monkeypatch.setattr("jobs.storage.place._COUNTS_MS", 0)
+    with locked(place):
+        assert b"somebody who died" != place.read()
+    assert not place.exists()
+
+
+# ------------------------------------------------------------------
+# Tests that independent questions go to a store at the same time, and to a folder in order.
+
+
+def test_a_folder_answers_in_order_and_in_the_callers_thread(tmp_path):
+    """A thread would cost more than the answer."""
+    asked = []
+    together(Folder(tmp_path), lambda each: asked.append((each, threading.current_thread())), range(5))
+    assert [(each, threading.current_thread()) for each in range(5)] == asked
+
+
+def test_a_store_is_asked_at_the_same_time_and_answers_come_in_order(store):
+    """Twenty waits of 50 ms take far less than a second, although the first takes longest."""
+    began = time.monotonic()
+    answers = together(store, lambda each: (time.sleep(0.05 + 0.05 * (each == 0)), each)[1], range(20))
+    assert list(range(20)) == answers
+    assert time.monotonic() - began < 0.8
+    assert ("a", "b") == both(store, lambda: "a", lambda: "b")
+
+
+def test_the_first_error_is_raised_and_no_further_call_begins():
+    """Calls that have begun end before the error is raised."""
+    begun, ended = [], []
+
+    def call(each):
+        begun.append(each)
+        time.sleep(0.05)
+        if each == 1:
+            raise ValueError(each)
+        ended.append(each)
+
+    with pytest.raises(ValueError, match="1"):
+        list(in_threads(2, call, range(50)))
+    assert len(begun) == len(ended) + 1
+    assert len(begun) < 50
+
+
+@pytest.mark.parametrize("files", [LISTED_FROM - 1, LISTED_FROM])
+def test_few_files_are_looked_up_and_many_are_listed(storage, files):
+    """A missing file has no size. A file of another folder is looked up too."""
+    for number in range(files):
+        storage.write(f"data/{number}", b"x" * number)
+    storage.write("else/where", b"12")
+    names = [f"data/{number}" for number in range(files)]
+    found = sizes_of(storage, [*names, "data/none", "else/where", "else/none"])
+    assert {name: number for number, name in enumerate(names)} | {
+        "data/none": None,
+        "else/where": 2,
+        "else/none": None,
+    } == found
+
+
+@pytest.mark.parametrize("size", [0, 1, 256 * 1024, 256 * 1024 + 1, 1_000_000])
+def test_size_and_checksum_are_those_of_the_whole_file(storage, size):
+    """The file may be longer than the buffer, or be read after a longer one."""
+    content = bytes(range(251)) * (size // 251 + 1)
+    storage.write("longer", content * 2)
+    storage.write("file", content[:size])
+    measured(StoragePlace(storage, "longer"))
+    assert (size, zlib.crc32(content[:size])) == measured(StoragePlace(storage, "file"))
+
+
+# ------------------------------------------------------------------
+# Tests that a part of a Parquet file is read exactly, whatever its row groups are.
+
+
+STORED = pa.schema([("k", pa.int64()), ("v", pa.string())])
+NUMBERED = pa.schema([("v", pa.string()), ("_position", pa.int64()), ("k", pa.int64()), ("_split", pa.string())])
+
+
+def stored(folder, rows, group_rows):
+    """Write a file whose row `i` has the key `i`."""
+    table = pa.table([range(rows), [f"value {number}" for number in range(rows)]], schema=STORED)
+    pq.write_table(table, folder / "a.parquet", row_group_size=group_rows)
+
+
+def scan(folder, first, end, numbering=None):
+    """Return the scan of some rows of that file."""
+    return FileScan(root=str(folder), name="a.parquet", first=first, end=end, bytes=1, numbering=numbering)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_exactly_the_asked_rows_come_in_order_with_their_positions(tmp_path_factory, data):
+    """The positions count from the position of row 0, wherever the scan begins."""
+    folder = tmp_path_factory.mktemp("scanned")
+    rows = data.draw(st.integers(1, 60))
+    first = data.draw(st.integers(0, rows - 1))
+    end = data.draw(st.integers(first + 1, rows))
+    stored(folder, rows, data.draw(st.integers(1, rows)))
+    batches = scan(folder, first, end, Numbering("_split", "EWR", "_position", 1_000)).batches(NUMBERED)
+    found = pa.Table.from_batches(batches, NUMBERED).to_pylist()
+    assert found == [
+        {"v": f"value {number}", "_position": 1_000 + number, "k": number, "_split": "EWR"}
+        for number in range(first, end)
+    ]
+
+
+def test_only_the_asked_columns_come_widened_and_a_missing_one_is_null(tmp_path):
+    """Spark reads a file of an older schema so, too."""
+    pq.write_table(pa.table({"k": pa.array([1], pa.int32()), "other": ["x"]}), tmp_path / "a.parquet")
+    wanted = pa.schema([("k", pa.int64()), ("new", pa.decimal128(9, 2))])
+    (batch,) = scan(tmp_path, 0, 1).batches(wanted)
+    assert batch.schema == wanted
+    assert batch.to_pylist() == [{"k": 1, "new": None}]
+
+
+@pytest.mark.parametrize("case", ["missing", "damaged", "shorter"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, case):
+    """The message says what to do."""
+    if case == "damaged":
+        (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
+    if case == "shorter":
+        stored(tmp_path, 3, 2)
+    with pytest.raises(ScanError, match=r"a\.parquet cannot be read .*: put it back as it was"):
+        list(scan(tmp_path, 0, 4).batches(STORED))

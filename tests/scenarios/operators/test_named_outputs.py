@@ -1,0 +1,381 @@
+"""Named outputs of a process function on Spark: each cut shows what the function puts out for the rows of the cut."""
+
+import time
+
+import polars as pl
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType
+
+from checkpointing.identifiers import EdgeId, JobName, VertexId
+from checkpointing.job.restoring import CutDoesNotFitError, in_flight
+from checkpointing.metadata.paths import ProtocolPaths
+from checkpointing.metadata.record import CheckpointRecord
+from jobs.reading import Cuts
+from jobs.tick.at_rest.roll_back import roll_back
+from jobs.warehouse.checkpoints import CheckpointStore
+from jobs.warehouse.warehouse import Warehouse
+from tidemark import Pipeline, Processed, SequenceSource, count, join
+from tidemark.testing import TickFailedError, Trial
+
+pytestmark = pytest.mark.spark
+
+ROWS = {"a": 120, "b": 90}
+KEYS = 13
+ODD = StructType().add("n", LongType()).add("key", LongType()).add("split", StringType())
+SEEN = StructType().add("key", LongType())
+TOTALS = StructType().add("rows", LongType()).add("total", LongType())
+SMALL = {"every_rows": 40, "slice_rows_max": 10, "retained": 9}
+
+
+NUMBERED = StructType().add("number", LongType()).add("key", LongType()).add("split", StringType())
+"""The columns of the output `odd` once `n` is called `number`."""
+
+
+class Renaming:
+    """Does what `Sorted` does, and calls a column of `odd` by its new name."""
+
+    def process(self, inputs, state):
+        """Return the new totals and the rows of the outputs."""
+        done = Sorted(("odd", "seen")).process(inputs, state)
+        odd = done.outputs["odd"].rename({"n": "number"}).select(NUMBERED.names)
+        return Processed(state=done.state, output=done.output, outputs={**done.outputs, "odd": odd})
+
+
+class Sorted:
+    """Counts and adds by key, puts odd rows out as `odd`, and a key that it sees for the first time as `seen`."""
+
+    def __init__(self, outputs):
+        """Name the outputs that have rows."""
+        self.outputs = outputs
+
+    def process(self, inputs, state):
+        """Return the new totals and the rows of the outputs."""
+        (rows,) = inputs
+        now = rows.group_by("key").agg(pl.len().cast(pl.Int64).alias("rows"), pl.col("value").sum().alias("total"))
+        new = pl.concat([now, state.select(now.columns)]).group_by("key").sum()
+        odd, seen = rows.filter(pl.col("n") % 2 == 1), now.join(state, on="key", how="anti").select("key")
+        every = {"odd": odd, "seen": seen}
+        return Processed(state=new, output=new, outputs={name: every[name] for name in self.outputs})
+
+
+def declared(data, outputs=("odd", "seen"), put_out=None):
+    """Return the pipeline."""
+    pipeline = Pipeline("sorted", parallelism=2)
+    rows = pipeline.source("rows", SequenceSource(ROWS, keys=KEYS)).table("bronze/rows", id="bronze")
+    output = StructType([rows.schema["key"], *TOTALS.fields])
+    schemas = {name: {"odd": ODD, "seen": SEEN}[name] for name in outputs}
+    function = Sorted(put_out or outputs)
+    done = rows.key_by("key").process("sort", function, state=TOTALS, output=output, outputs=schemas)
+    done.upsert("gold/totals")
+    odd = done.output("odd").table("silver/odd", id="odd")
+    odd.key_by("key").aggregate("odds", rows=count()).upsert("gold/odds")
+    if "seen" in outputs:
+        done.output("seen").table("silver/seen", id="seen")
+    return pipeline
+
+
+def build(data):
+    """Return the pipeline with both outputs, in another process too."""
+    return declared(data)
+
+
+def without_seen(data):
+    """Return the pipeline without the output `seen`."""
+    return declared(data, ("odd",))
+
+
+def renamed(data):
+    """Return the pipeline in which a column of the output `odd` has another name."""
+    pipeline = Pipeline("sorted", parallelism=2)
+    rows = pipeline.source("rows", SequenceSource(ROWS, keys=KEYS)).table("bronze/rows", id="bronze")
+    output, outputs = StructType([rows.schema["key"], *TOTALS.fields]), {"odd": NUMBERED, "seen": SEEN}
+    was = {"number": "n"}
+    done = rows.key_by("key").process(
+        "sort", Renaming(), state=TOTALS, output=output, outputs=outputs, columns_renamed_from=was
+    )
+    done.upsert("gold/totals")
+    odd = done.output("odd").table("silver/odd", id="odd").change_columns(renamed_from=was)
+    odd.key_by("key").aggregate("odds", rows=count()).upsert("gold/odds")
+    done.output("seen").table("silver/seen", id="seen")
+    return pipeline
+
+
+def undeclared(data):
+    """Return the pipeline without the output `seen`, which the function puts out."""
+    return declared(data, ("odd",), ("odd", "seen"))
+
+
+def expected(bronze):
+    """Return what each table shows at the cut with these rows."""
+    odd = bronze.filter(pl.col("n") % 2 == 1)
+    totals = bronze.group_by("key").agg(pl.len().cast(pl.Int64).alias("rows"), pl.col("value").sum().alias("total"))
+    return {
+        "gold/totals": totals,
+        "silver/odd": odd.select("n", "key", "split"),
+        "silver/seen": bronze.select("key").unique(),
+        "gold/odds": odd.group_by("key").agg(pl.len().cast(pl.Int64).alias("rows")),
+    }
+
+
+def judge(warehouse, cuts=None):
+    """Compare all tables of these cuts with what their bronze rows make. By default those are all cuts."""
+    cuts = cuts or Cuts(warehouse, "sorted").all()
+    for cut in cuts:
+        for table, rows in expected(cut.polars("bronze/rows").collect()).items():
+            found = cut.polars(table).select(rows.columns).collect()
+            assert sorted(rows.rows()) == sorted(found.rows()), (cut, table)
+    return cuts
+
+
+def test_each_cut_shows_each_output_whole_over_a_restart_and_a_rescale(tmp_path, spark):
+    """Two outputs go to tables of their own, one of them also to an aggregate. The second tick has three subtasks."""
+    trial = Trial(build, tmp_path)
+    trial.run(checkpoints=2, **SMALL)
+    trial.run(parallelism=3, **SMALL)
+    cuts = judge(trial.warehouse)
+    assert len(cuts) > 3
+    assert sum(ROWS.values()) == cuts[-1].polars("bronze/rows").collect().height
+
+
+def test_a_rollback_takes_each_output_back(tmp_path, spark):
+    """Every table shows what it showed at the first cut, read by cut and without. The next tick ends exactly."""
+    trial = Trial(build, tmp_path)
+    trial.run(**SMALL)
+    first, *_, last = judge(trial.warehouse)
+    before = first.polars("bronze/rows").collect()
+    assert before.height < last.polars("bronze/rows").collect().height
+    roll_back(Warehouse(trial.warehouse, ProtocolPaths(JobName("sorted"))), first.checkpoint)
+    for table, rows in expected(before).items():
+        shown = pl.read_delta(str(trial.warehouse / table)).select(rows.columns)
+        assert sorted(rows.rows()) == sorted(shown.rows()), table
+    trial.run(**SMALL)
+    newest = judge(trial.warehouse)[-1]
+    assert sum(ROWS.values()) == newest.polars("bronze/rows").collect().height
+
+
+RARE = 77
+"""The number of the only rows that are alerts."""
+
+
+class Watches:
+    """Puts each row out, and as `alerts` the rows of one number: most micro-batches have none."""
+
+    def process(self, inputs, state):
+        """Keep the greatest number of each key."""
+        (rows,) = inputs
+        now = pl.concat([rows.select("key", "n"), state.select("key", "n")]).group_by("key").max()
+        each = rows.select("n", "key", "split")
+        return Processed(state=now, output=each, outputs={"alerts": each.filter(pl.col("n") == RARE)})
+
+
+def watched(data):
+    """Return a pipeline in which vertices read both outputs of one function: a union, and a join."""
+    pipeline = Pipeline("watched", parallelism=2)
+    rows = pipeline.source("rows", SequenceSource(ROWS, keys=KEYS)).table("bronze/rows", id="bronze")
+    number = StructType().add("n", LongType())
+    done = rows.key_by("key").process("watch", Watches(), state=number, output=ODD, outputs={"alerts": ODD})
+    alerts = done.output("alerts")
+    done.union(alerts.with_column("n", "-n", LongType()), id="both").table("silver/both")
+    wanted = alerts.select("key", "n").transform(_called_at, StructType().add("key", LongType()).add("at", LongType()))
+    join(done.key_by("key"), wanted.key_by("key"), "met").table("silver/met")
+    return pipeline
+
+
+def _called_at(rows):
+    return rows.withColumnRenamed("n", "at")
+
+
+def test_one_vertex_may_read_two_outputs_and_one_of_them_may_be_empty_for_long(tmp_path, spark):
+    """A union and a join read both. Neither confuses the two, and micro-batches without an alert pass."""
+    trial = Trial(watched, tmp_path)
+    trial.run(checkpoints=1, **SMALL)
+    trial.run(**SMALL)
+    cuts = trial.cuts.all()
+    alerts_in = []
+    for cut in cuts:
+        rows = cut.polars("bronze/rows").collect().select("n", "key", "split")
+        alerts = rows.filter(pl.col("n") == RARE)
+        both = pl.concat([rows, alerts.with_columns(-pl.col("n"))])
+        met = rows.join(alerts.select("key", at="n"), on="key")
+        for table, made in (("silver/both", both), ("silver/met", met)):
+            found = cut.polars(table).select(made.columns).collect()
+            assert sorted(made.rows()) == sorted(found.rows()), (cut, table)
+        alerts_in.append(alerts.height)
+    assert (0, 2) == (alerts_in[0], alerts_in[-1])
+
+
+def test_a_clean_up_deletes_files_of_outputs_that_were_taken(tmp_path, spark):
+    """They lie in folders of their own. What the newest cuts do not need goes after the grace period."""
+    trial = Trial(build, tmp_path)
+    trial.run(checkpoints=2, **SMALL)
+    channel = trial.warehouse / "_tidemark/sorted/channels/sort/_data"
+    assert list((channel / "1/_output=odd").iterdir())
+    trial.run(reader_grace_ms=1, **SMALL | {"retained": 1})
+    assert [] == list((channel / "1").rglob("*.parquet"))
+    judge(trial.warehouse)
+
+
+@pytest.mark.dear
+@pytest.mark.parametrize("boundary", ["after:RunMicroBatch#5", "after:AppendRow#2", "before:PublishTable:silver/odd#2"])
+def test_a_kill_loses_and_doubles_no_row_of_an_output(tmp_path, spark, boundary):
+    """The next tick reads the rows again that were in no cut."""
+    trial = Trial(build, tmp_path)
+    trial.kill(boundary, spark_cores=1, **SMALL)
+    trial.run(**SMALL)
+    judge(trial.warehouse)
+
+
+@pytest.mark.dear
+def test_rows_of_outputs_may_be_in_flight(tmp_path, spark):
+    """Unaligned barriers overtake them. After a kill, the next tick takes them from the cut."""
+    trial = Trial(build, tmp_path)
+    trial.kill("after:AppendRow#2", spark_cores=1, unaligned=True, **SMALL)
+    trial.run(unaligned=True, **SMALL)
+    judge(trial.warehouse, [Cuts(trial.warehouse, "sorted").latest()])
+
+
+def test_a_column_of_an_output_is_renamed_with_its_table(tmp_path, spark):
+    """All rows of the table have the new name, those of older checkpoints too."""
+    Trial(build, tmp_path).run(checkpoints=2, **SMALL)
+    cut = Trial(renamed, tmp_path).run(**SMALL)
+    odd = cut.polars("silver/odd").collect()
+    assert ["number", "key", "split"] == odd.columns[:3]
+    due = expected(cut.polars("bronze/rows").collect())
+    assert sorted(due["silver/odd"].rows()) == sorted(odd.select("number", "key", "split").rows())
+    assert sorted(due["gold/odds"].rows()) == sorted(cut.polars("gold/odds").collect().rows())
+
+
+@pytest.mark.dear
+def test_rows_in_flight_under_the_old_name_are_refused(tmp_path, spark):
+    """They would have no value under the new name. The message names the way out."""
+    trial = Trial(build, tmp_path)
+    trial.kill("after:AppendRow#2", spark_cores=1, unaligned=True, **SMALL)
+    with pytest.raises(CutDoesNotFitError, match=r"rows in flight from 'sort': column number was n and is now number"):
+        Trial(renamed, tmp_path).run(unaligned=True, **SMALL)
+
+
+def test_an_output_may_come_and_go_between_ticks(tmp_path, spark):
+    """A new output begins with the rows that are read from then on. The other one misses no row."""
+    Trial(without_seen, tmp_path).run(checkpoints=2, **SMALL)
+    Trial(build, tmp_path).run(checkpoints=1, **SMALL)
+    newest = Trial(without_seen, tmp_path).run(allow_non_restored_state=True, **SMALL)
+    tables = expected(newest.polars("bronze/rows").collect())
+    for table in ("silver/odd", "gold/odds", "gold/totals"):
+        found = newest.polars(table).select(tables[table].columns).collect()
+        assert sorted(tables[table].rows()) == sorted(found.rows()), table
+
+
+def test_rows_of_an_output_that_was_not_declared_fail_by_name(tmp_path, spark):
+    """The message names the vertex, the output and how to declare it."""
+    with pytest.raises(TickFailedError, match=r"operator sort: .*put out rows as 'seen', and its outputs are odd"):
+        Trial(undeclared, tmp_path).run(**SMALL)
+
+
+# ------------------------------------------------------------------
+# A vertex that reads another output from now on, on Spark: no row in flight is passed over without a word.
+
+
+ROWS_OF_ANOTHER_OUTPUT_ON_SPARK = {"a": 150, "b": 120}
+NUMBER = StructType().add("n", LongType())
+ROW = StructType().add("n", LongType()).add("key", LongType())
+SMALL_OF_ANOTHER_OUTPUT_ON_SPARK = {"every_rows": 30, "slice_rows_max": 10, "micro_batch_rows_max": 10, "retained": 50}
+
+
+class Slow:
+    """Puts each row out, slowly. So rows wait on the way to it."""
+
+    def process(self, inputs, state):
+        """Return the rows, and keep the greatest number of each key."""
+        time.sleep(0.7)
+        rows = inputs[0].select("n", "key")
+        return Processed(state=_greatest(rows, state), output=rows)
+
+
+def _greatest(rows, state):
+    return pl.concat([rows.select("key", "n"), state.select("key", "n")]).group_by("key").max()
+
+
+class SortedOfAnotherOutputOnSpark:
+    """Puts each row out, odd numbers also as `odd` and even ones as `even`."""
+
+    def process(self, inputs, state):
+        """Keep the greatest number of each key."""
+        rows = inputs[0].select("n", "key")
+        odd = pl.col("n") % 2 == 1
+        sorted_out = {"odd": rows.filter(odd), "even": rows.filter(~odd)}
+        return Processed(state=_greatest(rows, state), output=rows, outputs=sorted_out)
+
+
+def reading(output):
+    """Return the pipeline in which vertex `kept` reads this output. None is the function's own."""
+    pipeline = Pipeline("sorted", parallelism=2)
+    rows = pipeline.source("rows", SequenceSource(ROWS_OF_ANOTHER_OUTPUT_ON_SPARK, keys=13)).table(
+        "bronze/rows", id="bronze"
+    )
+    outputs = {"odd": ROW, "even": ROW}
+    done = rows.key_by("key").process("sort", SortedOfAnotherOutputOnSpark(), state=NUMBER, output=ROW, outputs=outputs)
+    read = (done if output is None else done.output(output)).key_by("key")
+    read.process("kept", Slow(), state=NUMBER, output=ROW).table("silver/kept")
+    for name in outputs.keys() - {output}:
+        done.output(name).table(f"silver/{name}", id=name)
+    return pipeline
+
+
+def odd(data):
+    """Return the pipeline in which `kept` reads the odd rows."""
+    return reading("odd")
+
+
+def own(data):
+    """Return the pipeline in which `kept` reads all rows."""
+    return reading(None)
+
+
+def entries(warehouse):
+    """Return all entries of the job, with the version of their table."""
+    return CheckpointStore(Warehouse(warehouse, ProtocolPaths(JobName("sorted")))).observe()
+
+
+def newest(warehouse):
+    """Return the newest checkpoint's entry."""
+    _, rows = entries(warehouse)
+    return max((row for row in rows if isinstance(row, CheckpointRecord)), key=lambda row: row.checkpoint)
+
+
+def flying(record):
+    """Return how many odd rows the checkpoint holds in flight to `kept`."""
+    edge = EdgeId(VertexId("sort"), VertexId("kept"))
+    segments = (segment for channel, segment in in_flight(record) if channel.edge == edge)
+    return sum(file.rows for each in segments for file in each.files if "/_output=odd/" in file.path)
+
+
+def shown(cut, table="silver/kept"):
+    """Return the numbers that a table shows at the cut."""
+    return sorted(cut.polars(table).collect()["n"].to_list())
+
+
+def test_with_rows_in_flight_a_vertex_may_not_read_another_output(tmp_path, spark):
+    """The tick is refused before it claims the job, and the message names all. The old pipeline then ends exactly."""
+    Trial(odd, tmp_path).run(unaligned=True, checkpoints=4, **SMALL_OF_ANOTHER_OUTPUT_ON_SPARK)
+    record = newest(tmp_path / "warehouse")
+    assert flying(record) > 0
+    before, _ = entries(tmp_path / "warehouse")
+    says = f"checkpoint {record.checkpoint} holds .*'kept', whose input 0 read the output 'odd' of 'sort' .*main output"
+    with pytest.raises(CutDoesNotFitError, match=says):
+        Trial(own, tmp_path).run(unaligned=True, **SMALL_OF_ANOTHER_OUTPUT_ON_SPARK)
+    assert before == entries(tmp_path / "warehouse")[0]
+    cut = Trial(odd, tmp_path).run(unaligned=True, **SMALL_OF_ANOTHER_OUTPUT_ON_SPARK)
+    assert [n for n in shown(cut, "bronze/rows") if n % 2] == shown(cut)
+
+
+def test_without_rows_in_flight_a_vertex_goes_on_with_another_output(tmp_path, spark):
+    """It keeps the rows of the first output, and takes all rows of the other one that come from then on."""
+    first = Trial(odd, tmp_path).run(checkpoints=2, **SMALL_OF_ANOTHER_OUTPUT_ON_SPARK)
+    before = shown(first, "bronze/rows")
+    last = Trial(own, tmp_path).run(allow_non_restored_state=True, **SMALL_OF_ANOTHER_OUTPUT_ON_SPARK)
+    late = sorted(shown(last, "bronze/rows"))
+    for n in before:
+        late.remove(n)
+    assert sum(ROWS_OF_ANOTHER_OUTPUT_ON_SPARK.values()) == len(before) + len(late)
+    assert sorted([n for n in before if n % 2] + late) == shown(last)
+    assert Cuts(tmp_path / "warehouse", "sorted").latest().checkpoint == last.checkpoint

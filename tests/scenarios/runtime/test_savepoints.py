@@ -1,0 +1,588 @@
+"""A savepoint's self-contained copy: readable as tables, refused whole or made whole, whatever strikes."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from checkpointing.commit.fencing import newest_checkpoint, release_of
+from checkpointing.identifiers import CheckpointId, Generation, VertexId
+from checkpointing.messages import RowAppended, SavepointKind, SavepointRequested
+from checkpointing.metadata.paths import table_of_state
+from checkpointing.metadata.record import RowKind
+from jobs.cli.errors import ExitCode
+from jobs.reading import Cuts
+from jobs.tick.at_rest.request_client import NothingRunsError, Taken, stop, take_savepoint
+from jobs.tick.at_rest.take_savepoint import dispose, savepoint_at_rest
+from jobs.tick.cleaning import clean_up
+from jobs.tick.driver import Inbox
+from jobs.tick.tick import RuntimeSettings, run_tick
+from jobs.warehouse import output_tables
+from jobs.warehouse.boundaries import cross_freely
+from jobs.warehouse.cuts_table import CutStore
+from jobs.warehouse.job_stores import JobStores
+from jobs.warehouse.lease import LeaseStore, this_process
+from jobs.warehouse.output_tables import TableNotCopyableError
+from jobs.warehouse.refusals import JobHeldError, NeverRunError, SavepointRefusedError
+from jobs.warehouse.savepoint_copy import (
+    FileNotCopiedError,
+    SavepointNotCopiedError,
+    copy_savepoint,
+    named_files,
+    read_manifest,
+)
+from tests.scenarios.runtime.conftest import Dead, Mortal
+from tests.scenarios.runtime.savepoint_job import at, killed, records, run
+from tests.scenarios.runtime.sequence_job import BRONZE, CONFIG, GOLD, JOB, LocalEngine, build, read_cut
+
+
+@pytest.fixture
+def root_of_savepoint_copies(tmp_path):
+    """Return a warehouse with two checkpoints and a savepoint of the second."""
+    root = tmp_path / "warehouse"
+    run(root, 2)
+    savepoint_at_rest(at(root))
+    return root
+
+
+def newest(root):
+    """Return the id of the newest row."""
+    return CheckpointId(max(records(root)))
+
+
+def there(folder):
+    """Return what lies in a folder, hidden names included."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_copy_is_a_warehouse_that_anyone_can_read(root_of_savepoint_copies, tmp_path):
+    """Any reader sees the cut in its tables.
+
+    Its one entry names only files in the copy, and the copy says what it is.
+    """
+    to = tmp_path / "copy"
+    made = copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), to)
+    assert read_cut(root_of_savepoint_copies) == read_cut(to)
+    assert 200 == pl.read_delta(str(to / BRONZE)).height
+    [row] = records(to).values()
+    assert [] == [path for path in named_files(row) if not (to / path).exists()]
+    assert (newest(root_of_savepoint_copies), True) == (row.checkpoint, row.pinned)
+    assert made == read_manifest(at(to))
+    assert (len(named_files(row)), newest(root_of_savepoint_copies)) == (made.files, made.savepoint)
+    assert ["copy", "warehouse"] == there(tmp_path)
+
+
+def test_a_copy_needs_nothing_of_the_original(root_of_savepoint_copies, tmp_path):
+    """After it was moved and the original deleted, it shows the same rows."""
+    expected = read_cut(root_of_savepoint_copies)
+    copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+    root_of_savepoint_copies.rename(tmp_path / "gone")
+    (tmp_path / "copy").rename(tmp_path / "moved")
+    assert expected == read_cut(tmp_path / "moved")
+
+
+def test_a_savepoint_can_be_copied_long_after(tmp_path):
+    """After newer cuts are published, its copy still shows the old tables. Its parent's entry stays as long as it."""
+    root = tmp_path / "warehouse"
+    run(root, 1)
+    row, expected = savepoint_at_rest(at(root)), read_cut(root)
+    run(root)
+    assert {row.parent, row.checkpoint} < records(root).keys()
+    copy_savepoint(at(root), row.checkpoint, tmp_path / "copy")
+    assert expected == read_cut(tmp_path / "copy")
+
+
+def test_any_row_is_copied_as_its_cut_was(root_of_savepoint_copies, tmp_path):
+    """An older checkpoint's copy shows the tables as they were then."""
+    older = min(records(root_of_savepoint_copies))
+    copy_savepoint(at(root_of_savepoint_copies), CheckpointId(older), tmp_path / "copy")
+    rows = pl.read_delta(str(tmp_path / "copy" / BRONZE)).height
+    assert rows == pl.read_delta(str(root_of_savepoint_copies / BRONZE), version=1).height < 200
+
+
+def test_what_others_appended_is_part_of_the_table(root_of_savepoint_copies, tmp_path):
+    """Rows of another writer, and files that this writer compacted, are copied with statistics and a checksum."""
+    rows = pl.DataFrame({"split": ["x"], "n": [1], "key": [1], "value": [1], "_split": ["x"], "_position": [1]})
+    write_deltalake(str(root_of_savepoint_copies / BRONZE), rows.to_arrow(), mode="append")
+    DeltaTable(str(root_of_savepoint_copies / BRONZE)).optimize.compact()
+    run(root_of_savepoint_copies, 1)
+    copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+    assert 301 == pl.read_delta(str(tmp_path / "copy" / BRONZE)).height
+    assert read_cut(root_of_savepoint_copies) == read_cut(tmp_path / "copy")
+    [row] = records(tmp_path / "copy").values()
+    adds = next(table.adds for table in row.tables if table.table == BRONZE)
+    assert all(file.crc32 >= 0 and '"minValues"' in file.stats for file in adds)
+
+
+@pytest.mark.parametrize("name", ["full", "inside", "file"])
+def test_a_folder_in_use_is_refused(root_of_savepoint_copies, tmp_path, name):
+    """A folder with something in it, a file, and one inside the warehouse are left as they are."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/note").touch()
+    (tmp_path / "file").touch()
+    to = {"full": tmp_path / "full", "inside": root_of_savepoint_copies / "bronze/copy", "file": tmp_path / "file"}[
+        name
+    ]
+    with pytest.raises(SavepointNotCopiedError, match=r"is not empty|lies in the warehouse"):
+        copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), to)
+    assert ["file", "full", "warehouse"] == there(tmp_path)
+
+
+def test_an_empty_folder_becomes_the_copy(root_of_savepoint_copies, tmp_path):
+    """A folder that was made for it is used."""
+    (tmp_path / "copy").mkdir()
+    copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+    assert read_cut(root_of_savepoint_copies) == read_cut(tmp_path / "copy")
+
+
+def spoil_missing(path):
+    path.unlink()
+
+
+def spoil_short(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def spoil_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [(spoil_missing, "is missing"), (spoil_short, "bytes instead of"), (spoil_bit, "is damaged: its checksum")],
+)
+def test_a_file_that_is_not_what_the_row_says_is_refused_by_name(root_of_savepoint_copies, tmp_path, spoil, said):
+    """A file is missing, too short, or has a flipped bit. It is named, and nothing of the copy is left."""
+    row = records(root_of_savepoint_copies)[newest(root_of_savepoint_copies)]
+    path = min(named_files(row))
+    spoil(root_of_savepoint_copies / path)
+    with pytest.raises(FileNotCopiedError, match=rf"file {path} in .* {said}"):
+        copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+    assert ["warehouse"] == there(tmp_path)
+
+
+def test_deletion_vectors_are_refused_by_table(root_of_savepoint_copies, tmp_path, monkeypatch):
+    """A copy of the files would bring deleted rows back, so the table is named with the way out."""
+    monkeypatch.setattr(
+        output_tables, "paths_with_deletion_vectors", lambda table: frozenset(table.file_uris()) | {"x", *paths(table)}
+    )
+    with pytest.raises(TableNotCopyableError, match=r"table bronze/numbers has deletion vectors on 2 files.*PURGE"):
+        copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+    assert ["warehouse"] == there(tmp_path)
+
+
+def paths(table):
+    """Return a table's files as its log names them."""
+    return [uri.rpartition("/numbers/")[2] for uri in table.file_uris()]
+
+
+def test_a_full_disk_leaves_nothing(root_of_savepoint_copies, tmp_path, monkeypatch):
+    """The message names the error. The folder does not exist, and nothing lies beside it."""
+    left = [3]
+
+    def full(descriptor):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SavepointNotCopiedError, match=r"No space left on device.*nothing of the copy is left"):
+        copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+    assert ["warehouse"] == there(tmp_path)
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(root_of_savepoint_copies, tmp_path, monkeypatch):
+    """Both numbers are named."""
+    usage = type("Usage", (), {"free": 10})
+    monkeypatch.setattr("jobs.storage.copy_folder.shutil.disk_usage", lambda path: usage)
+    with pytest.raises(SavepointNotCopiedError, match=r"files are \d+ bytes, and .* has room for 10"):
+        copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+    assert ["warehouse"] == there(tmp_path)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("after", [1, 6])
+def test_a_killed_copy_is_not_there_and_the_next_one_sweeps_up(root_of_savepoint_copies, tmp_path, after):
+    """SIGKILL while copying leaves no folder of that name; copying again makes it, and nothing else stays."""
+    killed("copy", root_of_savepoint_copies, newest(root_of_savepoint_copies), tmp_path / "copy", after)
+    assert not (tmp_path / "copy").exists()
+    assert 2 == len(there(tmp_path))
+    copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+    assert ["copy", "warehouse"] == there(tmp_path)
+    assert read_cut(root_of_savepoint_copies) == read_cut(tmp_path / "copy")
+
+
+def test_a_row_that_is_not_there_is_refused_with_those_that_are(root_of_savepoint_copies, tmp_path):
+    """The message lists the ids that exist."""
+    ids = ", ".join(str(each) for each in sorted(records(root_of_savepoint_copies)))
+    with pytest.raises(SavepointNotCopiedError, match=f"numbers has no savepoint 99: there are {ids}"):
+        copy_savepoint(at(root_of_savepoint_copies), CheckpointId(99), tmp_path / "copy")
+
+
+def test_upsert_tables_are_whole(root_of_savepoint_copies, tmp_path):
+    """Gold is in the copy with every key, although the savepoint itself changes none of it."""
+    copy_savepoint(at(root_of_savepoint_copies), newest(root_of_savepoint_copies), tmp_path / "copy")
+    assert 7 == pl.read_delta(str(tmp_path / "copy" / GOLD)).height
+
+
+# ------------------------------------------------------------------
+# Savepoints of a job that no tick runs: taken, kept, disposed of; without Spark.
+
+
+def nobody_waits(waiting):
+    """Fail: a job at rest is asked for nothing."""
+    raise AssertionError(f"waited: {waiting}")
+
+
+def hold(root):
+    """Claim the job as a live tick would, with a lease."""
+    stores = JobStores(at(root), cross_freely)
+    seen = stores.observe()
+    newest = max(row.generation for row in seen.rows)
+    claims = [row for row in seen.rows if hasattr(row, "holder")]
+    claim = claims[0].model_copy(update={"generation": newest + 1, "nonce": "held", "holder": this_process()})
+    assert isinstance(stores.append(claim, seen.version), RowAppended)
+    LeaseStore(stores.warehouse).renew(Generation(newest + 1), claim.holder, 60_000)
+
+
+def test_a_savepoint_at_rest_is_the_newest_cut_under_a_new_id(tmp_path):
+    """Its entry names the same state and positions, no tables, and its parent. The job is released again."""
+    run(tmp_path, 1)
+    newest = newest_checkpoint(tuple(records(tmp_path).values()))
+    taken = take_savepoint(at(tmp_path), nobody_waits)
+    row = records(tmp_path)[taken.record.checkpoint]
+    assert Taken(row, None) == taken
+    assert (RowKind.SAVEPOINT, newest.checkpoint, ()) == (row.kind, row.parent, row.tables)
+    assert row.checkpoint > newest.checkpoint
+    assert [v.subtasks[0].position for v in newest.vertices] == [v.subtasks[0].position for v in row.vertices]
+    assert [v.subtasks[0].state for v in newest.vertices] == [v.subtasks[0].state for v in row.vertices]
+    rows = JobStores(at(tmp_path), cross_freely).observe().rows
+    assert row.checkpoint + 1 == release_of(rows, row.generation).next_id
+
+
+def test_a_checkpoint_with_rows_in_flight_makes_no_savepoint(tmp_path):
+    """It is refused before the claim. Both ways out that the message names lead to a savepoint without such rows."""
+    config = CONFIG.model_copy(update={"unaligned": True, "micro_batch_rows_max": 50})
+    run(tmp_path, 1, plan=build(config=config))
+    (cut,), version = records(tmp_path).values(), JobStores(at(tmp_path), cross_freely).observe().version
+    assert cut.has_rows_in_flight
+    with pytest.raises(SavepointRefusedError, match="checkpoint 1 of numbers is unaligned and holds rows in flight"):
+        take_savepoint(at(tmp_path), nobody_waits)
+    assert version == JobStores(at(tmp_path), cross_freely).observe().version
+    inbox = Inbox()
+    inbox.put(SavepointRequested("now", SavepointKind.PLAIN))
+    run_tick(build(config=config), RuntimeSettings(warehouse=tmp_path), engine=LocalEngine(), inbox=inbox)
+    taken = take_savepoint(at(tmp_path), nobody_waits).record
+    savepoints = [row for row in records(tmp_path).values() if row.kind is RowKind.SAVEPOINT]
+    assert 2 == len(savepoints)
+    assert taken in savepoints
+    assert not any(row.has_rows_in_flight for row in savepoints)
+
+
+def test_a_savepoint_changes_nothing_for_the_ticks_that_follow(tmp_path, undisturbed):
+    """The next tick begins from the newest checkpoint, not from the savepoint, and ends as if there were none."""
+    run(tmp_path, 1)
+    savepoint_at_rest(at(tmp_path))
+    report = run(tmp_path)
+    savepoint = next(row for row in records(tmp_path).values() if row.kind is RowKind.SAVEPOINT)
+    assert undisturbed == read_cut(tmp_path)
+    assert report.completed[0].parent == savepoint.parent
+    assert report.completed[0].checkpoint > savepoint.checkpoint
+
+
+def test_what_a_savepoint_names_outlives_the_retained_checkpoints(tmp_path):
+    """Checkpoints go, one by one. Every file that the savepoint names still exists, and so does its entry.
+
+    The checkpoint on which it stands stays too.
+    """
+    run(tmp_path, 1)
+    row = savepoint_at_rest(at(tmp_path))
+    run(tmp_path)
+    assert row.parent in records(tmp_path)
+    assert row == records(tmp_path)[row.checkpoint]
+    assert [] == [path for path in named_files(row) if not (tmp_path / path).exists()]
+
+
+def test_a_job_that_never_ran_or_completed_nothing_has_no_savepoint(tmp_path):
+    """The refusal says how to get there, and creates nothing."""
+    with pytest.raises(NeverRunError, match=r"numbers has never run in .*start it with 'tidemark run numbers'"):
+        take_savepoint(at(tmp_path / "none"), nobody_waits)
+    assert not (tmp_path / "none").exists()
+    JobStores(at(tmp_path), cross_freely)
+    with pytest.raises(SavepointRefusedError, match="completed no checkpoint yet"):
+        take_savepoint(at(tmp_path), nobody_waits)
+    assert {} == records(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [SavepointKind.DRAIN, SavepointKind.SUSPEND])
+def test_a_stop_of_a_job_at_rest_says_that_nothing_runs(tmp_path, kind):
+    """And why it is at rest."""
+    run(tmp_path, 1)
+    with pytest.raises(NothingRunsError, match=r"no tick of numbers runs in .*the last tick ended normally"):
+        stop(at(tmp_path), kind, nobody_waits)
+
+
+def test_a_disposed_savepoint_is_gone_with_what_only_it_named(tmp_path, undisturbed):
+    """Its entry goes at once. The checkpoint on which it stood goes with the next one, and their state files with it.
+
+    Everything that a checkpoint names stays.
+    """
+    run(tmp_path, 1)
+    row = savepoint_at_rest(at(tmp_path))
+    run(tmp_path, 1)
+    assert 0 == dispose(at(tmp_path), row.checkpoint)
+    assert row.checkpoint not in records(tmp_path)
+    assert row.parent in records(tmp_path)
+    run(tmp_path)
+    assert row.parent not in records(tmp_path)
+    kept = {path for each in records(tmp_path).values() for path in named_files(each)}
+    only = {path for path in named_files(row) if path.startswith("_tidemark/")} - kept
+    assert 2 == len(only)
+    assert [] == [path for path in only if (tmp_path / path).exists()]
+    assert [] == [path for path in kept if not (tmp_path / path).exists()]
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_state_that_a_reader_has_reserved_outlives_the_savepoint_that_kept_it(tmp_path):
+    """Checkpoint 1 is subsumed; only the savepoint after it and a reader need its state. A clean-up takes it later."""
+    run(tmp_path, 1)
+    row = savepoint_at_rest(at(tmp_path))
+    with Cuts(tmp_path, JOB).reserved() as cut:
+        before = sorted(cut.state("by_key").polars().collect().rows())
+        run(tmp_path, 1)
+        assert 0 == dispose(at(tmp_path), row.checkpoint)
+        run(tmp_path)
+        assert row.parent not in records(tmp_path)
+        assert before == sorted(cut.state("by_key").polars().collect().rows())
+    assert clean_up(at(tmp_path), 0).deleted.files
+
+
+def test_what_a_dead_tick_committed_is_published_before_a_savepoint_goes(tmp_path, tick, undisturbed, monkeypatch):
+    """The newest entry no longer names files that state tables still show. They can still be read afterwards."""
+    planned = build(config=CONFIG.model_copy(update={"retained": 1}))
+    run(tmp_path, 1, plan=planned)
+    savepoint = savepoint_at_rest(at(tmp_path))
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
+    with pytest.raises(Dead):
+        tick(plan=planned, boundary=Mortal("after:AppendRow"))
+    newest = newest_checkpoint(tuple(records(tmp_path).values()))
+    assert newest.checkpoint not in CutStore(at(tmp_path)).recorded()
+    dispose(at(tmp_path), savepoint.checkpoint)
+    table = DeltaTable(str(tmp_path / table_of_state(JOB, VertexId("by_key"))))
+    assert [] == [uri for uri in table.file_uris() if not Path(uri).exists()]
+    assert {newest.parent, newest.checkpoint} == set(records(tmp_path))
+    assert newest.checkpoint in CutStore(at(tmp_path)).recorded()
+    run(tmp_path, plan=planned)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_a_savepoint_of_a_checkpoint_that_a_dead_tick_committed_publishes_that_first(
+    tick, tmp_path, undisturbed, monkeypatch
+):
+    """No entry comes before the cut of the one before; the cut has every table of the pipeline that died."""
+    monkeypatch.setattr("jobs.warehouse.job_stores.is_alive", lambda *_: False)
+    with pytest.raises(Dead):
+        tick(boundary=Mortal("after:AppendRow"))
+    (newest,) = records(tmp_path).values()
+    taken = savepoint_at_rest(at(tmp_path))
+    assert newest.checkpoint == taken.parent
+    cut = JobStores(at(tmp_path), cross_freely).read_cut(newest.checkpoint)
+    assert {table.name for table in build().graph.tables()} == set(cut)
+    run(tmp_path)
+    assert undisturbed == read_cut(tmp_path)
+
+
+def test_only_savepoints_that_nothing_begins_from_are_disposed_of(tmp_path):
+    """The newest checkpoint, an older one and an unknown id are refused by name. Nothing is deleted."""
+    run(tmp_path, 2)
+    row = savepoint_at_rest(at(tmp_path))
+    older, newest = sorted(each for each in records(tmp_path) if each != row.checkpoint)
+    for number, said in (
+        (newest, "is what the next tick of numbers begins from"),
+        (older, f"is a checkpoint, which is deleted.*its savepoints are {row.checkpoint}"),
+        (99, f"has no savepoint 99: its savepoints are {row.checkpoint}"),
+    ):
+        with pytest.raises(SavepointRefusedError, match=said):
+            dispose(at(tmp_path), number)
+    assert {older, newest, row.checkpoint} == set(records(tmp_path))
+
+
+def test_a_held_job_keeps_its_savepoints(tmp_path):
+    """While a tick holds the job, a disposal is refused, and the error names the tick."""
+    run(tmp_path, 1)
+    row = savepoint_at_rest(at(tmp_path))
+    hold(tmp_path)
+    with pytest.raises(JobHeldError, match=f"process {this_process().pid} on"):
+        dispose(at(tmp_path), row.checkpoint)
+    assert row.checkpoint in records(tmp_path)
+
+
+# ------------------------------------------------------------------
+# The commands around savepoints, as a user types them, on real Delta tables without Spark.
+
+
+PIPELINE = "tests.scenarios.runtime.sequence_job:as_pipeline"
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Return a warehouse with two checkpoints."""
+    run(tmp_path / "warehouse", 2)
+    return tmp_path / "warehouse"
+
+
+def test_a_savepoint_at_rest_is_told_with_its_files_and_how_to_drop_it(root, typed):
+    """The command shows the id, the cut from which it was made, its size, and the command that disposes of it."""
+    code, out, _ = typed("savepoint", "numbers", "--warehouse", root)
+    number = max(records(root))
+    assert ExitCode.DONE is code
+    assert f"savepoint {number} of numbers: made of checkpoint 2, since no tick runs" in out
+    assert f"which stay until 'tidemark savepoint numbers --dispose {number}'" in out
+
+
+def test_a_savepoint_with_a_copy_tells_where_and_how_to_restore_it(root, typed, tmp_path):
+    """Files, bytes, the folder, and the command."""
+    code, out, _ = typed("savepoint", "numbers", "--to", tmp_path / "copy", "--warehouse", root)
+    assert ExitCode.DONE is code
+    sizes = [file.stat().st_size for file in (tmp_path / "copy").rglob("_data/*/*.parquet")]
+    assert 6 == len(sizes)
+    assert f"copied whole to {tmp_path / 'copy'}: 6 files, {sum(sizes) / 1024:.1f} KiB; " in out
+    assert f"tidemark run numbers --from {tmp_path / 'copy'} --warehouse EMPTY_FOLDER" in out
+    assert read_cut(root) == read_cut(tmp_path / "copy")
+
+
+def test_a_folder_in_use_is_refused_before_a_savepoint_is_taken(root, typed, tmp_path):
+    """No unwanted savepoint is left."""
+    before = set(records(root))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/x").touch()
+    code, _, err = typed("savepoint", "numbers", "--to", tmp_path / "full", "--warehouse", root)
+    assert (ExitCode.FAILED, before) == (code, set(records(root)))
+    assert "is not empty: name a folder that does not exist yet" in err
+
+
+def test_disposing_is_told_and_a_held_job_keeps_its_savepoint(root, typed):
+    """While a tick holds the job, the message has its name and the way out. Afterwards the savepoint goes."""
+    number = savepoint_at_rest(at(root)).checkpoint
+    code, out, _ = typed("savepoint", "numbers", "--dispose", number, "--warehouse", root)
+    assert (ExitCode.DONE, f"savepoint {number} of numbers is gone\n") == (
+        code,
+        out,
+    )
+    number = savepoint_at_rest(at(root)).checkpoint
+    hold(root)
+    code, _, err = typed("savepoint", "numbers", "--dispose", number, "--warehouse", root)
+    assert ExitCode.HELD is code
+    assert f", and disposing of savepoint {number} needs a job that no tick holds" in err
+    assert "'tidemark stop numbers --suspend' ends its tick; nothing was changed" in err
+
+
+def test_a_stop_of_nothing_says_so(root, typed):
+    """The message says why no tick runs, and what to do instead."""
+    code, _, err = typed("stop", "numbers", "--drain", "--warehouse", root)
+    assert ExitCode.FAILED is code
+    assert "nothing to stop: no tick of numbers runs in" in err
+
+
+def test_lists_know_savepoints(root, typed):
+    """A plain savepoint is counted as one, has no cut, and says after which checkpoint it was taken."""
+    number = savepoint_at_rest(at(root)).checkpoint
+    _, out, _ = typed("checkpoints", "list", "numbers", "--warehouse", root)
+    assert "numbers: 2 checkpoints retained, 1 savepoint" in out
+    assert "none; after 2" in out
+    _, out, _ = typed("checkpoints", "show", "numbers", number, "--warehouse", root)
+    assert f"savepoint {number} of numbers, builds on 2" in out
+    assert "publishes nothing" in out
+    _, out, _ = typed("cut", "numbers", "--warehouse", root)
+    assert "cut 2 of numbers" in out
+    code, _, err = typed("cut", "numbers", number, "--warehouse", root)
+    assert ExitCode.NOT_THERE is code
+    assert f"savepoint {number} of numbers publishes nothing, so it has no cut" in err
+    assert "checkpoint 2, after which it was taken" in err
+
+
+def test_a_dry_run_tells_the_plan_and_changes_nothing(root, typed, tmp_path):
+    """Splits, state by key group then and now, tables; the other warehouse is not even created."""
+    number = savepoint_at_rest(at(root)).checkpoint
+    fork = tmp_path / "fork"
+    words = ("run", PIPELINE, "--from", f"{root}@{number}", "--warehouse", fork, "--parallelism", 3, "--dry-run")
+    code, out, err = typed(*words)
+    assert (ExitCode.DONE, "") == (code, err)
+    assert f"restore plan numbers: savepoint {number} of {root} into {fork}, 6 files copied; nothing was changed" in out
+    assert "2: 0-63, 64-127" in out
+    assert "3: 0-42, 43-85, 86-127" in out
+    assert "bronze/numbers" in out
+    assert not fork.exists()
+
+
+def test_a_dry_run_of_the_newest_row_shows_versions(root, typed):
+    """The tables stay as they are, at these versions. Nothing is copied."""
+    before = json.dumps(sorted(str(path) for path in root.rglob("*")))
+    code, out, _ = typed("run", PIPELINE, "--warehouse", root, "--dry-run")
+    assert ExitCode.DONE is code
+    assert "checkpoint 2, the newest in" in out
+    assert "as they are" in out
+    assert before == json.dumps(sorted(str(path) for path in root.rglob("*")))
+
+
+def test_a_fork_runs_on_from_the_copy(root, typed, tmp_path, undisturbed):
+    """One command restores and goes on; the result is that of an undisturbed run."""
+    typed("savepoint", "numbers", "--to", tmp_path / "copy", "--warehouse", root)
+    fork = tmp_path / "fork"
+    code, out, err = typed("run", PIPELINE, "--from", tmp_path / "copy", "--warehouse", fork)
+    assert ExitCode.DONE is code, err
+    assert f"into {fork} as checkpoint 5: 6 files copied" in out
+    assert undisturbed == read_cut(fork)
+
+
+def test_the_newest_own_row_goes_on_as_always_and_says_so(root, typed, undisturbed):
+    """`--from` is no error if it names the entry from which the tick begins anyway."""
+    code, out, _ = typed("run", PIPELINE, "--from", 2, "--warehouse", root)
+    assert ExitCode.DONE is code
+    assert "checkpoint 2 is the newest of numbers in" in out
+    assert undisturbed == read_cut(root)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--from", "1"),
+            f"takes the tables back to checkpoint 1 in place (--dry-run shows how), 'tidemark run {PIPELINE} --from ",
+        ),
+        (("--from", "2", "--claim"), "--claim: 2 is numbers's own in"),
+        (("--from", "nowhere"), "nowhere is no such folder"),
+        (("--from", "77"), "there is no checkpoint or savepoint 77"),
+        (("--claim",), "--claim: name the savepoint too, with --from DIR or --from DIR@N"),
+        (("--no-claim",), "--no-claim: name the savepoint too, with --from DIR or --from DIR@N"),
+    ],
+)
+def test_a_wrong_from_says_what_to_type(root, typed, words, said):
+    """Nothing runs, and nothing changes."""
+    before = pl.read_delta(str(root / BRONZE)).height
+    code, _, err = typed("run", PIPELINE, *words, "--warehouse", root)
+    assert code in (ExitCode.FAILED, ExitCode.USAGE, ExitCode.NOT_THERE)
+    assert said in err
+    assert before == pl.read_delta(str(root / BRONZE)).height
+
+
+def test_what_does_not_fit_is_said_before_anything_runs(root, typed, tmp_path):
+    """A missing operator is named with both ways out. With the flag it is left behind by name."""
+    other = "tests.scenarios.runtime.sequence_job:without_aggregate"
+    fork = tmp_path / "fork"
+    code, _, err = typed("run", other, "--from", f"{root}@2", "--warehouse", fork)
+    assert ExitCode.FAILED is code
+    assert "checkpoint 2 holds state of 'by_key', which the pipeline no longer has; put it back under that id" in err
+    assert "--allow-non-restored-state; nothing was changed" in err
+    assert not fork.exists()
+    code, out, err = typed("run", other, "--from", f"{root}@2", "--warehouse", fork, "--allow-non-restored-state")
+    assert ExitCode.DONE is code, err
+    assert "left behind: the state of by_key, which the pipeline no longer has" in out
+    assert "left behind: table gold/by_key" in out
+    assert 300 == pl.read_delta(str(fork / BRONZE)).height

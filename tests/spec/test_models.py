@@ -1,0 +1,109 @@
+"""The model of changes holds for the functions of the product, and a cut without earlier changes is not restored."""
+
+import pytest
+
+from checkpointing.identifiers import NO_CHECKPOINT, Generation, VertexId
+from spec.applying import broken_by_applied_changes
+from spec.applying_a_database import broken_by_changes_of_a_database
+from spec.changing import changes_add_up, cuts_hold_all_changes
+from spec.joining import joins_add_up
+from spec.laying_out import files_keep_their_partition, layouts_stay, modes_stay
+from spec.neighbours import optimize
+from spec.reading_outputs import outputs_are_read_on
+from spec.simulator import Simulation
+from spec.table_log import Written
+from spec.top_rows import top_rows_add_up
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_changes_add_up_to_the_batch_at_each_cut(seed):
+    """Two aggregates with a filter between them, over random micro-batches (rule `changes-add-up`)."""
+    assert changes_add_up(seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_joins_add_up_to_the_batch(seed):
+    """Joins of all types over rows that come and go, some with a null as key (rule `joins-add-up`)."""
+    assert joins_add_up(seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_top_rows_add_up_to_the_first_rows(seed):
+    """First rows of rows that only come, and of rows that come and go (rule `top-rows-add-up`)."""
+    assert top_rows_add_up(seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_applied_changes_add_up_to_the_table(seed):
+    """Tables of types 1 and 2, from changes that come in any order (rule `applied-changes-add-up`).
+
+    Deletions are forgotten, and only those that may be (rule `deletions-are-forgotten`).
+    """
+    assert not broken_by_applied_changes(seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_changes_of_a_database_add_up_to_the_table(seed):
+    """Rows get another key, and some large values are not sent (rule `applied-changes-add-up`)."""
+    assert not broken_by_changes_of_a_database(seed)
+
+
+def test_a_vertex_that_takes_changes_begins_with_its_upstream():
+    """Cuts with the state of one of both, or without a column, are refused (rule `changes-begin-together`)."""
+    assert cuts_hold_all_changes()
+
+
+# ------------------------------------------------------------------
+# The model of partitioned tables holds for the functions of the product.
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_files_keep_the_values_of_their_partition(seed):
+    """Their folders say the values, also after a rename, and partitions lie apart (rule `partitions-are-kept`)."""
+    assert files_keep_their_partition(seed)
+
+
+def test_a_cut_of_another_layout_is_not_restored():
+    """Staged files, ranges and an entry's own files are looked at (rule `layout-stays`)."""
+    assert layouts_stay()
+
+
+def test_a_cut_of_another_mode_is_not_restored():
+    """The mode of a table stays, and the version column of an overwrite table (rule `mode-stays`)."""
+    assert modes_stay()
+
+
+# ------------------------------------------------------------------
+# A cut with rows in flight is restored only into a pipeline whose inputs read the outputs that they read then.
+
+
+def test_a_cut_is_refused_exactly_if_rows_in_flight_would_be_passed_over():
+    """All pairs of outputs of two inputs, then and now, with rows in flight to each (rule `outputs-are-read-on`)."""
+    assert outputs_are_read_on()
+
+
+# ------------------------------------------------------------------
+# Tests the other programs of the simulator, which merge files of the job's tables.
+
+
+TABLE = "bronze/orders"
+
+
+def holding(*paths):
+    """Return a world whose table shows these files, each with one row."""
+    world = Simulation(0).world
+    for place, path in enumerate(paths):
+        world.files[path] = Written(Generation(1), VertexId("orders"), 1, ((place, 1),))
+    world.table(TABLE).commit(frozenset(paths), NO_CHECKPOINT, world.now_ms)
+    return world
+
+
+def test_a_merge_does_not_overwrite_a_file_that_is_there():
+    """An imported file may have the very name that the merge would take first. Seed 3401627 met that."""
+    first = f"{TABLE}/part-1-2"
+    world = holding(first, "other")
+    optimize(world, TABLE)
+    (merged,) = world.table(TABLE).active
+    assert merged not in (first, "other")
+    assert ((0, 1),) == world.files[first].rows
+    assert {(0, 1), (1, 1)} == {*world.files[merged].rows}

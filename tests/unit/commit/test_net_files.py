@@ -1,0 +1,182 @@
+"""A publication says what changes in a table, and the table becomes the same as without that."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.channel_items import SubtaskSnapshot
+from checkpointing.commit.live_files import are_shown, changed_files, each_once
+from checkpointing.commit.net_files import changes_at, with_changes
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.metadata.record import RowKind, VertexRecord
+from tests.unit.commit.large_rows import STATE, SUMS, TOTALS, keyed, large_record, numbered
+
+_TABLES = (Table(STATE, TableMode.STATE), Table(TOTALS, TableMode.UPSERT))
+_GRAPH = JobGraph((Vertex(SUMS, VertexKind.KEYED, 3, _TABLES),), ())
+_PARENT_VERSION = 2
+"""The version of each table at the parent's cut. `large_record` says so in the entry of the same number."""
+
+
+@st.composite
+def _split(draw):
+    """Return three lists of numbers that share none."""
+    owners = draw(st.lists(st.integers(0, 3), min_size=8, max_size=8))
+    return [[number for number, owner in enumerate(owners) if owner == subtask] for subtask in range(3)]
+
+
+def _said(now, before, **parent):
+    """Return the publications of an entry with these files, after a parent with those."""
+    then = _once(large_record(before, before, _PARENT_VERSION - 1)).model_copy(update=parent)
+    record = _once(large_record(now, now, _PARENT_VERSION))
+    return {each.table: each for each in with_changes(_GRAPH, record, then, ())}
+
+
+def _once(record):
+    """Return an entry whose tables name each file once."""
+    tables = [each.model_copy(update={"files": tuple(dict.fromkeys(each.files))}) for each in record.tables]
+    return record.model_copy(update={"tables": tuple(tables)})
+
+
+def _becomes(publication, version, active):
+    new, gone = changes_at(publication, version, active)
+    assert gone <= active
+    assert active.isdisjoint(file.path for file in new)
+    return (active - gone) | {file.path for file in new}
+
+
+def _paths(table, lists):
+    return {keyed(number, table).file.path for numbers in lists for number in numbers}
+
+
+@given(now=_split(), before=_split(), foreign=st.frozensets(st.integers(0, 12)), moved=st.booleans())
+def test_a_table_becomes_exactly_the_publications_files(now, before, foreign, moved):
+    """It may stand at the parent's cut. Then the changes tell it all. Or others have changed it since then."""
+    for table, publication in _said(now, before).items():
+        assert publication.changes is not None
+        active = _paths(table, [foreign]) if moved else _paths(table, before)
+        version = _PARENT_VERSION + 1 if moved else _PARENT_VERSION
+        assert _paths(table, now) == _becomes(publication, version, active)
+
+
+def test_where_the_table_stands_at_the_parents_cut_only_the_changes_are_looked_at():
+    """What is not said to change stays. So nothing goes through the files that stay."""
+    before, now = numbered(3, 4), numbered(3, 4)
+    now[1] = [*now[1][1:], 99]
+    for table, publication in _said(now, before).items():
+        active = _paths(table, before)
+        new, gone = changes_at(replace(publication, files=publication.files[::-1]), _PARENT_VERSION, active)
+        assert [keyed(99, table).file] == new
+        assert _paths(table, [[5]]) == gone
+
+
+_NOT_AS_SAID = {
+    "it lacks a file": ([1], [99]),
+    "it has a foreign file in place of one that leaves": ([5, 50], [99]),
+    "it has a foreign file in place of one that leaves, and no file comes": ([5, 50], []),
+    "it has a new file in place of another": ([1, 99], [99]),
+}
+
+
+@pytest.mark.parametrize(("other", "new"), _NOT_AS_SAID.values(), ids=_NOT_AS_SAID)
+def test_changes_that_do_not_fit_the_table_are_not_believed(other, new):
+    """A log may say something else than the entry about the parent's version. Then all files are compared."""
+    before, now = numbered(3, 4), numbered(3, 4)
+    now[1] = [*now[1][1:], *new]
+    publication = _said(now, before)[STATE]
+    active = _paths(STATE, before) ^ _paths(STATE, [other])
+    assert _paths(STATE, now) == _becomes(publication, _PARENT_VERSION, active)
+
+
+def test_after_a_foreign_commit_all_files_are_compared():
+    """It may have put a file in place of another, so that the numbers of files tell nothing."""
+    before, now = numbered(3, 4), numbered(3, 4)
+    now[1] = [*now[1][1:], 99]
+    publication = _said(now, before)[STATE]
+    active = _paths(STATE, before) ^ _paths(STATE, [[1, 50]])
+    assert _paths(STATE, now) == _becomes(publication, _PARENT_VERSION + 1, active)
+
+
+def test_nobody_says_the_changes_where_subtasks_share_a_file():
+    """They share files after a change of parallelism. A file may then leave one subtask and stay in another."""
+    split, shared = numbered(3, 2), [[1, 2], [2, 3], [4]]
+    for now, before in ((split, shared), (shared, split), (shared, shared)):
+        assert [None, None] == [each.changes for each in _said(now, before).values()]
+
+
+@pytest.mark.parametrize("kind", [RowKind.ROLLBACK, RowKind.RESET])
+def test_nobody_says_the_changes_after_a_parent_that_no_tick_wrote(kind):
+    """Its tables may lack files of its snapshots."""
+    said = _said(numbered(3, 2), numbered(3, 2), kind=kind)
+    assert [None, None] == [each.changes for each in said.values()]
+
+
+def test_nobody_says_the_changes_of_the_first_checkpoint_or_of_a_table_that_the_parent_did_not_publish():
+    """The files of such a parent are not known to be in one list each."""
+    record = large_record(numbered(3, 2), numbered(3, 2), _PARENT_VERSION)
+    alone = with_changes(_GRAPH, record, None, ())
+    assert [None, None] == [each.changes for each in alone]
+    unpublished = _said(numbered(3, 2), numbered(3, 2), tables=())
+    assert [None, None] == [each.changes for each in unpublished.values()]
+
+
+def test_nobody_says_the_changes_of_a_renamed_table():
+    """The new name's log shows nothing of the parent's cut."""
+    then = large_record(numbered(3, 2), numbered(3, 2), 1)
+    record = large_record(numbered(3, 2), numbered(3, 2), _PARENT_VERSION)
+    said = {each.table: each for each in with_changes(_GRAPH, record, then, {TOTALS})}
+    assert said[TOTALS].changes is None
+    assert said[STATE].changes is not None
+
+
+# ------------------------------------------------------------------
+# The files of an upsert or state table at a cut: each once, and only if they are others than at the cut before.
+
+
+_STATE = Table(STATE, TableMode.STATE)
+_FILES = [keyed(number) for number in range(6)]
+_lists = st.lists(st.lists(st.sampled_from(_FILES), max_size=3, unique=True).map(tuple), max_size=3)
+
+
+def _vertex(lists: list[tuple]) -> VertexRecord:
+    subtasks = tuple(SubtaskSnapshot(state=files) for files in lists)
+    return VertexRecord(vertex=SUMS, micro_batch=1, subtasks=subtasks)
+
+
+def _paths_of_live_files(lists: list[tuple]) -> set[str]:
+    return {each.file.path for files in lists for each in files}
+
+
+@given(now=_lists, before=_lists, kept=st.sets(st.integers(0, 2)))
+def test_a_table_has_changed_files_exactly_if_it_has_others_than_before(
+    now: list[tuple], before: list[tuple], kept: set[int]
+) -> None:
+    """Files may move to another subtask, and several subtasks may share one. Some lists stay the same objects.
+
+    It makes no difference whether the entry before names the files of its cut.
+    """
+    now = [before[at] if at in kept and at < len(before) else files for at, files in enumerate(now)]
+    for shown in ((), each_once(before)):
+        changed = changed_files(_STATE, _vertex(now), _vertex(before), shown)
+        assert (changed is None) is (_paths_of_live_files(now) == _paths_of_live_files(before))
+        if changed is not None:
+            assert each_once(now) == changed
+
+
+@given(owners=st.lists(st.integers(0, 3), min_size=12, max_size=12), kept=st.sets(st.integers(0, 2)))
+def test_files_that_lists_did_not_share_are_found_by_the_changed_lists_alone(owners: list[int], kept: set[int]) -> None:
+    """Files come, go, stay and move to another list. The result is the same as without the files of before."""
+    before = [tuple(each for each, owner in zip(_FILES, owners, strict=False) if owner == at) for at in range(3)]
+    after = [tuple(each for each, owner in zip(_FILES, owners[6:], strict=True) if owner == at) for at in range(3)]
+    stay = {each for at in kept for each in before[at]}
+    now = [before[at] if at in kept else tuple(each for each in after[at] if each not in stay) for at in range(3)]
+    record, then = _vertex(now), _vertex(before)
+    assert changed_files(_STATE, record, then) == changed_files(_STATE, record, then, each_once(before))
+
+
+@given(lists=_lists, others=_lists)
+def test_files_are_shown_if_they_are_those_of_the_lists_each_once(lists: list[tuple], others: list[tuple]) -> None:
+    """Lists that share a file show it once."""
+    assert are_shown(each_once(lists), lists)
+    assert are_shown(each_once(others), lists) is (each_once(others) == each_once(lists))

@@ -1,0 +1,270 @@
+"""Decides as pure functions what outside sinks get of an entry, and which rollbacks they forbid."""
+
+import math
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
+from checkpointing.commit.at_rest import Imported, Rollback, Stamp
+from checkpointing.commit.fencing import HolderObserved, MayClaim
+from checkpointing.commit.lost_publications import Doubt, Repairs, Standing
+from checkpointing.commit.outside_sinks import beyond_recall, outside_publications, sinks_after
+from checkpointing.commit.outside_transaction import (
+    STEPS,
+    TRIES,
+    ReadNewest,
+    TakeOverTarget,
+    TargetDone,
+    TargetHas,
+    TargetLost,
+    TargetRefused,
+    WriteInTransaction,
+    published_once,
+)
+from checkpointing.commit.recovery import Observed, RecoveryPlan
+from checkpointing.commit.two_phase import UnexpectedFactError
+from checkpointing.graph import TableMode
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.messages import PublishTable
+from checkpointing.metadata.record import (
+    CheckpointRecord,
+    Claim,
+    Holder,
+    RowKind,
+    Statistics,
+    TableKeys,
+    TableRecord,
+    VertexRecord,
+)
+from checkpointing.tick.attempts import ROLLBACK, Terms
+from checkpointing.tick.door import Held, repaired
+from checkpointing.tick.messages import CorrectCuts, TablesSeen
+from jobs.warehouse.outside_publishing import difference
+
+FILE = FileHandle("o/a/_data/1/v-1-a.parquet", 1, 1, 0)
+CLAIM = Claim(generation=2, holder=Holder(host="h", pid=1, started="s"), first_id=9, last_id=99, at_ms=0, nonce="n")
+
+
+def table(name, **changes):
+    """Return an append table's part of an entry."""
+    return TableRecord(table=name, mode=TableMode.APPEND, parent_version=1, **changes)
+
+
+def row(checkpoint, *tables, kind=RowKind.CHECKPOINT, outside=("o/a",), vertices=()):
+    """Return an entry with a sink for table o/a."""
+    return CheckpointRecord(
+        job="j",
+        kind=kind,
+        checkpoint=checkpoint,
+        parent=checkpoint - 1,
+        generation=1,
+        nonce=f"n/{checkpoint}",
+        max_parallelism=128,
+        vertices=vertices,
+        tables=tables,
+        outside=outside,
+        statistics=Statistics(triggered_ms=0, committed_ms=0, rows=0),
+    )
+
+
+def test_a_sink_gets_what_a_checkpoint_adds_to_its_table():
+    """A table without a sink, and a table that only loses a column, give it nothing."""
+    entry = row(1, table("o/a", adds=(FILE,)), table("o/b", adds=(FILE,)))
+    assert [("o/a", (FILE,), True)] == [
+        (each.table, each.adds, each.outside) for each in outside_publications(entry, None)
+    ]
+    assert () == outside_publications(row(1, table("o/a", leaving=("x",))), None)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in RowKind if kind is not RowKind.CHECKPOINT])
+def test_only_a_checkpoint_gives_a_sink_rows(kind):
+    """Neither a savepoint nor a rollback nor a reset does."""
+    assert () == outside_publications(row(1, table("o/a", adds=(FILE,)), kind=kind), None)
+
+
+def test_an_import_gives_a_sink_nothing():
+    """The other warehouse has published these rows."""
+    imported = Imported(row(1, table("o/a", adds=(FILE,)))).row(CLAIM, Stamp(0, "n"))
+    assert (RowKind.CHECKPOINT, ()) == (imported.kind, outside_publications(imported, None))
+
+
+def upserting(*paths):
+    """Return a vertex that writes upsert table o/u, which has these files."""
+    keyed = (KeyedFile(replace(FILE, path=path), KeyedFileKind.BASE, 0, 9, Version(1, 0)) for path in paths)
+    snapshot = SubtaskSnapshot(ranges=(RangeFiles("o/u", tuple(keyed)),))
+    keys = (TableKeys(table="o/u", columns=("k",)),)
+    return (VertexRecord(vertex="v", micro_batch=1, subtasks=(snapshot,), table_keys=keys),)
+
+
+def paths_of(record, parent):
+    """Return what the sink of o/u gets: since when, and which files it then has and had."""
+    return [
+        (each.since, [file.path for file in each.before], [file.path for file in each.files])
+        for each in outside_publications(record, parent)
+    ]
+
+
+def test_the_sink_of_an_upsert_table_gets_each_cut_and_what_its_parent_had():
+    """It gets the whole table if the parent is gone, or gave the sink nothing. A rollback takes it back too."""
+    first, bare = (row(1, vertices=upserting("a"), outside=outside) for outside in (("o/u",), ()))
+    for kind in (RowKind.CHECKPOINT, RowKind.ROLLBACK):
+        second = row(2, vertices=upserting("b"), outside=("o/u",), kind=kind)
+        assert [(1, ["a"], ["b"])] == paths_of(second, first)
+        assert [(None, [], ["b"])] == paths_of(second, None) == paths_of(second, bare)
+        assert [(2, ["b"], [])] == paths_of(row(3, vertices=upserting(), outside=("o/u",)), second)
+
+
+def test_a_rollback_empties_the_sink_of_a_table_that_was_not_there():
+    """The target's vertices do not write it, but the rollback's tables name it."""
+    gone = TableRecord(table="o/u", mode=TableMode.UPSERT, parent_version=1)
+    assert [(None, [], [])] == paths_of(row(3, gone, kind=RowKind.ROLLBACK, outside=("o/u",)), None)
+
+
+def test_the_sink_of_an_emptied_table_has_nothing_although_a_renamed_table_takes_its_name():
+    """The rollback went back to before the rename. The next tick renames again, and reads the cut under new names."""
+    emptied = TableRecord(table="o/u", mode=TableMode.UPSERT, files=(), parent_version=1)
+    renamed = TableRecord(table="o/u", mode=TableMode.UPSERT, files=(replace(FILE, path="a"),), parent_version=1)
+    rollback = row(1, emptied, renamed, kind=RowKind.ROLLBACK, outside=("o/u",), vertices=upserting("a"))
+    entry = row(2, outside=("o/u",), vertices=upserting("a", "b"))
+    assert [(1, [], ["a", "b"])] == paths_of(entry, rollback)
+
+
+def test_the_sinks_of_upsert_tables_follow_a_rollback_unless_they_are_left():
+    """The entry of the rollback names the sinks that there are now."""
+    rows = (row(1, outside=()), row(2, vertices=upserting("a"), outside=("o/a", "o/u")))
+    assert ("o/a", "o/u") == sinks_after(rows, rows[0], leave_outside=False)
+    assert ("o/a",) == sinks_after(rows, rows[0], leave_outside=True)
+    back = Rollback(rows[0], (), ("o/a",)).row(CLAIM, Stamp(0, "n"))
+    assert ((), ("o/a",)) == (outside_publications(back, None), back.outside)
+
+
+def test_a_rollback_may_not_change_what_a_sink_has():
+    """Rows may neither leave the sink's table nor come back. Other tables do not matter."""
+    rows = (row(1, outside=()), row(2))
+    for changed in ({"adds": (FILE,)}, {"removes": (FILE,)}):
+        assert {"o/a"} == beyond_recall(rows, Rollback(rows[0], (table("o/a", **changed),)), None)
+        assert set() == beyond_recall(rows, Rollback(rows[0], (table("o/b", **changed), table("o/a"))), None)
+
+
+def test_a_rollback_may_not_leave_behind_what_a_sink_may_get():
+    """Another process may still publish the pending checkpoint, unless the rollback goes back to that one."""
+    first, pending = row(1), row(2, table("o/a", adds=(FILE,)))
+    assert {"o/a"} == beyond_recall((first, pending), Rollback(first, ()), pending)
+    assert set() == beyond_recall((first, pending), Rollback(pending, ()), pending)
+
+
+@pytest.mark.parametrize(("back_to", "expected"), [(None, PublishTable), (2, PublishTable), (1, CorrectCuts)])
+def test_a_sink_gets_the_rows_of_a_lost_cut_unless_a_rollback_takes_them_back(back_to, expected):
+    """No log says whether the sink has them. A rollback to the newest entry itself keeps them."""
+    rows = (row(1), row(2, table("o/a", adds=(FILE,))))
+    lost = Doubt(Standing("j", rows, {1: {"o/a": 1}}, {}), Repairs(), rebuilt={2: {"o/a": 2}})
+    plan = RecoveryPlan(MayClaim(2, 9, ""), None, None)
+    seen = Observed(1, rows, frozenset({1}), HolderObserved(None, None), 0)
+    steps = repaired(ROLLBACK, Terms(holder=CLAIM.holder, leaves_behind=back_to), Held(CLAIM, 2, seen, plan))
+    next(steps)
+    assert expected is type(steps.send(TablesSeen(lost)))
+
+
+# ------------------------------------------------------------------
+# Decides, as a pure function, in which order a process publishes into a target with transactions.
+
+
+LOST, REFUSED = TargetLost("no reply"), TargetRefused("too large")
+
+
+def told(checkpoint, *answers):
+    """Return the steps that these answers lead to, and the result, or `...` if the process goes on."""
+    steps = published_once(checkpoint)
+    taken = [next(steps)]
+    for answer in answers:
+        try:
+            taken.append(steps.send(answer))
+        except StopIteration as end:
+            return taken, end.value
+    return taken, ...
+
+
+def test_a_checkpoint_is_written_after_the_target_is_taken_over_and_read():
+    """The first look may miss a commit that is on its way. The second one waits for it.
+
+    Changes are those since the second look.
+    """
+    order = [ReadNewest(settled=False), TakeOverTarget(), ReadNewest(settled=True), WriteInTransaction(3)]
+    assert (order, None) == told(4, TargetHas(2), TargetDone(), TargetHas(3), TargetDone())
+
+
+@pytest.mark.parametrize("has", [4, 5])
+def test_a_checkpoint_that_the_target_has_is_passed_over(has):
+    """A late process shuts nobody out. One that took over writes nothing."""
+    assert ([*STEPS[:1]], None) == told(4, TargetHas(has))
+    assert ([*STEPS[:3]], None) == told(4, TargetHas(3), TargetDone(), TargetHas(has))
+
+
+def test_a_lost_reply_leads_back_to_the_first_look():
+    """There, a commit that is in is found. After some tries the process gives up, and says why."""
+    found = told(4, TargetHas(3), TargetDone(), TargetHas(3), LOST, TargetHas(4))
+    assert ([*STEPS, WriteInTransaction(3), STEPS[0]], None) == found
+    assert ([STEPS[0]] * TRIES, LOST) == told(4, *[LOST] * TRIES)
+
+
+def test_a_refusal_ends_it():
+    """Another try would be refused too."""
+    assert ([*STEPS[:2]], REFUSED) == told(4, TargetHas(3), REFUSED)
+
+
+def test_an_answer_to_another_question_is_an_error():
+    """A question about the number is not answered by a confirmation."""
+    with pytest.raises(UnexpectedFactError):
+        told(4, TargetDone())
+
+
+# ------------------------------------------------------------------
+# Compares two states of an upsert table: what a sink must write, and which keys it must delete.
+
+
+KEYS = ("a", "b")
+VALUES = st.tuples(
+    st.none() | st.integers(0, 3),
+    st.none() | st.sampled_from([0.5, math.nan]),
+    st.none() | st.lists(st.none() | st.integers(0, 1), max_size=2),
+)
+TABLES = st.dictionaries(st.tuples(st.none() | st.integers(0, 3), st.sampled_from(["x", "y"])), VALUES, max_size=6)
+SCHEMA = {"v": pl.Int64, "b": pl.String, "f": pl.Float64, "a": pl.Int64, "l": pl.List(pl.Int64)}
+
+
+def frame(table):
+    """Return the rows of a table; None if it has none, and so no file."""
+    rows = [{"a": a, "b": b, "v": v, "f": f, "l": held} for (a, b), (v, f, held) in table.items()]
+    return pl.DataFrame(rows, schema=SCHEMA) if rows else None
+
+
+def told_of_outside_rows(value):
+    """Return a value that is equal to itself, as text."""
+    return repr(value)
+
+
+@given(now=TABLES, was=TABLES)
+def test_a_sink_that_writes_the_difference_has_the_table(now, was):
+    """Exactly the rows that differ are written, and exactly the keys that are gone are deleted. Nulls may be keys."""
+    found = difference(frame(now), frame(was), KEYS)
+    gone = [tuple(row[key] for key in KEYS) for row in found.deleted.to_pylist()]
+    written = {(row["a"], row["b"]): (row["v"], row["f"], row["l"]) for row in found.rows.to_pylist()}
+    assert sorted(map(told_of_outside_rows, was.keys() - now.keys())) == sorted(map(told_of_outside_rows, gone))
+    differs = {
+        key: row
+        for key, row in now.items()
+        if key not in was or told_of_outside_rows(was[key]) != told_of_outside_rows(row)
+    }
+    assert sorted(map(told_of_outside_rows, differs.items())) == sorted(map(told_of_outside_rows, written.items()))
+
+
+def test_rows_with_another_column_have_changed():
+    """The table got a column, or a column a wider type. A key that is gone is found nevertheless."""
+    now = pl.DataFrame({"a": [1, 2], "v": [1, 2]})
+    for was in (pl.DataFrame({"a": [1, 3]}), now.cast(pl.Int32).with_columns(a=pl.Series([1, 3], dtype=pl.Int32))):
+        found = difference(now, was, ("a",))
+        assert ([1, 2], [3]) == (found.rows["a"].to_pylist(), found.deleted["a"].to_pylist())

@@ -1,0 +1,518 @@
+"""The asynchronous part in the job door: when a checkpoint ends, its judgements are cancelled (J3, B2)."""
+
+from datetime import date
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpointing.channel_items import RangeFiles, SubtaskSnapshot
+from checkpointing.columns import TableColumn, TableColumns
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import EdgeId, Generation, JobName, TableName, VertexId
+from checkpointing.job.operator_run import (
+    LiveFiles,
+    NoVersionError,
+    OperatorRun,
+    broadcasts_left,
+    handed_to_all,
+    newest,
+    restored_broadcasts,
+)
+from checkpointing.job.restoring import CutDoesNotFitError, check_fits, live_files
+from checkpointing.messages import (
+    AppendRow,
+    CancelJudgement,
+    EndTick,
+    JudgementFailed,
+    JudgeSuites,
+    MicroBatchFinished,
+    NotifyAborted,
+    RunMicroBatch,
+    StopKind,
+    StopRequested,
+    SubtaskOutput,
+    SuitesJudged,
+    TickOutcome,
+)
+from checkpointing.metadata.paths import ProtocolPaths, StagedName, parse_staged_name, partition_of, staged_name_in
+from checkpointing.metadata.record import TableKeys, VertexRecord
+from checkpointing.partitions import TableVersion, VersionKind, folder_of, version_of_folder
+
+TIMEOUT_MS = 5_000
+
+
+@pytest.fixture
+def judging(job):
+    """Return a job whose first checkpoint waits for its verdict."""
+    story = job.story(
+        job.two_sources(judged=True), {"every_rows": 3, "timeout_ms": TIMEOUT_MS, "tolerable_failures": 9}, linger_ms=0
+    )
+    story.offers("left", 3)
+    story.finishes()
+    assert [1] == [asked.checkpoint for asked in story.all(JudgeSuites)]
+    return story
+
+
+def test_a_timeout_cancels_the_judgement_of_its_checkpoint(judging):
+    """It is cancelled once, for the vertex that is judged. The listeners hear of the abort first."""
+    judging.passes(TIMEOUT_MS)
+    told = [effect for effect in judging.told if isinstance(effect, NotifyAborted | CancelJudgement)]
+    assert [NotifyAborted, CancelJudgement] == [type(effect) for effect in told]
+    assert CheckpointFailureReason.CHECKPOINT_EXPIRED is told[0].reason
+    assert CancelJudgement("joined", 1) == told[1]
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_late_verdict_changes_nothing(judging, passed):
+    """Nothing is appended, and a rejection does not fail the job."""
+    judging.passes(TIMEOUT_MS)
+    judging.passes(7)
+    before = len(judging.told)
+    judging.tell(SuitesJudged("joined", 1, passed, '["late"]', "too bad"))
+    assert before == len(judging.told)
+    assert [] == judging.all(AppendRow)
+
+
+def test_a_stop_cancels_judgements(judging):
+    """The tick ends without the verdict, and cancels the judgement before its end."""
+    judging.tell(StopRequested(StopKind.NOW))
+    last = [effect for effect in judging.told if isinstance(effect, CancelJudgement | EndTick)]
+    assert [CancelJudgement, EndTick] == [type(effect) for effect in last]
+
+
+def test_a_verdict_in_time_is_not_cancelled(judging):
+    """It is cancelled neither when it comes nor when the tick ends."""
+    judging.judges()
+    judging.tell(StopRequested(StopKind.NOW))
+    assert [] == judging.all_told(CancelJudgement)
+
+
+def test_a_checkpoint_that_has_ended_is_not_judged(job):
+    """Its barrier reaches the vertex after the timeout, when nobody would wait for the verdict."""
+    story = job.story(
+        job.two_sources(judged=True), {"every_rows": 3, "timeout_ms": TIMEOUT_MS, "tolerable_failures": 9}
+    )
+    story.offers("left", 3)
+    story.passes(TIMEOUT_MS)
+    story.finishes()
+    assert [1] == [aborted.checkpoint for aborted in story.all_told(NotifyAborted)]
+    assert 1 not in [asked.checkpoint for asked in story.all_told(JudgeSuites)]
+
+
+UNJUDGED = "suite s of table out/joined could not be judged: the file is damaged"
+
+
+def test_a_judgement_that_failed_declines_its_checkpoint_and_the_job_goes_on(judging):
+    """No suite has rejected anything. The next checkpoint judges the same rows with its own, and commits them."""
+    judging.tell(JudgementFailed("joined", 1, UNJUDGED))
+    (aborted,) = judging.all_told(NotifyAborted)
+    assert (1, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, UNJUDGED) == (
+        aborted.checkpoint,
+        aborted.reason,
+        aborted.message,
+    )
+    assert judging.end is None
+    assert [] == judging.all_told(CancelJudgement)
+    judging.take(JudgeSuites)
+    judging.offers("left", 3)
+    judging.finishes()
+    assert ["out-1", "out-2"] == [file.path for _, files in judging.judges().files for file in files]
+    row = judging.commits()
+    assert (2, ["out-1", "out-2"]) == (row.checkpoint, [file.path for file in row.tables[0].adds])
+
+
+def test_a_judgement_that_failed_counts_and_the_message_names_the_way_out(job):
+    """By default, no failure is tolerated. The job fails with the cause, and with the setting that lets it go on."""
+    story = job.story(job.two_sources(judged=True), {"every_rows": 3}, linger_ms=0)
+    story.offers("left", 3)
+    story.finishes()
+    story.tell(JudgementFailed("joined", 1, UNJUDGED))
+    assert (TickOutcome.FAILED, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION) == (
+        story.end.outcome,
+        story.end.reason,
+    )
+    assert UNJUDGED in story.end.message
+    assert "--set tolerable_failures=3" in story.end.message
+    assert [] == story.all_told(AppendRow)
+
+
+def test_a_late_failure_of_the_judge_changes_nothing(judging):
+    """Its checkpoint has expired, and counts as one failure."""
+    judging.passes(TIMEOUT_MS)
+    before = len(judging.told)
+    judging.tell(JudgementFailed("joined", 1, UNJUDGED))
+    assert before == len(judging.told)
+
+
+COUNTED = Table("out/counted", TableMode.APPEND, judged=True, judged_empty=True)
+
+
+def counted() -> JobGraph:
+    """Return the graph in -> passing -> counted. The suite of the last table says something of no rows."""
+    return JobGraph(
+        (
+            Vertex("in", VertexKind.SOURCE, 1, splits=("i",)),
+            Vertex("beside", VertexKind.SOURCE, 1, splits=("b",)),
+            Vertex("passing", VertexKind.STATELESS, 1, (Table("out/passing", TableMode.APPEND),)),
+            Vertex("counted", VertexKind.STATELESS, 1, (COUNTED,)),
+            Vertex("other", VertexKind.STATELESS, 1, (Table("out/other", TableMode.APPEND),)),
+        ),
+        (EdgeId("in", "passing"), EdgeId("passing", "counted"), EdgeId("beside", "other")),
+    )
+
+
+def ran(story, vertex: str, *tables: str, emitted: bool = False) -> None:
+    """Finish the vertex's micro-batch with a file for each of these tables, and one for the next vertex."""
+    effect = story.take(RunMicroBatch, lambda run: run.vertex == vertex)
+    new = FileHandle(f"{vertex}-{effect.micro_batch}", 3, 30, 0)
+    output = SubtaskOutput(emitted=(new,) if emitted else (), staged=tuple((table, new) for table in tables))
+    story.tell(MicroBatchFinished(vertex, effect.micro_batch, (output,)))
+
+
+@pytest.mark.parametrize("dropped", ["passing", "counted"])
+def test_a_table_to_which_no_row_came_is_judged(job, dropped):
+    """Rows came, and the vertex dropped them, or the vertex before it. The suite gets the table without a file."""
+    story = job.story(counted(), {"every_rows": 3}, linger_ms=0)
+    story.offers("in", 3)
+    ran(story, "passing", emitted=dropped == "counted")
+    if dropped == "counted":
+        ran(story, "counted")
+    (asked,) = story.all(JudgeSuites)
+    assert ("counted", 1, (("out/counted", ()),)) == (asked.vertex, asked.checkpoint, asked.files)
+
+
+def test_a_table_to_whose_vertex_no_row_could_come_is_not_judged(job):
+    """Only the other source has rows. A suite that rejected this checkpoint would stop the job for nothing."""
+    story = job.story(counted(), {"every_rows": 3}, linger_ms=0)
+    story.offers("beside", 3)
+    ran(story, "other", "out/other")
+    assert [] == story.all_told(JudgeSuites)
+    assert 1 == story.commits().checkpoint
+
+
+def test_the_rows_of_an_earlier_completed_epoch_do_not_count(job):
+    """Each epoch is judged for itself: rows of the first one do not make the table full or empty in the second."""
+    story = job.story(counted(), {"every_rows": 3}, linger_ms=0)
+    story.offers("in", 3)
+    ran(story, "passing", emitted=True)
+    ran(story, "counted", "out/counted")
+    assert 1 == len(story.judges().files[0][1])
+    story.commits()
+    story.offers("beside", 3)
+    ran(story, "other", "out/other")
+    assert [] == story.all(JudgeSuites)
+    story.commits()
+    story.offers("in", 3)
+    ran(story, "passing")
+    assert (("out/counted", ()),) == story.take(JudgeSuites).files
+
+
+# ------------------------------------------------------------------
+# Broadcast state in the job door: what one subtask wrote, all hold, and so does each new subtask (D1).
+
+
+RULES = Table("_tidemark/j/state/joined_broadcast", TableMode.STATE, broadcast=True)
+TOTALS = Table("gold/t", TableMode.UPSERT)
+
+
+def whole(job, name):
+    """Return the broadcast state in one file."""
+    return RangeFiles(RULES.name, (job.keyed(name, 0, 127, Version(1, 1), KeyedFileKind.BASE),))
+
+
+def test_what_one_subtask_wrote_all_hold(job):
+    """The ranges of an upsert table stay with the subtask that wrote them."""
+    own = RangeFiles(TOTALS.name, (job.keyed("t", 0, 63, Version(1, 1)),))
+    outputs = handed_to_all((TOTALS, RULES), (SubtaskOutput(ranges=(own, whole(job, "r"))), SubtaskOutput()))
+    assert [(own, whole(job, "r")), (whole(job, "r"),)] == [each.ranges for each in outputs]
+
+
+def test_a_micro_batch_without_broadcast_rows_changes_nothing(job):
+    """The outputs stay what they are."""
+    outputs = (SubtaskOutput(), SubtaskOutput(ranges=(RangeFiles(TOTALS.name, ()),)))
+    assert outputs == handed_to_all((TOTALS, RULES), outputs)
+
+
+def test_each_new_subtask_gets_the_whole_state(job):
+    """Three subtasks follow two. An old subtask that had finished has no state, and is passed over."""
+    held = (SubtaskSnapshot(finished=True), SubtaskSnapshot(ranges=(whole(job, "r"),)))
+    was = VertexRecord(vertex="joined", micro_batch=1, subtasks=held)
+    assert ((whole(job, "r"),),) * 3 == restored_broadcasts((TOTALS, RULES), was, 3)
+    assert ((), ()) == restored_broadcasts((TOTALS,), was, 2)
+
+
+def test_a_restore_gives_the_state_to_every_subtask(job):
+    """The live files of each subtask are its own range of the table, and all of the broadcast state."""
+    graph = job.two_sources(parallelism=1)
+    own = RangeFiles(TOTALS.name, (job.keyed("t", 0, 63, Version(1, 1), KeyedFileKind.BASE),))
+    cut = job.record(graph, 3, {"joined": (SubtaskSnapshot(ranges=(own, whole(job, "r"))),)})
+    two = live_files(Vertex("joined", VertexKind.KEYED, 2, (TOTALS, RULES)), cut, 128)
+    assert [(own, whole(job, "r")), (RangeFiles(TOTALS.name, ()), whole(job, "r"))] == [each.ranges for each in two]
+
+
+def test_state_whose_input_is_gone_is_named(job):
+    """The vertex is still there, and nobody would keep its broadcast state."""
+    graph = job.two_sources(parallelism=1)
+    cut = job.record(graph, 3, {"joined": (SubtaskSnapshot(ranges=(whole(job, "r"),)),)})
+    seeing = JobGraph((Vertex("joined", VertexKind.KEYED, 1, (RULES,)),), ())
+    assert ["joined"] == list(broadcasts_left(graph, cut))
+    assert [] == list(broadcasts_left(seeing, cut))
+
+
+# ------------------------------------------------------------------
+# A vertex holds the files of its overwrite tables, hands them over at each barrier, and has them after a restore.
+
+
+NEWEST = Table("out/newest", TableMode.OVERWRITE, ("v",), judged=True, columns=(TableColumn("v", "long"),))
+QUARANTINE = Table("out/bad", TableMode.APPEND)
+
+
+def file(number, version, table="out/newest"):
+    """Return a file of a version. Of an append table, it has none."""
+    folder = f"version.number.{version}/" if table == "out/newest" else ""
+    return FileHandle(f"{table}/_data/3/{folder}newest-{number}-{number:032x}.parquet", 1, 10, 0)
+
+
+def vertex(*tables, kind=VertexKind.STATELESS, name="newest"):
+    """Return a vertex with these tables."""
+    return Vertex(name, kind, 1, tables)
+
+
+@pytest.fixture
+def run():
+    """Return the vertex at work, without any rows yet."""
+    return OperatorRun(vertex(NEWEST, QUARANTINE), None, 3, live_files(vertex(NEWEST, QUARANTINE), None, 128), passed=4)
+
+
+def finish(run, *files, also=()):
+    """Finish a micro-batch that staged these files. Return the paths to which nothing refers any more."""
+    run.micro_batch += 1
+    output = SubtaskOutput(staged=(*((NEWEST.name, each) for each in files), *also))
+    return run.finish(MicroBatchFinished("newest", run.micro_batch, (output,)))
+
+
+def shown(snapshot):
+    """Return the files that a snapshot names for the table."""
+    return [keyed.file for own in snapshot.ranges if own.table == NEWEST.name for keyed in own.files]
+
+
+def test_files_of_no_cut_are_deleted_once_a_newer_version_comes(run):
+    """A file that comes too late is deleted at once. A file that a snapshot names stays: a cut may show it."""
+    first, second, late, third = file(1, 9), file(2, 10), file(3, 9), file(4, 11)
+    assert () == finish(run, first)
+    assert (first.path,) == finish(run, second)
+    assert (late.path,) == finish(run, late)
+    assert [second] == shown(run.take_snapshot(5)[0])
+    assert () == finish(run, third)
+    assert [third] == shown(run.take_snapshot(6)[0])
+
+
+def test_an_overwrite_table_has_no_staged_files(run):
+    """The next checkpoint gets them from the snapshot. Files of another table of the vertex are staged as ever."""
+    bad = file(7, 0, "out/bad")
+    output = SubtaskOutput(staged=(("out/newest", file(1, 9)), ("out/bad", bad)))
+    assert [bad] == [staged.file for staged in run.staged(output)]
+    assert () == finish(run, file(1, 9), also=[("out/bad", bad)])
+    assert [file(1, 9)] == shown(run.take_snapshot(5)[0])
+
+
+def test_a_vertex_that_wrote_nothing_new_hands_over_the_same_snapshot(run):
+    """So a commit sees that nothing changed."""
+    finish(run, file(1, 9))
+    first = run.take_snapshot(5)[0]
+    assert () == finish(run)
+    assert first is run.take_snapshot(6)[0]
+    assert (file(2, 8).path,) == finish(run, file(2, 8))
+    assert first is run.take_snapshot(7)[0]
+
+
+def cut(job, table=NEWEST, files=(), mode=TableMode.OVERWRITE, columns=("v",)):
+    """Return a cut at which the vertex held these files."""
+    keyed = tuple(KeyedFile(each, KeyedFileKind.BASE, 0, 0, Version(1, 1)) for each in files)
+    record = job.record(graph(table), 5, {"newest": (SubtaskSnapshot(ranges=(RangeFiles(table.name, keyed),)),)})
+    keys = (TableKeys(table=table.name, columns=columns, mode=mode),) if mode is not TableMode.APPEND else ()
+    vertices = tuple(
+        each.model_copy(update={"table_keys": keys}) if each.vertex == "newest" else each for each in record.vertices
+    )
+    listed = (TableColumns(table.name, (TableColumn("v", "long"),)),)
+    return record.model_copy(update={"vertices": vertices, "columns": listed})
+
+
+def graph(table, kind=VertexKind.STATELESS):
+    """Return source -> vertex with this table."""
+    return JobGraph(
+        (Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), vertex(table, kind=kind)), (EdgeId("s", "newest"),)
+    )
+
+
+def test_after_a_restore_the_vertex_goes_on_from_the_cut(job):
+    """A later file of an older version is not shown. Tables that the vertex no longer writes are left behind."""
+    was = cut(job, files=[file(1, 9)])
+    live = live_files(vertex(NEWEST), was, 128)
+    run = OperatorRun(vertex(NEWEST), None, 3, live)
+    assert (file(2, 8).path,) == finish(run, file(2, 8))
+    assert [file(1, 9).path] == [each.path for each in shown(run.take_snapshot(6)[0])]
+    assert () == live_files(vertex(QUARANTINE), was, 128)[0].ranges
+
+
+def test_a_suite_judges_the_files_that_the_parent_does_not_show(job, run):
+    """Files of a failed checkpoint are judged again. A file that gave way to a newer version is not."""
+    finish(run, file(1, 9))
+    finish(run, file(2, 9))
+    parent = cut(job, files=[file(1, 9)])
+    assert (("out/newest", (file(2, 9),)),) == run.overwritten_to_judge(parent)
+    run.take_snapshot(6)
+    assert (("out/newest", (file(2, 9),)),) == run.overwritten_to_judge(parent)
+    assert (("out/newest", (file(1, 9), file(2, 9))),) == run.overwritten_to_judge(None)
+    finish(run, file(3, 10))
+    assert (("out/newest", (file(3, 10),)),) == run.overwritten_to_judge(parent)
+    unjudged = OperatorRun(vertex(Table(NEWEST.name, NEWEST.mode, ("v",))), None, 3, run.live)
+    assert () == unjudged.overwritten_to_judge(parent)
+
+
+UPSERT = Table("out/newest", TableMode.UPSERT, ("v",), columns=NEWEST.columns)
+APPEND = Table("out/newest", TableMode.APPEND, columns=NEWEST.columns)
+BY_OTHER = Table("out/newest", TableMode.OVERWRITE, ("w",), columns=NEWEST.columns)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        ((TableMode.APPEND, ()), NEWEST, "as an append table, and .* as an overwrite table by version v"),
+        ((TableMode.UPSERT, ("v",)), NEWEST, "as an upsert table by key v, and .* as an overwrite table by version v"),
+        ((TableMode.OVERWRITE, ("v",)), UPSERT, "as an overwrite table by version v, and .* an upsert table by key v"),
+        ((TableMode.OVERWRITE, ("v",)), APPEND, "as an overwrite table by version v, and .* as an append table"),
+        ((TableMode.APPEND, ()), UPSERT, "as an append table, and .* as an upsert table by key v"),
+        ((TableMode.UPSERT, ("v",)), APPEND, "as an upsert table by key v, and .* as an append table"),
+        ((TableMode.OVERWRITE, ("v",)), BY_OTHER, "an overwrite table by version v, and .* by version w"),
+        ((TableMode.OVERWRITE, ("v",)), NEWEST, None),
+        ((TableMode.APPEND, ()), APPEND, None),
+        ((TableMode.UPSERT, ("k",)), UPSERT, None),
+    ],
+)
+def test_a_table_keeps_its_mode_and_its_version(job, was, now, told):
+    """With another mode the table would lose its rows. With another version its rows would be compared by wrong values.
+
+    No flag permits that. Changed keys of an upsert table are found when the columns of its state are compared.
+    """
+    mode, columns = was
+    record = cut(job, mode=mode, columns=columns)
+    kind = VertexKind.KEYED if now.mode is TableMode.UPSERT else VertexKind.STATELESS
+    if told is None:
+        check_fits(graph(now, kind), record, 128)
+        return
+    with pytest.raises(CutDoesNotFitError, match=told):
+        check_fits(graph(now, kind), record, 128, allow_non_restored_state=True)
+
+
+def test_another_vertex_does_not_take_a_table_over(job):
+    """It would not have the files that the table shows."""
+    record = cut(job, files=[file(1, 9)])
+    other = JobGraph(
+        (
+            Vertex("s", VertexKind.SOURCE, 1, splits=("a",)),
+            vertex(),
+            vertex(NEWEST, name="other"),
+        ),
+        (EdgeId("s", "newest"), EdgeId("s", "other")),
+    )
+    with pytest.raises(CutDoesNotFitError, match=r"by 'newest', and now 'other' writes it.*rows that come from"):
+        check_fits(other, record, 128)
+
+
+# ------------------------------------------------------------------
+# An overwrite table shows the rows of the batch query, in whatever order its files come.
+
+
+TABLE = TableName("silver/prices")
+PATHS = ProtocolPaths(JobName("shop"))
+
+
+def keyed(number, version, partition=""):
+    """Return a file of a version, in the folder of a partition."""
+    name = StagedName(VertexId("prices"), number, f"{number:032x}", partition, version.folder)
+    file = FileHandle(PATHS.staged_file(TABLE, Generation(1), name), 1, 1, 0)
+    return KeyedFile(file, KeyedFileKind.BASE, 0, 0, Version(Generation(1), number))
+
+
+def numbered(value):
+    """Return a version that is a whole number."""
+    return TableVersion(VersionKind.NUMBER, str(value))
+
+
+@given(
+    files=st.lists(st.tuples(st.sampled_from(["", "d=1", "d=2"]), st.integers(-3, 12)), max_size=12),
+    cuts=st.lists(st.integers(0, 12), max_size=4),
+)
+def test_the_files_that_are_shown_do_not_depend_on_micro_batches(files, cuts):
+    """File by file, or several at a time, the table shows those that a query over all files chooses."""
+    everything = [keyed(number, numbered(version), partition) for number, (partition, version) in enumerate(files)]
+    greatest = {partition: max(version for at, version in files if at == partition) for partition, _ in files}
+    due = {number for number, (partition, version) in enumerate(files) if version == greatest[partition]}
+    places = sorted({0, len(files), *(cut for cut in cuts if cut < len(files))})
+    live = LiveFiles()
+    for begin, end in pairwise(places):
+        live.overwrite(TABLE, everything[begin:end])
+    shown = live.of(TABLE)
+    assert due == {each.version.micro_batch for each in shown}
+    assert shown == newest(everything)
+    assert shown == newest(reversed(newest(reversed(everything))))
+
+
+VALUES = {
+    VersionKind.NUMBER: (st.integers(-(2**63), 2**63 - 1), str),
+    VersionKind.DATE: (st.dates(), date.isoformat),
+    VersionKind.TIME: (st.datetimes(), lambda at: at.isoformat(timespec="microseconds")),
+    VersionKind.TEXT: (st.text(), str),
+}
+
+
+@given(data=st.data(), kind=st.sampled_from(VersionKind))
+def test_versions_are_in_the_order_of_their_values(data, kind):
+    """A folder's name tells the version, and is read back as it was given."""
+    values, text = VALUES[kind]
+    one, other = data.draw(values), data.draw(values)
+    versions = [TableVersion(kind, text(value)) for value in (one, other)]
+    assert (one < other) == (versions[0].order < versions[1].order)
+    assert versions == [version_of_folder(version.folder) for version in versions]
+    assert "=" not in versions[0].folder.partition(".")[0]
+
+
+def test_a_time_in_utc_is_told_from_one_without_a_zone():
+    """Both are compared as they are written, and a column has only one of them."""
+    at = "2024-05-01T00:00:00.000000"
+    utc = TableVersion(VersionKind.TIME, f"{at}Z")
+    assert "version.time.2024-05-01T00%3A00%3A00.000000Z" == utc.folder
+    assert utc != TableVersion(VersionKind.TIME, at)
+
+
+@given(values=st.lists(st.tuples(st.text(min_size=1), st.text(min_size=1)), max_size=2), text=st.text())
+def test_a_file_has_a_partition_and_a_version(values, text):
+    """Neither is taken for the other, also if a partition column is called like a version's folder."""
+    version = TableVersion(VersionKind.TEXT, text)
+    folder = folder_of([("version.text.", "x"), *values])
+    name = StagedName(VertexId("prices"), 3, "0" * 32, folder, version.folder)
+    assert name == parse_staged_name(str(name))
+    path = PATHS.staged_file(TABLE, Generation(1), name)
+    assert (("version.text.", "x"), *values) == partition_of(path)
+    assert version == version_of_folder(staged_name_in(path).version)
+
+
+@pytest.mark.parametrize(
+    "folder", ["version.number.x", "version.number.", "version.double.1", "version", "version.number.1/d=1", "2024"]
+)
+def test_no_micro_batch_writes_into_such_a_folder(folder):
+    """So an entry from outside that names a file there is refused, before a version is compared."""
+    assert parse_staged_name(f"{folder}/prices-1-{'0' * 32}.parquet") is None
+
+
+def test_a_file_without_a_version_is_no_file_of_an_overwrite_table():
+    """The error names the file."""
+    name = StagedName(VertexId("prices"), 1, "0" * 32)
+    path = PATHS.staged_file(TABLE, Generation(1), name)
+    with pytest.raises(NoVersionError, match=path):
+        newest([KeyedFile(FileHandle(path, 1, 1, 0), KeyedFileKind.BASE, 0, 0, Version(Generation(1), 1))])

@@ -1,0 +1,809 @@
+"""Decides which split is read when: exact pacing, caps, fairness and positions (A11)."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from checkpointing.channel_items import AlignmentType, Barrier, ChannelState, RangeFiles, SourceSlice, StagedSegment
+from checkpointing.commit.recovery import has_finished
+from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.coordinator.task import NO_METRICS
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.gate import GateConfig, GatePolicy, InputGate
+from checkpointing.gate.messages import BarrierReceived, InFlightComplete, TriggerCheckpoint
+from checkpointing.graph import JobGraph, Vertex, VertexKind
+from checkpointing.handles import KeyedFileKind, StagedFile, Version
+from checkpointing.identifiers import ChannelId, EdgeId, Generation, SplitId, SubtaskId, VertexId
+from checkpointing.job.door import Credit
+from checkpointing.job.drafts import EpochLog
+from checkpointing.job.operator_run import LiveFiles, OperatorRun
+from checkpointing.job.polling import (
+    CutGroups,
+    MixedCutsError,
+    Pacing,
+    SourceReaders,
+    UnknownSplitError,
+    in_first_part,
+    parts_of,
+    read_alone,
+)
+from checkpointing.job.restoring import CutDoesNotFitError, in_flight
+from checkpointing.job.setup import TickLimits
+from checkpointing.job.tick_end import Cause, CheckpointIds, Ending, Next
+from checkpointing.messages import (
+    EndTick,
+    MicroBatchFinished,
+    PollFailed,
+    PollSource,
+    SourceEnded,
+    StopKind,
+    SubtaskOutput,
+    TickOutcome,
+)
+
+FLIGHTS = Vertex("flights", VertexKind.SOURCE, 3, splits=("e", "j", "l"))
+WEATHER = Vertex("weather", VertexKind.SOURCE, 1, splits=("w",))
+ALL = frozenset(
+    SubtaskId(source.id, index) for source in (FLIGHTS, WEATHER) for index in range(source.parallelism)
+).__contains__
+
+
+def readers(positions=None, **pacing):
+    parts = {"slice_rows_max": 100, "every_rows": None, "counted": frozenset(), "caps": {}, "idle_poll_ms": 500}
+    return SourceReaders((FLIGHTS, WEATHER), positions or {}, Pacing(**{**parts, "failures_max": 0, **pacing}))
+
+
+def answer(to, poll, rows):
+    """Answer a poll with this many rows."""
+    start = int(poll.position or 0)
+    to.offered(SourceSlice(poll.source, poll.split, str(start), str(start + rows), "", rows, rows))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_epoch_has_exactly_its_number_of_rows(seed):
+    """`every_rows` N: however many rows each poll finds, the counted sources send exactly N rows, then none (A11)."""
+    random = Random(seed)  # noqa: S311
+    own = readers(every_rows=50, counted=frozenset({"flights"}), slice_rows_max=random.choice([1, 7, 100]))
+    for _ in range(3):
+        sent, waiting = 0, []
+        while not own.barrier_due:
+            waiting += own.polls(0, ALL)
+            poll = waiting.pop(random.randrange(len(waiting)))
+            rows = random.randint(1, poll.max_rows)
+            answer(own, poll, rows)
+            sent += rows if poll.source == "flights" else 0
+        assert 50 == sent
+        assert [] == [poll for poll in own.polls(0, ALL) if poll.source == "flights"]
+        own.barrier_sent()
+        for poll in waiting:
+            own.found_idle(poll.source, poll.split, -1_000)
+
+
+def test_a_barrier_is_due_once_an_epoch():
+    """After the request it is not due again, however long the coordinator waits. The next epoch has its own."""
+    own = readers(every_rows=5)
+    for epoch in range(2):
+        for poll in list(own.polls(epoch, ALL)):
+            answer(own, poll, poll.max_rows)
+        assert own.barrier_due
+        own.barrier_asked()
+        assert not own.barrier_due
+        own.barrier_sent()
+
+
+def test_a_cap_holds_for_its_source_alone():
+    """A source with a cap sends this many rows between two barriers. The others go on, and `quota_spent` says so."""
+    own = readers(caps={"weather": 5})
+    polls = {poll.split: poll for poll in own.polls(0, ALL)}
+    assert 5 == polls["w"].max_rows
+    answer(own, polls["w"], 5)
+    assert own.quota_spent
+    assert [] == list(own.polls(0, ALL))
+    own.barrier_sent()
+    assert [("w", "5")] == [(poll.split, poll.position) for poll in own.polls(0, ALL)]
+
+
+def test_splits_share_the_quota():
+    """No split takes the whole quota from the others. Three splits and ten rows give 4, 3, 3."""
+    own = readers(every_rows=10, counted=frozenset({"flights"}))
+    assert [4, 3, 3] == [poll.max_rows for poll in own.polls(0, ALL) if poll.source == "flights"]
+
+
+def test_a_source_whose_cap_is_spent_leaves_its_share():
+    """The other source gets all that is left of the quota, also if it is asked first."""
+    own = readers(every_rows=10, caps={"flights": 1})
+    first, weather = own.polls(0, ALL)
+    answer(own, first, 1)
+    own.barrier_sent()
+    (second,) = own.polls(0, ALL)
+    answer(own, second, 1)
+    answer(own, weather, 1)
+    assert [("w", 8)] == [(poll.split, poll.max_rows) for poll in own.polls(0, ALL)]
+
+
+def test_splits_take_turns():
+    """If only one row may be read, each split gets it in turn."""
+    own = readers(every_rows=1, counted=frozenset({"flights"}))
+    met = set()
+    for _ in range(8):
+        for poll in list(own.polls(0, ALL)):
+            answer(own, poll, 1)
+            met.add(poll.split)
+        own.barrier_sent()
+    assert {"e", "j", "l", "w"} == met
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 4])
+def test_a_quota_of_one_row_goes_round(calls):
+    """However often the splits are asked in an epoch, each of the four has its row after four epochs (A11)."""
+    own, read = readers(every_rows=1), []
+    for _ in range(8):
+        for _ in range(calls):
+            for poll in list(own.polls(0, ALL)):
+                answer(own, poll, 1)
+                read.append(poll.split)
+        own.barrier_sent()
+    assert ["e", "j", "l", "w"] * 2 == read
+
+
+def test_an_idle_source_is_polled_again_after_a_pause():
+    """It is not polled before the end of the pause. `next_poll_ms` has the time."""
+    own = readers()
+    for poll in list(own.polls(0, ALL)):
+        own.found_idle(poll.source, poll.split, 100)
+    assert own.all_idle
+    assert [] == list(own.polls(599, ALL))
+    assert 600 == own.next_poll_ms(599)
+    assert 4 == len(list(own.polls(600, ALL)))
+
+
+def test_a_poll_of_an_idle_split_keeps_no_tick_running():
+    """`polling` counts only splits that may have rows."""
+    own = readers()
+    for poll in list(own.polls(0, ALL)):
+        own.found_idle(poll.source, poll.split, 0)
+    assert 4 == len(list(own.polls(500, ALL)))
+    assert not own.polling
+    assert own.is_polling("weather")
+
+
+def test_a_poll_that_is_due_sets_no_timer():
+    """A split that is due but has no credit waits for credit. The time of the next poll is the other split's."""
+    own = readers()
+    for place, poll in enumerate(list(own.polls(0, ALL))):
+        own.found_idle(poll.source, poll.split, place * 100)
+    assert 600 == own.next_poll_ms(500)
+    assert own.next_poll_ms(10_000) is None
+
+
+def test_nothing_is_read_after_the_stop():
+    """A tick that is about to end polls nothing more."""
+    own = readers()
+    own.stopped = True
+    assert [] == list(own.polls(0, ALL))
+    assert own.next_poll_ms(0) is None
+
+
+def test_a_reader_begins_at_the_cut():
+    """Each split begins at its position, and the position moves with the rows that it sends."""
+    own = readers({SubtaskId("flights", 1): "40"})
+    poll = next(poll for poll in own.polls(0, ALL) if poll.split == "j")
+    assert "40" == poll.position
+    answer(own, poll, 3)
+    assert ["43", None] == [own.position(SubtaskId("flights", index)) for index in (1, 2)]
+
+
+def test_rows_sent_counts_across_barriers():
+    """`rows` counts since the last barrier, and `rows_sent` since the start."""
+    own = readers()
+    for rows in (3, 4):
+        answer(own, next(iter(own.polls(0, lambda subtask: subtask == SubtaskId("weather", 0)))), rows)
+        assert rows == own.rows
+        own.barrier_sent()
+    assert (0, 7) == (own.rows, own.rows_sent)
+
+
+def test_an_answer_without_a_poll_is_refused():
+    """A split that was not polled cannot answer, and one poll has one answer."""
+    own = readers()
+    with pytest.raises(UnknownSplitError, match="split e of source flights"):
+        own.found_idle("flights", "e", 0)
+    with pytest.raises(UnknownSplitError, match="split x"):
+        own.found_idle("flights", "x", 0)
+
+
+def test_a_split_that_cannot_be_read_is_polled_again_and_fails_in_the_end():
+    """It is polled again after a pause. Any answer, with rows or without, resets its failures."""
+    own = readers(failures_max=2)
+    (_, weather) = [polled for polled in list(own.polls(0, ALL)) if polled.split in ("e", "w")]
+    said = []
+    for now_ms in (0, 500, 1_000):
+        said.append(own.failed("weather", "w", now_ms))
+        assert (True, now_ms + 500) == (own.failing, own.next_poll_ms(now_ms))
+        assert [] == [polled for polled in own.polls(now_ms + 499, ALL) if polled.split == "w"]
+        assert [weather] == [polled for polled in own.polls(now_ms + 500, ALL) if polled.split == "w"]
+    assert [False, False, True] == said
+    own.found_idle("weather", "w", 2_000)
+    assert not own.failing
+    list(own.polls(2_500, ALL))
+    assert not own.failed("weather", "w", 2_500)
+    (again,) = [polled for polled in own.polls(3_000, ALL) if polled.split == "w"]
+    answer(own, again, 3)
+    list(own.polls(3_000, ALL))
+    assert not own.failed("weather", "w", 3_000)
+
+
+# ------------------------------------------------------------------
+# Groups of splits that read another job's cuts: which one is polled, up to which cut, and when a barrier follows.
+
+
+A, B, FREE = ((VertexId(name), SplitId("table")) for name in ("a", "b", "free"))
+GROUPS = {VertexId("a"): "shop", VertexId("b"): "shop"}
+
+
+def groups(**positions):
+    known = {A: positions.get("a"), B: positions.get("b"), FREE: "7"}
+    return CutGroups(GROUPS, known)
+
+
+def piece(split, cut, *, at_cut=True, rows=1):
+    return SourceSlice(*split, "0", "1", "", rows, rows, cut=cut, at_cut=at_cut)
+
+
+def test_one_split_at_a_time_is_polled_for_any_cut():
+    """Two splits might find different cuts."""
+    cuts = groups(a="1", b="1")
+    assert not cuts.seeks(A, [])
+    assert not cuts.seeks(A, [FREE])
+    assert cuts.seeks(A, [B])
+    assert not cuts.seeks(FREE, [A])
+
+
+def test_the_first_slice_decides_the_cut_for_all_splits():
+    """A barrier waits until all splits have reached the cut.
+
+    Then it is due, and no split reads on before it is sent.
+    """
+    cuts = groups(a="1", b="1")
+    assert not cuts.hold_barrier
+    assert {B} == cuts.offered(A, piece(A, "5", at_cut=False))
+    assert ("5", "5", None) == (cuts.cut_for(A), cuts.cut_for(B), cuts.cut_for(FREE))
+    assert cuts.hold_barrier
+    assert (True, True, False) == (cuts.is_behind(A), cuts.is_behind(B), cuts.is_behind(FREE))
+    assert set() == cuts.offered(A, piece(A, "5"))
+    assert (cuts.waits_at_cut(A), cuts.is_behind(B), cuts.barrier_due) == (True, True, False)
+    cuts.offered(B, piece(B, "5", rows=0))
+    assert (cuts.hold_barrier, cuts.barrier_due, cuts.waits_at_cut(B)) == (False, True, True)
+    cuts.barrier_sent()
+    assert (cuts.hold_barrier, cuts.barrier_due, cuts.waits_at_cut(B), cuts.cut_for(A)) == (False, False, False, None)
+
+
+def test_a_new_split_beside_an_old_one_holds_barriers_from_the_start():
+    """The new split stands at no cut yet."""
+    cuts = groups(a="1")
+    assert cuts.hold_barrier
+    cuts.offered(B, piece(B, "1"))
+    assert cuts.hold_barrier
+    cuts.offered(A, piece(A, "1", rows=0))
+    assert not cuts.hold_barrier
+    cuts.barrier_sent()
+    assert not cuts.hold_barrier
+
+
+@pytest.mark.parametrize("wrong", [piece(B, "6"), piece(B, None), piece(A, "5")])
+def test_rows_of_another_cut_are_an_error_of_the_source(wrong):
+    """The rows belong to no cut, to another cut, or come after the cut that was reached."""
+    cuts = groups(a="1", b="1")
+    cuts.offered(A, piece(A, "5"))
+    with pytest.raises(MixedCutsError, match="offered rows of cut"):
+        cuts.offered((wrong.source, wrong.split), wrong)
+    assert cuts.is_behind(B)
+
+
+# ------------------------------------------------------------------
+# A source that was read alone goes on as the first part: only names change (B4).
+
+
+LEFT, RIGHT = VertexId("left"), VertexId("right")
+PARTS = {LEFT: ("1.", "2.")}
+_names = st.text("ab.", min_size=1, max_size=4).filter(lambda name: name[0] != ".")
+_snapshots = st.tuples(st.none() | st.integers(0, 9).map(str), st.booleans(), st.integers(0, 3))
+
+
+def cut(job, splits):
+    """Return a cut: positions, ends and rows in flight of the left source by split. The right one has one split."""
+    left, *others = job.two_sources().vertices
+    left = replace(left, splits=tuple(splits), parallelism=len(splits))
+    record = job.record(JobGraph((left, *others), job.two_sources().edges), 3, {})
+    was, right, joined = record.vertices
+    subtasks = tuple(
+        replace(snapshot, position=position, finished=finished)
+        for snapshot, (position, finished, _) in zip(was.subtasks, splits.values(), strict=True)
+    )
+    held = tuple(
+        ChannelState(
+            ChannelId(EdgeId("left", "joined", 0), place),
+            (*(piece_of_first_part(LEFT, split) for _ in range(rows)), piece_of_first_part(RIGHT, "r")),
+        )
+        for place, (split, (_, _, rows)) in enumerate(splits.items())
+    )
+    first, *more = joined.subtasks
+    joined = joined.model_copy(update={"subtasks": (replace(first, in_flight=held), *more)})
+    return record.model_copy(update={"vertices": (was.model_copy(update={"subtasks": subtasks}), right, joined)})
+
+
+def piece_of_first_part(source, split):
+    return SourceSlice(source, SplitId(split), "0", "5", "[0,5]", 5, 40)
+
+
+def positions(record, begin=""):
+    (left, *_) = record.vertices
+    return {
+        split.removeprefix(begin): (each.position, each.finished)
+        for split, each in zip(left.splits, left.subtasks, strict=True)
+    }
+
+
+def slices(record):
+    return [(channel, segment) for channel, segment in in_flight(record)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(splits=st.dictionaries(_names, _snapshots, min_size=1, max_size=4))
+def test_the_first_part_gets_the_names_and_nothing_else_changes(job, splits):
+    """Positions, ends and rows in flight stay, and so does the other source. A second time nothing happens."""
+    record = cut(job, splits)
+    assert (LEFT,) == read_alone(record, PARTS)
+    then = in_first_part(record, PARTS)
+    assert all(split.startswith("1.") for split in then.vertices[0].splits)
+    assert positions(record) == positions(then, "1.")
+    before = [
+        (channel, replace(each, split=SplitId(f"1.{each.split}")) if each.source == LEFT else each)
+        for channel, each in slices(record)
+    ]
+    assert before == slices(then)
+    assert record.vertices[1] == then.vertices[1]
+    assert () == read_alone(then, PARTS)
+    assert then is in_first_part(then, PARTS)
+
+
+def test_a_source_without_parts_keeps_its_names(job):
+    """Neither does a source change that had parts at the cut, or whose splits have mixed names."""
+    record = cut(job, {"a": ("3", False, 1)})
+    assert record is in_first_part(record, parts_of(job.two_sources()))
+    mixed = cut(job, {"a": ("3", False, 1), "2.b": ("3", False, 0)})
+    assert mixed is in_first_part(mixed, PARTS)
+
+
+# ------------------------------------------------------------------
+# A source that is read in parts, one after the other: told fact by fact (B4).
+
+
+HISTORY, MORE, LIVE = "1.a", "1.b", "2.all"
+
+
+def parted(job, *splits, bounded=False, parts=("1.", "2.")):
+    """Return the graph whose left source has these splits."""
+    left, *others = job.two_sources().vertices
+    left = replace(left, splits=splits, parallelism=len(splits), parts=parts, bounded=bounded)
+    return JobGraph((left, *others), job.two_sources().edges)
+
+
+def asked(story):
+    """Return the splits of the left source that are being polled."""
+    return {poll.split for poll in story.all(PollSource) if poll.source == "left"}
+
+
+def ends(story, split):
+    poll = story.take(PollSource, lambda poll: poll.split == split)
+    story.tell(SourceEnded(poll.source, poll.split))
+
+
+def next_claim(job):
+    return job.claim.model_copy(update={"generation": 2, "first_id": 1001, "last_id": 2000})
+
+
+def test_a_part_is_read_when_all_splits_of_the_part_before_it_have_ended(job):
+    """One split of two is not enough. The switch comes in the middle of an epoch: no checkpoint lies between."""
+    story = job.story(parted(job, HISTORY, MORE, LIVE))
+    assert {HISTORY, MORE} == asked(story)
+    ends(story, HISTORY)
+    assert {MORE} == asked(story)
+    ends(story, MORE)
+    assert {LIVE} == asked(story)
+    assert story.end is None
+
+
+def test_a_tick_does_not_end_before_the_next_part_was_asked(job):
+    """All that was asked is idle or has ended, and the job has not caught up."""
+    story = job.story(parted(job, HISTORY, LIVE))
+    story.is_idle("right")
+    ends(story, HISTORY)
+    assert story.end is None
+    story.is_idle("left")
+    assert EndTick(TickOutcome.CAUGHT_UP) == story.end
+
+
+def test_a_tick_catches_up_while_a_part_has_nothing_to_read_yet(job):
+    """A bounded source may wait for its next rows. The part behind it holds up no tick."""
+    story = job.story(parted(job, HISTORY, LIVE))
+    story.is_idle("right")
+    story.is_idle("left")
+    assert EndTick(TickOutcome.CAUGHT_UP) == story.end
+
+
+def test_the_next_tick_goes_on_in_the_part_that_the_cut_says(job):
+    """The cut says which splits have ended. A split of that part which is found later is not read."""
+    story = job.story(parted(job, HISTORY, LIVE))
+    story.offers("left", 3)
+    ends(story, HISTORY)
+    story.offers("left", 2)
+    story.is_idle("left")
+    story.is_idle("right")
+    story.finishes()
+    row = story.commits()
+    (left, *_) = row.vertices
+    assert [("3", True), ("2", False)] == [(each.position, each.finished) for each in left.subtasks]
+    later = job.story(parted(job, HISTORY, LIVE, MORE), restored=row, claim=next_claim(job))
+    assert [(LIVE, "2")] == [(poll.split, poll.position) for poll in later.all(PollSource) if poll.source == "left"]
+
+
+def test_a_part_that_is_read_again_holds_the_next_one(job):
+    """Somebody has reset a split of the first part: it is not ended any more."""
+    story = job.story(parted(job, HISTORY, LIVE))
+    ends(story, HISTORY)
+    story.offers("left", 2)
+    story.is_idle("left")
+    story.is_idle("right")
+    story.finishes()
+    row = story.commits()
+    (left, *others) = row.vertices
+    moved = left.model_copy(update={"subtasks": (replace(left.subtasks[0], finished=False), left.subtasks[1])})
+    row = row.model_copy(update={"vertices": (moved, *others)})
+    later = job.story(parted(job, HISTORY, LIVE), restored=row, claim=next_claim(job))
+    assert {HISTORY} == asked(later)
+    ends(later, HISTORY)
+    assert {LIVE} == asked(later)
+
+
+def test_a_finished_job_with_a_new_part_goes_on(job):
+    """Somebody has added a part at the end."""
+    whole = parted(job, HISTORY, LIVE, bounded=True)
+    graph = JobGraph(tuple(replace(each, bounded=True) for each in whole.vertices), whole.edges)
+    story = job.story(graph)
+    ends(story, HISTORY)
+    ends(story, LIVE)
+    ends(story, "r")
+    story.finishes()
+    row = story.commits()
+    assert TickOutcome.FINISHED is story.end.outcome
+    assert has_finished(row, graph.sources())
+    longer = (replace(graph.vertices[0], parts=("1.", "2.", "3.")), *graph.sources()[1:])
+    assert not has_finished(row, longer)
+
+
+def test_a_cut_of_the_source_alone_is_refused_by_name(job):
+    """The position of a split without a part could belong to any of them."""
+    alone = JobGraph(job.two_sources().vertices, job.two_sources().edges)
+    with pytest.raises(CutDoesNotFitError, match=r"stands in split 'l' of source 'left', which reads several sources"):
+        job.story(parted(job, "l", HISTORY, LIVE), restored=job.record(alone, 3, {}))
+
+
+# ------------------------------------------------------------------
+# The small parts of the job door: ends, credit, ids, epochs, a vertex's run and its live files.
+
+
+CAUGHT_UP, STOPPED = EndTick(TickOutcome.CAUGHT_UP), EndTick(TickOutcome.STOPPED)
+EDGE = EdgeId("up", "down")
+ONE = JobGraph((Vertex("v", VertexKind.KEYED, 1),), ())
+"""A graph with one vertex of one subtask."""
+
+
+# ------------------------------------------------------------------ ending
+
+
+def asked_of_parts(ending, now_ms=0, **seen):
+    """Return the next step of a tick. By default, the tick is quiet and idle."""
+    usual = {"quiet": True, "in_doubt": False, "idle": True, "spent": False, "failing": False, "ended": False}
+    return ending.next(now_ms, **{**usual, **seen})
+
+
+@pytest.mark.parametrize(
+    ("uncommitted", "seen", "expected"),
+    [
+        (False, {}, CAUGHT_UP),
+        (True, {}, Next.CHECKPOINT),
+        (False, {"quiet": False}, Next.GO_ON),
+        (False, {"idle": False}, Next.GO_ON),
+        (True, {"idle": False, "spent": True}, Next.CHECKPOINT),
+    ],
+)
+def test_a_tick_ends_caught_up_when_all_rows_are_committed(uncommitted, seen, expected):
+    """A quiet, idle tick with everything committed ends.
+
+    Rows that no cut shows, or a spent quota, need a checkpoint first.
+    """
+    ending = Ending(TickLimits())
+    ending.uncommitted = uncommitted
+    assert expected == asked_of_parts(ending, **seen)
+
+
+def test_a_tick_for_a_duration_goes_on_while_idle():
+    """Without `until_caught_up`, an idle tick commits what it has read, and waits. When its time is over, it stops."""
+    ending = Ending(TickLimits(until_caught_up=False, duration_ms=100))
+    ending.started(1_000)
+    assert 1_100 == ending.wake_at_ms
+    assert Next.GO_ON is asked_of_parts(ending, 1_050)
+    ending.uncommitted = True
+    assert Next.CHECKPOINT is asked_of_parts(ending, 1_050)
+    assert ending.reads
+    assert Next.CHECKPOINT is asked_of_parts(ending, 1_100)
+    assert not ending.reads
+    ending.completed(uncommitted=False)
+    assert STOPPED == asked_of_parts(ending, 1_100)
+
+
+def test_the_first_failure_is_the_one_that_is_reported():
+    """A failure ends the tick as soon as nothing is in doubt. Failures that follow from it are not reported."""
+    ending = Ending(TickLimits())
+    ending.failed(CheckpointFailureReason.TASK_FAILURE, "out of memory")
+    ending.failed(CheckpointFailureReason.FENCED, "later")
+    assert Next.GO_ON is asked_of_parts(ending, in_doubt=True)
+    assert EndTick(TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE, "out of memory") == asked_of_parts(ending)
+    assert ending.over
+
+
+def test_now_wins_over_after_checkpoint():
+    """A user who asks to stop now does not wait for a checkpoint that somebody requested earlier."""
+    ending = Ending(TickLimits())
+    ending.uncommitted = True
+    ending.stop_requested(StopKind.NOW)
+    ending.stop_requested(StopKind.AFTER_CHECKPOINT)
+    assert Next.GO_ON is asked_of_parts(ending, in_doubt=True, quiet=False)
+    assert STOPPED == asked_of_parts(ending, quiet=False)
+
+
+def test_a_stop_that_came_during_a_savepoint_counts_when_that_fails():
+    """No other checkpoint is taken during the savepoint of a stop.
+
+    If it fails, the tick takes its last checkpoint and ends.
+    """
+    ending = Ending(TickLimits(duration_ms=100))
+    ending.told(Cause.SAVEPOINT_ASKED)
+    ending.stop_requested(StopKind.AFTER_CHECKPOINT)
+    ending.uncommitted = True
+    assert Next.GO_ON is asked_of_parts(ending, 500)
+    ending.told(Cause.SAVEPOINT_FAILED)
+    assert Next.CHECKPOINT is asked_of_parts(ending)
+    ending.completed(uncommitted=False)
+    assert STOPPED == asked_of_parts(ending)
+
+
+def test_a_tick_ends_after_its_checkpoints():
+    """With `checkpoints=2`, the second completion ends the tick, even if it is not quiet."""
+    ending = Ending(TickLimits(checkpoints=2))
+    ending.completed(uncommitted=True)
+    assert Next.GO_ON is asked_of_parts(ending, quiet=False)
+    ending.completed(uncommitted=True)
+    assert STOPPED == asked_of_parts(ending, quiet=False)
+
+
+# ------------------------------------------------------------------ credit
+
+
+def test_credit_is_counted_by_channel():
+    """A subtask may send while each of its channels is below the limit. Processed bytes are returned as credit."""
+    graph = JobGraph(
+        (
+            Vertex("s", VertexKind.SOURCE, 2, splits=("a", "b")),
+            Vertex("x", VertexKind.STATELESS, 1),
+            Vertex("y", VertexKind.STATELESS, 1),
+        ),
+        (EdgeId("s", "x"), EdgeId("s", "y")),
+    )
+    credit = Credit(graph, 10)
+    into_x, into_y = ChannelId(EdgeId("s", "x"), 0), ChannelId(EdgeId("s", "y"), 0)
+    assert [into_x, into_y] == credit.channels_from(SubtaskId("s", 0))
+    credit.sent(into_x, 9)
+    assert credit.has(SubtaskId("s", 0))
+    credit.sent(into_y, 10)
+    assert [False, True] == [credit.has(SubtaskId("s", index)) for index in (0, 1)]
+    credit.processed(into_y, 1)
+    assert credit.has(SubtaskId("s", 0))
+    assert credit.has(SubtaskId("x", 0))
+    assert {into_x: 9, into_y: 9} == {channel: size for channel, size in credit._bytes.items() if size}
+
+
+# ------------------------------------------------------------------ ids
+
+
+def test_ids_rise_from_block_to_block(job):
+    """When a block is used up, a claim reserves the next one, under a new nonce (A6)."""
+    ids = CheckpointIds(job.claim.model_copy(update={"first_id": 5, "last_id": 6}))
+    assert [5, 6, None] == [ids.take() for _ in range(3)]
+    further = ids.further(77)
+    assert (7, 1_006, 77, "nonce+7") == (further.first_id, further.last_id, further.at_ms, further.nonce)
+    assert [7, 8] == [ids.take(), ids.take()]
+    assert 9 == ids.next_id
+    ids.next_id = 1_007
+    assert ids.take() is None
+    assert "nonce+1007" == ids.further(78).nonce
+
+
+# ------------------------------------------------------------------ epochs
+
+
+def test_an_epoch_counts_its_events(job):
+    """Rows, barriers, micro-batches and acknowledgements are counted. A file that is emitted and staged counts once."""
+    log = EpochLog(ONE, Generation(1))
+    both = job.file("a", 4)
+    output = SubtaskOutput(emitted=(both,), staged=(("out/t", both),))
+    log.worked(MicroBatchFinished("v", 1, (output,), 30), rows_in=6)
+    log.triggered(1, 100, 6)
+    log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
+    log.passed(
+        "v", TriggerCheckpoint(Barrier(1), unaligned=False, alignment_ms=5, bytes_processed=0, bytes_held=9), 120
+    )
+    log.acknowledged(SubtaskId("v", 0), 1, 130)
+    log.judged(1, "{}")
+    ended = log.ended(1, StatisticsTracker(1))
+    (vertex,) = ended.vertices
+    assert (100, 6, ("{}",)) == (ended.triggered_ms, ended.rows, ended.verdicts)
+    assert (1, 6, 4, 40, 30) == (
+        vertex.micro_batches,
+        vertex.rows_in,
+        vertex.rows_out,
+        vertex.bytes_out,
+        vertex.busy_ms,
+    )
+    assert (120, 5, 9, 130) == (vertex.aligned_ms, vertex.alignment_ms, vertex.bytes_held, vertex.acknowledged_ms)
+    assert [("up->down:0[0]", 110)] == [(barrier.channel, barrier.at_ms) for barrier in vertex.barriers]
+
+
+def test_a_barrier_that_comes_after_an_unaligned_snapshot_is_measured_too():
+    """The snapshot keeps its time. The last barrier says how long the alignment would have been (C5, C7)."""
+    log = EpochLog(ONE, Generation(1))
+    log.triggered(1, 100, 6)
+    log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
+    log.passed("v", TriggerCheckpoint(Barrier(1, alignment=AlignmentType.UNALIGNED), unaligned=True), 120)
+    log.received("v", BarrierReceived(ChannelId(EDGE, 1), 1, 910))
+    log.overtaken("v", InFlightComplete(1, (), alignment_ms=800))
+    (vertex,) = log.ended(1, StatisticsTracker(1)).vertices
+    assert (AlignmentType.UNALIGNED, 120, 800) == (vertex.alignment, vertex.aligned_ms, vertex.alignment_ms)
+    assert [110, 910] == [barrier.at_ms for barrier in vertex.barriers]
+
+
+def test_an_epoch_that_has_ended_is_forgotten():
+    """Late events of an ended epoch change nothing."""
+    log = EpochLog(ONE, Generation(1))
+    log.triggered(1, 100, 6)
+    log.forget(1)
+    assert NO_METRICS == log.acknowledged(SubtaskId("v", 0), 1, 130)
+    log.judged(1, "{}")
+    log.received("v", BarrierReceived(ChannelId(EDGE, 0), 1, 110))
+    log.triggered(1, 200, 9)
+    ended = log.ended(1, StatisticsTracker(1))
+    assert (200, 9, (), ()) == (ended.triggered_ms, ended.rows, ended.vertices, ended.verdicts)
+
+
+# ------------------------------------------------------------------ a vertex's run
+
+
+@pytest.fixture
+def run():
+    """Return an idle vertex of two subtasks."""
+    vertex = Vertex("down", VertexKind.KEYED, 2)
+    gate = InputGate(GateConfig(GatePolicy.ALIGNED_BLOCKING), (ChannelId(EDGE, 0),))
+    return OperatorRun(vertex, gate, generation=3, live=[LiveFiles(), LiveFiles()], passed=4)
+
+
+def test_a_micro_batch_takes_all_collected_segments(run, job):
+    """Segments are grouped by input, in the order of the gate. The counter rises."""
+    other = ChannelId(EdgeId("left", "down", 1), 0)
+    for channel, name in [(other, "b"), (ChannelId(EDGE, 0), "a"), (other, "c")]:
+        run.collect(channel, StagedSegment((job.file(name),)), 50)
+    assert (3, 50, True) == (run.collected_rows, run.collected_since_ms, run.at_work)
+    effect = run.start(100)
+    inputs = [(each.input, [part.files[0].path for part in each.segments]) for each in effect.inputs]
+    assert [(0, ["a"]), (1, ["b", "c"])] == inputs
+    assert (1, 3, True, []) == (effect.micro_batch, effect.generation, run.busy, run.collected)
+
+
+def test_a_base_replaces_the_deltas_before_it(run, job):
+    """Deltas pile up until a base. Only deltas that no snapshot has are then discarded."""
+
+    def state(*files):
+        return MicroBatchFinished("down", 1, (SubtaskOutput(state=files), SubtaskOutput()))
+
+    run.finish(state(job.keyed("d1", 0, 63, Version(3, 1))))
+    run.take_snapshot(5)
+    assert () == run.finish(state(job.keyed("d2", 0, 63, Version(3, 2))))
+    assert ["d1", "d2"] == [each.file.path for each in run.live[0].state]
+    assert ("d2",) == run.finish(state(job.keyed("b", 0, 63, Version(3, 3), KeyedFileKind.BASE)))
+    assert ["b"] == [each.file.path for each in run.take_snapshot(6)[0].state]
+
+
+def test_a_range_is_replaced_as_a_whole(run, job):
+    """The new files of an upsert range replace the old ones. Ranges of other tables stay."""
+    old, new = (job.keyed(name, 0, 63, Version(3, 1), KeyedFileKind.BASE) for name in ("old", "new"))
+    other = RangeFiles("out/other", (job.keyed("x", 0, 63, Version(3, 1), KeyedFileKind.BASE),))
+    first = SubtaskOutput(ranges=(RangeFiles("out/t", (old,)), other))
+    run.finish(MicroBatchFinished("down", 1, (first, SubtaskOutput())))
+    second = SubtaskOutput(ranges=(RangeFiles("out/t", (new,)),))
+    assert ("old",) == run.finish(MicroBatchFinished("down", 2, (second, SubtaskOutput())))
+    assert {"out/t": "new", "out/other": "x"} == {
+        each.table: each.files[0].file.path for each in run.take_snapshot(5)[0].ranges
+    }
+
+
+def test_a_staged_file_has_the_id_of_the_barrier_before_it(run, job):
+    """This is the last barrier that its vertex had passed. Each entry's net files are found by it."""
+    output = SubtaskOutput(staged=(("out/t", job.file("a")),))
+    assert (StagedFile("out/t", job.file("a"), 4),) == run.staged(output)
+    run.take_snapshot(5)
+    assert (StagedFile("out/t", job.file("a"), 5),) == run.staged(output)
+
+
+def test_a_subtask_that_wrote_nothing_hands_over_the_same_snapshot(run, job):
+    """A commit compares the objects instead of their files. One that wrote hands over another snapshot."""
+
+    def writes(name, micro_batch):
+        written = SubtaskOutput(state=(job.keyed(name, 0, 63, Version(3, micro_batch)),))
+        run.finish(MicroBatchFinished("down", micro_batch, (written, SubtaskOutput())))
+
+    writes("d1", 1)
+    before = run.take_snapshot(5)
+    writes("d2", 2)
+    after = run.take_snapshot(6)
+    assert before[1] is after[1]
+    assert [["d1"], ["d1", "d2"]] == [[each.file.path for each in taken[0].state] for taken in (before, after)]
+
+
+# ------------------------------------------------------------------
+# Splits that cannot be read. The other splits go on, and in the end the tick fails with the split's name.
+
+
+def fails(story, source):
+    """Answer the source's poll with an error."""
+    poll = story.take(PollSource, lambda poll: poll.source == source)
+    story.tell(PollFailed(source, poll.split, f"a file of {source} is damaged"))
+
+
+def test_a_split_that_cannot_be_read_does_not_stop_the_others(job):
+    """The others are read and committed.
+
+    The tick does not end before the failing split has answered that it has no rows.
+    """
+    story = job.story(job.two_sources(), {"tolerable_poll_failures": 2}, linger_ms=0)
+    fails(story, "right")
+    story.offers("left", 4)
+    story.finishes()
+    story.is_idle("left")
+    assert "4" == story.commits().vertices[0].subtasks[0].position
+    story.passes(500)
+    story.is_idle("left")
+    fails(story, "right")
+    assert story.end is None
+    story.passes(500)
+    story.is_idle("left", "right")
+    assert EndTick(TickOutcome.CAUGHT_UP) == story.end
+
+
+@pytest.mark.parametrize("tolerated", [0, 2])
+def test_a_split_that_fails_too_often_ends_the_tick_after_a_last_checkpoint(job, tolerated):
+    """The rows of the other splits are committed first, so each tick makes progress. Then the tick fails."""
+    story = job.story(job.two_sources(), {"tolerable_poll_failures": tolerated}, linger_ms=0)
+    story.offers("left", 4)
+    story.finishes()
+    for _ in range(tolerated):
+        fails(story, "right")
+        story.passes(500)
+    fails(story, "right")
+    story.is_idle("left")
+    assert story.end is None
+    assert "4" == story.commits().vertices[0].subtasks[0].position
+    assert (TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE) == (story.end.outcome, story.end.reason)
+    assert "a file of right is damaged" == story.end.message

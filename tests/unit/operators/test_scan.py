@@ -1,0 +1,192 @@
+"""Tasks that read all files themselves keep the rows of their own subtasks, which are those that an exchange brings."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import Field, write_deltalake
+from deltalake.schema import PrimitiveType
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import BooleanType, LongType, StringType, StructType
+
+from checkpointing.identifiers import VertexId
+from jobs.operators.applied_changes import DELETES, SEQUENCE
+from jobs.operators.changes import DELETE, INSERT, KIND, UPDATE_AFTER, UPDATE_BEFORE
+from jobs.operators.derived_scans import ChangesScan, CopiedColumn, CopyingScan
+from jobs.operators.exchange import SUBTASK, Splitter, arrived, take_apart
+from jobs.operators.scan.scanned import KeyedScan
+from jobs.operators.spec import TaskSteps, TextSteps
+from jobs.pipeline import Pipeline
+from jobs.pipeline.applied_changes import apply_changes
+from jobs.pipeline.planning import plan
+from jobs.sources.delta.delta_source import SPLIT, DeltaSource
+from jobs.sources.files.file_source import FileSource
+from jobs.sources.port import SourceError
+from jobs.storage.parquet import FileScan
+from tests.unit.sources.test_delta_source import FEED, append, delta, poll, slices
+
+SCHEMA = pa.schema([("key", pa.int64()), ("text", pa.string())])
+KEYS = 500
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory):
+    """Return parts of two files with more keys than key groups, some of them null."""
+    root = tmp_path_factory.mktemp("files")
+    for number in range(2):
+        keys = [None if key % 50 == number else key for key in range(KEYS)]
+        pq.write_table(pa.table([keys, [f"{number} {key}" for key in keys]], schema=SCHEMA), root / f"{number}.parquet")
+    return tuple(
+        FileScan(root=str(root), name=f"{number}.parquet", first=number, end=KEYS, bytes=1) for number in range(2)
+    )
+
+
+@given(max_parallelism=st.integers(1, 40), data=st.data())
+def test_each_row_belongs_to_the_subtask_to_which_an_exchange_brings_it(scans, max_parallelism, data):
+    """They come in the order of the files, whether one task runs all subtasks or each subtask has its own."""
+    parallelism = data.draw(st.integers(1, max_parallelism))
+    splitter = Splitter(tag=0, schema=SCHEMA, parallelism=parallelism, max_parallelism=max_parallelism)
+    scan = KeyedScan(shares=(scans[:1], scans[1:]), keys=("key",), max_parallelism=max_parallelism, splitter=splitter)
+    blocks = [*scan.run([pa.record_batch([[0, 1]], ["share"])])]
+    together = scan.by_subtask(range(parallelism))
+    for subtask in range(parallelism):
+        of_exchange = [batch.filter(pc.equal(batch.column(SUBTASK), subtask)) for batch in blocks]
+        expected = take_apart(of_exchange, [SCHEMA]).frames[0]
+        for rows in (together, scan.by_subtask([subtask])):
+            assert expected.equals(arrived({0: rows[subtask]}, [SCHEMA]).frames[0])
+    assert 2 * KEYS - 1 == sum(rows.num_rows for parts in together.values() for rows in parts)
+
+
+# ------------------------------------------------------------------
+# A task derives columns itself: copies of columns, and the kinds of a changelog's rows.
+
+
+def scan(folder, **columns):
+    """Return the scan of a file with these columns."""
+    table = pa.table(columns)
+    pq.write_table(table, folder / "f.parquet")
+    size = (folder / "f.parquet").stat().st_size
+    return FileScan(root=str(folder), name="f.parquet", first=0, end=table.num_rows, bytes=size)
+
+
+def rows_of(scanned, **columns):
+    """Return the scanned rows with these columns."""
+    return [row for batch in scanned.batches(pa.schema(columns)) for row in batch.to_pylist()]
+
+
+def test_a_copy_has_the_values_of_its_column_under_another_name(tmp_path):
+    """A null stays null, or becomes what is to stand instead. Without a column all values are that."""
+    file = scan(tmp_path, k=[1, 2, 3], gone=[True, None, False])
+    copies = (CopiedColumn("d", "gone", instead=False), CopiedColumn("raw", "gone"), CopiedColumn("no", None, False))
+    copying = CopyingScan(scan=file, copies=copies, read=pa.schema([("gone", pa.bool_())]))
+    found = rows_of(copying, no=pa.bool_(), d=pa.bool_(), k=pa.int64(), raw=pa.bool_())
+    assert [
+        {"no": False, "d": True, "k": 1, "raw": True},
+        {"no": False, "d": False, "k": 2, "raw": None},
+        {"no": False, "d": False, "k": 3, "raw": False},
+    ] == found
+    assert [{"k": 1, "gone": True, "d": True}] == rows_of(copying, k=pa.int64(), gone=pa.bool_(), d=pa.bool_())[:1]
+    assert (3, True) == (copying.rows, copying.may_repeat)
+
+
+def test_a_changelogs_rows_are_inserts_and_deletes_or_only_those_that_are_added(tmp_path):
+    """Both rows of an update count. A row without a kind is added."""
+    kinds = [INSERT, DELETE, UPDATE_BEFORE, UPDATE_AFTER, None]
+    changes = ChangesScan(scan=scan(tmp_path, k=[1, 2, 3, 4, 5], **{KIND: kinds}))
+    asked = rows_of(changes, **{"k": pa.int64(), KIND: pa.string()})
+    assert [(1, INSERT), (2, DELETE), (3, DELETE), (4, INSERT), (5, INSERT)] == [(row["k"], row[KIND]) for row in asked]
+    assert [{"k": 1}, {"k": 4}, {"k": 5}] == rows_of(changes, k=pa.int64())
+
+
+def test_all_rows_of_a_file_without_kinds_are_added(tmp_path):
+    """An append-only stream writes no kinds."""
+    changes = ChangesScan(scan=scan(tmp_path, k=[1, 2]))
+    assert [INSERT, INSERT] == [row[KIND] for row in rows_of(changes, **{"k": pa.int64(), KIND: pa.string()})]
+    assert [{"k": 1}, {"k": 2}] == rows_of(changes, k=pa.int64())
+
+
+ROWS = StructType().add("k", LongType()).add("seq", LongType()).add("gone", BooleanType()).add("word", StringType())
+ROWS = ROWS.add("true", BooleanType()).add("false", BooleanType()).add("a.b", BooleanType())
+
+
+@pytest.mark.parametrize(
+    ("deletes", "copied"),
+    [
+        ("gone", CopiedColumn(DELETES, "gone", instead=False)),
+        ("`gone`", CopiedColumn(DELETES, "gone", instead=False)),
+        (None, CopiedColumn(DELETES, None, instead=False)),
+        ("`true`", CopiedColumn(DELETES, "true", instead=False)),
+        ("true", None),
+        ("GONE", None),
+        ("word", None),
+        ("a.b", None),
+        ("`a.b`", CopiedColumn(DELETES, "a.b", instead=False)),
+        ("gone or k = 1", None),
+    ],
+)
+def test_plain_conditions_of_changes_need_no_step_of_spark(tmp_path, deletes, copied):
+    """The name of a boolean column is one. Words of SQL and other expressions are left to Spark."""
+    pipeline = Pipeline("plain", parallelism=1)
+    changes = pipeline.source("changes", FileSource(tmp_path, ROWS))
+    apply_changes(changes, "newest", keys=["k"], sequence_by="seq", columns=["word"], apply_as_deletes=deletes)
+    chain = plan(pipeline).vertices[VertexId("newest")].inputs[0].chain
+    if copied is None:
+        assert isinstance(chain, TextSteps)
+    else:
+        assert isinstance(chain, TaskSteps)
+        assert (copied, CopiedColumn(SEQUENCE, "seq")) == chain.copies
+
+
+# ------------------------------------------------------------------
+# Tests the files of Delta tables that tasks read themselves, and those that they leave to Spark.
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Return the place of a table."""
+    return tmp_path / "orders"
+
+
+def scanned(source: DeltaSource, pieces):
+    """Return the rows that tasks read of slices, or None if Spark must read them."""
+    scans = source.scans(tuple(pieces))
+    schema = pa.schema([("_position", pa.int64()), ("id", pa.int64()), ("word", pa.string()), ("_split", pa.string())])
+    return scans and [
+        tuple(row.values()) for scan in scans for batch in scan.batches(schema) for row in batch.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("rows_max", [1, 2, 100])
+def test_tasks_read_the_files_of_slices(table, rows_max):
+    """They find the rows that the slices name, at their places. A row of a file without a column has null there."""
+    write_deltalake(str(table), pa.table({"id": pa.array([1, 2], pa.int64())}))
+    delta(table).alter.add_columns([Field("word", PrimitiveType("string"))])
+    append(table, 3)
+    append(table, 4, 5, 6)
+    source = DeltaSource(table, start=0)
+    pieces = list(slices(source, rows_max))
+    expected = [(number - 1, number, f"w{number}" if number > 2 else None, SPLIT) for number in range(1, 7)]
+    assert expected == [row for piece in pieces for row in scanned(source, [piece])]
+    assert expected == scanned(source, pieces)
+
+
+def test_rows_that_tasks_cannot_read_are_left_to_spark(tmp_path):
+    """Changes have columns that no file has. So have tables with partitions."""
+    append(tmp_path / "feed", 1, 2, configuration=FEED)
+    append(tmp_path / "parts", 1, 2, partition_by=["word"])
+    for source in (DeltaSource(tmp_path / "feed", changes=True), DeltaSource(tmp_path / "parts")):
+        assert scanned(source, slices(source)) is None
+    appends = DeltaSource(tmp_path / "feed")
+    assert 2 == len(scanned(appends, slices(appends)))
+
+
+def test_a_vacuumed_file_is_named_before_tasks_read(table):
+    """As before Spark reads it."""
+    append(table, 1)
+    source = DeltaSource(table)
+    piece = poll(source)
+    for file in table.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(SourceError, match="parquet"):
+        source.scans([piece])

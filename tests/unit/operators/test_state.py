@@ -1,0 +1,529 @@
+"""Compares state backends with a dict: compaction, copies, deletion, rescaling and changed columns."""
+
+import tempfile
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import Generation, JobName, TableName, VertexId, job_name
+from checkpointing.key_groups import KeyGroupRange, key_group_ranges
+from jobs.sinks.staged_files import StagedFiles
+from jobs.state.backend import (
+    CompactionPolicy,
+    FullBackend,
+    IncrementalBackend,
+    MemoryBackend,
+    RangeState,
+    is_base_due,
+    keys_of,
+    live_files,
+)
+from jobs.state.files import StateFileError, StateTooLargeError, schema_of
+from jobs.state.keyed_rows import KeyedRows
+from jobs.state.merge import DELETED, KEY_GROUP, change_of, without_unchanged
+from jobs.state.upsert_range import FILE_ROWS_MAX, UpsertRange
+from jobs.state.worker_copy import CopyUses, WorkerCopies
+from spec.flink.key_groups import subtask_of
+
+SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
+MAX_PARALLELISM = 8
+KEYS = [None, "a", "b", "c", "d", "e", "f", "g"]
+TABLE = TableName("_tidemark/j/state/op")
+
+
+def key_group(key):
+    """Return a key group for a key."""
+    return KEYS.index(key) * 5 % MAX_PARALLELISM
+
+
+def backend(root, files, own, policy, copies, micro_batch=1):
+    """Return the backend of one subtask."""
+    return RangeState(
+        operator="op",
+        table=TABLE,
+        keys=("key",),
+        schema=SCHEMA,
+        range=own,
+        files=tuple(files),
+        writer=StagedFiles(root, job_name("j"), Generation(1), VertexId("op"), micro_batch),
+        version=Version(Generation(1), micro_batch),
+        backend=IncrementalBackend(policy),
+        copies=copies,
+    )
+
+
+def step(state, changes):
+    """Apply {key: value or None} to a backend. Return the file that it wrote, or None."""
+    touched = pl.DataFrame(
+        {KEY_GROUP: [key_group(key) for key in changes], "key": list(changes)},
+        schema={KEY_GROUP: pl.Int32, "key": pl.String},
+    )
+    found = state.load().find(touched, ("key",))
+    after = pl.DataFrame(
+        [(key, value) for key, value in changes.items() if value is not None],
+        schema={"key": pl.String, "value": pl.Int64},
+        orient="row",
+    )
+    delta = change_of(found.rows, after, touched, ("key",))
+    return None if delta.is_empty() else state.write(found, delta)
+
+
+def content(state):
+    """Return the content of a backend as a dict. Fail if a key is there twice or in a wrong key group."""
+    rows = state.load().frame().rows(named=True)
+    result = {row["key"]: row["value"] for row in rows}
+    assert len(rows) == len(result)
+    assert [key_group(row["key"]) for row in rows] == [row[KEY_GROUP] for row in rows]
+    return result
+
+
+CHANGES = st.dictionaries(st.sampled_from(KEYS), st.none() | st.integers(-5, 5), min_size=1, max_size=5)
+POLICIES = st.builds(CompactionPolicy, ratio=st.sampled_from([0.1, 1.0, 100.0]), deltas_max=st.integers(1, 5))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(CHANGES, max_size=8),
+    POLICIES,
+    st.sampled_from([0, 1 << 30]),
+    st.lists(st.integers(1, 4), min_size=2, max_size=3),
+)
+def test_state_equals_a_dict(batches, policy, copy_bytes_max, parallelisms):
+    """This holds after any micro-batches, at any parallelism, read by a worker with a new, old or no copy."""
+    with tempfile.TemporaryDirectory() as root:
+        model, files, workers = {}, [], [WorkerCopies(copy_bytes_max), WorkerCopies(copy_bytes_max)]
+        for phase, parallelism in enumerate(parallelisms):
+            files = restored(files, parallelism)
+            for number, changes in enumerate(batches):
+                model = {k: v for k, v in {**model, **changes}.items() if v is not None}
+                for subtask in range(parallelism):
+                    own = {k: v for k, v in changes.items() if owner(k, parallelism) == subtask}
+                    if not own:
+                        continue
+                    worker = workers[(number + subtask) % 2]
+                    ranged = ranges(parallelism)[subtask]
+                    written = step(backend(root, files[subtask], ranged, policy, worker, 100 * phase + number), own)
+                    if written is not None:
+                        files[subtask] = live_files([*files[subtask], written])
+            for worker in [WorkerCopies(), *workers]:
+                parts = [
+                    content(backend(root, own, ranged, policy, worker))
+                    for own, ranged in zip(files, ranges(parallelism), strict=True)
+                ]
+                assert model == {key: value for part in parts for key, value in part.items()}
+                assert len(model) == sum(len(part) for part in parts)
+
+
+def restored(files, parallelism):
+    """Return the files for each subtask, in order, that a restore at this parallelism gives it."""
+    every = list(dict.fromkeys(file for own in files for file in own))
+    return [[file for file in every if own.intersection(file.key_groups)] for own in ranges(parallelism)]
+
+
+def ranges(parallelism):
+    """Return the key range of each subtask."""
+    return key_group_ranges(parallelism=parallelism, max_parallelism=MAX_PARALLELISM)
+
+
+def owner(key, parallelism):
+    """Return the subtask that owns a key."""
+    return subtask_of(key_group=key_group(key), parallelism=parallelism, max_parallelism=MAX_PARALLELISM)
+
+
+WHOLE = KeyGroupRange(first=0, last=MAX_PARALLELISM - 1)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return (root, the only file of a state with one key)."""
+    file = step(backend(str(tmp_path), (), WHOLE, CompactionPolicy(), WorkerCopies()), {"a": 1})
+    return tmp_path, file
+
+
+def test_the_first_file_of_a_range_is_a_base(written):
+    """A first delta would have the same content, but compaction would never replace it."""
+    _, file = written
+    assert KeyedFileKind.BASE is file.kind
+
+
+def test_a_missing_state_file_is_named_with_its_operator_and_the_way_out(written):
+    """The error names the file, its operator and the way out."""
+    root, file = written
+    (root / file.file.path).unlink()
+    with pytest.raises(
+        StateFileError, match=rf"operator op: file {file.file.path} is missing.*restore from an older checkpoint"
+    ):
+        backend(str(root), [file], WHOLE, CompactionPolicy(), WorkerCopies()).load()
+
+
+def test_a_flipped_byte_is_noticed(written):
+    """The checksum of the whole file is verified before any row is used."""
+    root, file = written
+    path = root / file.file.path
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(StateFileError, match="is damaged"):
+        backend(str(root), [file], WHOLE, CompactionPolicy(), WorkerCopies()).load()
+
+
+def test_an_old_file_is_read_with_a_widened_and_an_added_column(written):
+    """D6: a file with fewer and narrower columns fits the new schema. Missing columns are null."""
+    root, file = written
+    wider = pa.schema([("key", pa.string()), ("value", pa.float64()), ("more", pa.string())])
+    state = backend(str(root), [file], WHOLE, CompactionPolicy(), WorkerCopies())
+    evolved = RangeState(**{name: getattr(state, name) for name in state.__slots__} | {"schema": wider})
+    assert [{KEY_GROUP: key_group("a"), "key": "a", "value": 1.0, "more": None}] == evolved.load().frame().rows(
+        named=True
+    )
+
+
+def test_new_state_for_a_key_that_was_not_touched_is_refused():
+    """A function may write the state only of the keys that it was given."""
+    touched = pl.DataFrame({KEY_GROUP: pl.Series([5], dtype=pl.Int32), "key": ["b"]})
+    before = pl.DataFrame(schema={KEY_GROUP: pl.Int32, "key": pl.String, "value": pl.Int64})
+    after = pl.DataFrame({"key": ["b", "c"], "value": [1, 2]})
+    with pytest.raises(KeyError, match="not touched"):
+        change_of(before, after, touched, ("key",))
+
+
+def test_two_new_rows_for_one_key_are_refused():
+    """A state has one row for each key."""
+    touched = pl.DataFrame({KEY_GROUP: pl.Series([5], dtype=pl.Int32), "key": ["b"]})
+    before = pl.DataFrame(schema={KEY_GROUP: pl.Int32, "key": pl.String, "value": pl.Int64})
+    with pytest.raises(KeyError, match="two rows for one key"):
+        change_of(before, pl.DataFrame({"key": ["b", "b"], "value": [1, 2]}), touched, ("key",))
+
+
+def counted(state, copies):
+    """Return the content of a backend, and how often its copies were used in the meantime."""
+    copies.take_uses()
+    return content(state), copies.take_uses()
+
+
+def test_a_hit_an_outdated_copy_and_a_miss_give_the_same_rows(tmp_path):
+    """D5: three workers load the same rows. One wrote last, one missed two files, and one never had the range."""
+    root, policy = str(tmp_path), CompactionPolicy(ratio=100.0, deltas_max=9)
+    recent, behind, fresh, files = WorkerCopies(), WorkerCopies(), WorkerCopies(), []
+    for number, changes in enumerate([{"a": 1, "b": 2}, {"a": 3, "c": 4}, {"b": None, "d": 5}]):
+        for copies in [recent, behind][: 2 if number == 0 else 1]:
+            backend(root, files, WHOLE, policy, copies, number).load()
+        files = [*files, step(backend(root, files, WHOLE, policy, recent, number), changes)]
+        if number == 0:
+            backend(root, files, WHOLE, policy, behind).load()
+    expected = {"a": 3, "c": 4, "d": 5}
+    found = [counted(backend(root, files, WHOLE, policy, copies), copies) for copies in (recent, behind, fresh)]
+    assert [(expected, CopyUses(hits=1)), (expected, CopyUses(behind=1)), (expected, CopyUses(misses=1))] == found
+    assert [CopyUses(hits=1)] * 3 == [
+        counted(backend(root, files, WHOLE, policy, copies), copies)[1] for copies in (recent, behind, fresh)
+    ]
+
+
+def test_a_range_without_files_counts_as_neither_hit_nor_miss(tmp_path):
+    """There was nothing to find."""
+    copies = WorkerCopies()
+    assert ({}, CopyUses()) == counted(backend(str(tmp_path), [], WHOLE, CompactionPolicy(), copies), copies)
+
+
+BACKENDS = [IncrementalBackend(CompactionPolicy(ratio=100.0)), FullBackend(), MemoryBackend(100_000)]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(CHANGES, st.sampled_from(BACKENDS)), max_size=8))
+def test_every_backend_reads_the_files_of_the_others(batches):
+    """D2: the backend changes between micro-batches, and the state still equals a dict."""
+    with tempfile.TemporaryDirectory() as root:
+        model, files = {}, []
+        for number, (changes, used) in enumerate(batches):
+            model = {k: v for k, v in {**model, **changes}.items() if v is not None}
+            state = backend(root, files, WHOLE, CompactionPolicy(), WorkerCopies(), number)
+            written = step(replace(state, backend=used), changes)
+            files = files if written is None else live_files([*files, written])
+            assert model == content(backend(root, files, WHOLE, CompactionPolicy(), WorkerCopies()))
+
+
+@pytest.mark.parametrize("used", [FullBackend(), MemoryBackend(100_000)])
+def test_full_and_memory_need_one_file_of_a_range(tmp_path, used):
+    """Each writes the whole range, but only `full` writes it to disk."""
+    root, files = str(tmp_path), []
+    for number, changes in enumerate([{"a": 1}, {"b": 2}, {"a": None}]):
+        state = replace(backend(root, files, WHOLE, CompactionPolicy(), WorkerCopies(), number), backend=used)
+        files = live_files([*files, step(state, changes)])
+        assert [KeyedFileKind.BASE] == [file.kind for file in files]
+    on_disk = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")]
+    assert (files[0].file.path in on_disk) is isinstance(used, FullBackend)
+    assert bool(files[0].file.inline) is isinstance(used, MemoryBackend)
+
+
+def test_a_damaged_inline_state_is_noticed(tmp_path):
+    """The checksum of a state inside an entry is verified like that of a file."""
+    state = replace(
+        backend(str(tmp_path), [], WHOLE, CompactionPolicy(), WorkerCopies()), backend=MemoryBackend(100_000)
+    )
+    file = step(state, {"a": 1})
+    damaged = replace(file, file=replace(file.file, inline="A" * len(file.file.inline)))
+    with pytest.raises(StateFileError, match="is damaged"):
+        backend(str(tmp_path), [damaged], WHOLE, CompactionPolicy(), WorkerCopies()).load()
+
+
+def test_a_state_above_the_limit_is_declined_by_name(tmp_path):
+    """The memory backend is for small states. The message has the operator, the limit and the way out."""
+    state = replace(backend(str(tmp_path), [], WHOLE, CompactionPolicy(), WorkerCopies()), backend=MemoryBackend(100))
+    with pytest.raises(StateTooLargeError, match=r"operator op.*allows 100.*set state_backend to incremental"):
+        step(state, {"a": 1})
+
+
+NARROW = pa.struct([("x", pa.int32()), ("gone", pa.string())])
+WIDE = pa.struct([("x", pa.int64()), ("new", pa.string())])
+
+
+def test_columns_inside_lists_and_structs_change_too(tmp_path):
+    """D6: nested rows wait in a state. Their columns come, go and widen like other columns."""
+    old = pa.schema([("key", pa.string()), ("waiting", pa.list_(NARROW)), ("right", NARROW)])
+    row = {"x": 1, "gone": "y"}
+    rows = pl.from_arrow(
+        pa.Table.from_pylist(
+            [{"key": "a", "waiting": [row], "right": None}, {"key": "b", "waiting": None, "right": row}], schema=old
+        )
+    ).select(pl.Series(KEY_GROUP, [0, 1], pl.Int32), pl.all())
+    state = replace(backend(str(tmp_path), [], WHOLE, CompactionPolicy(), WorkerCopies()), schema=old)
+    file = state.write(state.load().find(rows, ["key"]), rows.with_columns(_deleted=pl.lit(value=False)))
+    new = pa.schema([("key", pa.string()), ("waiting", pa.list_(WIDE)), ("right", WIDE)])
+    evolved = replace(backend(str(tmp_path), [file], WHOLE, CompactionPolicy(), WorkerCopies()), schema=new)
+    now = {"x": 1, "new": None}
+    expected = [("a", [now], None), ("b", None, now)]
+    assert expected == sorted(evolved.load().frame().select("key", "waiting", "right").rows())
+
+
+def test_an_outdated_range_is_written_as_a_whole(tmp_path):
+    """After the first micro-batch, all its files have the declared columns, whatever the policy."""
+    root, policy = str(tmp_path), CompactionPolicy(ratio=100.0)
+    first = step(backend(root, [], WHOLE, policy, WorkerCopies()), {"a": 1, "b": 2})
+    wider = pa.schema([("key", pa.string()), ("value", pa.float64())])
+    state = replace(backend(root, [first], WHOLE, policy, WorkerCopies(), 2), schema=wider, outdated=True)
+    loaded = state.load()
+    none = loaded.nothing
+    written = state.write(loaded.find(none, ["key"]), none.with_columns(pl.lit(value=False).alias("_deleted")))
+    assert KeyedFileKind.BASE is written.kind
+    assert wider.types == schema_of(root, written.file).types[1:-1]
+    assert ("key",) == keys_of(schema_of(root, written.file))
+    after = replace(backend(root, [written], WHOLE, policy, WorkerCopies()), schema=wider)
+    assert {"a": 1.0, "b": 2.0} == content(after)
+
+
+_VALUES = st.one_of(st.none(), st.integers(0, 1))
+_STATES = st.dictionaries(
+    st.one_of(st.none(), st.sampled_from("abc")), st.tuples(_VALUES, st.lists(_VALUES, max_size=2))
+)
+
+
+def _frame(rows):
+    schema = {KEY_GROUP: pl.Int32, "key": pl.String, "value": pl.Int64, "kept": pl.List(pl.Struct({"n": pl.Int64}))}
+    return pl.DataFrame(
+        [(0, key, value, [{"n": each} for each in kept]) for key, (value, kept) in rows.items()], schema, orient="row"
+    )
+
+
+@given(before=_STATES, after=_STATES)
+def test_a_row_that_stays_as_it_is_is_in_no_delta(before, after):
+    """Every key was touched. The delta has the new and changed rows, and a tombstone for each key that is gone."""
+    was, now = _frame(before), _frame(after)
+    touched = pl.concat([was, now]).select(KEY_GROUP, "key").unique()
+    delta = without_unchanged(change_of(was, now.drop(KEY_GROUP), touched, ("key",)), was, ("key",))
+    assert [*was.columns, DELETED] == delta.columns
+    changed = {key for key, row in after.items() if key not in before or before[key] != row}
+    gone = before.keys() - after.keys()
+    assert sorted(map(str, [*changed, *gone])) == sorted(map(str, delta["key"]))
+    assert set(delta.filter(DELETED)["key"]) == gone
+
+
+# ------------------------------------------------------------------
+# Decides when a base is due, and which files still count.
+
+
+BASE, DELTA = KeyedFileKind.BASE, KeyedFileKind.DELTA
+
+
+def file(kind, rows, number, first=0, last=9):
+    """Return a state file with this many rows."""
+    return KeyedFile(FileHandle(f"{number}", rows, 1, 0), kind, first, last, Version(Generation(1), number))
+
+
+@pytest.mark.parametrize(
+    ("files", "delta_rows", "due"),
+    [
+        pytest.param([], 3, True, id="nothing yet"),
+        pytest.param([file(BASE, 100, 1)], 99, False, id="small delta"),
+        pytest.param([file(BASE, 100, 1)], 100, True, id="delta as big as the base"),
+        pytest.param([file(BASE, 100, 1), file(DELTA, 60, 2)], 40, True, id="deltas together as big"),
+        pytest.param([file(BASE, 100, 1), file(DELTA, 60, 2)], 39, False, id="together still smaller"),
+        pytest.param([file(DELTA, 500, 1), file(BASE, 100, 2)], 1, False, id="what a base ended does not count"),
+        pytest.param([file(BASE, 100, 1), *[file(DELTA, 1, n) for n in range(2, 5)]], 1, True, id="too many deltas"),
+        pytest.param(
+            [file(BASE, 100, 1), *[file(DELTA, 1, n) for n in range(2, 4)]], 1, False, id="as many as allowed"
+        ),
+    ],
+)
+def test_a_base_is_due_by_ratio_of_rows_or_number_of_deltas(files, delta_rows, due):
+    """The deltas have as many rows as the base, or there would be more than three of them."""
+    assert due == is_base_due(CompactionPolicy(ratio=1.0, deltas_max=3), files, delta_rows)
+
+
+def test_a_base_replaces_the_files_before_it_only_in_its_range():
+    """After a change of parallelism, one list has files of several ranges. A base replaces no file of another range."""
+    low = [file(BASE, 1, 1, 0, 4), file(DELTA, 1, 2, 0, 4)]
+    high = [file(BASE, 1, 3, 5, 9), file(DELTA, 1, 4, 5, 9)]
+    whole = file(BASE, 1, 5, 0, 9)
+    assert (*low, *high) == live_files([*low, *high])
+    assert (whole,) == live_files([*low, *high, whole])
+    assert (whole, low[0]) == live_files([whole, low[0]])
+    assert (high[0], low[1]) == live_files([high[0], low[1]])
+
+
+@pytest.mark.parametrize(("ratio", "deltas_max"), [(0.0, 1), (-1.0, 1), (1.0, 0)])
+def test_limits_must_be_positive(ratio, deltas_max):
+    """A policy that could never or always compact is refused."""
+    with pytest.raises(ValueError, match="must be positive"):
+        CompactionPolicy(ratio, deltas_max)
+
+
+# ------------------------------------------------------------------
+# A range of an upsert table in files of bounded size: whatever the changes, it shows what a dict would hold.
+
+
+SCHEMA_OF_UPSERT_RANGE = pa.schema([("k", pa.int64()), ("city", pa.string()), ("v", pa.int64())])
+COLUMNS = {"k": pl.Int64, "city": pl.String, "v": pl.Int64}
+TABLE_OF_UPSERT_RANGE = TableName("gold/t")
+
+
+def upsert(root, files, copies, *, number=0, by=(), rows_max=4, all_files=False):
+    """Return a range over these files."""
+    return UpsertRange(
+        operator="sums",
+        table=TABLE_OF_UPSERT_RANGE,
+        keys=("k",),
+        schema=SCHEMA_OF_UPSERT_RANGE,
+        range=KeyGroupRange(first=0, last=3),
+        files=files,
+        writer=StagedFiles(str(root), JobName("job"), Generation(1), VertexId("sums"), number),
+        version=Version(Generation(1), number),
+        partitioned_by=by,
+        all_files=all_files,
+        file_rows_max=rows_max,
+        copies=copies,
+    )
+
+
+def frame(rows):
+    """Return {k: (city, v)} as rows."""
+    return pl.DataFrame([(k, *rest) for k, rest in rows.items()], schema=COLUMNS, orient="row")
+
+
+def content_of(rows):
+    """Return rows as {k: (city, v)}. Fail if a key is there twice."""
+    content = {k: rest for k, *rest in rows.frame().rows()}
+    assert len(content) == rows.frame().height
+    return {k: tuple(rest) for k, rest in content.items()}
+
+
+ROWS = st.dictionaries(st.integers(0, 30), st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 9)), max_size=12)
+CHANGES_OF_UPSERT_RANGE = st.lists(
+    st.tuples(ROWS, st.sets(st.integers(0, 30), max_size=4), st.integers(0, 2), st.booleans()), max_size=8
+)
+
+
+@given(CHANGES_OF_UPSERT_RANGE, st.sampled_from([(), ("city",)]))
+def test_a_range_shows_what_a_dict_would_hold(changes, by):
+    """An up-to-date copy, an older copy and the files alone show the same rows. Each file has rows of one partition.
+
+    Hypothesis picks the worker of each change: one of two, or a new one. So a worker often has an older copy.
+    """
+    with TemporaryDirectory() as root:
+        workers, files, expected = [WorkerCopies(), WorkerCopies()], (), {}
+        for number, (rows, perhaps_gone, worker, is_all) in enumerate(changes):
+            gone = perhaps_gone - set(rows)
+            copies = [*workers, WorkerCopies()][worker]
+            held = upsert(root, files, copies, number=number, by=by, all_files=is_all)
+            files = held.write(held.load(), frame(rows), frame(dict.fromkeys(gone, ("a", 0))))
+            expected = {k: row for k, row in (expected | rows).items() if k not in gone}
+            assert expected == content_of(upsert(root, files, copies, by=by).load())
+            assert expected == content_of(upsert(root, files, WorkerCopies(), by=by).load())
+            assert all(1 <= each.file.rows <= 4 for each in files)
+            assert sum(each.file.rows for each in files) == len(expected)
+            if by:
+                parts = upsert(root, files, WorkerCopies(), by=by).load().layers
+                assert all(1 == part.rows["city"].n_unique() for part in parts)
+
+
+def test_a_worker_with_an_older_copy_reads_only_files_that_it_lacks(tmp_path):
+    """Files that it has read or written before may even be gone."""
+    first, second = WorkerCopies(), WorkerCopies()
+    held = upsert(tmp_path, (), first)
+    files = held.write(held.load(), frame({k: ("a", k) for k in range(12)}), frame({}))
+    other = upsert(tmp_path, files, second, number=1)
+    changed = other.write(other.load(), frame({0: ("b", 9)}), frame({}))
+    for file in set(files) & set(changed):
+        (tmp_path / file.file.path).unlink()
+    found = content_of(upsert(tmp_path, changed, first, number=2).load())
+    assert {k: ("a", k) for k in range(1, 12)} | {0: ("b", 9)} == found
+    with pytest.raises(StateFileError):
+        upsert(tmp_path, changed, WorkerCopies(), number=2).load()
+
+
+def test_files_whose_rows_do_not_change_stay(tmp_path):
+    """Rows that change move to the end, so that those which change again soon lie together."""
+    first = upsert(tmp_path, (), WorkerCopies()).write(
+        KeyedRows.of(frame({})), frame({k: ("a", k) for k in range(16)}), frame({})
+    )
+    assert [4, 4, 4, 4] == [each.file.rows for each in first]
+    held = upsert(tmp_path, first, WorkerCopies(), number=1)
+    second = held.write(held.load(), frame({1: ("a", 0), 9: ("a", 0)}), frame({}))
+    assert {first[1], first[3]} == set(first) & set(second)
+    assert [4, 4, 4, 4] == [each.file.rows for each in second]
+    last = upsert(tmp_path, second, WorkerCopies()).load().layers[-1]
+    assert [1, 9] == last.rows["k"].to_list()[-2:]
+    again = upsert(tmp_path, second, WorkerCopies(), number=2)
+    third = again.write(again.load(), frame({1: ("a", 1), 9: ("a", 1)}), frame({}))
+    assert 3 == len(set(second) & set(third))
+
+
+def test_small_files_do_not_become_many(tmp_path):
+    """New keys join the small file, and a partition that gets no row keeps its own."""
+    files, copies = (), WorkerCopies()
+    for number in range(20):
+        held = upsert(tmp_path, files, copies, number=number, by=("city",), rows_max=10)
+        rows = {-1: ("b", 0)} if number == 0 else {number: ("a", 0)}
+        before, files = files, held.write(held.load(), frame(rows), frame({}))
+        assert number == 0 or before[0] in files
+    assert 1 + 4 == len(files)  # of five rows each, half of the largest number, and one of the other partition
+    assert 20 == sum(each.file.rows for each in files)
+
+
+@pytest.mark.parametrize(("gone", "left"), [(4, 3), (0, 0)])
+def test_a_file_without_rows_goes(tmp_path, gone, left):
+    """The keys 0 to 3 are one file. A range without rows has no file."""
+    held = upsert(tmp_path, (), WorkerCopies())
+    first = held.write(KeyedRows.of(frame({})), frame({k: ("a", k) for k in range(16)}), frame({}))
+    held = upsert(tmp_path, first, WorkerCopies(), number=1)
+    keys = range(gone) if gone else range(16)
+    assert left == len(held.write(held.load(), frame({}), frame(dict.fromkeys(keys, ("a", 0)))))
+
+
+def test_a_file_of_the_default_size_is_not_cut(tmp_path):
+    """Small tables have one file for each range, as before."""
+    held = upsert(tmp_path, (), WorkerCopies(), rows_max=FILE_ROWS_MAX)
+    assert 1 == len(held.write(KeyedRows.of(frame({})), frame({k: ("a", k) for k in range(5000)}), frame({})))
+
+
+def test_the_last_row_of_a_key_wins(tmp_path):
+    """An output may have a key twice."""
+    held = upsert(tmp_path, (), WorkerCopies())
+    twice = pl.concat([frame({1: ("a", 1), 2: ("a", 1)}), frame({1: ("a", 2)})])
+    written = held.write(KeyedRows.of(frame({})), twice, frame({}))
+    assert {1: ("a", 2), 2: ("a", 1)} == content_of(upsert(tmp_path, written, WorkerCopies()).load())

@@ -1,0 +1,736 @@
+"""Joins are planned with the kinds of their inputs, and steps that cannot take a row back are refused by name."""
+
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import ArrayType, BooleanType, DoubleType, LongType, StringType, StructType, TimestampType
+
+from checkpointing.channel_items import SourceSlice, StagedSegment
+from checkpointing.config import CheckpointConfig, CheckpointingMode
+from checkpointing.graph import TableMode, VertexKind
+from checkpointing.handles import FileHandle
+from checkpointing.identifiers import InvalidNameError
+from jobs.operators.process import NamedOutputs, UnknownOutputError, of_output
+from jobs.pipeline import InvalidPipelineError as InvalidPipelineErrorOfNamedOutputs
+from jobs.pipeline import InvalidPipelineError as InvalidPipelineErrorOfOverwrite
+from jobs.pipeline import InvalidPipelineError as InvalidPipelineErrorOfPartitionBy
+from jobs.pipeline import InvalidPipelineError as InvalidPipelineErrorOfUnions
+from jobs.pipeline import InvalidPipelineError as InvalidPipelineErrorOfUpdates
+from jobs.pipeline import Pipeline as PipelineOfNamedOutputs
+from jobs.pipeline import Pipeline as PipelineOfOverwrite
+from jobs.pipeline import Pipeline as PipelineOfPartitionBy
+from jobs.pipeline import Pipeline as PipelineOfUnions
+from jobs.pipeline import Pipeline as PipelineOfUpdates
+from jobs.pipeline import Processed, Stream, first_of, max_of, sum_of
+from jobs.pipeline import count as count_of_overwrite
+from jobs.pipeline import count as count_of_unions
+from jobs.pipeline import count as count_of_updates
+from jobs.pipeline.columns import InvalidPipelineError
+from jobs.pipeline.planning import plan
+from jobs.pipeline.top import top
+from jobs.quality.expectation import Expectation
+from jobs.sources.hybrid import SequenceSource as SequenceSourceOfNamedOutputs
+from jobs.sources.hybrid import SequenceSource as SequenceSourceOfOverwrite
+from jobs.sources.hybrid import SequenceSource as SequenceSourceOfPartitionBy
+from jobs.sources.hybrid import SequenceSource as SequenceSourceOfUnions
+from jobs.sources.hybrid import SequenceSource as SequenceSourceOfUpdates
+from tidemark import Pipeline, SequenceSource, count, join
+
+
+def streams():
+    """Return a pipeline with a changelog (key, n) and an append-only stream (key, value)."""
+    pipeline = Pipeline("example")
+    counted = pipeline.source("left", SequenceSource({"a": 10})).key_by("key").aggregate("counted", n=count())
+    rows = pipeline.source("right", SequenceSource({"a": 10})).select("key", "value")
+    return pipeline, counted, rows
+
+
+def test_only_the_side_that_is_a_changelog_is_read_with_kinds():
+    """The other side is append-only, and its rows have no kind."""
+    pipeline, counted, rows = streams()
+    join(counted.key_by("key"), rows.key_by("key"), "joined").key_by("n").aggregate("sizes", rows=count())
+    planned = plan(pipeline)
+    joined = planned.vertices["joined"]
+    assert [reads.takes_changes for reads in joined.inputs] == [True, False]
+    assert [each.schema.names for each in joined.spec.inputs] == [["key", "n", "_change_kind"], ["key", "value"]]
+    assert joined.spec.emits_changes
+    assert planned.graph.vertex("joined").changes_of == ("counted",)
+    assert planned.graph.vertex("sizes").changes_of == ("joined",)
+
+
+def test_an_inner_join_of_append_only_streams_is_append_only():
+    """It takes no row back, so any step may follow, and a table may hold its rows."""
+    pipeline, _, rows = streams()
+    other = rows.select("key").key_by("key")
+    join(rows.key_by("key"), other, "joined").table("silver/joined").key_by("key").aggregate("n", rows=count())
+    planned = plan(pipeline)
+    assert not planned.vertices["joined"].spec.emits_changes
+    assert planned.graph.vertex("n").changes_of == ()
+
+
+def test_a_semi_join_has_the_left_columns_and_an_anti_join_takes_rows_back():
+    """Both sides may have the same columns. A left row that has found a match keeps it if no row is taken back."""
+    pipeline, _, rows = streams()
+    one, other = rows.key_by("key"), rows.key_by("key")
+    join(one, other, "known", how="semi").table("silver/known")
+    with pytest.raises(InvalidPipelineError, match="join 'unknown' takes rows back"):
+        join(one, other, "unknown", how="anti").table("silver/unknown")
+    planned = plan(pipeline)
+    assert planned.vertices["known"].spec.output.names == ["key", "value"]
+    assert not planned.vertices["known"].spec.emits_changes
+
+
+@pytest.mark.parametrize(
+    ("follow", "said"),
+    [
+        (lambda joined: joined.table("silver/joined"), "join 'joined' takes rows back"),
+        (lambda joined: joined.upsert("gold/joined"), "join 'joined' takes rows back"),
+        (lambda joined: joined.table("silver/joined", id="kept"), "those of join 'joined'"),
+        (lambda joined: joined.union(joined, id="both").table("silver/both"), "a stream of this union takes rows back"),
+    ],
+)
+def test_a_step_that_cannot_take_a_row_back_is_refused(follow, said):
+    """An outer join of append-only streams takes the row with nulls back."""
+    _, _, rows = streams()
+    joined = join(rows.key_by("key"), rows.select("key").key_by("key"), "joined", how="left")
+    with pytest.raises(InvalidPipelineError, match=said):
+        follow(joined)
+
+
+def test_joins_that_cannot_be_are_refused():
+    """An unknown type, and a column that both sides have."""
+    _, _, rows = streams()
+    keyed = rows.key_by("key")
+    with pytest.raises(InvalidPipelineError, match="choose one of inner, left, right, full, semi, anti"):
+        join(keyed, keyed, "joined", how="outer")
+    with pytest.raises(InvalidPipelineError, match=r"columns \['value'\] are on both sides"):
+        join(keyed, keyed, "joined")
+
+
+def test_a_column_that_counts_kept_rows_is_refused_by_name():
+    """The state keeps each row with a column `_times`. A user's column of that name failed in the middle of a tick."""
+    _, _, rows = streams()
+    named = rows.with_column("_times", "value", LongType()).key_by("key")
+    with pytest.raises(InvalidPipelineError, match="'_times' and '_times' have one name; rename one"):
+        join(named, rows.select("key").key_by("key"), "joined")
+
+
+# ------------------------------------------------------------------
+# A union has the rows of all its streams. Streams of other columns are refused by name.
+
+
+def two(pipeline=None):
+    """Return two streams of the same columns."""
+    pipeline = pipeline or PipelineOfUnions("example")
+    return tuple(pipeline.source(name, SequenceSourceOfUnions({"a": 10})) for name in ("left", "right"))
+
+
+def test_a_union_is_one_vertex_with_an_edge_from_each_stream():
+    """The table right after it belongs to the same vertex."""
+    pipeline = PipelineOfUnions("example")
+    left, right = two(pipeline)
+    left.union(right, id="both").table("bronze/both").key_by("key").aggregate("by_key", n=count_of_unions()).upsert(
+        "gold/n"
+    )
+    graph = plan(pipeline).graph
+    both = graph.vertex("both")
+    assert both.kind is VertexKind.STATELESS
+    assert ["bronze/both"] == [table.name for table in both.tables]
+    assert ["left", "right"] == [edge.upstream for edge in graph.upstream("both")]
+
+
+def counts_and_rows(pipeline):
+    """Return a changelog and an append-only stream of the same columns (key, n)."""
+    left, right = two(pipeline)
+    counted = left.key_by("key").aggregate("per_key", n=count_of_unions())
+    return counted, right.with_column("n", "1", LongType()).select("key", "n")
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["changelog first", "changelog last"])
+def test_a_union_passes_changes_on_if_somebody_takes_them(first):
+    """The keyed vertices on both sides of it begin together. Both put out changes, and so does a union of the union."""
+    pipeline = PipelineOfUnions("example")
+    counted, rows = counts_and_rows(pipeline)
+    both = counted.union(rows, id="both") if first else rows.union(counted, id="both")
+    both.union(rows, id="all").key_by("n").aggregate("sizes", keys=count_of_unions()).upsert("gold/sizes")
+    planned = plan(pipeline)
+    assert all(planned.vertices[name].spec.emits_changes for name in ("per_key", "both", "all"))
+    assert [reads.takes_changes for reads in planned.vertices["both"].inputs] == [first, not first]
+    assert planned.graph.vertex("sizes").changes_of == ("per_key",)
+    assert planned.graph.vertex("all").changes_of == ()
+
+
+def test_a_union_whose_changes_nobody_takes_has_new_rows_only():
+    """Its table holds each update of the aggregate as a row, as the aggregate's own append table would."""
+    pipeline = PipelineOfUnions("example")
+    counted, rows = counts_and_rows(pipeline)
+    counted.union(rows, id="both").table("silver/both")
+    planned = plan(pipeline)
+    assert not any(planned.vertices[name].spec.emits_changes for name in ("per_key", "both"))
+    assert not any(reads.takes_changes for reads in planned.vertices["both"].inputs)
+
+
+def test_a_union_of_a_changelog_with_updates_that_lost_their_kind_is_refused():
+    """Somebody who takes its changes would count the second stream's updates as rows."""
+    counted, _ = counts_and_rows(PipelineOfUnions("example"))
+    kept = counted.table("silver/kept", id="kept")
+    with pytest.raises(
+        InvalidPipelineErrorOfUnions, match="vertex both: its rows are updates of the aggregate 'per_key'"
+    ):
+        counted.union(kept, id="both")
+    lost = kept.union(kept, id="lost")
+    with pytest.raises(
+        InvalidPipelineErrorOfUnions, match="vertex again: its rows are updates of the aggregate 'per_key'"
+    ):
+        lost.key_by("key").aggregate("again", total=sum_of("n"))
+
+
+REFUSED = {
+    "another type": (
+        lambda left, right: left.union(right.with_column("value", "value", StringType()), id="both"),
+        "vertex both: column 'value' is bigint in left and string in right; give both streams the same columns",
+    ),
+    "a column less": (
+        lambda left, right: left.union(right.drop("value"), id="both"),
+        "vertex both: column 'value' is bigint in left and missing in right",
+    ),
+    "a column more": (
+        lambda left, right: left.drop("value").union(right, id="both"),
+        "vertex both: column 'value' is missing in left and bigint in right",
+    ),
+    "alone": (lambda left, _: left.union(id="both"), "vertex both: a union needs another stream"),
+    "two pipelines": (
+        lambda left, _: left.union(two()[1], id="both"),
+        "vertex both: the streams belong to two pipelines",
+    ),
+}
+
+
+@pytest.mark.parametrize(("write", "said"), REFUSED.values(), ids=list(REFUSED))
+def test_a_union_of_other_columns_is_refused(write, said):
+    """One sentence names the vertex, the column and both streams."""
+    with pytest.raises(InvalidPipelineErrorOfUnions, match=said):
+        write(*two())
+
+
+# ------------------------------------------------------------------
+# The output of an aggregate is a changelog. A step that would count updates as rows is refused at that line (M1).
+
+
+NOT_NULL = Expectation("expect_column_values_to_not_be_null", {"column": "n"})
+OUTPUT = StructType().add("key", LongType()).add("n", LongType())
+STATE = StructType().add("last", LongType())
+
+
+@dataclass
+class Differences:
+    """A keyed function that nobody calls here."""
+
+    def process(self, inputs, state):
+        """Fail."""
+        raise AssertionError("planning calls no function")
+
+
+def per_key(pipeline=None):
+    """Return the updates of a count by key and split."""
+    rows = (pipeline or PipelineOfUpdates("example")).source("numbers", SequenceSourceOfUpdates({"a": 10}))
+    return rows.key_by("key", "split").aggregate("per_key", n=count_of_updates(), top=max_of("value"))
+
+
+def again(rows):
+    """Aggregate the rows by split."""
+    return rows.key_by("split").aggregate("per_split", total=sum_of("n"))
+
+
+PASSES_CHANGES = {
+    "directly": lambda rows: rows,
+    "after its upsert table": lambda rows: rows.upsert("gold/per_key"),
+    "after its append table": lambda rows: rows.table("silver/per_key"),
+    "select": lambda rows: rows.select("split", "n"),
+    "drop": lambda rows: rows.drop("top"),
+    "with_column": lambda rows: rows.with_column("n", "n * 2", LongType()),
+    "transform": lambda rows: rows.transform(lambda each: each.filter("n > 1")),
+}
+
+
+@pytest.mark.parametrize("updates", PASSES_CHANGES.values(), ids=list(PASSES_CHANGES))
+def test_an_aggregate_of_updates_takes_back_what_they_replace(updates):
+    """The planner knows that the stream is a changelog: one vertex puts out changes, and the other takes them."""
+    pipeline = PipelineOfUpdates("example")
+    again(updates(per_key(pipeline))).upsert("gold/per_split")
+    planned = plan(pipeline)
+    assert planned.vertices["per_key"].spec.emits_changes
+    (reads,) = planned.vertices["per_split"].inputs
+    assert (reads.of_changes, reads.takes_changes) == (True, True)
+    assert planned.vertices["per_split"].spec.inputs[0].schema.names == ["split", "n", "_change_kind"]
+    assert [meaning.column for meaning in planned.graph.vertex("per_split").meanings] == ["total", "_rows"]
+    assert planned.graph.vertex("per_split").changes_of == ("per_key",)
+
+
+def test_without_a_reader_of_changes_nobody_puts_them_out():
+    """A process function gets the new rows only."""
+    pipeline = PipelineOfUpdates("example")
+    per_key(pipeline).key_by("key").process("differences", Differences(), state=STATE, output=OUTPUT)
+    planned = plan(pipeline)
+    assert not planned.vertices["per_key"].spec.emits_changes
+    assert not planned.vertices["differences"].inputs[0].takes_changes
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [
+        pytest.param(lambda: per_key().drop("top").table("silver/n", id="kept"), id="a table of its own vertex"),
+        pytest.param(lambda: per_key().check_rows(NOT_NULL, quarantine="q/n", id="kept"), id="check_rows"),
+    ],
+)
+def test_updates_that_lost_their_kind_are_refused(updates):
+    """A vertex between the two passes on new rows only. The message names it, and what to write instead."""
+    with pytest.raises(InvalidPipelineErrorOfUpdates) as refused:
+        again(updates())
+    said = str(refused.value)
+    assert said.startswith("vertex per_split: its rows are updates of the aggregate 'per_key', and vertex 'kept'")
+    assert "Aggregate the stream of 'per_key' itself" in said
+
+
+def test_columns_of_ours_are_refused():
+    """The state has the number of rows in `_rows`, and changes have their kind in `_change_kind`."""
+    rows = per_key()
+    with pytest.raises(InvalidPipelineErrorOfUpdates, match="columns '_rows' and '_rows' have one name"):
+        rows.key_by("split").aggregate("other", _rows=count_of_updates())
+    with pytest.raises(InvalidPipelineErrorOfUpdates, match="columns '_change_kind' and '_change_kind' have one name"):
+        rows.with_column("_change_kind", "1", LongType()).key_by("split").aggregate("other", n=count_of_updates())
+
+
+DELETES = {
+    "append table": lambda rows: rows.table("silver/n"),
+    "append table of its own vertex": lambda rows: rows.table("silver/n", id="kept"),
+    "check_rows": lambda rows: rows.check_rows(
+        Expectation("expect_column_values_to_not_be_null", {"column": "total"}), quarantine="q/n", id="checked"
+    ),
+    "process": lambda rows: rows.key_by("split").process("p", Differences(), state=STATE, output=OUTPUT),
+    "enrich": lambda rows: (
+        rows.select("split").key_by("split").connect(rows.key_by("split")).enrich("e", "total", latest_by="total")
+    ),
+    "other keys": lambda rows: rows.upsert("gold/n", keys=["split", "total"]),
+}
+
+
+@pytest.mark.parametrize("step", DELETES.values(), ids=list(DELETES))
+def test_a_step_that_takes_no_row_back_is_refused_by_name(step):
+    """It would keep rows that were deleted. The message names the aggregate and the steps that could."""
+    with pytest.raises(
+        InvalidPipelineErrorOfUpdates, match=r"aggregate 'per_split'.* takes changes and so deletes rows"
+    ):
+        step(again(per_key()))
+
+
+OF_A_UNION = {
+    "append table": lambda both: both.table("silver/n"),
+    "append table of its own vertex": lambda both: both.table("silver/n", id="kept"),
+    "check_rows": lambda both: both.check_rows(NOT_NULL, quarantine="q/n"),
+    "upsert": lambda both: both.upsert("gold/n"),
+    "process": lambda both: both.key_by("split").process("p", Differences(), state=STATE, output=OUTPUT),
+}
+
+
+@pytest.mark.parametrize("step", OF_A_UNION.values(), ids=list(OF_A_UNION))
+def test_a_step_that_takes_no_row_back_is_refused_after_a_union_too(step):
+    """A union passes on the rows that its streams take back."""
+    rows = again(per_key()).with_column("n", "total", LongType())
+    said = "a stream of this union takes rows back|union 'both', which .*this step cannot|only the direct output of a"
+    with pytest.raises(InvalidPipelineErrorOfUpdates, match=said):
+        step(rows.union(rows, id="both"))
+
+
+def test_a_crash_may_not_take_a_row_back_twice():
+    """At least once, the rows after a barrier may come again after a crash, and so may what they take back."""
+    pipeline = PipelineOfUpdates("example")
+    again(per_key(pipeline)).upsert("gold/per_split")
+    with pytest.raises(
+        InvalidPipelineErrorOfUpdates, match=r"vertex per_split: it takes changes, and with mode at_least_once"
+    ):
+        plan(pipeline, config=CheckpointConfig(mode=CheckpointingMode.AT_LEAST_ONCE))
+
+
+def enriched(left, right):
+    """Return left rows enriched with the top of the right ones."""
+    return left.key_by("key").connect(right.key_by("key")).enrich("enriched", "top")
+
+
+def test_enriched_updates_are_updates():
+    """More columns do not make an update append-only."""
+    pipeline = PipelineOfUpdates("example")
+    left = (
+        pipeline.source("left", SequenceSourceOfUpdates({"a": 10}))
+        .key_by("key", "split")
+        .aggregate("per_key", n=count_of_updates())
+    )
+    right = pipeline.source("right", SequenceSourceOfUpdates({"a": 10})).select("key", "value")
+    both = left.key_by("key").connect(right.key_by("key")).enrich("enriched", "value")
+    with pytest.raises(InvalidPipelineErrorOfUpdates, match="updates of the aggregate 'per_key'"):
+        again(both)
+
+
+def test_enriched_rows_are_append_only():
+    """Each left row is emitted once, so it may be counted."""
+    pipeline = PipelineOfUpdates("example")
+    left = pipeline.source("left", SequenceSourceOfUpdates({"a": 10}))
+    right = pipeline.source("right", SequenceSourceOfUpdates({"a": 10})).with_column("top", "value", LongType())
+    again(enriched(left, right.select("key", "top"))).upsert("gold/per_split")
+    assert "per_split" in plan_of(pipeline)
+
+
+def plan_of(pipeline):
+    """Return the ids of the vertices that the pipeline is planned as."""
+    return [vertex.id for vertex in plan(pipeline).graph.vertices]
+
+
+def test_the_first_update_of_an_aggregate_enriches_nothing():
+    """The first update is a partial result of the first micro-batch's rows. The latest update may enrich."""
+    pipeline = PipelineOfUpdates("example")
+    left = pipeline.source("left", SequenceSourceOfUpdates({"a": 10})).key_by("key")
+    sums = (
+        pipeline.source("right", SequenceSourceOfUpdates({"a": 10}))
+        .key_by("key")
+        .aggregate("per_key", rows=count_of_updates())
+    )
+    both = left.connect(sums.key_by("key"))
+    with pytest.raises(
+        InvalidPipelineErrorOfUpdates, match=r"vertex enriched: its right rows are updates .*'per_key'.*latest_by"
+    ):
+        both.enrich("enriched", "rows")
+    again(both.enrich("enriched", "rows", latest_by="rows").with_column("n", "rows", LongType())).upsert("gold/sums")
+    assert "per_split" in plan_of(pipeline)
+
+
+def test_a_process_function_may_read_updates_and_its_output_may_be_counted():
+    """It knows the earlier row from its state, so it can emit differences. Tidemark cannot check that."""
+    pipeline = PipelineOfUpdates("example")
+    rows = (
+        pipeline.source("numbers", SequenceSourceOfUpdates({"a": 10}))
+        .key_by("key")
+        .aggregate("per_key", n=count_of_updates())
+    )
+    differences = rows.key_by("key").process("differences", Differences(), state=STATE, output=OUTPUT)
+    differences.key_by("n").aggregate("per_n", rows=count_of_updates()).upsert("gold/per_n")
+    assert "per_n" in plan_of(pipeline)
+
+
+def test_two_aggregates_of_the_same_rows_are_allowed():
+    """The message names this way out. Both aggregates read the rows themselves."""
+    pipeline = PipelineOfUpdates("example")
+    rows = pipeline.source("numbers", SequenceSourceOfUpdates({"a": 10})).table("bronze/numbers", id="bronze")
+    rows.key_by("key", "split").aggregate("per_key", n=count_of_updates()).upsert("gold/per_key")
+    rows.key_by("split").aggregate("per_split", n=count_of_updates()).upsert("gold/per_split")
+    assert {"per_key", "per_split"} <= set(plan_of(pipeline))
+
+
+# ------------------------------------------------------------------
+# Named outputs of a process function: what is refused, and how a reader finds the files of its output.
+
+
+NUMBERS = StructType().add("n", LongType())
+ROWS = StructType().add("key", LongType()).add("n", LongType())
+ALERTS = {"alerts": NUMBERS}
+CHANNEL = "_tidemark/j/channels/sort/_data/1"
+
+
+class Function:
+    """Does nothing."""
+
+    def process(self, inputs, state):
+        return Processed(state, pl.DataFrame())
+
+
+class Merging(Function):
+    """Merges partials."""
+
+    def partials(self, rows, types):
+        return rows
+
+    def merged(self, partials, before):
+        return partials
+
+
+def processed(outputs=ALERTS, function=None):
+    """Return a pipeline, and the stream that its process function returns."""
+    pipeline = PipelineOfNamedOutputs("j")
+    keyed = pipeline.source("numbers", SequenceSourceOfNamedOutputs({"a": 10})).key_by("key")
+    return pipeline, keyed.process("sort", function or Function(), state=NUMBERS, output=ROWS, outputs=outputs)
+
+
+def file(path, rows=3):
+    return FileHandle(path, rows, 10 * rows, 0)
+
+
+def test_each_reader_is_planned_with_the_columns_of_its_output():
+    """The function's own output goes on as before, to a table of the vertex itself."""
+    pipeline, done = processed({"alerts": NUMBERS, "late": ROWS})
+    done.output("late").table("silver/late", id="late")
+    done.output("alerts").with_column("m", "n + 1", LongType()).table("silver/alerts", id="alerts")
+    done.upsert("gold/sorted")
+    planned = plan(pipeline)
+    late, alerts = (planned.vertices[name].inputs[0] for name in ("late", "alerts"))
+    assert [(ROWS, "late"), (NUMBERS, "alerts")] == [(each.schema, each.output) for each in (late, alerts)]
+    assert ("alerts", "late") == alerts.outputs
+    spec = planned.vertices["sort"].spec
+    assert (False, {"alerts": NUMBERS, "late": ROWS}) == (spec.emits, spec.outputs)
+    assert ["n", "m"] == [column.name for column in planned.table_schemas["silver/alerts"]]
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda done: done.output("alert"), "vertex sort has no output 'alert'; it has alerts. Declare it"),
+        (lambda done: done.drop("n").output("alerts"), "only the stream that process"),
+        (lambda done: done.output("alerts").output("alerts"), "only the stream that process"),
+        (lambda done: done.output("alerts").table("silver/alerts"), "needs an id of its own"),
+        (lambda done: done.output("alerts").upsert("silver/alerts"), "only the direct output of a keyed vertex"),
+        (lambda done: done.output("alerts").expect(), "it writes no table|write it right after table"),
+        (lambda done: done.table("silver/sorted", partition_by=["_output"]), "there is no column '_output'"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(act, said):
+    """An unknown output, an output of another stream, and what only a vertex's own output can have."""
+    _, done = processed()
+    with pytest.raises(InvalidPipelineErrorOfNamedOutputs, match=said):
+        act(done)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "function", "error", "said"),
+    [
+        ({"Alerts": NUMBERS}, None, InvalidNameError, "output 'Alerts' does not match"),
+        ({"a/b": NUMBERS}, None, InvalidNameError, "output 'a/b' does not match"),
+        ({"alerts": StructType()}, None, InvalidPipelineErrorOfNamedOutputs, "at least one field"),
+        (
+            {"alerts": StructType().add("n", LongType()).add("N", LongType())},
+            None,
+            InvalidPipelineErrorOfNamedOutputs,
+            "one name",
+        ),
+        (ALERTS, Merging(), InvalidPipelineErrorOfNamedOutputs, "its function merges partials"),
+    ],
+)
+def test_an_output_that_cannot_be_is_refused_where_it_is_declared(outputs, function, error, said):
+    """A name that is no folder's, columns that nobody can write, and a function whose output is its state."""
+    with pytest.raises(error, match=said):
+        processed(outputs, function)
+
+
+def renamed(columns_renamed_from):
+    """Return the stream of a function that has renamed columns of its output `alerts`."""
+    pipeline = PipelineOfNamedOutputs("j")
+    keyed = pipeline.source("numbers", SequenceSourceOfNamedOutputs({"a": 10})).key_by("key")
+    alerts = {"alerts": StructType().add("alert", LongType()).add("n", LongType())}
+    return pipeline, keyed.process(
+        "sort", Function(), state=NUMBERS, output=ROWS, outputs=alerts, columns_renamed_from=columns_renamed_from
+    )
+
+
+def test_a_column_of_an_output_may_be_renamed():
+    """The entry lists the rename at the function. The table of the output says it for itself."""
+    pipeline, done = renamed({"alert": "key"})
+    done.output("alerts").table("silver/alerts", id="alerts").change_columns(renamed_from={"alert": "key"})
+    done.upsert("gold/sorted")
+    found = plan(pipeline).graph
+    assert [{"alert": "key"}] * 2 == [dict(found.vertex(name).columns_renamed_from) for name in ("sort", "alerts")]
+
+
+@pytest.mark.parametrize(
+    ("renames", "said"),
+    [
+        (
+            {"alert": "n"},
+            "output 'alerts': column alert is renamed from 'n', and there still is a column n",
+        ),
+        ({"alarm": "x"}, "column alarm is renamed from 'x', and there is no column 'alarm'"),
+        ({"alert": "alert"}, "which is its own name"),
+    ],
+)
+def test_a_rename_that_means_nothing_in_an_output_is_refused(renames, said):
+    """Each output has columns of its own, so the message names it."""
+    with pytest.raises(InvalidPipelineErrorOfNamedOutputs, match=said):
+        renamed(renames)
+
+
+def test_an_output_that_nobody_reads_is_refused():
+    """Its rows would be lost without a word."""
+    pipeline, done = processed()
+    done.table("silver/sorted")
+    with pytest.raises(InvalidPipelineErrorOfNamedOutputs, match="nothing reads the output 'alerts' of vertex sort"):
+        plan(pipeline)
+
+
+def test_a_table_may_not_be_laid_out_by_the_name_of_our_folders():
+    """A folder `_output=...` tells whose rows a file has."""
+    pipeline = PipelineOfNamedOutputs("j")
+    numbers = pipeline.source("numbers", SequenceSourceOfNamedOutputs({"a": 10})).with_column(
+        "_output", "n", LongType()
+    )
+    with pytest.raises(InvalidPipelineErrorOfNamedOutputs, match="folders of '_output' are Tidemark's own"):
+        numbers.table("bronze/numbers", id="bronze", partition_by=["_output"])
+
+
+def test_a_reader_gets_the_files_of_its_output_only():
+    """Those without a folder are of the function's own output. A segment without any such file is left out."""
+    own, alert, late = (file(f"{CHANNEL}/{folder}f.parquet") for folder in ("", "_output=alerts/", "_output=late/"))
+    of_source = SourceSlice("numbers", "a", "0", "1", "{}", 1, 1)
+    segments = [StagedSegment((own, alert)), StagedSegment((late,)), of_source]
+    known = ("alerts", "late")
+    assert [StagedSegment((own,)), of_source] == list(of_output(segments, None, known))
+    assert [StagedSegment((alert,)), of_source] == list(of_output(segments, "alerts", known))
+    assert [StagedSegment((late,)), of_source] == list(of_output(segments, "late", known))
+
+
+def test_rows_in_flight_of_an_output_that_is_gone_are_an_error():
+    """A reader that passed over them would lose them."""
+    segments = [StagedSegment((file(f"{CHANNEL}/_output=late/f.parquet", rows=7),))]
+    with pytest.raises(UnknownOutputError, match=r"7 rows in flight are of the output 'late', which .* no longer has"):
+        list(of_output(segments, None, ("alerts",)))
+
+
+def test_an_output_without_rows_is_whole_and_an_unknown_one_is_named():
+    """The function may leave outputs out. It may not put out rows as something else."""
+    outputs = NamedOutputs("channels/sort", {"alerts": pa.schema([("n", pa.int64())])})
+    rows = outputs.conformed("sort", {})
+    assert ({"n": pl.Int64}, 0) == (dict(rows["alerts"].schema), rows["alerts"].height)
+    with pytest.raises(UnknownOutputError, match="put out rows as 'alert', and its outputs are alerts"):
+        outputs.conformed("sort", {"alert": pl.DataFrame({"n": [1]})})
+
+
+# ------------------------------------------------------------------
+# Which overwrite tables a pipeline may have. The error names the column or the step, when the pipeline is built.
+
+
+def numbers(pipeline=None):
+    """Return a source of split, n, key, value, _split, _position."""
+    return (pipeline or PipelineOfOverwrite("example")).source("numbers", SequenceSourceOfOverwrite({"a": 10}))
+
+
+@pytest.mark.parametrize(
+    ("version", "by", "message"),
+    [
+        ("day", [], "version of table silver/newest: there is no column 'day'"),
+        ("real", [], "column 'real' is a double, and only whole numbers, dates, timestamps and texts can be versions"),
+        ("good", [], "column 'good' is a boolean"),
+        ("n", ["key", "n"], "column 'n' is in partition_by too, so each partition has one version"),
+        ("n", ["at"], "partition_by of table silver/newest: column 'at' is a timestamp"),
+        ("n", "key", "partition_by is the text 'key'"),
+    ],
+)
+def test_a_version_has_a_type_with_one_order(version, by, message):
+    """NaN of a double has no place in an order that all engines share."""
+    rows = numbers().with_column("real", "1.5", DoubleType()).with_column("good", "true", BooleanType())
+    rows = rows.with_column("at", "timestamp_seconds(n)", TimestampType())
+    with pytest.raises(InvalidPipelineErrorOfOverwrite) as excinfo:
+        rows.overwrite("silver/newest", version=version, partition_by=by, id="newest")
+    assert message in str(excinfo.value)
+
+
+def test_rows_that_replace_others_are_refused():
+    """The table would show the replaced rows too. Rows that are taken back are refused as in any append-only step."""
+    updates = numbers().key_by("key").aggregate("counts", rows=count_of_overwrite())
+    kept = updates.table("gold/kept")
+    for stream in (updates, kept.select("key", "rows")):
+        with pytest.raises(InvalidPipelineErrorOfOverwrite, match=r"updates of the aggregate 'counts'.*with upsert"):
+            stream.overwrite("silver/newest", version="rows", id="newest")
+    first = top(numbers().key_by("key"), "first", n=1, order_by="n")
+    with pytest.raises(
+        InvalidPipelineErrorOfOverwrite, match=r"updates of the top 'first'.*overwrite the table from the rows"
+    ):
+        first.overwrite("silver/newest", version="n", id="newest")
+
+
+def test_a_stream_goes_on_after_an_overwrite_table():
+    """It can be described, judged and checked, and all later steps get all rows. A union can be overwritten too."""
+    pipeline = PipelineOfOverwrite("example")
+    rows = numbers(pipeline)
+    both = rows.union(rows.with_column("n", "n + 1", rows.schema["n"].dataType), id="both")
+    table = both.overwrite("silver/newest", version="n", partition_by=["key"], id="newest").describe_table("the newest")
+    good = table.expect(NOT_NULL).check_rows(NOT_NULL, quarantine="quarantine/newest")
+    good.key_by("key").aggregate("counts", rows=count_of_overwrite()).upsert("gold/counts")
+    planned = plan(pipeline)
+    vertex = planned.graph.vertex("newest")
+    newest, quarantine = vertex.tables
+    assert (TableMode.OVERWRITE, ("n",), ("key",), True) == (
+        newest.mode,
+        newest.keys,
+        newest.partitioned_by,
+        newest.judged,
+    )
+    assert TableMode.APPEND is quarantine.mode
+    assert planned.vertices["newest"].spec.emits
+    with pytest.raises(InvalidPipelineErrorOfOverwrite, match="two vertices have the id 'newest'"):
+        both.overwrite("silver/other", version="n", id="newest")
+    with pytest.raises(
+        InvalidPipelineErrorOfOverwrite, match=r"table silver/newest is written by vertex newest already"
+    ):
+        both.overwrite("silver/newest", version="n", id="other")
+
+
+def test_what_an_overwrite_table_lacks_is_no_argument():
+    """Nobody can think that an outside sink follows it, or that a key is looked at."""
+    for given in ("sink", "keys"):
+        with pytest.raises(TypeError, match=given):
+            numbers().overwrite("silver/newest", version="n", id="newest", **{given: None})
+
+
+# ------------------------------------------------------------------
+# Columns that cannot lay a table out are refused when the pipeline is built. The error names the column.
+
+
+def numbers_of_partition_by() -> Stream:
+    """Return a source of split, n, key, value, _split, _position."""
+    return PipelineOfPartitionBy("example").source("numbers", SequenceSourceOfPartitionBy({"a": 10}))
+
+
+def refused(excinfo) -> str:
+    """Return the message that the user reads."""
+    return str(excinfo.value)
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        (["day"], "there is no column 'day'"),
+        (["key", "Key"], "columns 'key' and 'Key' have one name"),
+        ("key", "partition_by is the text 'key'; name columns, as in ['key']"),
+        (["real"], "column 'real' is a double, and only texts, whole numbers, dates and booleans"),
+        (["list"], "column 'list' is a array<string>"),
+        (["at"], "column 'at' is a timestamp, and only texts"),
+    ],
+)
+def test_a_table_is_laid_out_by_columns_that_every_reader_understands(by, message) -> None:
+    """The error says which column does not fit, for append and upsert tables."""
+    rows = (
+        numbers_of_partition_by()
+        .with_column("real", "1.5", DoubleType())
+        .with_column("list", "array('a')", ArrayType(StringType()))
+    )
+    rows = rows.with_column("at", "timestamp_seconds(n)", TimestampType()).select("key", "real", "list", "at", "n")
+    with pytest.raises(InvalidPipelineErrorOfPartitionBy) as excinfo:
+        rows.table("bronze/rows", id="rows", partition_by=by)
+    assert message in refused(excinfo)
+    with pytest.raises(InvalidPipelineErrorOfPartitionBy) as excinfo:
+        rows.key_by("key").aggregate(
+            "kept", real=max_of("real"), at=max_of("at"), list=first_of("list", order_by=["n"])
+        ).upsert("gold/kept", partition_by=by)
+    assert message in refused(excinfo)
+
+
+def test_a_table_is_not_laid_out_by_all_columns_or_by_a_renamed_one() -> None:
+    """Delta needs a column in the files, and the files of a renamed column lie in folders of its old name."""
+    rows = numbers_of_partition_by().select("key", "n")
+    with pytest.raises(
+        InvalidPipelineErrorOfPartitionBy, match="it names all columns of the table; leave out at least one"
+    ):
+        rows.table("bronze/rows", id="rows", partition_by=["key", "n"])
+    summed = rows.key_by("key").aggregate("sums", total=sum_of("n", renamed_from="amount"))
+    with pytest.raises(
+        InvalidPipelineErrorOfPartitionBy, match=r"column 'total' is renamed from 'amount'.*keep the name"
+    ):
+        summed.upsert("gold/sums", partition_by=["total"])
+    assert ("key",) == summed.upsert("gold/sums", partition_by=["key"]).declarations.vertex("sums").table.partitioned_by

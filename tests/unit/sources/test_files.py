@@ -1,0 +1,860 @@
+"""Tests polling of folders of real Parquet files, without Spark."""
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+
+from checkpointing.identifiers import CheckpointId, SplitId, VertexId
+from checkpointing.messages import PollSource
+from jobs.sources.committed_positions import CommitsToFile
+from jobs.sources.files import file_position
+from jobs.sources.files.file_footer import Footer
+from jobs.sources.files.file_matching import LEDGER, FileChangedError, FoundFile, matched
+from jobs.sources.files.file_position import FilePosition, SeenFile, SliceDetail, advance
+from jobs.sources.files.file_source import FileSource
+from jobs.sources.folder_look import Why
+from jobs.sources.hybrid import SequenceSource
+from jobs.sources.port import SourceError, read_schema
+from jobs.tick.discovery import look_at_input
+
+SCHEMA = StructType().add("n", LongType()).add("word", StringType())
+EWR = SplitId("EWR")
+
+
+def write(path: Path, rows: int, **columns: pa.Array) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plain = {"n": pa.array(range(rows), pa.int64()), "word": pa.array(["w"] * rows, pa.string())}
+    pq.write_table(pa.table(plain | columns), path)
+
+
+def poll(source: FileSource, position: str | None = None, rows_max: int = 100):
+    return source.poll(PollSource(VertexId("flights"), EWR, position, rows_max))
+
+
+def names(slice_):
+    return [part.file.name for part in SliceDetail.model_validate_json(slice_.detail).ranges]
+
+
+@pytest.fixture
+def root(tmp_path):
+    write(tmp_path / "EWR" / "002.parquet", 3)
+    return tmp_path
+
+
+@pytest.fixture
+def source(root):
+    return FileSource(root, SCHEMA)
+
+
+def test_slices_follow_each_other_without_a_gap(source):
+    """The first slice begins at the start, and each slice where the one before ends. At the end there is no slice."""
+    first = poll(source, rows_max=2)
+    second = poll(source, first.end, rows_max=2)
+    assert (FilePosition().text(), 2) == (first.start, first.rows)
+    assert (first.end, 1) == (second.start, second.rows)
+    assert poll(source, second.end) is None
+
+
+def test_the_same_position_gives_the_same_slice(source, root):
+    """Polling is repeatable until a file arrives, because a position has one written form."""
+    write(root / "EWR" / "003.parquet", 2)
+    assert poll(source) == poll(FileSource(root, SCHEMA))
+
+
+def test_a_late_file_with_an_earlier_name_is_read_next(source, root):
+    """The file 001 arrives after 002 was read, and is not lost."""
+    first = poll(source)
+    write(root / "EWR" / "001.parquet", 1)
+    assert ["001.parquet"] == names(poll(source, first.end))
+
+
+@pytest.mark.parametrize("name", [".002.parquet", "_002.parquet", "003.parquet.tmp", "003.parquet.crc", "notes.txt"])
+def test_unfinished_files_are_ignored(source, root, name):
+    """Temporary names and other files are no input."""
+    (root / "EWR" / name).write_bytes(b"PAR1 half a file")
+    assert ["002.parquet"] == names(poll(source))
+
+
+def test_a_new_folder_is_a_new_split(source, root):
+    """The splits are the folders that exist now, sorted. Temporary ones are left out."""
+    assert ("EWR",) == source.splits()
+    for name in ("ABQ", "_staging", ".hidden"):
+        (root / name).mkdir()
+    assert ("ABQ", "EWR") == source.splits()
+
+
+def test_a_folder_whose_name_cannot_be_a_split_is_named(source, root):
+    """A folder's name becomes a key. A name that may not be one is refused with the folder's path."""
+    (root / "New York").mkdir()
+    with pytest.raises(SourceError, match=r"New York cannot be a split.*rename the folder"):
+        source.splits()
+
+
+def test_a_file_beside_the_folders_is_not_lost_silently(source, root):
+    """A Parquet file in the root would never be read, so it is an error."""
+    write(root / "stray.parquet", 1)
+    with pytest.raises(SourceError, match=r"stray\.parquet lies beside the folders.*\(one_split=True\)"):
+        source.splits()
+
+
+def test_a_missing_root_names_itself(tmp_path):
+    """The error says which folder to create."""
+    with pytest.raises(SourceError, match=r"nowhere cannot be listed \(No such file.*create the folder"):
+        FileSource(tmp_path / "nowhere", SCHEMA).splits()
+
+
+def test_a_missing_folder_is_named_with_the_ways_out(source, root):
+    """An empty folder in its place lets the others go on. When the files come back, none is read a second time."""
+    end = poll(source).end
+    (root / "EWR").rename(root.parent / "away")
+    with pytest.raises(SourceError, match=r"EWR, a folder that was a split of the source, is gone: put it back, or"):
+        poll(source, end)
+    (root / "EWR").mkdir()
+    assert poll(source, end) is None
+    (root / "EWR").rmdir()
+    (root.parent / "away").rename(root / "EWR")
+    assert poll(source, end) is None
+
+
+def test_a_read_file_that_changed_is_an_error(source, root):
+    """Its rows are in the tables already, and would contradict the new contents."""
+    end = poll(source).end
+    write(root / "EWR" / "002.parquet", 3, n=pa.array([7, 8, 9]))
+    with pytest.raises(SourceError, match=r"002\.parquet has been read, and its contents have changed") as refused:
+        poll(source, end)
+    assert "Put it back as it was (its time does not matter), or remove it" in str(refused.value)
+    assert str(refused.value).endswith("tidemark reset PIPELINE flights --split EWR --to 002.parquet:0")
+
+
+def test_a_read_file_that_was_only_touched_is_no_error(source, root):
+    """A backup or a copy gives files new times. The source compares contents before it stops anybody."""
+    slice_ = poll(source)
+    os.utime(root / "EWR" / "002.parquet", ns=(1, 1))
+    assert poll(source, slice_.end) is None
+    source._check_present(EWR, SliceDetail.model_validate_json(slice_.detail).ranges[0])
+
+
+def test_a_read_file_that_was_renamed_is_not_read_again(source, root):
+    """Its old name is gone. Size, time and contents are those that were read."""
+    end = poll(source).end
+    (root / "EWR" / "002.parquet").rename(root / "EWR" / "2013.parquet")
+    assert poll(source, end) is None
+
+
+def test_a_read_file_may_be_deleted(source, root):
+    """Its rows are in the tables, so nobody needs it any more."""
+    end = poll(source).end
+    (root / "EWR" / "002.parquet").unlink()
+    assert poll(source, end) is None
+
+
+def test_a_partly_read_file_may_not_be_deleted(source, root):
+    """Its other rows would be lost."""
+    end = poll(source, rows_max=1).end
+    (root / "EWR" / "002.parquet").unlink()
+    with pytest.raises(SourceError, match=r"is gone, with 2 rows not yet consumed.* --to 002\.parquet:3"):
+        poll(source, end)
+
+
+def test_a_truncated_file_is_named(source, root):
+    """The error names the file, and says how a writer avoids it."""
+    path = root / "EWR" / "001.parquet"
+    path.write_bytes((root / "EWR" / "002.parquet").read_bytes()[:-20])
+    with pytest.raises(SourceError, match=r"001\.parquet cannot be read as Parquet .*temporary name"):
+        poll(source)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"n": pa.array([1.0])}, r"column 'n' is double, but the source's schema says bigint"),
+        ({"word": pa.array([1], pa.int32())}, r"column 'word' is int, but the source's schema says string"),
+    ],
+)
+def test_a_file_with_another_type_is_named_with_its_column(tmp_path, columns, message):
+    """The error names file, column, both types and what to do."""
+    write(tmp_path / "EWR" / "001.parquet", 1, **columns)
+    with pytest.raises(SourceError, match=r"001\.parquet: " + message + r".*change the schema"):
+        poll(FileSource(tmp_path, SCHEMA))
+
+
+def test_a_file_without_a_column_is_named(tmp_path):
+    """Otherwise the missing column would silently be null."""
+    (tmp_path / "EWR").mkdir()
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "EWR" / "001.parquet")
+    with pytest.raises(SourceError, match=r"001\.parquet has no column 'word' \(it has n\)"):
+        poll(FileSource(tmp_path, SCHEMA))
+
+
+def test_other_forms_of_the_same_type_are_accepted(tmp_path):
+    """A dictionary of strings is a string. A timestamp as INT96, as Spark writes it, is a timestamp."""
+    moments = pa.array([0], pa.timestamp("us"))
+    (tmp_path / "EWR").mkdir()
+    pq.write_table(
+        pa.table({"word": pa.array(["w"]).dictionary_encode(), "at": moments}),
+        tmp_path / "EWR" / "001.parquet",
+        use_deprecated_int96_timestamps=True,
+    )
+    schema = StructType().add("word", StringType()).add("at", TimestampType())
+    assert 1 == poll(FileSource(tmp_path, schema)).rows
+
+
+def test_a_file_that_changes_between_poll_and_read_is_an_error(source, root):
+    """A slice is lazy. The source checks its files again before it builds a plan on them."""
+    slice_ = poll(source)
+    write(root / "EWR" / "002.parquet", 9)
+    with pytest.raises(SourceError, match=r"002\.parquet was found with other contents than it has now"):
+        source.read(None, [slice_])
+
+
+def test_column_names_that_the_source_adds_are_refused(tmp_path):
+    """The source adds `_split` and `_position` itself."""
+    with pytest.raises(SourceError, match="'_position', a name that is taken"):
+        FileSource(tmp_path, StructType().add("_position", LongType()))
+
+
+def test_read_adds_split_and_position(source):
+    """`read` returns the schema's columns, and the two that every source adds."""
+    assert ["n", "word", "_split", "_position"] == read_schema(source).names
+
+
+def test_a_file_name_that_is_no_text_is_named(source, root):
+    """A name that is not UTF-8 could not be written into a position."""
+    (root / "EWR" / os.fsdecode(b"\xff.parquet")).touch()
+    with pytest.raises(SourceError, match=r"'\\udcff\.parquet'.* is not UTF-8: rename the file"):
+        poll(source)
+
+
+# ------------------------------------------------------------------
+# Compares the matching of files with a model: files are touched, renamed, removed, brought back or copied.
+#
+# The invariant: along one line of positions, each row of each file is read exactly once.
+
+
+@dataclass(frozen=True)
+class Lying:
+    """A file in the folder. Each file that was written has its own `uid`, whatever its name is."""
+
+    uid: int
+    modified_ns: int
+    rows: int
+    contents: str
+
+
+@dataclass
+class Folder:
+    """A split's folder, the position up to which it was read, and the rows that were read so far."""
+
+    files: dict[str, Lying] = field(default_factory=dict)
+    removed: dict[str, Lying] = field(default_factory=dict)
+    moved: set[int] = field(default_factory=set)
+    """Files that were touched or renamed once. A file that was both is not recognized."""
+    copied: set[int] = field(default_factory=set)
+    """Originals and their copies. If you copy a file with its time and remove one of the two, this is a rename."""
+    position: FilePosition = field(default_factory=FilePosition)
+    read: list[tuple[int, int]] = field(default_factory=list)
+    line: list[tuple[FilePosition, int]] = field(default_factory=list)
+    opened: int = 0
+    clock: int = 0
+
+    def found(self):
+        return {
+            name: FoundFile(name, file.rows * 10, file.modified_ns)
+            for name, file in sorted(self.files.items(), key=lambda each: each[0])
+        }
+
+    def footer(self, name):
+        self.opened += 1
+        return Footer(self.files[name].rows, self.files[name].contents, ())
+
+    def poll(self, rows_max=1_000_000):
+        """Read at most so many further rows. Return how many were read."""
+        found = self.found()
+        known = matched(self.position, found, self.footer)
+        unseen = (
+            SeenFile(
+                name=name,
+                size=found[name].size,
+                modified_ns=found[name].modified_ns,
+                rows=self.files[name].rows,
+                contents=self.files[name].contents,
+            )
+            for name in known.unseen
+        )
+        end, ranges = advance(known.position.remembering(found), unseen, rows_max)
+        if not ranges:
+            return 0
+        for part in ranges:
+            assert part.before + part.first == len(self.read)
+            self.read += [(self.files[part.file.name].uid, row) for row in range(part.first, part.end)]
+        self.line.append((self.position, len(self.read) - sum(part.rows for part in ranges)))
+        self.position = FilePosition.parse(end.text())
+        return sum(part.rows for part in ranges)
+
+    def go_back(self, steps):
+        """Return to an earlier position of the line."""
+        for _ in range(min(steps, len(self.line))):
+            self.position, rows = self.line.pop()
+            del self.read[rows:]
+
+    def write(self, name, rows, contents=None):
+        self.clock += 1
+        self.files[name] = Lying(self.clock, self.clock, rows, contents or f"c{self.clock}")
+
+    def consumed(self):
+        """Return the names of files that were read whole and may be removed."""
+        read = set(self.read)
+        return [
+            name
+            for name, file in self.files.items()
+            if file.rows and (file.uid, file.rows - 1) in read and file.uid not in self.copied
+        ]
+
+
+def strike(folder, data):
+    """Do one thing to the folder, as a user may."""
+    what = data.draw(st.sampled_from(["write", "touch", "rename", "remove", "bring back", "copy", "poll", "go back"]))
+    free = [n for n in "abcdefghijkl" if n not in folder.files and n not in folder.removed]
+    fixed = [name for name, file in folder.files.items() if file.uid not in folder.moved]
+    if what == "write" and free:
+        folder.write(data.draw(st.sampled_from(free)), data.draw(st.integers(0, 4)))
+    elif what == "touch" and fixed:
+        name = data.draw(st.sampled_from(fixed))
+        folder.clock += 1
+        folder.moved.add(folder.files[name].uid)
+        folder.files[name] = replace(folder.files[name], modified_ns=folder.clock)
+    elif what == "rename" and fixed:
+        name = data.draw(st.sampled_from(fixed))
+        folder.moved.add(folder.files[name].uid)
+        other = data.draw(st.sampled_from([*free, *fixed, name]))
+        folder.moved |= {folder.files[other].uid} if other in folder.files else set()
+        folder.files[name], folder.files[other] = folder.files.get(other), folder.files[name]
+        folder.files = {each: file for each, file in folder.files.items() if file is not None}
+    elif what == "remove" and folder.consumed():
+        name = data.draw(st.sampled_from(folder.consumed()))
+        folder.removed[name] = folder.files.pop(name)
+    elif what == "bring back" and folder.removed:
+        name = data.draw(st.sampled_from(sorted(folder.removed)))
+        folder.files[name] = folder.removed.pop(name)
+    elif what == "copy" and free and fixed:
+        original = folder.files[data.draw(st.sampled_from(fixed))]
+        folder.clock += 1
+        folder.moved |= {original.uid, folder.clock}
+        folder.copied |= {original.uid, folder.clock}
+        folder.files[data.draw(st.sampled_from(free))] = replace(original, uid=folder.clock)
+    elif what == "poll":
+        folder.poll(data.draw(st.integers(1, 9)))
+    elif what == "go back" and not folder.removed:
+        folder.go_back(data.draw(st.integers(1, 3)))
+
+
+@given(data=st.data())
+def test_each_row_is_read_exactly_once_whatever_happens_to_the_files(data):
+    """Files arrive under any name, are touched, renamed, swapped, removed, brought back and copied.
+
+    Reading also goes back.
+    """
+    folder = Folder()
+    written = {}
+    for _ in range(data.draw(st.integers(1, 25))):
+        strike(folder, data)
+        written |= {file.uid: file.rows for file in (*folder.files.values(), *folder.removed.values())}
+    while folder.poll():
+        pass
+    assert sorted((uid, row) for uid, rows in written.items() for row in range(rows)) == sorted(folder.read)
+
+
+@pytest.fixture
+def folder():
+    """Return a folder with files of 3, 4 and 5 rows, all read."""
+    folder = Folder()
+    for rows in (3, 4, 5):
+        folder.write(f"{rows}", rows)
+    folder.poll()
+    return folder
+
+
+def test_no_file_is_opened_while_nothing_changes(folder):
+    """Sizes and times are enough."""
+    assert (0, 0) == (folder.poll(), folder.opened)
+
+
+def test_a_touched_file_is_opened_until_the_position_knows_its_new_time(folder):
+    """The next slice records the time."""
+    folder.files["4"] = replace(folder.files["4"], modified_ns=99)
+    assert (0, 1) == (folder.poll(), folder.opened)
+    folder.write("6", 6)
+    folder.poll()
+    opened = folder.opened
+    assert (0, opened) == (folder.poll(), folder.opened)
+
+
+@pytest.mark.parametrize("change", [{"contents": "other"}, {"rows": 6}])
+def test_other_contents_under_a_known_name_are_refused(folder, change):
+    """This holds for contents of the same size too."""
+    folder.files["4"] = replace(folder.files["4"], modified_ns=99, **change)
+    with pytest.raises(FileChangedError) as changed:
+        folder.poll()
+    assert ("4", "4") == (changed.value.read.name, changed.value.now.name)
+
+
+def test_a_file_without_a_read_row_may_change():
+    """It is found anew, as after `tidemark reset --to FILE:0`."""
+    folder = Folder()
+    for rows in (3, 4):
+        folder.write(f"{rows}", rows)
+    folder.poll()
+    folder.position = folder.position.model_copy(update={"consumed": 0})
+    del folder.read[3:]
+    folder.write("4", 5, "other")
+    assert (5, 8) == (folder.poll(), len(folder.read))
+
+
+def test_a_partly_read_file_that_was_renamed_is_read_on():
+    """No row of it is lost or read again."""
+    folder = Folder()
+    folder.write("a", 5)
+    folder.poll(2)
+    folder.files["b"] = folder.files.pop("a")
+    assert (3, [(1, row) for row in range(5)]) == (folder.poll(), folder.read)
+
+
+def test_a_file_that_a_rename_replaced_is_forgotten(folder):
+    """Its rows still count, so the ordinals of the next file come after them."""
+    folder.files["3"] = folder.files.pop("5")
+    folder.write("6", 6)
+    assert 6 == folder.poll()
+    assert [("4", 3), ("3", 7), ("6", 12)] == [(file.name, before) for file, before in folder.position.places()]
+
+
+def test_a_copy_beside_its_original_is_a_file_of_its_own(folder):
+    """Name, size, time and contents may be the same."""
+    folder.files["copy"] = replace(folder.files["4"], uid=99)
+    assert 4 == folder.poll()
+
+
+def test_a_position_does_not_grow_with_every_file_ever_read(monkeypatch):
+    """Each of 3,000 files is removed after it was read.
+
+    The position remembers the newest of them, and ordinals go on.
+    """
+    monkeypatch.setattr(file_position, "GONE_KEPT", 10)
+    folder, longest = Folder(), 0
+    for number in range(3_000):
+        folder.files = {}
+        folder.write(f"{number:06}.parquet", 1)
+        assert 1 == folder.poll()
+        folder.line.clear()
+        longest = max(longest, len(folder.position.text()))
+    assert 3_000 == len(folder.read) == folder.position.before + folder.position.consumed
+    assert longest < 1_000
+    last, before = list(folder.position.places())[-1]
+    assert ("002999.parquet", 2_999) == (last.name, before)
+
+
+def test_a_file_that_comes_back_is_not_read_again_while_it_is_remembered(monkeypatch):
+    """Of the removed files, the position keeps those that were discovered last."""
+    monkeypatch.setattr(file_position, "GONE_KEPT", 2)
+    folder = Folder()
+    for name in "abcd":
+        folder.write(name, 1)
+    folder.poll()
+    gone = {name: folder.files.pop(name) for name in "abc"}
+    folder.write("e", 1)
+    folder.poll()
+    folder.files |= {name: gone[name] for name in "bc"}
+    assert 0 == folder.poll()
+    folder.files["a"] = gone["a"]
+    assert 1 == folder.poll()
+
+
+def test_a_position_of_ten_thousand_files_is_small_and_quick():
+    """It takes some 60 bytes a file. It takes a tenth of a second to find that nothing is new."""
+    folder = Folder()
+    for number in range(10_000):
+        folder.write(f"2013-01-01T{number:06}.parquet", 100)
+    assert 1_000_000 == folder.poll(10_000_000)
+    assert len(folder.position.text()) < 70 * 10_000
+    assert (0, 0) == (folder.poll(), folder.opened)
+
+
+def test_reading_goes_on_from_a_position_of_format_1():
+    """It has no contents of its files. A touched file counts as the same if size and rows are the same."""
+    file = '{"name":"a","size":30,"modified_ns":1,"rows":3}'
+    position = FilePosition.parse(f'{{"format":1,"files":[{file}],"consumed":3,"before":0}}')
+    folder = Folder(position=position)
+    folder.write("a", 3)
+    assert 0 == folder.poll()
+    folder.files["a"] = replace(folder.files["a"], modified_ns=5)
+    assert 0 == folder.poll()
+    folder.write("b", 1)
+    folder.read = [(1, 0), (1, 1), (1, 2)]
+    assert 1 == folder.poll()
+    assert '"format":2' in folder.position.text()
+    folder.files["a"] = replace(folder.files["a"], rows=4)
+    with pytest.raises(FileChangedError):
+        folder.poll()
+
+
+# ------------------------------------------------------------------
+# Checks the arithmetic of positions in a folder of files against a plain list of rows.
+
+
+def seen(name: str, rows: int) -> SeenFile:
+    return SeenFile(name=name, size=rows * 10 + 4, modified_ns=1, rows=rows)
+
+
+def unseen(position: FilePosition, files: dict[str, SeenFile]) -> list[SeenFile]:
+    known = {file.name for file in position.files}
+    return [files[name] for name in sorted(files) if name not in known]
+
+
+arrivals = st.lists(
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 9), max_size=4), min_size=1, max_size=5
+)
+
+
+@given(arrivals=arrivals, rows_max=st.integers(1, 12))
+def test_every_row_comes_once_in_any_order_of_arrival(arrivals, rows_max):
+    """Files arrive in any order, under any names. The source reads each row once, and ordinals have no gap."""
+    files: dict[str, SeenFile] = {}
+    position, consumed, ordinals = FilePosition(), [], []
+    for arrived in arrivals:
+        for name, rows in arrived.items():
+            files.setdefault(name, seen(name, rows))
+        while True:
+            position, ranges = advance(position, unseen(position, files), rows_max)
+            position = FilePosition.parse(position.text())
+            assert sum(part.rows for part in ranges) <= rows_max
+            if not ranges:
+                break
+            for part in ranges:
+                consumed += [(part.file.name, row) for row in range(part.first, part.end)]
+                ordinals += [part.before + row for row in range(part.first, part.end)]
+    assert sorted((name, row) for name, file in files.items() for row in range(file.rows)) == sorted(consumed)
+    assert list(range(len(consumed))) == ordinals
+
+
+@given(rows=st.lists(st.integers(0, 9), max_size=8), rows_max=st.integers(1, 12))
+def test_a_file_that_fits_is_never_split(rows, rows_max):
+    """A file of at most rows_max rows lies within one slice."""
+    files = {f"{number:02}": seen(f"{number:02}", count) for number, count in enumerate(rows)}
+    position, slices = FilePosition(), []
+    while (step := advance(position, unseen(position, files), rows_max))[1]:
+        position, ranges = step
+        slices.append(ranges)
+    pieces = [part.file.name for ranges in slices for part in ranges if part.file.rows <= rows_max]
+    assert sorted(set(pieces)) == sorted(pieces)
+
+
+def test_a_late_file_under_an_earlier_name_comes_next():
+    """Files come in the order of discovery. `a` arrives after `b` was read, so it follows `b`."""
+    position, _ = advance(FilePosition(), [seen("b", 3)], 10)
+    position, ranges = advance(position, [seen("a", 2)], 10)
+    assert ["b", "a"] == [file.name for file in position.files]
+    assert [(0, 2, 3)] == [(part.first, part.end, part.before) for part in ranges]
+
+
+def test_a_file_larger_than_a_slice_is_read_in_parts():
+    """A position inside a file counts its read rows. The next file may follow the last part in the same slice."""
+    position, first = advance(FilePosition(), [seen("a", 5)], 3)
+    position, second = advance(position, [seen("b", 1)], 3)
+    assert [(0, 3)] == [(part.first, part.end) for part in first]
+    assert [("a", 3, 5, 0), ("b", 0, 1, 5)] == [(p.file.name, p.first, p.end, p.before) for p in second]
+    assert (1, 5) == (position.consumed, position.before)
+
+
+def test_no_more_footers_are_read_than_needed():
+    """Of the unseen files, the source opens at most one more than the slice needs."""
+    taken = []
+
+    def files():
+        for name in "abcdef":
+            taken.append(name)
+            yield seen(name, 2)
+
+    advance(FilePosition(), files(), 4)
+    assert ["a", "b"] == taken
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../other.parquet", "/etc/passwd", "a/../b.parquet", "a//b.parquet", "a\0b"]
+)
+def test_a_name_that_leads_out_of_the_folder_is_refused(name):
+    """An entry of another warehouse brings positions and slices.
+
+    They may not reach a file outside the split's folder.
+    """
+    file = {"name": name, "size": 1, "modified_ns": 1, "rows": 1}
+    detail = {"ranges": [{"file": file, "first": 0, "end": 1, "before": 0}]}
+    for files in ([file], [list(file.values())]):
+        with pytest.raises(SourceError, match="must be the path of a file below the split's folder"):
+            FilePosition.parse(json.dumps({"files": files, "consumed": 1}))
+    with pytest.raises(SourceError, match="must be the path of a file below the split's folder"):
+        SliceDetail.parse(json.dumps(detail))
+
+
+@pytest.mark.parametrize(("first", "end"), [(1, 1), (2, 1), (0, 4)])
+def test_a_range_that_its_file_does_not_have_is_refused(first, end):
+    """No slice reads rows that do not exist, and no position has read them."""
+    file = {"name": "a", "size": 1, "modified_ns": 1, "rows": 3}
+    detail = {"ranges": [{"file": file, "first": first, "end": end, "before": 0}]}
+    with pytest.raises(SourceError, match="must be rows of the file"):
+        SliceDetail.parse(json.dumps(detail))
+    with pytest.raises(SourceError, match="must not be more than the last file has"):
+        FilePosition.parse(json.dumps({"files": [file], "consumed": 4}))
+
+
+@pytest.mark.parametrize("text", ["", "{}x", '{"format":3}', "17", '{"files":[{"name":"a"}]}'])
+def test_a_foreign_position_is_refused_with_the_way_out(text):
+    """A position that no file source wrote is an error. The source does not begin from the start."""
+    with pytest.raises(SourceError, match="Give the new source an id of its own"):
+        FilePosition.parse(text)
+
+
+# ------------------------------------------------------------------
+# Tests that files go only after a completed checkpoint has their rows, and that earlier positions are then refused.
+
+
+SCHEMA_OF_CONSUMED_FILES = StructType().add("n", LongType())
+
+
+def write_of_consumed_files(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"n": pa.array(range(rows), pa.int64())}), path)
+
+
+def poll_of_consumed_files(source, position=None, rows_max=3):
+    return source.poll(PollSource(VertexId("in"), EWR, position, rows_max))
+
+
+@pytest.fixture
+def root_of_consumed_files(tmp_path):
+    for name in ("1", "2", "3"):
+        write_of_consumed_files(tmp_path / "in" / "EWR" / f"{name}.parquet", 3)
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def deleting(root_of_consumed_files):
+    return FileSource(root_of_consumed_files, SCHEMA_OF_CONSUMED_FILES, after_reading="delete")
+
+
+@pytest.fixture
+def archiving(root_of_consumed_files, tmp_path):
+    return FileSource(
+        root_of_consumed_files, SCHEMA_OF_CONSUMED_FILES, after_reading="archive", archive=tmp_path / "archive"
+    )
+
+
+def complete(source, position, checkpoint=1):
+    source.notify_checkpoint_complete(CheckpointId(checkpoint), {EWR: position})
+
+
+def names_of_consumed_files(folder):
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("_"))
+
+
+def test_only_files_before_the_position_are_removed(deleting, root_of_consumed_files):
+    """Polling ahead removes nothing. The completed checkpoint's position decides."""
+    first = poll_of_consumed_files(deleting)
+    poll_of_consumed_files(deleting, first.end)
+    assert ["1.parquet", "2.parquet", "3.parquet"] == names_of_consumed_files(root_of_consumed_files / "EWR")
+    complete(deleting, first.end)
+    assert ["2.parquet", "3.parquet"] == names_of_consumed_files(root_of_consumed_files / "EWR")
+
+
+def test_a_file_that_was_read_in_part_stays(deleting, root_of_consumed_files):
+    """The source still has to read the rest of it."""
+    part = poll_of_consumed_files(deleting, poll_of_consumed_files(deleting).end, rows_max=2)
+    complete(deleting, part.end)
+    assert ["2.parquet", "3.parquet"] == names_of_consumed_files(root_of_consumed_files / "EWR")
+    rest = poll_of_consumed_files(deleting, part.end, rows_max=1)
+    assert 1 == rest.rows
+    complete(deleting, rest.end, 2)
+    assert ["3.parquet"] == names_of_consumed_files(root_of_consumed_files / "EWR")
+
+
+def test_files_are_read_on_after_others_have_gone(deleting, root_of_consumed_files):
+    """One of them is a late file with an earlier name."""
+    first = poll_of_consumed_files(deleting)
+    complete(deleting, first.end)
+    write_of_consumed_files(root_of_consumed_files / "EWR" / "0.parquet", 1)
+    assert 7 == poll_of_consumed_files(deleting, first.end, rows_max=10).rows
+
+
+def test_a_changed_file_stays(deleting, root_of_consumed_files):
+    """Somebody replaced it after it was read, and the new contents are not read yet."""
+    first = poll_of_consumed_files(deleting)
+    write_of_consumed_files(root_of_consumed_files / "EWR" / "1.parquet", 5)
+    complete(deleting, first.end)
+    assert "1.parquet" in names_of_consumed_files(root_of_consumed_files / "EWR")
+
+
+def test_an_earlier_position_is_refused_by_name(deleting, archiving, root_of_consumed_files, tmp_path):
+    """A rollback, or a job that begins at the start, would silently miss the rows of removed files."""
+    first = poll_of_consumed_files(archiving)
+    second = poll_of_consumed_files(archiving, first.end)
+    complete(archiving, second.end, 7)
+    for position in (None, first.end):
+        with pytest.raises(SourceError, match=r"after its checkpoint 7, .* bring them back from .*archive and delete"):
+            poll_of_consumed_files(archiving, position)
+    assert poll_of_consumed_files(archiving, second.end).rows == 3
+    for path in (tmp_path / "archive" / "EWR").iterdir():
+        path.rename(root_of_consumed_files / "EWR" / path.name)
+    (root_of_consumed_files / "EWR" / LEDGER).unlink()
+    assert first == poll_of_consumed_files(archiving)
+
+
+def test_a_second_call_changes_nothing(archiving, root_of_consumed_files, tmp_path):
+    """A starting tick reports the restored checkpoint again. A crash may have left half of the files."""
+    first = poll_of_consumed_files(archiving)
+    complete(archiving, first.end)
+    complete(archiving, first.end)
+    assert ["1.parquet"] == names_of_consumed_files(tmp_path / "archive" / "EWR")
+    assert ["2.parquet", "3.parquet"] == names_of_consumed_files(root_of_consumed_files / "EWR")
+
+
+def test_the_ledger_is_written_before_a_file_is_removed(deleting, root_of_consumed_files, monkeypatch):
+    """A crash between the two leaves a file too many. It never removes a file that the ledger does not name."""
+
+    def crash(self, **_):
+        raise KeyboardInterrupt
+
+    first = poll_of_consumed_files(deleting)
+    monkeypatch.setattr("pathlib.Path.unlink", crash)
+    with pytest.raises(KeyboardInterrupt):
+        complete(deleting, first.end)
+    assert (root_of_consumed_files / "EWR" / LEDGER).exists()
+
+
+def test_an_archive_overwrites_nothing(archiving, root_of_consumed_files, tmp_path):
+    """A file of that name in the archive is another file."""
+    write_of_consumed_files(tmp_path / "archive" / "EWR" / "1.parquet", 9)
+    with pytest.raises(SourceError, match=r"1\.parquet has been read, and cannot be archived: there is .* already"):
+        complete(archiving, poll_of_consumed_files(archiving).end)
+    assert "1.parquet" in names_of_consumed_files(root_of_consumed_files / "EWR")
+
+
+def test_keep_removes_nothing_and_is_the_default(root_of_consumed_files):
+    """A source without the setting removes no file."""
+    source = FileSource(root_of_consumed_files, SCHEMA_OF_CONSUMED_FILES)
+    complete(source, poll_of_consumed_files(source).end)
+    assert {"1.parquet", "2.parquet", "3.parquet"} == set(names_of_consumed_files(root_of_consumed_files / "EWR"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"after_reading": "burn"}, "write one of keep, archive, delete"),
+        ({"after_reading": "archive"}, "give both, or neither"),
+        ({"archive": "elsewhere"}, "give both, or neither"),
+        ({"after_reading": "archive", "archive": "in/old"}, "lies below the source's root"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(root_of_consumed_files, monkeypatch, given, message):
+    """The message says what to write."""
+    monkeypatch.chdir(root_of_consumed_files.parent)
+    with pytest.raises(SourceError, match=message):
+        FileSource("in", SCHEMA_OF_CONSUMED_FILES, **given)
+
+
+# ------------------------------------------------------------------
+# Tests that a source of files counts and names the files that it ignores, with the reason and the way out.
+
+
+SCHEMA_OF_FOLDER_LOOK = StructType().add("n", LongType())
+ORDERS = VertexId("orders")
+
+
+@pytest.fixture
+def root_of_folder_look(tmp_path):
+    """Return the data folder: a split with one file to read."""
+    (tmp_path / "EWR").mkdir()
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "EWR" / "1.parquet")
+    return tmp_path
+
+
+def touch(root, *names):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+
+
+def sentences(root, source=None):
+    return [
+        said
+        for seen in look_at_input({ORDERS: source or FileSource(root, SCHEMA_OF_FOLDER_LOOK)}, None)
+        for said in seen.sentences()
+    ]
+
+
+def test_other_suffixes_are_counted_and_named(root_of_folder_look):
+    """The files are CSV, JSON lines, and odd suffixes. The message has three names, how many more, and what to do."""
+    touch(root_of_folder_look, "EWR/a.csv", "EWR/b.jsonl", "EWR/c.parq", "EWR/d.PARQUET")
+    (said,) = sentences(root_of_folder_look)
+    names = "(EWR/a.csv, EWR/b.jsonl, EWR/c.parq and 1 more)"
+    assert (
+        f"source orders passes over 4 files in {root_of_folder_look}: 4 whose names do not end in .parquet {names}"
+        in said
+    )
+    assert "to have them read, write those as Parquet, or rename them; to silence this message, let their names" in said
+
+
+def test_nested_files_and_files_beside_the_splits_are_named_with_a_way_out(root_of_folder_look):
+    """The source looks through folders in a split's folder to their ends. Hidden files in them are left out."""
+    touch(
+        root_of_folder_look, "EWR/2024/01/x.parquet", "EWR/2024/_SUCCESS", "EWR/2024/_temporary/y.parquet", "README.txt"
+    )
+    (said,) = sentences(root_of_folder_look)
+    assert "passes over 2 files" in said
+    assert "1 in folders inside a split's folder (EWR/2024/01/x.parquet)" in said
+    assert "1 beside the folders of splits (README.txt)" in said
+    assert "move those up into the split's folder and move those into one of the folders" in said
+
+
+def test_a_link_without_a_target_is_named(root_of_folder_look):
+    """It has the right name, but it is no file."""
+    (root_of_folder_look / "EWR" / "2.parquet").symlink_to(root_of_folder_look / "gone.parquet")
+    assert {Why.NO_FILE: ["EWR/2.parquet"]} == FileSource(root_of_folder_look, SCHEMA_OF_FOLDER_LOOK).look().passed_over
+
+
+@pytest.mark.parametrize(
+    "name", ["EWR/_SUCCESS", "EWR/.x.crc", "EWR/_x.parquet", "EWR/x.parquet.tmp", "EWR/x._COPYING_", "_tmp/x.csv"]
+)
+def test_files_hidden_by_convention_are_ignored_silently(root_of_folder_look, name):
+    """Spark ignores them too."""
+    touch(root_of_folder_look, name)
+    assert (1, {}) == (
+        (found := FileSource(root_of_folder_look, SCHEMA_OF_FOLDER_LOOK).look()).files,
+        found.passed_over,
+    )
+    assert [] == sentences(root_of_folder_look)
+
+
+def test_a_source_that_has_never_found_a_file_says_where_it_looks(root_of_folder_look):
+    """A source whose positions are committed outside says it too."""
+    (root_of_folder_look / "EWR" / "1.parquet").rename(root_of_folder_look / "EWR" / "1.csv")
+    said = sentences(root_of_folder_look)
+    assert said == sentences(
+        root_of_folder_look,
+        CommitsToFile(FileSource(root_of_folder_look, SCHEMA_OF_FOLDER_LOOK), root_of_folder_look / "_positions.json"),
+    )
+    assert (
+        f"source orders has found no file under {root_of_folder_look}: it reads {root_of_folder_look}/SPLIT/*.parquet, "
+        "and none of the 1 folders there has such a file; put the input there, or name the right folder (--data)"
+    ) == said[0]
+    assert "passes over 1 file in" in said[1]
+
+
+def test_a_source_without_a_folder_reports_nothing(root_of_folder_look):
+    """A source of numbers reads no files."""
+    assert [] == sentences(root_of_folder_look, SequenceSource({"a": 1}))

@@ -1,0 +1,233 @@
+"""Each operation of a store survives what a network and a busy server do to its requests."""
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from jobs.storage.address import InvalidAddressError, StoreUrl, is_inside, is_same, parsed
+from jobs.storage.objects import ObjectStore, StoreError, worded
+from jobs.storage.place import StoragePlace
+from jobs.storage.write_checks import broken_promises, store_obstacles
+from tests.object_store import SECRET, serving
+from tests.store_proxy import Fault, Harm, Proxy, Request, longest_chain
+
+
+@pytest.fixture(scope="module")
+def proxy(store_server):
+    with Proxy(store_server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def store(proxy, monkeypatch):
+    """Return an empty store behind the proxy."""
+    for name, value in proxy.environment.items():
+        monkeypatch.setenv(name, value)
+    proxy.harm()
+    return ObjectStore(StoreUrl(f"s3://lake/{uuid4().hex}"))
+
+
+def _write(store):
+    store.write("new", b"12345")
+    return store.read("new").bytes
+
+
+def _replace(store):
+    store.replace("there", b"54321")
+    return store.read("there").bytes
+
+
+def _copy(store):
+    store.copy("there", "new")
+    return store.read("new").bytes
+
+
+def _delete(store):
+    store.delete("there")
+    return [each.name for each in store.list("")]
+
+
+OPERATIONS = {
+    "PUT write": (_write, b"12345"),
+    "PUT replace": (_replace, b"54321"),
+    "GET read": (lambda store: store.read("there").bytes, b"x" * 1000),
+    "HEAD size": (lambda store: StoragePlace(store, "there").size(), 1000),
+    "LIST list": (lambda store: [each.name for each in store.list("")], ["there"]),
+    "LIST deep list": (lambda store: [each.name for each in store.list("", deep=True)], ["there"]),
+    "COPY copy": (_copy, b"x" * 1000),
+    "DELETE delete": (_delete, []),
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("harm", Harm)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_operation_survives_each_harm(proxy, store, operation, harm):
+    """The request is repeated. A put that meets its own first attempt recognizes it."""
+    do, expected = OPERATIONS[operation]
+    store.write("there", b"x" * 1000)
+    proxy.harm(Fault(harm, operation.partition(" ")[0], pause_s=0.02))
+    assert expected == do(store)
+    assert [True] == proxy.struck()
+
+
+def test_an_answer_that_breaks_off_again_and_again_is_asked_for_again(proxy, store):
+    """The second put finds the first one's object, and its answer says so in part only. The third one is told whole."""
+    proxy.harm(Fault(Harm.HALF, "PUT", "new", times=2))
+    store.write("new", b"12345")
+    assert b"12345" == store.read("new").bytes
+
+
+def test_somebody_elses_object_is_not_taken_for_ones_own(proxy, store):
+    """The reply to the second writer is lost. What it meets is the first one's."""
+    store.write("taken", b"first")
+    proxy.harm(Fault(Harm.CUT_AFTER, "PUT", "taken"))
+    with pytest.raises(FileExistsError):
+        store.write("taken", b"second")
+    assert b"first" == store.read("taken").bytes
+
+
+@pytest.mark.dear
+def test_a_burst_of_refusals_is_waited_for_and_a_longer_one_is_an_error(proxy, store):
+    """Seven refusals in a row pass. There is a bound, the pauses grow, and the error names the object."""
+    proxy.harm(Fault(Harm.BUSY, "PUT", "burst", times=7))
+    store.write("burst", b"x")
+    proxy.harm(Fault(Harm.BUSY, "PUT", "never", times=1_000))
+    before = len(proxy.seen())
+    with pytest.raises(StoreError, match="cannot write never, because the store is too busy"):
+        store.write("never", b"x")
+    tries = [each for each in proxy.seen()[before:] if each.key.endswith("never")]
+    assert 8 == len(tries)
+    assert tries[-1].began - tries[4].began > tries[3].began - tries[0].began
+
+
+def test_the_longest_chain_counts_requests_that_waited_for_each_other():
+    """Of requests at the same time one counts."""
+    times = [(0, 3), (1, 2), (2, 3), (2.5, 5), (3, 4), (3.5, 4), (4, 6)]
+    assert 4 == longest_chain([Request("GET", "", *each) for each in times])
+    assert 0 == longest_chain([])
+
+
+# ------------------------------------------------------------------
+# Tests that a store that cannot serve a warehouse is refused by name, with the way out and without a secret.
+
+
+URL = StoreUrl("s3://lake/w")
+
+
+def test_a_sound_store_has_no_obstacle(store):
+    """The check leaves no file in it."""
+    assert [] == list(store_obstacles(store, "_tidemark/job"))
+    assert [] == list(broken_promises(store, "_tidemark/job"))
+    assert [] == list(store.list("", deep=True))
+
+
+def test_a_store_that_checks_and_then_puts_is_refused(monkeypatch):
+    """Moto in several threads lets two writers create one object."""
+    with serving(threads=True) as server:
+        server.make_bucket("broken")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        store = ObjectStore(StoreUrl("s3://broken/w"))
+        assert [] == list(store_obstacles(store, "_tidemark/job"))
+        (found,) = broken_promises(store, "_tidemark/job")
+    assert found.what.startswith("s3://broken/w let ")
+    assert "writers create one object, so two ticks could both commit" in found.what
+    assert "conditional put" in found.way_out
+
+
+def test_a_missing_bucket_is_named(store):
+    """Moto itself gives this answer. The other tests use answers of real stores."""
+    (found,) = store_obstacles(ObjectStore(StoreUrl("s3://nowhere/w")), "_tidemark/job")
+    assert "the bucket does not exist" in found.what
+    assert "name another one" in found.way_out
+
+
+def test_an_unreachable_endpoint_is_named(store, monkeypatch):
+    """It happens within a bound, and the message does not repeat the secret."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(StoreError, match=r"the store cannot be reached: check AWS_ENDPOINT_URL") as raised:
+        ObjectStore(StoreUrl("s3://lake/elsewhere")).read("x")
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("<Code>SignatureDoesNotMatch</Code>", "does not accept the credentials"),
+        ("<Code>InvalidAccessKeyId</Code>", "does not accept the credentials"),
+        ("<Code>RequestTimeTooSkewed</Code><Message>The difference between the request time ...", "clock"),
+        (
+            "Received redirect without LOCATION, this normally indicates an incorrectly configured region: 301 Moved",
+            "region",
+        ),
+        ("<Code>AuthorizationHeaderMalformed</Code> the region 'us-east-1' is wrong; expecting 'eu-west-1'", "region"),
+        ("Client error with status 403 Forbidden: <Code>AccessDenied</Code>", "forbids it"),
+        ("Error performing PUT http://169.254.169.254/latest/api/token: error sending request", "no credentials"),
+    ],
+)
+def test_an_answer_of_a_store_becomes_one_sentence(said, cause):
+    """It names the store, the operation, the cause and the way out."""
+    error = worded(URL, "write", "probe", said)
+    assert cause in error.what
+    assert str(error).startswith("s3://lake/w: cannot write probe, because ")
+    assert "\n" not in str(error)
+
+
+def test_another_error_is_reported_by_its_first_line():
+    """The lines that a client prints for its developers are left out."""
+    error = worded(URL, "list", "", "Generic S3 error: odd\n\nDebug source: secret")
+    said = "s3://lake/w: cannot list the prefix (Generic S3 error: odd): see what the store says of it, and try again"
+    assert said == str(error)
+
+
+# ------------------------------------------------------------------
+# Tests the address of a warehouse: it is a path, or a plain URL of a store without secrets.
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["s3://lake", "s3://lake/team/warehouse", "gs://lake/w", "abfss://box@account1.dfs.core.windows.net/w"],
+)
+def test_urls_of_stores_are_kept(text):
+    """A slash at the end makes no difference."""
+    assert StoreUrl(text) == parsed(text) == parsed(f"{text}/")
+    assert text == str(parsed(text))
+
+
+@pytest.mark.parametrize("text", ["warehouse", "/data/w", "../x y", "s3:/one-slash", "C:/data"])
+def test_all_other_texts_are_paths(text):
+    """A text that only resembles a URL is a path too."""
+    assert Path(text) == parsed(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("s3a://lake/w", "write s3://"),
+        ("hdfs://name/w", "there are s3, gs, abfss"),
+        ("s3://", "is not the name of a bucket"),
+        ("s3://key:secret@lake/w", "credentials are no part of it"),
+        ("s3://lake/w?region=x", "not plain"),
+        ("s3://lake/a/../b", "not plain"),
+        ("s3://lake/a//b", "not plain"),
+        ("s3://lake/a%20b", "not plain"),
+        ("abfss://lake/w", "CONTAINER@ACCOUNT"),
+    ],
+)
+def test_other_urls_are_refused(text, said):
+    """The sentence of the refusal repeats no password."""
+    with pytest.raises(InvalidAddressError, match=said) as refused:
+        parsed(text)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_place_inside_another_is_recognized(tmp_path):
+    """Links are followed. A neighbour with a longer name does not lie inside."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert is_same(tmp_path, tmp_path / "link")
+    assert is_inside(tmp_path / "link/copy", tmp_path)
+    assert is_inside(parsed("s3://lake/w/copy"), parsed("s3://lake/w"))
+    assert not is_inside(parsed("s3://lake/w2"), parsed("s3://lake/w"))
+    assert not is_inside(parsed("s3://lake/w"), tmp_path)
