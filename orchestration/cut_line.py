@@ -8,7 +8,7 @@ from checkpointing.messages import Publication
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from orchestration.observation import Standing
 from spec.history import CutWritten, Event, History, RowCommitted, TableChanged
-from spec.invariants import INVARIANTS
+from spec.rules.invariants import INVARIANTS
 
 RULES: Final = ("ids-rise", "parent-line", "published-completely")
 """The invariants that can be checked from entries alone, without reading files."""

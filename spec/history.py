@@ -4,29 +4,550 @@ A simulation writes the history as it goes. It can also be made from a real run'
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, cast
 
 from checkpointing.channel_items import Segment, TaskWork
+from checkpointing.commit.fencing import Lease
 from checkpointing.config import CheckpointingMode
+from checkpointing.coordinator.messages import (
+    AskHook,
+    AskOperatorCoordinator,
+    HookAnswered,
+    HookFailed,
+    OperatorCoordinatorAnswered,
+    OperatorCoordinatorFailed,
+    ResetHook,
+    ResetOperatorCoordinator,
+    RestoreHook,
+)
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph
 from checkpointing.handles import KeyedFile
 from checkpointing.identifiers import CheckpointId, Generation, SplitId, TableName, VertexId
-from checkpointing.messages import Effect, EndTick, Fact, InputSegments, Publication, SavepointKind
-from checkpointing.metadata.record import CheckpointRecord, Claim, Release
-from spec.attempt_events import AttemptEvent
-from spec.compaction_events import CompactionTold
-from spec.hook_events import HookAsked, HookReady, HookRestoring, HookTold
-from spec.judgement_events import JudgementBegun, JudgementBroke, JudgementCancelled, JudgementTold
-from spec.mishap_events import CutsSeen, EntriesLost, ListsWereStale, NamedTooEarly, PowerLost, TableRestored
-from spec.model import Contents
-from spec.outside_events import OutsideEvent
-from spec.politeness import UnseenLeft, UnseenRefused
-from spec.rest_events import RestEvent
-from spec.steps import Begun, Step
-from spec.upstream import CutReached
+from checkpointing.job.setup import JobSetup, TickLimits
+from checkpointing.messages import (
+    CoordinatorReset,
+    Effect,
+    EndTick,
+    Fact,
+    HookRestored,
+    InputSegments,
+    Publication,
+    SavepointKind,
+    TickOutcome,
+)
+from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release
+from checkpointing.tick.attempts import RestartStrategy, Terms
+from checkpointing.tick.messages import Finish, RestartDue, TickEffect, Work
+from spec.reference.pipeline import Contents, CutReached
+
+# ------------------------------------------------------------------
+# What one process tells of its attempts at the job, one after the other (G4).
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessBegan:
+    """A process begins a tick, with the limits of all its attempts together; all times are by its own clock."""
+
+    process: int
+    limits: TickLimits
+    strategy: RestartStrategy
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptBegan:
+    """An attempt begins to work, with what is left of the limits."""
+
+    process: int
+    generation: Generation
+    limits: TickLimits
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestartTold:
+    """Another attempt is to follow on one that failed."""
+
+    process: int
+    restart: int
+    after: EndTick
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessOver:
+    """The process says that it is over, and how often it has restarted the job."""
+
+    process: int
+    restarts: int
+    is_finished: bool = False
+    """True if its last attempt found that the job has finished, or that a cut waits for approval."""
+
+
+AttemptEvent = ProcessBegan | AttemptBegan | RestartTold | ProcessOver
+
+
+def process_began(terms: Terms, at_ms: int) -> ProcessBegan:
+    """Return how a process begins."""
+    return ProcessBegan(terms.holder.pid, terms.limits, terms.strategy, at_ms)
+
+
+def attempts_told(process: int, effect: TickEffect, at_ms: int) -> Iterator[AttemptEvent]:
+    """Yield what an effect of the tick door tells of the attempts."""
+    match effect:
+        case Work():
+            yield AttemptBegan(process, effect.claim.generation, effect.limits, at_ms)
+        case RestartDue():
+            yield RestartTold(process, effect.restart, effect.end, effect.delay_ms)
+        case Finish():
+            outcome = effect.outcome
+            is_finished = isinstance(outcome, EndTick) and outcome.outcome in (TickOutcome.FINISHED, TickOutcome.HELD)
+            yield ProcessOver(process, effect.restarts, is_finished)
+        case _:
+            pass
+
+
+# ------------------------------------------------------------------
+# The event of a compaction: a tick was told that files are ready.
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionTold:
+    """A tick was told of files that are ready to take the place of small ones."""
+
+    generation: Generation
+    into: frozenset[str]
+
+
+# ------------------------------------------------------------------
+# Events between a tick and its master hooks (A8) and source coordinators (A7).
+
+
+CALLS: Final = (AskHook, RestoreHook, ResetHook, AskOperatorCoordinator, ResetOperatorCoordinator)
+"""The effects that somebody answers who is no subtask."""
+
+
+def coordinator_of(source: str) -> str:
+    """Return the name under which these events speak of a source's coordinator."""
+    return f"the coordinator of {source}"
+
+
+@dataclass(frozen=True, slots=True)
+class HookRestoring:
+    """A generation restores a hook to a checkpoint's state (`state` None: it has none), or resets it."""
+
+    generation: Generation
+    hook: str
+    checkpoint: CheckpointId | None
+    state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HookReady:
+    """A hook answered that it is restored."""
+
+    generation: Generation
+    hook: str
+
+
+@dataclass(frozen=True, slots=True)
+class HookAsked:
+    """A generation asked a hook for its state at a checkpoint."""
+
+    generation: Generation
+    hook: str
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class HookTold:
+    """A hook answered with its state, or None for nothing to keep. If not `good`, it failed."""
+
+    generation: Generation
+    hook: str
+    checkpoint: CheckpointId
+    state: str | None
+    good: bool
+
+
+def answered(generation: Generation, fact: Fact) -> Iterator[HookReady | HookTold]:
+    """Yield what a hook or a coordinator answered, if the fact is an answer."""
+    match fact:
+        case HookRestored():
+            yield HookReady(generation, fact.hook)
+        case HookAnswered():
+            yield HookTold(generation, fact.hook, fact.checkpoint, fact.state, good=True)
+        case HookFailed():
+            yield HookTold(generation, fact.hook, fact.checkpoint, None, good=False)
+        case CoordinatorReset():
+            yield HookReady(generation, coordinator_of(fact.source))
+        case OperatorCoordinatorAnswered():
+            yield HookTold(generation, coordinator_of(fact.coordinator), fact.checkpoint, fact.state, good=True)
+        case OperatorCoordinatorFailed():
+            yield HookTold(generation, coordinator_of(fact.coordinator), fact.checkpoint, None, good=False)
+        case _:
+            pass
+
+
+def called(generation: Generation, effect: Effect) -> Iterator[HookRestoring | HookAsked]:
+    """Yield the call of a hook or a coordinator, if the effect is one."""
+    match effect:
+        case RestoreHook():
+            yield HookRestoring(generation, effect.hook, effect.checkpoint, effect.state)
+        case ResetHook():
+            yield HookRestoring(generation, effect.hook, None, None)
+        case AskHook():
+            yield HookAsked(generation, effect.hook, effect.checkpoint)
+        case ResetOperatorCoordinator():
+            yield HookRestoring(generation, coordinator_of(effect.coordinator), effect.checkpoint, effect.state)
+        case AskOperatorCoordinator():
+            yield HookAsked(generation, coordinator_of(effect.coordinator), effect.checkpoint)
+        case _:
+            pass
+
+
+# ------------------------------------------------------------------
+# Events of the judgement of a vertex's rows by a suite: its begin, and its end with or without a verdict.
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementBegun:
+    """A generation asked a suite to judge the rows that a vertex has staged for a checkpoint."""
+
+    generation: Generation
+    vertex: VertexId
+    checkpoint: CheckpointId
+    files: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementCancelled:
+    """A generation stopped waiting for this verdict."""
+
+    generation: Generation
+    vertex: VertexId
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementTold:
+    """The suite's verdict arrived."""
+
+    generation: Generation
+    vertex: VertexId
+    checkpoint: CheckpointId
+    passed: bool
+    report: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementBroke:
+    """The suite failed, so there is no verdict."""
+
+    generation: Generation
+    vertex: VertexId
+    checkpoint: CheckpointId
+
+
+# ------------------------------------------------------------------
+# Events of a history: what a power cut takes, and what readers by cut would find after it.
+
+
+@dataclass(frozen=True, slots=True)
+class CutsSeen:
+    """What readers by cut would find when a generation's door was built: the files of each table, for each cut."""
+
+    generation: Generation
+    cuts: tuple[tuple[CheckpointId, tuple[tuple[TableName, frozenset[str]], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRestored:
+    """A user restored the log of a table that had lost entries, as a refused start asks for."""
+
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class ListsWereStale:
+    """A process saw stale lists of the job's entries or cuts. `lacks` are the recorded cuts that it did not see."""
+
+    lacks: tuple[CheckpointId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLost:
+    """The power failed, and took versions that a recorded cut names, and files that an entry names."""
+
+    versions: tuple[tuple[CheckpointId, TableName, int], ...]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTooEarly:
+    """An entry was appended before these files that it names were durable."""
+
+    checkpoint: CheckpointId
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesLost:
+    """A table's log lost its newest entries."""
+
+    table: TableName
+
+
+# ------------------------------------------------------------------
+# The events of outside sinks.
+
+
+LEAVES_OUTSIDE_EVERY: Final = 3
+"""A rollback to one checkpoint in this many leaves the sinks of upsert tables as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsidePublished:
+    """A target took the rows of a checkpoint, and noted the checkpoint in the same transaction."""
+
+    checkpoint: CheckpointId
+    table: TableName
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutsidePassedOver:
+    """A target took nothing, because it had this checkpoint or a newer one."""
+
+    checkpoint: CheckpointId
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class OutsidePreCommitted:
+    """A target has these rows in a transaction that it can commit in any case. Nobody sees them yet."""
+
+    generation: Generation
+    checkpoint: CheckpointId
+    table: TableName
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRefused:
+    """A target voted against a checkpoint."""
+
+    checkpoint: CheckpointId
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRolledBack:
+    """A target dropped a transaction that it had pre-committed."""
+
+    checkpoint: CheckpointId
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideRecovered:
+    """A starting tick has settled what dead ones left, here the transactions of older generations."""
+
+    generation: Generation
+
+
+OutsideEvent = (
+    OutsidePublished | OutsidePassedOver | OutsidePreCommitted | OutsideRefused | OutsideRolledBack | OutsideRecovered
+)
+
+
+# ------------------------------------------------------------------
+# The events of a warehouse at rest, of a reader that loses a file, of manifests, and of entries as texts.
+
+
+@dataclass(frozen=True, slots=True)
+class CameToRest:
+    """Nothing goes on any more, and a clean-up is over. It has our remaining files, and what tables and cuts show."""
+
+    files: frozenset[str]
+    shown: frozenset[str]
+    cuts: tuple[tuple[CheckpointId, frozenset[str]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedGone:
+    """A file was deleted that a reader had reserved, and its reservation had not run out."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryStored:
+    """An entry was stored with these manifests, of which the `new` ones were written for it.
+
+    `unfit` are those that lie elsewhere, or whose content is not what their names say. `changed` is false if an entry
+    before it has the same handles in manifests.
+    """
+
+    checkpoint: CheckpointId
+    named: tuple[str, ...]
+    new: tuple[str, ...]
+    unfit: tuple[str, ...]
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRead:
+    """An entry was read with its manifests. `missing` are those that had been deleted.
+
+    `differs` says whether it is another entry than the one that was appended.
+    """
+
+    checkpoint: CheckpointId
+    missing: tuple[str, ...]
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EntryTranslated:
+    """An entry was written as a version with this format wrote it, and was read.
+
+    `differs` is the first field that reads otherwise than it was meant, or why nothing was read. It is empty if the
+    entry was read as it was meant.
+    """
+
+    kind: str
+    format: int
+    differs: str
+
+
+@dataclass(frozen=True, slots=True)
+class LieTold:
+    """The codec was given an entry that Tidemark cannot have written. The only right answer is "refused"."""
+
+    kind: str
+    lie: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFinished:
+    """A tick ended before its claim, because the job has finished (B4). The rest is what the stores said then."""
+
+    newest: CheckpointRecord | None
+    recorded: frozenset[CheckpointId]
+    """The checkpoints whose cuts are recorded."""
+    behind: frozenset[TableName]
+    """The tables that show less than a recorded cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryAtRest:
+    """A process worked on a job at rest, appended this entry, and then ended well."""
+
+    record: CheckpointRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ImportBegun:
+    """A process that holds an empty warehouse with this generation copies the files of another warehouse's entry.
+
+    `line` is that entry with its ancestors there, oldest first, and `drained` are those of them that drains took. The
+    rest are the highest generation and the highest committed id of the other warehouse.
+    """
+
+    generation: Generation
+    line: tuple[CheckpointRecord, ...]
+    drained: tuple[CheckpointRecord, ...]
+    last_generation: Generation
+    last_id: CheckpointId
+
+
+RestEvent = (
+    CameToRest
+    | ReservedGone
+    | EntryStored
+    | EntryRead
+    | EntryTranslated
+    | LieTold
+    | FoundFinished
+    | EntryAtRest
+    | ImportBegun
+)
+
+
+# ------------------------------------------------------------------
+# A step of a door as its driver sees it: a fact, and the effects with which the door answered.
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A door was started at this time."""
+
+    setup: JobSetup
+    now_ms: int
+
+
+@dataclass(slots=True)
+class Step:
+    """A door took a fact and answered. `next_id` is the first checkpoint id that it has not used then.
+
+    It is not frozen, because a frozen one takes three times as long to make, and a run has many. Nobody changes it.
+    """
+
+    told: Begun | Fact
+    effects: tuple[Effect, ...]
+    next_id: CheckpointId
+
+
+# ------------------------------------------------------------------
+# Judges claims by processes that cannot see the holder, only its lease (G5).
+#
+# Safety does not depend on this. But if the holder lives and renews its lease, other processes must leave it alone.
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenLeft:
+    """A process claimed a job whose holder it could not see. `now_ms` is the time by this process's clock.
+
+    `before` is the generation of that holder, which had not released the job. `lease` is the lease that the process
+    found.
+    """
+
+    generation: Generation
+    holder: Holder
+    before: Generation
+    holder_before: Holder
+    lease: Lease | None
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenRefused:
+    """A process was refused, because it could not see the holder of this generation. `lease` is then in force."""
+
+    before: Generation
+    lease: Lease | None
+
+
+def impolite(history: "History") -> Iterator[str]:
+    """Yield every claim that came before the unseen holder's lease ran out, or while that holder had no lease.
+
+    A process may claim a job from itself, as it does at a restart. Also yield every refused process that left the
+    unseen holder without a lease, because then nobody could ever take over from a dead holder.
+    """
+    for event in history.without_flow:
+        if isinstance(event, UnseenRefused) and (event.lease is None or event.lease.generation < event.before):
+            yield f"a process was refused by generation {event.before}, and left it without a lease"
+        if isinstance(event, UnseenLeft) and event.holder != event.holder_before:
+            lease, who = event.lease, f"generation {event.generation} took the job of generation {event.before}"
+            if lease is None or lease.generation != event.before:
+                yield f"{who}, which had no lease and was given none"
+            elif event.now_ms < lease.expires_ms:
+                yield f"{who} at {event.now_ms}, whose lease runs until {lease.expires_ms}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,10 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, Final
 
-from spec.crowds import crowd
-from spec.invariants import Violation
-from spec.met import RARE, judged_and_met
-from spec.moves import NO_MOVES, Moves, drawn
-from spec.simulator import Outcome, simulate
+from spec.rare import RARE, judged_and_met
+from spec.rules.invariants import Violation
+from spec.world.draw import NO_MOVES, Moves, crowd, drawn
+from spec.world.simulator import Outcome, simulate
 
 TRANSCRIPTS_MAX = 3
 LINES_MAX = 120

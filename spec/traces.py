@@ -35,15 +35,15 @@ from checkpointing.messages import (
 )
 from checkpointing.trace import TickBroken, TickStarted, TraceEntry, UnreadableTraceError, read
 from spec.history import (
+    Begun,
     CheckpointTriggered,
     DoorStarted,
     History,
     TickOver,
 )
-from spec.invariants import violations
-from spec.steps import Begun
-from spec.telling import events_of_effect, events_of_fact
-from spec.world import World
+from spec.rules.invariants import violations
+from spec.world.carrier import events_of_effect, events_of_fact
+from spec.world.stores import World
 
 PROBLEMS_MAX = 10
 

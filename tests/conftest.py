@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from spec import profiles
+from spec.machines import judging
 from tests.long_tests import NotesLong, long_tests
 from tests.shares import Rotating, share
 
@@ -31,7 +31,7 @@ SECONDS_PER_DAY = 86_400
 
 # Sessions of tests are short: the JVM's first compiler is enough, and leaves the processor to the work itself.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC")
-profiles.register()
+judging.register()
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 

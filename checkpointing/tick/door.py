@@ -4,7 +4,7 @@ A tick goes through it, and so does all work on a job at rest: savepoint, rollba
 cancellation, clean-up. An errand says which steps it takes. Their order is that of `claiming`, `recovering` and
 `holding`. The last effect of a step is the one that must be answered next, or `Finish`.
 
-Invariants, each with the rule of `spec.invariants` that watches it:
+Invariants, each with the rule of `spec.rules.invariants` that watches it:
 
 1. A claim is appended as the successor of exactly the version that was observed, after every question about the entries
    of that version was answered yes (`one-generation`, `line`).

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
 
-from spec.extra import must_have_hypothesis
+from spec.machines.extra import must_have_hypothesis
 
 must_have_hypothesis()
 

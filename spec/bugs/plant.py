@@ -6,7 +6,7 @@ A bug is a table of a TOML file:
 - `rule`: the rule that it breaks. Its judge must find it with this rule.
 - `file`: the module, as a path from the root of the project.
 - `change`: lines of the module (`old`), and the lines in their place (`new`). A few bugs have two changes.
-- `judge`: the judge's name in `spec.judges`.
+- `judge`: the judge's name in `spec.bugs.judges`.
 - `flink`: the issues in which Flink had the bug, if any. `story` tells of a bug that Tidemark once had.
 - `slow`: its judge needs more than two seconds, so `make test` does not hunt it every time.
 """
@@ -22,9 +22,9 @@ from functools import cache
 from pathlib import Path
 
 import spec
-from spec import planting
-from spec.judges import JUDGES, Judge
-from spec.planting import CannotBePlantedError
+from spec.bugs import planting
+from spec.bugs.judges import JUDGES, Judge
+from spec.bugs.planting import CannotBePlantedError
 
 _HERE = Path(__file__).parent
 _PREFIX = spec.__name__.removesuffix("spec")

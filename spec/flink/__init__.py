@@ -1,4 +1,4 @@
-"""Holds the parts of Flink that only Flink's own test cases need. `python -m spec.vectors` drives them.
+"""Holds the parts of Flink that only Flink's own test cases need. `python -m spec.flink.vectors` drives them.
 
 No run of the product reaches this code. `FlinkCoordinator`, `FlinkGate`, `FlinkCheckpointStore` and `FlinkRegistry`
 extend the product's classes by what Flink's cases ask for. Some modules here repeat work that the product does

@@ -13,7 +13,7 @@ from checkpointing.coordinator.messages import CoordinatorEffect, CoordinatorFac
 from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics, Task
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
-from spec.flink.shared_state import RestoreMode
+from spec.flink.completed_store import RestoreMode
 
 # ------------------------------------------------------------------ facts
 

@@ -13,57 +13,34 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from spec.extra import must_have_hypothesis
+from spec.machines.extra import must_have_hypothesis
 
 must_have_hypothesis()
 
 from hypothesis import seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from spec import profiles
-from spec.machines.arriving import SettingsMachine
-from spec.machines.asking import LostAnswersMachine
-from spec.machines.attempts import AttemptsMachine
-from spec.machines.changing_columns import AppendedColumnsMachine
-from spec.machines.changing_tables import ChangingTablesMachine
-from spec.machines.claiming import ClaimsMachine
-from spec.machines.cleanup import CleanupMachine
+from spec.machines import judging
+from spec.machines.attempts import AttemptsMachine, LostAnswersMachine, PauseMachine
+from spec.machines.claims import ClaimsMachine, LineMachine, RacesMachine
+from spec.machines.clean_up import CleanupMachine, CompactionsMachine, KeepingMachine
+from spec.machines.columns import AppendedColumnsMachine, ChangingTablesMachine
 from spec.machines.commit import CommitMachine
-from spec.machines.compacting_asks import CompactsMachine
-from spec.machines.compactions import CompactionsMachine
 from spec.machines.coordinator import CoordinatorMachine
-from spec.machines.cuts import CutGroupsMachine
-from spec.machines.ending import EndingMachine
 from spec.machines.entries import EntriesMachine
-from spec.machines.evolving import EvolvingMachine
 from spec.machines.gate import GATE_MACHINES
-from spec.machines.graphs import GraphsMachine
-from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
-from spec.machines.keeping import KeepingMachine
-from spec.machines.manifests import ManifestsMachine
-from spec.machines.meanings import MeaningsMachine
-from spec.machines.measuring import MeasuringMachine
-from spec.machines.naming import NamesMachine
-from spec.machines.netting import NetMachine
-from spec.machines.notifying import NotifyingMachine
-from spec.machines.outside_transaction import OutsideTransactionMachine
-from spec.machines.parting import FirstPartMachine
-from spec.machines.pausing import PauseMachine
-from spec.machines.planning import PlanMachine
-from spec.machines.racing import RacesMachine
-from spec.machines.reading import ReadersMachine
-from spec.machines.recovering import RecoveringMachine
-from spec.machines.renames import RenamesMachine
-from spec.machines.repairing import RepairMachine
-from spec.machines.restoring import RestoresMachine
-from spec.machines.rolling_forward import RollingForwardMachine
-from spec.machines.running import RunsMachine
-from spec.machines.savepoints import SavepointsMachine
-from spec.machines.splits import SplitsMachine
-from spec.machines.spreading import SpreadingMachine
+from spec.machines.job import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
+from spec.machines.measures import MeasuringMachine, TraceMachine
+from spec.machines.net_files import ManifestsMachine, NetMachine
+from spec.machines.plans import GraphsMachine, PlanMachine, SettingsMachine
+from spec.machines.renames import NamesMachine, RenamesMachine
+from spec.machines.repair import RecoveringMachine, RepairMachine, RollingForwardMachine
+from spec.machines.restores import RestoresMachine, SpreadingMachine
+from spec.machines.sinks import NotifyingMachine, OutsideTransactionMachine
+from spec.machines.state_changes import EvolvingMachine, MeaningsMachine
 from spec.machines.subtask import SubtaskMachine
-from spec.machines.tracing import TraceMachine
-from spec.machines.turning import LineMachine
+from spec.machines.tick_end import CompactsMachine, EndingMachine, SavepointsMachine
+from spec.machines.vertex import CutGroupsMachine, FirstPartMachine, ReadersMachine, RunsMachine, SplitsMachine
 
 MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     *GATE_MACHINES.values(),
@@ -135,10 +112,10 @@ def counted(machine: type[RuleBasedStateMachine], tally: Tally) -> type[RuleBase
 
 def run(name: str, profile: str, seeded: int | None) -> Tally:
     """Run one machine. With a seed, it tries the examples of this seed instead of those that every run tries."""
-    profiles.register()
+    judging.register()
     machine = next(each for each in MACHINES if each.__name__ == name)
     tally, began = Tally(), perf_counter()
-    chosen = profiles.fitting(machine, settings.get_profile(profile))
+    chosen = judging.fitting(machine, settings.get_profile(profile))
     watched = counted(machine, tally)
     if seeded is not None:
         chosen, watched = settings(chosen, derandomize=False, database=None), seed(seeded)(watched)
@@ -155,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the machines that the command line names; return 0 if none broke a rule."""
     names = [machine.__name__ for machine in MACHINES]
     parser = ArgumentParser(prog="python -m spec.machines", description=__doc__)
-    parser.add_argument("--profile", choices=profiles.NAMES, default="ci")
+    parser.add_argument("--profile", choices=judging.NAMES, default="ci")
     parser.add_argument("--only", choices=names)
     parser.add_argument("--seed", type=int, help="try the examples of this seed; they are the same in every run")
     parser.add_argument("--processes", type=int, default=1, help="how many machines run at a time")

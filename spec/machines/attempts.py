@@ -4,15 +4,19 @@ The reference counts what the attempts have completed and how they failed. From 
 follows, after which delay, and what it may still do.
 """
 
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from dataclasses import dataclass, field
 
-from checkpointing.commit.at_rest import Stamp
-from checkpointing.commit.fencing import HolderObserved, Lease
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from checkpointing.commit.at_rest import SavepointAtRest, Stamp
+from checkpointing.commit.fencing import HolderObserved, Lease, newest_checkpoint
 from checkpointing.commit.recovery import Observed
+from checkpointing.coordinator.messages import RequestFailed, RequestSucceeded
 from checkpointing.failures import CheckpointFailureReason as Reason
-from checkpointing.identifiers import CheckpointId, Generation
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
 from checkpointing.job.setup import TickLimits
+from checkpointing.job.tick_end import Pause
 from checkpointing.messages import (
     CutRecorded,
     EndTick,
@@ -22,6 +26,7 @@ from checkpointing.messages import (
     RowAppended,
     RowRefused,
     RowUnknown,
+    SavepointKind,
     TickOutcome,
 )
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, Release, Row, Statistics
@@ -46,15 +51,85 @@ from checkpointing.tick.messages import (
     Observe,
     ReadCut,
     RestartDue,
+    RowChosen,
     TickEffect,
     TickFact,
+    Unsettled,
     Wait,
     Waited,
     Work,
+    Worked,
     WorkEnded,
 )
-from spec.machines.attempts_model import Told
 from spec.machines.judging import expect
+from spec.rules.sources_and_timers import MINUTE_MS, SECOND_MS
+from spec.rules.watching import FLINKS_LIST
+
+# ------------------------------------------------------------------
+# What the machine of a tick's attempts expects: which limits are left, and whether another attempt follows.
+
+
+@dataclass(slots=True)
+class Told:
+    """What happened to the attempts of one tick."""
+
+    limits: TickLimits
+    strategy: RestartStrategy
+    began_ms: int
+    claims: int = 0
+    completed: int = 0
+    restarts: int = 0
+    failures_ms: list[int] = field(default_factory=list)
+    backoff_ms: int = 0
+    in_a_row: int = 0
+    """The restarts since the last quiet time."""
+    known: int = 0
+    """The newest version of `checkpoints` that this tick knows of."""
+    behind: int = 0
+    """How many lists in a row did not reach that version."""
+    waits_until_ms: int = 0
+    """Until when a tick whose trace is full waits for another process."""
+
+    def left_ms(self, now_ms: int) -> int | None:
+        """Return what is left of the duration."""
+        limit = self.limits.duration_ms
+        return None if limit is None else max(0, self.began_ms + limit - now_ms)
+
+    def left(self, now_ms: int) -> TickLimits:
+        """Return what is left of the limits, for the next attempt."""
+        if self.claims <= 1:
+            return self.limits
+        wanted = self.limits.checkpoints
+        return TickLimits(
+            checkpoints=None if wanted is None else max(0, wanted - self.completed),
+            duration_ms=self.left_ms(now_ms),
+            until_caught_up=self.limits.until_caught_up,
+        )
+
+    def delays_ms(self, now_ms: int) -> range | None:
+        """Note a failure. Return the delays that are right before the next restart, or None if none follows."""
+        before, self.failures_ms = self.failures_ms, [*self.failures_ms, now_ms]
+        match self.strategy:
+            case FixedDelay(attempts, delay_ms):
+                return range(delay_ms, delay_ms + 1) if len(before) < attempts else None
+            case FailureRate(failures_max, interval_ms, delay_ms):
+                recent = [at for at in self.failures_ms if at >= now_ms - interval_ms]
+                return range(delay_ms, delay_ms + 1) if len(recent) <= failures_max else None
+            case ExponentialDelay():
+                return self._backoff(self.strategy, before, now_ms)
+            case _:
+                return None
+
+    def _backoff(self, strategy: ExponentialDelay, before: list[int], now_ms: int) -> range | None:
+        quiet = not before or now_ms - before[-1] - self.backoff_ms >= strategy.reset_after_ms
+        self.in_a_row = 1 if quiet else self.in_a_row + 1
+        grown = min(int(self.backoff_ms * strategy.multiplier), strategy.max_ms)
+        self.backoff_ms = strategy.initial_ms if quiet else grown
+        if strategy.attempts is not None and self.in_a_row > strategy.attempts:
+            return None
+        spread = int(self.backoff_ms * strategy.jitter)
+        return range(self.backoff_ms - spread, min(self.backoff_ms + spread, strategy.max_ms) + 1)
+
 
 ATTEMPTS = "attempts"
 """Another attempt follows as the strategy and the limits say, and the limits hold for all attempts together."""
@@ -399,3 +474,173 @@ def _entry(checkpoint: CheckpointId, generation: Generation) -> CheckpointRecord
         tables=(),
         statistics=Statistics(triggered_ms=1, committed_ms=1, rows=0),
     )
+
+
+# ------------------------------------------------------------------
+# The machine of lost answers: nobody hears whether a claim or an entry is in, and the door asks again (A6).
+#
+# It adds lost answers and savepoints at rest to the machine of a tick's attempts.
+
+
+ASKED_AGAIN = "asked-again"
+"""If the outcome of an append is unknown, the same append is asked for again, `ASKED_MAX` times altogether. The user
+hears if it stays unknown. No other entry gets its id, because it may have been stored."""
+RELEASED = "released-at-last"
+"""A process that took a savepoint releases the job, also if nobody knows whether its entry is in."""
+ASKED_MAX = 5
+"""So often an append is asked for altogether while its outcome is unknown."""
+AT_REST = Errand(questions=(), repairs=False)
+
+_unheard = st.lists(st.booleans(), min_size=1, max_size=ASKED_MAX - 1)
+"""For each answer that is lost: whether the entry comes in."""
+
+
+class LostAnswersMachine(AttemptsMachine):
+    """Ticks, and savepoints between them. Answers to appends of claims and entries are lost."""
+
+    def __init__(self) -> None:
+        """Begin with no answer lost."""
+        self.unheard: list[bool] = []
+        """For each of the next answers, which are lost: whether the entry comes in."""
+        self.unknown = 0
+        """How many answers in a row were lost."""
+        self.sent = NO_CHECKPOINT
+        """The id of the holder's own entry, once it was sent."""
+        super().__init__()
+
+    @precondition(lambda self: isinstance(self.asked, Finish) and self.rival is None)
+    @rule(comes_in=st.integers(0, ASKED_MAX))
+    def begin_without_any_answer(self, comes_in: int) -> None:
+        """Begin a tick whose claim stays unknown. It may come in with one of the appends, or never."""
+        self.unheard = [each == comes_in for each in range(ASKED_MAX)]
+        self.begin(TickLimits(), NoRestart(), waits_ms=0)
+        self._is_unsettled()
+
+    @precondition(lambda self: isinstance(self.asked, Finish) and self.rival is None)
+    @rule(unheard=st.lists(st.booleans(), max_size=ASKED_MAX))
+    def save_at_rest(self, unheard: list[bool]) -> None:
+        """Take a savepoint while no tick runs, and lose so many answers to the append of its entry."""
+        self.told = Told(TickLimits(), NoRestart(), self.now_ms)
+        self.stopping = False
+        self.lagging = 0
+        self.door = TickDoor(AT_REST, Terms(holder=holder(1), take_over=True))
+        self._carry_out(self.door.start(self._stamp()))
+        newest = newest_checkpoint(tuple(self.rows))
+        if newest is None:
+            self._carry_out(self.door.step(Worked(), self._stamp()))
+            return
+        self.unheard = list(unheard)
+        self._carry_out(self.door.step(RowChosen(SavepointAtRest(newest)), self._stamp()))
+        own = self.rows[-1].generation
+        saved = [row for row in self.rows if isinstance(row, CheckpointRecord) and row.generation == own]
+        is_in = any(unheard) or len(unheard) < ASKED_MAX
+        expect(len(saved) == is_in, ASKED_AGAIN, f"{saved} are in after the answers {unheard}")
+        released = any(isinstance(row, Release) and row.generation == own for row in self.rows)
+        expect(released, RELEASED, f"generation {own} is not released after the answers {unheard}")
+        if len(unheard) == ASKED_MAX:
+            self._is_unsettled()
+        else:
+            done = isinstance(self.asked, Finish) and self.asked.outcome in saved
+            expect(done, ASKED_AGAIN, f"{self.asked}, and the savepoint is in")
+
+    @rule(unheard=_unheard)
+    def lose_answers(self, unheard: list[bool]) -> None:
+        """Lose the next answers to the append of a claim."""
+        self.unheard = list(unheard)
+
+    # -------------------------------------------------------------- judging
+
+    def _is_unsettled(self) -> None:
+        unsettled = isinstance(self.asked, Finish) and isinstance(self.asked.outcome, Unsettled)
+        expect(unsettled, ASKED_AGAIN, f"{self.asked}, and nobody knows whether the entry is in")
+
+    def _told(self, fact: TickFact) -> tuple[TickEffect, ...]:
+        """Judge what follows a lost answer: the same append, until it was asked for often enough."""
+        effects = super()._told(fact)
+        self.unknown = self.unknown + 1 if isinstance(fact, RowUnknown) else 0
+        if self.unknown:
+            again, due = effects == (self.asked,), self.unknown < ASKED_MAX
+            expect(again is due, ASKED_AGAIN, f"{effects} after {self.unknown} lost answers to {self.asked}")
+        return effects
+
+    def _append(self, effect: AppendClaim | AppendEntry | AppendRelease) -> TickFact:
+        """Append an entry once, however often it is asked for. The answer may be lost."""
+        nonce = effect.row.nonce
+        if isinstance(effect, AppendEntry):
+            self.sent = effect.row.checkpoint
+        if isinstance(effect, AppendRelease) and self.sent:
+            free = effect.row.next_id
+            expect(free > self.sent, ASKED_AGAIN, f"id {free} is given free, and entry {self.sent} was sent")
+            self.sent = NO_CHECKPOINT
+        answers = not self.unheard or isinstance(effect, AppendRelease)
+        comes_in = answers or self.unheard.pop(0)
+        nonces = [row.nonce for row in self.rows]
+        if nonce in nonces:
+            there: TickFact = RowAppended(nonce, nonces.index(nonce) + 1)
+        elif comes_in:
+            there = super()._append(effect)
+        return there if answers else RowUnknown(nonce, "the connection broke")
+
+
+# ------------------------------------------------------------------
+# The machine of the pause after failures: requests of the tick and of users succeed and fail, and time passes.
+#
+# Its reference keeps the results of the tick's own requests. The end of each pause follows from this list.
+
+
+PAUSES = "pauses"
+"""A tick waits a second after a failure, twice as long after each further one in a row, and a minute at most."""
+_kinds = st.sampled_from([None, None, *SavepointKind])
+_others = st.sampled_from([Reason.QUALITY, Reason.CHECKPOINT_SUBSUMED, Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS])
+_counted = st.sampled_from(sorted(FLINKS_LIST, key=lambda each: each.name))
+
+
+class PauseMachine(RuleBasedStateMachine):
+    """The pause of one tick."""
+
+    def __init__(self) -> None:
+        """Begin without a failure."""
+        super().__init__()
+        self.pause = Pause()
+        self.now_ms = 0
+        self.failed_ms: list[int] = []
+        """When the tick's own requests failed, since the last one that succeeded."""
+
+    @rule(kind=_kinds)
+    def succeed(self, kind: SavepointKind | None) -> None:
+        """A request of the tick, or a user's request of some kind, becomes a checkpoint."""
+        self.pause.answered(RequestSucceeded("request", CheckpointId(1)), kind, self.now_ms)
+        if kind is None:
+            self.failed_ms.clear()
+
+    @rule(kind=_kinds, reason=_counted)
+    def fail(self, kind: SavepointKind | None, reason: Reason) -> None:
+        """A request fails for a reason that counts."""
+        self.pause.answered(RequestFailed("request", reason), kind, self.now_ms)
+        if kind is None:
+            self.failed_ms.append(self.now_ms)
+
+    @rule(reason=_others)
+    def fail_otherwise(self, reason: Reason) -> None:
+        """A request fails for a reason that belongs to a job's normal life. This changes nothing."""
+        self.pause.answered(RequestFailed("request", reason), None, self.now_ms)
+
+    @rule(ms=st.sampled_from([1, SECOND_MS - 1, SECOND_MS, MINUTE_MS]))
+    def wait(self, ms: int) -> None:
+        """Time passes."""
+        self.now_ms += ms
+
+    @invariant()
+    def lasts_as_long_as_the_failures_say(self) -> None:
+        """The pause is over when its time has passed, and the tick wakes up then."""
+        due_ms = self._due_ms()
+        expect(self.pause.until_ms == due_ms, PAUSES, f"until {self.pause.until_ms}, due is {due_ms}")
+        for now_ms in (self.now_ms, (due_ms or 1) - 1, due_ms or 0):
+            is_over = due_ms is None or due_ms <= now_ms
+            expect(self.pause.is_over(now_ms) == is_over, PAUSES, f"at {now_ms}, and it lasts until {due_ms}")
+
+    def _due_ms(self) -> int | None:
+        lasts_ms = SECOND_MS
+        for _ in self.failed_ms[1:]:
+            lasts_ms = min(MINUTE_MS, 2 * lasts_ms)
+        return self.failed_ms[-1] + lasts_ms if self.failed_ms else None

@@ -35,10 +35,9 @@ from checkpointing.gate import (
     TriggerCheckpoint,
 )
 from checkpointing.identifiers import ChannelId, CheckpointId, EdgeId, SplitId, VertexId
-from spec.explore_branching import branch
-from spec.machines.gate_model import GateModel
-from spec.machines.gate_state import state_agrees
+from spec.machines.gate_model import GateModel, state_agrees
 from spec.machines.judging import expect, is_unwinding
+from spec.world.branching import branch
 
 EDGE = EdgeId(VertexId("upstream"), VertexId("vertex"))
 CHANNELS_MAX = 4

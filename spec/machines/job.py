@@ -31,12 +31,14 @@ from checkpointing.messages import (
     StopRequested,
     TickOutcome,
 )
-from spec.explore_job import TELLING, DrivenJob, SmallJob
-from spec.faults import NONE, Faults
-from spec.hook_events import CALLS
-from spec.invariants import violations
+from spec.history import CALLS
 from spec.machines.judging import BrokenRuleError, expect, is_unwinding
-from spec.pipeline import MAX_PARALLELISM, graph
+from spec.reference.pipeline import HOOKS, MAX_PARALLELISM, graph
+from spec.reference.pipeline import SPLITS as SOURCES
+from spec.rules.invariants import violations
+from spec.world.faults import NONE, Faults
+from spec.world.visits import to_row
+from spec.world.whole_job import TELLING, DrivenJob, SmallJob
 
 SPLITS = (SplitId("a"), SplitId("b"), SplitId("c"))
 ROWS_MAX = 12
@@ -311,3 +313,110 @@ class JobMachine(RuleBasedStateMachine):
                 zombie.answer(0)
             else:
                 zombie.fire()
+
+
+# ------------------------------------------------------------------
+# The machine of the whole job with resets: between two ticks, the position of a source moves.
+#
+# It is a machine of its own, because each rule takes a share of the steps. With resets among the other rules, a
+# profile's runs missed bugs in the order of other things.
+
+
+_splits = st.sampled_from([*((split,) for split in SPLITS), *SOURCES.values()])
+
+
+class ResettingMachine(JobMachine):
+    """One warehouse. After a tick, somebody may reset a source."""
+
+    @precondition(lambda self: self.driven.end is not None and self.driven.can_be_reset())
+    @rule(pick=st.integers(0, ROWS_MAX), effects=st.integers(1, 8), splits=_splits, parallelism=st.integers(1, 3))
+    def reset(self, pick: int, effects: int, splits: tuple[SplitId, ...], parallelism: int) -> None:
+        """Reset a source after a tick. The process that does it may die. A tick follows."""
+        self.driven.crash()
+        source = next(vertex for vertex, own in SOURCES.items() if splits[0] in own)
+        row = pick % (min(self.driven.hands.readable[split] for split in splits) + 1)
+        self.driven.reset(to_row(source, splits, row), effects)
+        self._judge()
+        self._start(parallelism)
+
+
+# ------------------------------------------------------------------
+# The machine of the whole job on the simulator's stores, for each policy of the gates.
+#
+# It adds rules for which two ticks must share the stores: a coordinator takes over and dies, a savepoint is disposed
+# of.
+
+
+class InMemoryJobMachine(JobMachine):
+    """One warehouse in memory. Another coordinator may overtake a tick, and savepoints may be disposed of."""
+
+    policy: ClassVar[GatePolicy] = GatePolicy.ALIGNED_BLOCKING
+
+    @precondition(lambda self: self.driven.door is not None and self.driven.end is None)
+    @rule(really=st.sampled_from([False, False, True]))
+    def overtake(self, really: bool) -> None:  # noqa: FBT001
+        """Let another coordinator claim the job, recover and die, rarely. The tick goes on and does not know."""
+        if really:
+            self.driven.overtake()
+        self._judge()
+
+    @precondition(lambda self: self.driven.end is not None and self.driven.disposable())
+    @rule(pick=_pick, parallelism=st.integers(1, 3))
+    def dispose(self, pick: int, parallelism: int) -> None:
+        """Dispose of a savepoint, and begin the next tick."""
+        there = self.driven.disposable()
+        self.driven.dispose(there[pick % len(there)])
+        self._start(parallelism)
+
+
+class BufferingJobMachine(InMemoryJobMachine):
+    """Aligned. What comes behind a barrier is put aside, up to a limit."""
+
+    policy = GatePolicy.ALIGNED_BUFFERING
+
+
+class CountingJobMachine(InMemoryJobMachine):
+    """At least once."""
+
+    policy = GatePolicy.AT_LEAST_ONCE
+
+
+class UnalignedJobMachine(InMemoryJobMachine):
+    """Unaligned from the first barrier on."""
+
+    policy = GatePolicy.UNALIGNED
+
+
+class AlternatingJobMachine(InMemoryJobMachine):
+    """Aligned, until the alignment takes too long."""
+
+    policy = GatePolicy.ALTERNATING
+
+
+JOB_MACHINES: dict[GatePolicy, type[InMemoryJobMachine]] = {
+    machine.policy: machine
+    for machine in (
+        InMemoryJobMachine,
+        BufferingJobMachine,
+        CountingJobMachine,
+        UnalignedJobMachine,
+        AlternatingJobMachine,
+    )
+}
+
+
+class HookedJobMachine(InMemoryJobMachine):
+    """Aligned, with master hooks that answer in any order, fail, or are late."""
+
+    hooks = HOOKS
+
+
+class ResettingJobMachine(ResettingMachine, InMemoryJobMachine):
+    """Aligned, with resets between the ticks."""
+
+
+class UnalignedResettingJobMachine(ResettingMachine, UnalignedJobMachine):
+    """Unaligned. A reset may move a source with rows in flight."""
+
+
+RESETTING_MACHINES = (ResettingJobMachine, UnalignedResettingJobMachine)

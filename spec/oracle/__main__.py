@@ -1,7 +1,7 @@
 """Compares Tidemark with Flink's own classes on random input: `python -m spec.oracle [COMPONENT ...] --seeds 0:2000`.
 
 Each line names a component, the number of its cases, and in how many of them the two answered differently. `--keep
-FOLDER` writes those cases there, as files for `python -m spec.vectors`. Exits with 1 if there is any difference.
+FOLDER` writes those cases there, as files for `python -m spec.flink.vectors`. Exits with 1 if there is any difference.
 """
 
 import json

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from spec.flink.vectors import Outcome, load, run_cases
 from spec.oracle.flink import answers
-from spec.vectors import Outcome, load, run_cases
 
 _GATE: Final = "org.apache.flink.streaming.runtime.io.checkpointing.GateOracle"
 _COMPONENT: Final = "org.apache.flink.runtime.checkpoint.ComponentOracle"

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from spec.java import jars_folder, program
+from spec.flink.java import jars_folder, program
 
 VERSION: Final = "2.3.0"
 SOURCES: Final = Path(__file__).parent

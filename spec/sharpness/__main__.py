@@ -19,7 +19,7 @@ from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Final
 
-from spec.extra import must_have_hypothesis
+from spec.machines.extra import must_have_hypothesis
 
 must_have_hypothesis()
 

@@ -20,15 +20,15 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from spec import profiles
 from spec.explore import WORLDS, explore
+from spec.flink.vectors import run_file
+from spec.machines import judging
 from spec.machines.__main__ import MACHINES
 from spec.sharpness.core import ROOT, plant
 from spec.sharpness.differing import probes
 from spec.sharpness.reach import Reach, reached_by
 from spec.sharpness.slips import Slip
 from spec.simulate import run_seed
-from spec.vectors import run_file
 
 UNIT: Final = ROOT / "tests" / "unit"
 SEEDS: Final = range(300)
@@ -84,7 +84,7 @@ class Found:
 
 def trials(seeds: Iterable[int] = SEEDS) -> tuple[Trial, ...]:
     """Return what is tried on every slip."""
-    profiles.register()
+    judging.register()
     simulated = [Trial(SIMULATOR, f"seed {seed}", partial(_breaks, seed)) for seed in seeds]
     machines = [Trial(MACHINE, machine.__name__, partial(_errs, machine)) for machine in MACHINES]
     files = sorted((ROOT / "tests" / "vectors").glob("*.json"))
@@ -163,8 +163,8 @@ def _breaks(seed: int) -> bool:
 def _errs(machine: type[RuleBasedStateMachine]) -> bool:
     """Let Hypothesis search. Its first error ends the search, and is raised."""
     examples = EXAMPLES if "Job" in machine.__name__ else EXAMPLES_OF_ONE_DOOR
-    sought = settings(profiles.hunting(), max_examples=examples, stateful_step_count=STEPS)
-    run_state_machine_as_test(machine, settings=profiles.fitting(machine, sought))
+    sought = settings(judging.hunting(), max_examples=examples, stateful_step_count=STEPS)
+    run_state_machine_as_test(machine, settings=judging.fitting(machine, sought))
     return False
 
 

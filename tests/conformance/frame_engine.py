@@ -21,7 +21,7 @@ from jobs.operators.reports import TaskReport, report_from
 from jobs.operators.spec import KeyedSpec, StatelessSpec, VertexPlan, arrow_schema
 from jobs.sinks.staged_files import StagedFiles
 from jobs.state.merge import KEY_GROUP
-from spec.pipeline import key_group
+from spec.reference.pipeline import key_group
 from tests.conformance.pipeline import key_of_label, rows_of
 
 

@@ -19,11 +19,10 @@ from checkpointing.messages import AppendRow, Effect, EndTick, PublishTable, Rec
 from checkpointing.metadata.record import CheckpointRecord
 from jobs.tick.engine import Engine
 from jobs.warehouse.requests import AnswerStatus, RequestFolder
-from spec.explore_job import DrivenJob, SmallJob
-from spec.faults import Faults
-from spec.machines.job import ROWS_MAX, SPLITS
+from spec.machines.job import ROWS_MAX, SPLITS, ResettingMachine
 from spec.machines.judging import BrokenRuleError, expect, is_unwinding
-from spec.machines.resetting import ResettingMachine
+from spec.world.faults import Faults
+from spec.world.whole_job import DrivenJob, SmallJob
 from tests.conformance.frame_engine import FrameEngine
 from tests.conformance.numbered import NUMBERS, numbered_names
 from tests.conformance.pipeline import TABLES

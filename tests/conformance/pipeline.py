@@ -32,8 +32,18 @@ from jobs.operators.spec import (
 from jobs.pipeline.job_plan import JobPlan
 from jobs.sources.port import SourceError
 from jobs.state.backend import state_file_schema
-from spec import micro_batches, pipeline
-from spec.pipeline import BRONZE_ORDERS, BRONZE_PAYMENTS, JOINED, MAX_PARALLELISM, ORDERS, PAYMENTS, ROW_BYTES, TOTALS
+from spec.reference import pipeline
+from spec.reference.pipeline import (
+    BRONZE_ORDERS,
+    BRONZE_PAYMENTS,
+    JOINED,
+    MAX_PARALLELISM,
+    ORDERS,
+    PAYMENTS,
+    ROW_BYTES,
+    TOTALS,
+)
+from spec.world import micro_batches
 
 JOB: Final = JobName("small")
 PATHS: Final = ProtocolPaths(JOB)

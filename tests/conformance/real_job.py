@@ -1,4 +1,4 @@
-"""A whole job over real stores that somebody else's choices drive: what `spec.explore_job` does in memory."""
+"""A whole job over real stores that somebody else's choices drive: what `spec.world.whole_job` does in memory."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,16 +26,16 @@ from jobs.tick.at_rest.source_reset import Reset, reset
 from jobs.tick.engine import Engine
 from jobs.tick.rollback_plan import RollbackRefusedError
 from jobs.warehouse.rollback_tables import TableNotRolledBackError
-from spec.explore_job import DrivenJob, ExploredDoor, SmallJob
-from spec.faults import Faults
 from spec.history import (
+    Begun,
     DoorBroke,
     DoorStarted,
     ResetAsked,
     TickOver,
 )
-from spec.pipeline import SPLITS
-from spec.steps import Begun
+from spec.reference.pipeline import SPLITS
+from spec.world.faults import Faults
+from spec.world.whole_job import DrivenJob, ExploredDoor, SmallJob
 from tests.conformance.pipeline import RowSource
 from tests.conformance.real_tick import RealTick
 from tests.conformance.real_world import RealWorld

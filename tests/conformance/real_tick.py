@@ -50,10 +50,10 @@ from jobs.warehouse.boundaries import CarriedOut
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.lease import this_process
 from jobs.warehouse.requests import RequestFolder
-from spec.carrying_out import QUALITY_MESSAGE
-from spec.explore_job import NEVER_MS, SmallJob
-from spec.faults import NONE, Faults
-from spec.pipeline import JOINED, SPLITS
+from spec.reference.pipeline import JOINED, SPLITS
+from spec.world.carrier import QUALITY_MESSAGE
+from spec.world.faults import NONE, Faults
+from spec.world.whole_job import NEVER_MS, SmallJob
 from tests.conformance.pipeline import RowSource, plan_of
 from tests.conformance.real_world import RealWorld
 from tests.conformance.strikes import ROWS_COMMIT, TABLE_COMMIT, Boundaries, lost_reply, silence

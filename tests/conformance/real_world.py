@@ -18,12 +18,12 @@ from checkpointing.tick.messages import Done
 from jobs.warehouse.job_stores import JobStores
 from jobs.warehouse.lease import this_process
 from jobs.warehouse.warehouse import Warehouse
-from spec import model
-from spec.cut_contents import expected, shown
-from spec.explore_job import SmallJob
 from spec.history import CutWritten, FileMissed
-from spec.invariants import Violation
-from spec.savepoints import drained_rows
+from spec.reference import pipeline
+from spec.reference.contents import expected, shown
+from spec.rules.invariants import Violation
+from spec.rules.savepoints import drained_rows
+from spec.world.whole_job import SmallJob
 from tests.conformance.pipeline import PATHS, TABLES
 from tests.conformance.witness import Witness
 
@@ -104,7 +104,7 @@ class RealWorld:
         newest = self.witness.newest()
         cut = CutWritten(record.checkpoint, tuple(newest.items()), self.witness.active_at(newest))
         exact = self.history.mode is CheckpointingMode.EXACTLY_ONCE
-        compare = model.differences if exact else model.shortfalls
+        compare = pipeline.differences if exact else pipeline.shortfalls
         due = expected(self.history, record, drained_rows(self.history))
         for what in compare(due, shown(self.history, record, cut, due)):
             yield Violation("cut-is-exact", f"the newest tables after checkpoint {record.checkpoint}: {what}")

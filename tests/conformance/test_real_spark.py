@@ -7,9 +7,9 @@ from checkpointing.messages import AppendRow, EndTick, PublishTable, SavepointKi
 from jobs.spark.session import SparkConfig
 from jobs.tick.engine import SparkEngine
 from jobs.tick.listener import TickListener
-from spec.faults import Faults
 from spec.machines.job import LONGEST_MS, SPLITS
-from spec.pipeline import KEYS, MAX_PARALLELISM, key_group
+from spec.reference.pipeline import KEYS, MAX_PARALLELISM, key_group
+from spec.world.faults import Faults
 from tests.conformance.machine import RealStoresMachine
 from tests.conformance.numbered import numbered_names
 from tests.conformance.pipeline import LABELS

@@ -8,13 +8,13 @@ from checkpointing.gate import GatePolicy
 from checkpointing.messages import EndTick
 from checkpointing.metadata.record import RowKind
 from jobs.warehouse import checkpoints
-from spec.cut_contents import line_of, positions, read_on
 from spec.history import CutWritten, JobClaimed, RowCommitted, TableChanged
-from spec.invariants import violations
 from spec.machines.job import LONGEST_MS, SPLITS
 from spec.machines.judging import BrokenRuleError
-from spec.rollback import goes_back
-from spec.storing import LOW
+from spec.reference.contents import line_of, positions, read_on
+from spec.rules.invariants import violations
+from spec.rules.rollbacks import goes_back
+from spec.world.entry_texts import LOW
 from tests.conformance.machine import MACHINES, RealStoresMachine, run
 from tests.conformance.numbered import numbered_names
 from tests.conformance.planted import BUGS, BUGS_OF_MANIFESTS, FORGET_WHAT_IS_PINNED, LEAVE_IN_WHAT_A_ROLLBACK_TAKES_OUT

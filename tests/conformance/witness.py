@@ -41,7 +41,7 @@ from spec.history import (
     Rows,
     TableChanged,
 )
-from spec.pipeline import MAX_PARALLELISM
+from spec.reference.pipeline import MAX_PARALLELISM
 from tests.conformance.pipeline import BRONZE, PATHS, SCHEMAS, TABLES, key_of_label, spec_name
 
 StateRows = dict[int, tuple[object, ...] | None]

@@ -27,16 +27,30 @@ from checkpointing.messages import (
     TickOutcome,
 )
 from checkpointing.metadata.record import RowKind
-from spec.attempt_events import ProcessBegan, ProcessOver
-from spec.compaction_events import CompactionTold
 from spec.history import (
+    CameToRest,
     CheckBegun,
     CheckpointEnded,
+    CompactionTold,
     CutsDropped,
     CutWritten,
     DoorStarted,
+    EntryAtRest,
+    EntryRead,
+    EntryStored,
+    EntryTranslated,
     FilesDiscarded,
     History,
+    ImportBegun,
+    JudgementBegun,
+    LieTold,
+    OutsidePreCommitted,
+    OutsidePublished,
+    OutsideRecovered,
+    OutsideRefused,
+    OutsideRolledBack,
+    ProcessBegan,
+    ProcessOver,
     RowCommitted,
     SavepointDisposed,
     SegmentsRun,
@@ -44,17 +58,14 @@ from spec.history import (
     TableChanged,
     TickOver,
 )
-from spec.judgement_events import JudgementBegun
-from spec.named_files import named_files
-from spec.outside_events import (
-    OutsidePreCommitted,
-    OutsidePublished,
-    OutsideRecovered,
-    OutsideRefused,
-    OutsideRolledBack,
+from spec.reference.contents import named_files
+from spec.reference.pipeline import (
+    ORDERS,
+    PAYMENTS,
+    graph,
+    position_before,
+    rows_before,
 )
-from spec.pipeline import ORDERS, PAYMENTS, graph, position_before, rows_before
-from spec.rest_events import CameToRest, EntryAtRest, EntryRead, EntryStored, EntryTranslated, ImportBegun, LieTold
 
 
 def _built_from(history: History, **changes) -> History:

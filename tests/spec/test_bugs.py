@@ -9,10 +9,10 @@ from checkpointing.job import renaming
 from checkpointing.tick import door
 from spec.bugs import __main__ as command
 from spec.bugs.__main__ import Hunt, hunt, refitted
+from spec.bugs.judges import JUDGES
 from spec.bugs.plant import BugDoesNotFitError, bugs, files, planted
-from spec.invariants import INVARIANTS
-from spec.judges import JUDGES
-from spec.scenes import SCENES
+from spec.bugs.scenes import SCENES
+from spec.rules.invariants import INVARIANTS
 
 HISTORIC = (6404, 6640, 10354, 12858, 13256, 18252, 21351, 22494, 22596, 23471)
 HISTORIC += (24611, 25191, 25395, 26394, 26985, 27148, 32347)

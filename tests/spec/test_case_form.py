@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spec import vectors
+from spec.flink import vectors
 
 FILES = Path(__file__).parents[1] / "vectors"
 

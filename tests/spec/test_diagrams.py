@@ -19,9 +19,8 @@ from checkpointing.tick.door import TickDoor
 from checkpointing.tick.messages import AppendEntry, LookAtLogs, Observe, PublishAgain, ReadCut, Wait, Waited
 from checkpointing.tick.transitions import MOVES
 from spec.diagrams import PAGE, page
-from spec.mishaps import Mishaps
-from spec.moves import Moves
-from spec.simulator import simulate
+from spec.world.draw import Mishaps, Moves
+from spec.world.simulator import simulate
 
 DRAWN = {(state, reached) for (state, _), follow in {**OFFERS, **TRANSITIONS}.items() for reached in follow}
 GIVEN_UP = {(state, CommitState.ENDED) for state in (CommitState.CHECKING,)}

@@ -11,11 +11,10 @@ from checkpointing.job.polling import SourceReaders
 from checkpointing.messages import SavepointKind
 from spec import explore
 from spec.bugs.plant import bugs, planted
-from spec.explore import WORLDS
-from spec.explore_branching import branch, digest
-from spec.explore_job import DrivenJob
-from spec.explore_steps import FAULTS
+from spec.explore import FAULTS, WORLDS
 from spec.machines import commit
+from spec.world.branching import branch, digest
+from spec.world.whole_job import DrivenJob
 
 
 @pytest.mark.dear

@@ -3,16 +3,11 @@
 import pytest
 
 from checkpointing.identifiers import NO_CHECKPOINT, Generation, VertexId
-from spec.applying import broken_by_applied_changes
-from spec.applying_a_database import broken_by_changes_of_a_database
-from spec.changing import changes_add_up, cuts_hold_all_changes
-from spec.joining import joins_add_up
-from spec.laying_out import files_keep_their_partition, layouts_stay, modes_stay
-from spec.neighbours import optimize
-from spec.reading_outputs import outputs_are_read_on
-from spec.simulator import Simulation
-from spec.table_log import Written
-from spec.top_rows import top_rows_add_up
+from spec.models.applied_changes import broken_by_applied_changes, broken_by_changes_of_a_database
+from spec.models.layouts import files_keep_their_partition, layouts_stay, modes_stay, outputs_are_read_on
+from spec.models.rows import changes_add_up, cuts_hold_all_changes, joins_add_up, top_rows_add_up
+from spec.world.simulator import Simulation
+from spec.world.stores import Written, optimize
 
 
 @pytest.mark.parametrize("seed", range(3))

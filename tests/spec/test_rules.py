@@ -28,19 +28,26 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord, Holder, HookState, RowKind, Statistics, TableRecord
-from spec.at_doors import badly_driven
-from spec.channel_order import disordered
 from spec.history import (
+    CameToRest,
     CheckpointEnded,
     CheckpointTriggered,
+    CutsSeen,
     CutWritten,
     DoorBroke,
     DoorStarted,
     FileMissed,
     FilesDiscarded,
+    FoundFinished,
+    HookRestoring,
     JobReleased,
+    JudgementCancelled,
     LeftoversGone,
+    NamedTooEarly,
     OrderBroken,
+    OutsidePublished,
+    PowerLost,
+    ReservedGone,
     ResetAsked,
     RowCommitted,
     SavepointAnswered,
@@ -49,21 +56,19 @@ from spec.history import (
     TableChanged,
     TickOver,
     TickStuck,
+    UnseenLeft,
+    UnseenRefused,
+    impolite,
 )
-from spec.hook_events import HookRestoring
-from spec.invariants import INVARIANTS, violations
-from spec.judgement_events import JudgementCancelled
-from spec.key_ranges import foreign_files
-from spec.mishap_events import CutsSeen, NamedTooEarly, PowerLost
-from spec.moves import NO_MOVES, Moves, drawn
-from spec.outside import before_its_tables, left_inside, wrongly_outside
-from spec.outside_events import OutsidePublished
-from spec.pipeline import HOOKS, position_before
-from spec.politeness import UnseenLeft, UnseenRefused, impolite
-from spec.rest_events import CameToRest, FoundFinished, ReservedGone
-from spec.rollback import no_way_back
-from spec.simulator import simulate
-from spec.simulator import simulate as run
+from spec.reference.pipeline import HOOKS, position_before
+from spec.rules.alignment import disordered
+from spec.rules.invariants import INVARIANTS, badly_driven, violations
+from spec.rules.rollbacks import no_way_back
+from spec.rules.sinks import before_its_tables, left_inside, wrongly_outside
+from spec.rules.tables import foreign_files
+from spec.world.draw import NO_MOVES, Moves, drawn
+from spec.world.simulator import simulate
+from spec.world.simulator import simulate as run
 from tests.spec.falsified import (
     FALSIFIED_AT_DOORS,
     FALSIFIED_COMPACTIONS,

@@ -20,14 +20,12 @@ from checkpointing.key_groups import key_group_ranges
 from checkpointing.messages import EndTick, InputSegments, RunMicroBatch, TickOutcome
 from checkpointing.metadata.files import files_of
 from checkpointing.metadata.record import CheckpointRecord, Claim, Holder, RowKind, Statistics, TableKeys, VertexRecord
-from spec.channel_order import disordered
-from spec.cut_contents import positions, read_on
-from spec.entries_say import files_of_table, key_groups_of, publishes
 from spec.history import (
     CutWritten,
     DoorStarted,
     JobClaimed,
     LeftoversGone,
+    ListsWereStale,
     OrderBroken,
     ResetAsked,
     RowCommitted,
@@ -35,16 +33,8 @@ from spec.history import (
     SegmentsRun,
     TickOver,
 )
-from spec.holding import recovered_out_of_order
-from spec.invariants import INVARIANTS, violations
-from spec.life import left_uncommitted
-from spec.micro_batches import MicroBatches
-from spec.mishap_events import ListsWereStale
-from spec.model import replay
-from spec.moves import NO_MOVES, Moves
-from spec.named_files import named_files
-from spec.overwriting import fallen_back
-from spec.pipeline import (
+from spec.reference.contents import files_of_table, key_groups_of, named_files, positions, publishes, read_on
+from spec.reference.pipeline import (
     AUDIT_TABLE,
     BRONZE_ORDERS,
     JOINED,
@@ -55,13 +45,19 @@ from spec.pipeline import (
     graph,
     graph_of,
     position_before,
+    replay,
 )
-from spec.reset import badly_moved
-from spec.rollback import not_gone_back, off_the_line
-from spec.simulator import simulate
-from spec.simulator import simulate as run
-from spec.table_log import Written
-from spec.world import World
+from spec.rules.alignment import disordered
+from spec.rules.entries import recovered_out_of_order
+from spec.rules.invariants import INVARIANTS, violations
+from spec.rules.rollbacks import badly_moved, not_gone_back, off_the_line
+from spec.rules.tables import fallen_back
+from spec.rules.tick_end import left_uncommitted
+from spec.world.draw import NO_MOVES, Moves
+from spec.world.micro_batches import MicroBatches
+from spec.world.simulator import simulate
+from spec.world.simulator import simulate as run
+from spec.world.stores import World, Written
 
 A, B, C = (SplitId(split) for split in "abc")
 ONE, FAR = position_before(1), position_before(1000)

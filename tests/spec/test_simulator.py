@@ -12,34 +12,33 @@ from checkpointing.gate import GatePolicy
 from checkpointing.job import restoring
 from checkpointing.messages import SavepointKind, TickOutcome
 from checkpointing.metadata.record import RowKind
-from spec import faults, scale, simulate
+from spec import scale, simulate
 from spec.bugs.plant import bugs, planted
-from spec.columns import wrongly_said, wrongly_shown
-from spec.crowds import FORCED, crowd
-from spec.cut_contents import in_flight, positions
 from spec.history import (
     ColumnMissed,
+    CutsSeen,
     CutWritten,
     JobClaimed,
+    PowerLost,
     RowCommitted,
     SavepointAnswered,
     SavepointAsked,
     TickOver,
 )
-from spec.met import RARE, met_by
-from spec.mishap_events import CutsSeen, PowerLost
-from spec.mishaps import Mishaps
-from spec.moves import NO_MOVES, Moves, drawn
-from spec.names import wrongly_renamed
-from spec.pipeline import RENAMED_VALUE, is_renamed
-from spec.rollback import Line
+from spec.rare import RARE, met_by
+from spec.reference.contents import in_flight, positions
+from spec.reference.pipeline import RENAMED_VALUE, CutReached, is_renamed
+from spec.rules.columns import wrongly_said, wrongly_shown
+from spec.rules.rollbacks import Line
+from spec.rules.tables import wrongly_renamed
 from spec.simulate import main, run_seed
-from spec.simulator import Simulation
-from spec.simulator import simulate as run
-from spec.simulator import simulate as simulate_of_simulated_broadcasts
-from spec.simulator import simulate as simulate_of_simulated_cuts
-from spec.simulator import simulate as simulate_of_simulated_held_cuts
-from spec.upstream import CutReached
+from spec.world import faults
+from spec.world.draw import FORCED, NO_MOVES, Mishaps, Moves, crowd, drawn
+from spec.world.simulator import Simulation
+from spec.world.simulator import simulate as run
+from spec.world.simulator import simulate as simulate_of_simulated_broadcasts
+from spec.world.simulator import simulate as simulate_of_simulated_cuts
+from spec.world.simulator import simulate as simulate_of_simulated_held_cuts
 from tests.spec.falsified import FALSIFIED_BROADCASTS, FALSIFIED_HELD, end_an_approval_before_it_has_published
 from tests.spec.test_rules import falsified
 

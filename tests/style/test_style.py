@@ -28,7 +28,7 @@ ENTRY_POINTS = {"jobs.cli.main", "jobs.pipelines.flights_data", "jobs.spark.jars
 ENTRY_POINTS |= {"tidemark.dagster", "tidemark.prepare", "tidemark.testing", "tidemark.__main__"}
 
 # The command finds pipelines by name, and the vectors' judge its runners.
-FOUND_BY_NAME = ("jobs.pipelines.", "spec.vectors_")
+FOUND_BY_NAME = ("jobs.pipelines.", "spec.flink.")
 
 
 def sources(*folders):

@@ -13,20 +13,20 @@ from checkpointing.operator_state import (
     OperatorStatePart,
     redistribute_operator_state,
 )
-from spec.flink.channel_state import (
-    ChannelMapper,
-    Gate,
-    ambiguous,
-    map_subtasks,
-    redistribute_inputs,
-    redistribute_outputs,
-)
 from spec.flink.key_groups import (
     MaxParallelismChangedError,
     default_max_parallelism,
     key_group_of_hash,
     redistribute_keyed,
     subtask_of,
+)
+from spec.flink.rescale_cases import (
+    ChannelMapper,
+    Gate,
+    ambiguous,
+    map_subtasks,
+    redistribute_inputs,
+    redistribute_outputs,
 )
 
 PAIRS = [(1, 1), (13, 1), (13, 2), (128, 7), (32767, 1), (32767, 13), (32768, 32768)]

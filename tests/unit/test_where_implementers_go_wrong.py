@@ -17,10 +17,10 @@ from checkpointing.coordinator.properties import CHECKPOINT
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.operator_state import DistributionMode, OperatorStatePart, redistribute_operator_state
-from spec import vectors_coordinator, vectors_registry
-from spec.barrier_cases.run import BarrierRun
+from spec.flink import coordinator_cases, registry_cases
 from spec.flink import messages as flink
 from spec.flink.coordinator import FlinkCoordinator
+from spec.flink.gate_cases import BarrierRun
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 LEGEND = json.loads((VECTORS / "coordinator.json").read_text())["legend"]
@@ -44,7 +44,7 @@ def trace(mode, channels, *events, **case):
 def problems(given, steps, *expect):
     """Return the failed expectations of a coordinator's case. `expect` has pairs of (after, facts)."""
     entries = [{"after": after, **facts} for after, facts in expect]
-    return vectors_coordinator.run_case(LEGEND, {"given": given, "steps": steps, "expect": entries})
+    return coordinator_cases.run_case(LEGEND, {"given": given, "steps": steps, "expect": entries})
 
 
 def test_1_the_last_channel_is_blocked_too_then_trigger_then_all_unblock():
@@ -131,7 +131,7 @@ def test_10_the_newest_checkpoint_is_never_subsumed_by_savepoints():
     """Point 10: so more than N checkpoints may be retained."""
     steps = [["add", 1, "checkpoint"], *(["add", n, "savepoint"] for n in (2, 3))]
     case = {"kind": "subsume", "given": {"retained": 1}, "steps": steps, "expect": [{"after": 2, "retained": [1, 3]}]}
-    assert [] == vectors_registry.run_case({}, case)
+    assert [] == registry_cases.run_case({}, case)
 
 
 def test_11_only_some_reasons_count_once_per_id_and_after_the_last_success():

@@ -22,13 +22,17 @@ from checkpointing.coordinator.plan import PlannedEdge, PlannedVertex, Topology
 from checkpointing.coordinator.properties import CHECKPOINT, SnapshotKind
 from checkpointing.coordinator.settings import CoordinatorSettings
 from checkpointing.coordinator.task import AcknowledgedState, TaskState
-from spec.explore_branching import digest
-from spec.flink.completed_store import FlinkCheckpointStore, JobStatus, StoreShutDownError
-from spec.flink.coordinator import FlinkCoordinator
-from spec.flink.id_counter import CheckpointIdCounter
+from spec.flink.completed_store import (
+    FlinkCheckpointStore,
+    FlinkRegistry,
+    JobStatus,
+    RestoredKind,
+    RestoreMode,
+    StoreShutDownError,
+)
+from spec.flink.coordinator import CheckpointIdCounter, FlinkCoordinator
 from spec.flink.messages import AssignState, RestoreFinished, RestoreKind, RestoreRequested, SetNextCheckpointId
-from spec.flink.reference_counts import ReferenceCountingRegistry
-from spec.flink.shared_state import FlinkRegistry, RestoredKind, RestoreMode
+from spec.flink.registry_cases import ReferenceCountingRegistry
 from spec.flink.stop_with_savepoint import (
     RestartJob,
     RestartScheduler,
@@ -42,6 +46,7 @@ from spec.flink.stop_with_savepoint import (
     TasksEnded,
     UnsupportedStopEventError,
 )
+from spec.world.branching import digest
 
 
 def checkpoint(number, **fields):

@@ -12,8 +12,7 @@ from checkpointing.job import door as job_door
 from checkpointing.job.operator_run import LiveFiles, OperatorRun
 from checkpointing.messages import SavepointKind
 from checkpointing.task.subtask_checkpointing import SubtaskCheckpointing
-from spec.machines.job import SPLITS
-from spec.machines.job_in_memory import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
+from spec.machines.job import JOB_MACHINES, RESETTING_MACHINES, SPLITS, HookedJobMachine
 from spec.machines.judging import BrokenRuleError
 
 

@@ -6,49 +6,24 @@ import sys
 import pytest
 from hypothesis import settings
 
-from spec import profiles
-from spec.false_entries import told
-from spec.fitting import cases
 from spec.machines import __main__ as command
-from spec.machines.arriving import SettingsMachine
-from spec.machines.asking import LostAnswersMachine
-from spec.machines.attempts import AttemptsMachine
-from spec.machines.changing_columns import AppendedColumnsMachine
-from spec.machines.changing_tables import ChangingTablesMachine
-from spec.machines.claiming import ClaimsMachine
-from spec.machines.cleanup import CleanupMachine
-from spec.machines.compacting_asks import CompactsMachine
-from spec.machines.compactions import CompactionsMachine
-from spec.machines.cuts import CutGroupsMachine
-from spec.machines.ending import EndingMachine
-from spec.machines.entries import EntriesMachine
-from spec.machines.evolving import EvolvingMachine
-from spec.machines.graphs import GraphsMachine
-from spec.machines.keeping import KeepingMachine
-from spec.machines.manifests import ManifestsMachine
-from spec.machines.meanings import MeaningsMachine
-from spec.machines.measuring import MeasuringMachine
-from spec.machines.naming import NamesMachine
-from spec.machines.netting import NetMachine
-from spec.machines.notifying import NotifyingMachine
-from spec.machines.outside_transaction import OutsideTransactionMachine
-from spec.machines.parting import FirstPartMachine
-from spec.machines.pausing import PauseMachine
-from spec.machines.planning import PlanMachine
-from spec.machines.racing import RacesMachine
-from spec.machines.reading import ReadersMachine
-from spec.machines.recovering import RecoveringMachine
-from spec.machines.renames import RenamesMachine
-from spec.machines.repairing import RepairMachine
-from spec.machines.restoring import RestoresMachine
-from spec.machines.rolling_forward import RollingForwardMachine
-from spec.machines.running import RunsMachine
-from spec.machines.savepoints import SavepointsMachine
-from spec.machines.splits import SplitsMachine
-from spec.machines.spreading import SpreadingMachine
+from spec.machines import judging
+from spec.machines.attempts import AttemptsMachine, LostAnswersMachine, PauseMachine
+from spec.machines.claims import ClaimsMachine, LineMachine, RacesMachine
+from spec.machines.clean_up import CleanupMachine, CompactionsMachine, KeepingMachine
+from spec.machines.columns import AppendedColumnsMachine, ChangingTablesMachine
+from spec.machines.entries import EntriesMachine, told
+from spec.machines.measures import MeasuringMachine, TraceMachine
+from spec.machines.net_files import ManifestsMachine, NetMachine
+from spec.machines.plans import GraphsMachine, PlanMachine, SettingsMachine
+from spec.machines.renames import NamesMachine, RenamesMachine
+from spec.machines.repair import RecoveringMachine, RepairMachine, RollingForwardMachine
+from spec.machines.restores import RestoresMachine, SpreadingMachine, cases
+from spec.machines.sinks import NotifyingMachine, OutsideTransactionMachine
+from spec.machines.state_changes import EvolvingMachine, MeaningsMachine
 from spec.machines.subtask import SubtaskMachine
-from spec.machines.tracing import TraceMachine
-from spec.machines.turning import LineMachine
+from spec.machines.tick_end import CompactsMachine, EndingMachine, SavepointsMachine
+from spec.machines.vertex import CutGroupsMachine, FirstPartMachine, ReadersMachine, RunsMachine, SplitsMachine
 
 
 def test_attempts_follow_as_strategy_and_limits_say(run_machine):
@@ -191,13 +166,15 @@ def test_a_rollback_leaves_the_entries_of_its_line(run_machine):
 
 def test_the_reference_and_the_invariants_need_no_test_library():
     """The modules that judge real runs load no Hypothesis."""
-    program = "import sys, spec.model, spec.invariants, spec.traces; sys.exit('hypothesis' in sys.modules)"
+    program = (
+        "import sys, spec.reference.pipeline, spec.rules.invariants, spec.traces; sys.exit('hypothesis' in sys.modules)"
+    )
     assert 0 == subprocess.run([sys.executable, "-c", program], check=False).returncode
 
 
 def test_there_are_three_profiles():
     """Each profile searches harder than the one before. Only the nightly one draws at random."""
-    found = [settings.get_profile(name) for name in profiles.NAMES]
+    found = [settings.get_profile(name) for name in judging.NAMES]
     effort = [each.max_examples * each.stateful_step_count for each in found]
     assert sorted(effort) == effort
     assert [True, True, False] == [each.derandomize for each in found]
@@ -222,7 +199,7 @@ print(hashlib.sha256(repr(drawn).encode()).hexdigest())
 
 def test_other_loaded_tests_do_not_change_the_examples():
     """Otherwise, a bug would be found on some days only."""
-    programs = (DRAWS, f"import spec.vectors, spec.judges, jobs.settings\n{DRAWS}")
+    programs = (DRAWS, f"import spec.flink.vectors, spec.bugs.judges, jobs.settings\n{DRAWS}")
     printed = {
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
         for program in programs
@@ -254,7 +231,7 @@ def test_a_seed_has_its_own_examples(capsys):
 @pytest.mark.dear
 def test_the_command_shows_the_broken_rule(capsys, monkeypatch):
     """It prints the rule and the shortest story that breaks it. The exit code is 1."""
-    from spec.machines.commit_world import CommitWorld
+    from spec.machines.commit import CommitWorld
 
     monkeypatch.setattr(CommitWorld, "record_cut", lambda self, checkpoint, versions, retained=(): None)
     assert 1 == command.main(["--profile", "dev", "--only", "CommitMachine"])

@@ -13,7 +13,7 @@ from multiprocessing.pool import ThreadPool as Pool
 
 import pytest
 
-from spec import planting
+from spec.bugs import planting
 from spec.sharpness import __main__ as command
 from spec.sharpness import reach as reaching
 from spec.sharpness.__main__ import report, sharp_enough, worth_trying

@@ -34,7 +34,7 @@ from checkpointing.messages import (
     TablesChecked,
 )
 from checkpointing.metadata.record import Claim, Holder, RowKind, Statistics, VertexRecord
-from spec.explore_branching import digest
+from spec.world.branching import digest
 
 GRAPH = JobGraph(
     (

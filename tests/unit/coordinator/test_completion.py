@@ -32,9 +32,9 @@ from checkpointing.coordinator.properties import CHECKPOINT, savepoint, synchron
 from checkpointing.coordinator.task import AcknowledgedState, SnapshotMetrics
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.identifiers import CheckpointId
-from spec.explore_branching import digest
 from spec.flink.coordinator import ForcedCheckpointSubsumedError
 from spec.flink.messages import AbortRequested, CheckpointTimeoutFired, CommitUnknown, TaskFailed, TaskMeasured
+from spec.world.branching import digest
 
 SOURCE, SINK = "source", "sink"
 PRIVATE = AcknowledgedState(private=("p",))

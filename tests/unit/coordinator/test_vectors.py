@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from spec import vectors, vectors_coordinator, vectors_registry, vectors_rescale
+from spec.flink import coordinator_cases, registry_cases, rescale_cases, vectors
 
 FILES = Path(__file__).parents[2] / "vectors"
-RUNNERS = {"coordinator": vectors_coordinator, "registry": vectors_registry, "rescale": vectors_rescale}
+RUNNERS = {"coordinator": coordinator_cases, "registry": registry_cases, "rescale": rescale_cases}
 RUNNERS |= {f"further_{name}": runner for name, runner in RUNNERS.items()}
 LOADED = {name: vectors.load(str(FILES / f"{name}.json")) for name in RUNNERS}
 
@@ -34,7 +34,7 @@ def test_a_wrong_expectation_is_reported_with_its_step():
     """An expectation that does not hold is reported with step, expected and actual value."""
     legend, cases = LOADED["coordinator"]
     case = {**cases[0], "expect": [{"after": 0, "pending": [7], "future": {"c": "ok"}}]}
-    assert vectors_coordinator.run_case(legend, case) == [
+    assert coordinator_cases.run_case(legend, case) == [
         "step 0 trigger: pending: expected [7], got []",
         "step 0 trigger: future: expected {'c': 'ok'}, got {'c': 'failed:NOT_ALL_REQUIRED_TASKS_RUNNING'}",
     ]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from spec.vectors import load, main
-from spec.vectors_barriers import run_case
+from spec.flink.gate_cases import run_case
+from spec.flink.vectors import load, main
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 FILES = {"aligned": 21, "tracker": 14, "unaligned": 34}

@@ -38,7 +38,7 @@ from checkpointing.messages import (
 )
 from checkpointing.metadata.record import RowKind
 from checkpointing.task.messages import BroadcastCancelMarker
-from spec.explore_branching import digest
+from spec.world.branching import digest
 
 NOW = StopRequested(StopKind.NOW)
 AFTER = StopRequested(StopKind.AFTER_CHECKPOINT)

@@ -32,7 +32,7 @@ from jobs.sources.change_rows import HEAD
 from jobs.sources.hybrid import SequenceSource as SequenceSourceOfAppliedMeanings
 from jobs.sources.port import POSITION_COLUMN
 from jobs.state.merge import KEY_GROUP
-from spec import vectors, vectors_auto_cdc
+from spec.flink import auto_cdc_cases, vectors
 from tidemark import Pipeline, SequenceSource, apply_changes, count, join
 
 ROWS = {"k": pl.Int64, "a": pl.Int64, "b": pl.String, SEQUENCE: pl.Int64, DELETES: pl.Boolean}
@@ -343,7 +343,7 @@ SUITES = {
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in CASES])
 def test_tables_of_changes_are_those_of_spark(case):
     """After each micro-batch the table has Spark's rows. In any order of the changes, it has the last ones."""
-    assert vectors_auto_cdc.run_case(LEGEND, case) == []
+    assert auto_cdc_cases.run_case(LEGEND, case) == []
 
 
 def test_each_case_has_a_name_of_its_own_and_a_form():
@@ -359,7 +359,7 @@ def test_a_wrong_expectation_is_reported(kind):
     case = next(case for case in CASES if case["kind"] == kind and len(case["events"]) > 1)
     wrong = [1, "nobody"] if kind == "scd1" else [1, "nobody", 7, None]
     last = len(case["events"]) - 1
-    found = vectors_auto_cdc.run_case(LEGEND, {**case, "expect": [{"after": last, "table": [wrong]}]})
+    found = auto_cdc_cases.run_case(LEGEND, {**case, "expect": [{"after": last, "table": [wrong]}]})
     assert [f"after {last}: expected [{wrong}], got ", "in the order ["] == [
         found[0][: len(f"after {last}: expected [{wrong}], got ")],
         found[1][: len("in the order [")],

@@ -29,7 +29,7 @@ from jobs.operators.spec import arrow_schema
 from jobs.pipeline.aggregates import named_aggregates
 from jobs.state.files import empty_frame
 from jobs.state.merge import KEY_GROUP
-from spec import vectors, vectors_changelog
+from spec.flink import changelog_cases, vectors
 
 ROWS = StructType(
     [
@@ -235,13 +235,13 @@ def test_rows_with_lists_make_changes_too():
 
 FILE = Path(__file__).parents[2] / "vectors" / "changelog.json"
 LEGEND, CASES = vectors.load(str(FILE))
-RUN = [case for case in CASES if vectors_changelog.skip_reason(LEGEND, case) is None]
+RUN = [case for case in CASES if changelog_cases.skip_reason(LEGEND, case) is None]
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in RUN])
 def test_aggregates_over_changes_put_out_what_flinks_do(case):
     """The changes after each event are equal by effect: which rows are added, and which are taken back."""
-    assert vectors_changelog.run_case(LEGEND, case) == []
+    assert changelog_cases.run_case(LEGEND, case) == []
 
 
 def test_cases_that_need_what_is_missing_are_skipped_by_name():
@@ -258,7 +258,7 @@ def test_a_wrong_expectation_is_reported():
     """A case that does not hold names the event and both sides."""
     case = next(case for case in RUN if case["name"].startswith("ours#the least"))
     wrong = {**case, "expect": [{"after": 2, "out": [["+I", ["a", 1, 7]]]}]}
-    (problem,) = vectors_changelog.run_case(LEGEND, wrong)
+    (problem,) = changelog_cases.run_case(LEGEND, wrong)
     assert problem.startswith("after 2: expected Counter({(True, ('a', 1, 7)): 1}) too, got Counter(")
 
 
@@ -273,5 +273,5 @@ def test_a_wrong_expectation_of_top_rows_is_reported(kind, wrong, said):
     """Another first row is expected than the one that comes."""
     case = next(case for case in RUN if case["kind"] == kind and case["name"].startswith("ours#"))
     first = case["expect"][0]["after"]
-    found = vectors_changelog.run_case(LEGEND, {**case, "expect": [{"after": first, "out": [wrong]}]})
+    found = changelog_cases.run_case(LEGEND, {**case, "expect": [{"after": first, "out": [wrong]}]})
     assert re.search(said, found[0])

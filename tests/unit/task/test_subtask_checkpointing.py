@@ -29,7 +29,7 @@ from checkpointing.task import (
     Subtasks,
     TakeSnapshot,
 )
-from spec.explore_branching import digest
+from spec.world.branching import digest
 
 SUBTASK = SubtaskId(VertexId("silver"), 0)
 EMPTY = SubtaskSnapshot()

@@ -1,0 +1,260 @@
+"""Lists by name what hunts planted bugs: the simulator with some moves, the machines, models of rows, and scenes.
+
+A judge gives no reasons and keeps nothing. Its `broken(seed)` returns the ids of the rules that the seed broke.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from hypothesis import seed as seeded
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from spec.bugs import scenes
+from spec.machines import judging
+from spec.machines.attempts import AttemptsMachine, LostAnswersMachine, PauseMachine
+from spec.machines.claims import ClaimsMachine, LineMachine, RacesMachine
+from spec.machines.clean_up import CleanupMachine, CompactionsMachine, KeepingMachine
+from spec.machines.columns import AppendedColumnsMachine, ChangingTablesMachine
+from spec.machines.commit import CommitMachine
+from spec.machines.coordinator import CoordinatorMachine
+from spec.machines.entries import EntriesMachine
+from spec.machines.gate import GATE_MACHINES
+from spec.machines.judging import BrokenRuleError
+from spec.machines.measures import MeasuringMachine, TraceMachine
+from spec.machines.net_files import ManifestsMachine, NetMachine
+from spec.machines.plans import GraphsMachine, PlanMachine, SettingsMachine
+from spec.machines.renames import NamesMachine, RenamesMachine
+from spec.machines.repair import RecoveringMachine, RepairMachine, RollingForwardMachine
+from spec.machines.restores import RestoresMachine, SpreadingMachine
+from spec.machines.sinks import NotifyingMachine, OutsideTransactionMachine
+from spec.machines.state_changes import EvolvingMachine, MeaningsMachine
+from spec.machines.subtask import SubtaskMachine
+from spec.machines.tick_end import CompactsMachine, EndingMachine, SavepointsMachine
+from spec.machines.vertex import CutGroupsMachine, FirstPartMachine, ReadersMachine, RunsMachine, SplitsMachine
+from spec.models.applied_changes import broken_by_applied_changes, broken_by_changes_of_a_database
+from spec.models.layouts import (
+    LAID_OUT,
+    LAYOUT_STAYS,
+    MODE_STAYS,
+    READ_ON,
+    files_keep_their_partition,
+    layouts_stay,
+    modes_stay,
+    outputs_are_read_on,
+)
+from spec.models.rows import (
+    ADD_UP,
+    JOINS,
+    TOGETHER,
+    TOP_ROWS,
+    changes_add_up,
+    cuts_hold_all_changes,
+    joins_add_up,
+    top_rows_add_up,
+)
+from spec.world.draw import Mishaps, Moves
+from spec.world.simulator import simulate
+
+EXAMPLES: Final = 40
+STEPS: Final = 40
+"""The steps of each run of a machine. With so many, a seed takes a second or less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """One way to find a bug. It tries the seeds below `seeds_max`."""
+
+    broken: Callable[[int], frozenset[str]]
+    seeds_max: int
+
+
+_SIMULATOR: Final[Mapping[str, Mapping[str, Any]]] = {
+    "simulator": {},
+    "simulator with savepoints": {"savepoints_max": 5},
+    "simulator with rollbacks": {"savepoints_max": 5, "rollbacks_max": 2},
+    "simulator with resets": {"savepoints_max": 5, "rollbacks_max": 1, "resets_max": 2},
+    "simulator with releases": {"rollbacks_max": 2, "releases": True},
+    "simulator with clean-ups": {
+        "savepoints_max": 3,
+        "rollbacks_max": 1,
+        "savepoints_at_rest_max": 2,
+        "clean_ups_max": 2,
+    },
+    "simulator with compactions": {
+        "savepoints_max": 3,
+        "rollbacks_max": 1,
+        "clean_ups_max": 2,
+        "declines": True,
+        "compacts": 2,
+    },
+    "simulator with broadcast state": {"broadcasts": True, "rollbacks_max": 2, "savepoints_max": 2},
+    "simulator with overwrite tables": {
+        "savepoints_max": 3,
+        "rollbacks_max": 1,
+        "clean_ups_max": 2,
+        "overwrites": True,
+    },
+    "simulator with overwrite tables and releases": {"releases": True, "overwrites": True},
+    "simulator with suites that count rows": {"savepoints_max": 2, "counts": True},
+    "simulator with other splits and vertices": {
+        "savepoints_max": 2,
+        "rollbacks_max": 1,
+        "splits": True,
+        "vertices": True,
+    },
+    "simulator with hooks": {"savepoints_max": 2, "rollbacks_max": 1, "resets_max": 1, "hooks": True},
+    "simulator with transactions": {"savepoints_max": 2, "transaction_rows": 5},
+    "simulator with declines": {"declines": True},
+    "simulator with splits that cannot be read": {"polls_fail": True},
+    "simulator with cuts of another job": {
+        "savepoints_max": 3,
+        "rollbacks_max": 1,
+        "splits": True,
+        "declines": True,
+        "cuts": True,
+    },
+    "simulator with sources that end": {"savepoints_max": 2, "rollbacks_max": 1, "resets_max": 1, "sources_end": 2},
+    "simulator with a source that is read in parts": {
+        "savepoints_max": 2,
+        "rollbacks_max": 1,
+        "splits": True,
+        "parts": True,
+    },
+    "simulator with mishaps": {
+        "savepoints_max": 1,
+        "rollbacks_max": 1,
+        "mishaps": Mishaps(power_cuts_max=1, losses_max=2),
+    },
+    "simulator with manifests": {"savepoints_max": 2, "rollbacks_max": 1, "clean_ups_max": 2, "manifests": True},
+    "simulator with older formats": {"savepoints_max": 2, "rollbacks_max": 1, "older_formats": True},
+    "simulator with leases": {"leases": True, "rests": True, "clocks_jump": True},
+    "simulator with held cuts": {
+        "savepoints_max": 1,
+        "rollbacks_max": 1,
+        "resets_max": 1,
+        "clean_ups_max": 1,
+        "holds": True,
+    },
+    "simulator with outside sinks": {"savepoints_max": 1, "rollbacks_max": 1, "stores_fail": True, "outside": True},
+    "simulator with outside sinks that vote": {
+        "rollbacks_max": 1,
+        "stores_fail": True,
+        "declines": True,
+        "holds": True,
+        "outside": True,
+        "votes": True,
+    },
+    "simulator with imports": {
+        "savepoints_max": 3,
+        "rollbacks_max": 1,
+        "savepoints_at_rest_max": 2,
+        "clean_ups_max": 2,
+        "imports": True,
+    },
+}
+"""The moves of the simulator's judges."""
+
+_MACHINES: Final[Mapping[str, type[RuleBasedStateMachine]]] = {
+    **{f"gate machine, {policy.value}": machine for policy, machine in GATE_MACHINES.items()},
+    "coordinator machine": CoordinatorMachine,
+    "commit machine": CommitMachine,
+    "clean-up machine": CleanupMachine,
+    "machine of what a clean-up keeps": KeepingMachine,
+    "subtask machine": SubtaskMachine,
+    "machine of outside transactions": OutsideTransactionMachine,
+    "machine of the splits' turns": ReadersMachine,
+    "machine of cuts of other jobs": CutGroupsMachine,
+    "machine of the pause after failures": PauseMachine,
+    "machine of entries": EntriesMachine,
+    "machine of restores": RestoresMachine,
+    "machine of what is spread": SpreadingMachine,
+    "machine of graphs": GraphsMachine,
+    "machine of settings": SettingsMachine,
+    "machine of plans": PlanMachine,
+    "machine of damaged tables": RepairMachine,
+    "machine of an append table's columns": AppendedColumnsMachine,
+    "machine of claims": ClaimsMachine,
+    "machine of what a cut tells": NotifyingMachine,
+    "machine of traces": TraceMachine,
+    "machine of changed state": MeaningsMachine,
+    "machine of types": EvolvingMachine,
+    "machine of a table's columns": ChangingTablesMachine,
+    "machine of the roll-forward": RollingForwardMachine,
+    "machine of the line of entries": LineMachine,
+    "machine of a tick's attempts": AttemptsMachine,
+    "machine of lost answers": LostAnswersMachine,
+    "machine of compactions": CompactionsMachine,
+    "machine of manifests": ManifestsMachine,
+    "machine of what an entry changes": NetMachine,
+    "machine of races for a job": RacesMachine,
+    "machine of a tick's end": EndingMachine,
+    "machine of turns of compactions": CompactsMachine,
+    "machine of names": NamesMachine,
+    "machine of first parts": FirstPartMachine,
+    "machine of a holder's first steps": RecoveringMachine,
+    "machine of renames": RenamesMachine,
+    "machine of savepoints": SavepointsMachine,
+    "machine of a vertex at work": RunsMachine,
+    "machine of splits": SplitsMachine,
+    "machine of measurements": MeasuringMachine,
+}
+
+_MODELS: Final[Mapping[str, tuple[Callable[[int], bool], str]]] = {
+    "model of changes": (changes_add_up, ADD_UP),
+    "model of joins": (joins_add_up, JOINS),
+    "model of top rows": (top_rows_add_up, TOP_ROWS),
+    "model of partitions": (files_keep_their_partition, LAID_OUT),
+}
+"""Each returns whether the rows of a seed kept one rule."""
+
+_SCENES: Final[Mapping[str, tuple[Callable[[], bool], str]]] = {
+    "model of cuts of changes": (cuts_hold_all_changes, TOGETHER),
+    "model of layouts": (layouts_stay, LAYOUT_STAYS),
+    "model of modes": (modes_stay, MODE_STAYS),
+    "model of outputs": (outputs_are_read_on, READ_ON),
+    **scenes.SCENES,
+}
+"""Each needs no seed, and returns whether one rule was kept."""
+
+
+def _simulated(moves: Mapping[str, Any]) -> Callable[[int], frozenset[str]]:
+    def broken(seed: int) -> frozenset[str]:
+        return frozenset(violation.invariant for violation in simulate(seed, moves=Moves(**moves)).violations)
+
+    return broken
+
+
+def _by_machine(machine: type[RuleBasedStateMachine]) -> Callable[[int], frozenset[str]]:
+    def broken(seed: int) -> frozenset[str]:
+        judging.register()
+        few = settings(judging.hunting(), derandomize=False, max_examples=EXAMPLES, stateful_step_count=STEPS)
+        chosen = type(machine.__name__, (machine,), {})
+        try:
+            run_state_machine_as_test(seeded(seed)(chosen), settings=judging.fitting(machine, few))
+        except BrokenRuleError as rule:
+            return frozenset({rule.invariant})
+        return frozenset()
+
+    return broken
+
+
+def _by_model(holds: Callable[[int], bool], rule: str, seed: int) -> frozenset[str]:
+    return frozenset() if holds(seed) else frozenset({rule})
+
+
+def _by_scene(holds: Callable[[], bool], rule: str, _seed: int) -> frozenset[str]:
+    return frozenset() if holds() else frozenset({rule})
+
+
+JUDGES: Final[Mapping[str, Judge]] = {
+    **{name: Judge(_simulated(moves), 200) for name, moves in _SIMULATOR.items()},
+    **{name: Judge(_by_machine(machine), 10) for name, machine in _MACHINES.items()},
+    **{name: Judge(partial(_by_model, *model), 20) for name, model in _MODELS.items()},
+    "model of tables of changes": Judge(broken_by_applied_changes, 20),
+    "model of changes of a database": Judge(broken_by_changes_of_a_database, 20),
+    **{name: Judge(partial(_by_scene, *scene), 1) for name, scene in _SCENES.items()},
+}
+"""All judges, by the name that a planted bug gives."""

@@ -1,0 +1,523 @@
+"""Runs Flink's cases of joins over changelogs on the function that the product's tasks call."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import polars as pl
+from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructField, StructType
+
+from jobs.operators.changelog_aggregates import ChangingAggregates, changing_aggregates, changing_state_schema
+from jobs.operators.changes import ADDING, INSERT, KIND, UPDATE_AFTER, UPDATE_BEFORE, changes_of
+from jobs.operators.join import JoinFunction, JoinType, join_state_schema, own_columns
+from jobs.operators.spec import arrow_schema
+from jobs.operators.top_rows import Order, TopRows, top_state
+from jobs.pipeline.aggregates import (
+    AggregateColumn,
+    aggregate_of,
+    avg_of,
+    count,
+    count_distinct,
+    min_of,
+    named_aggregates,
+    sum_of,
+)
+from jobs.state.files import empty_frame
+from jobs.state.merge import KEY_GROUP
+
+Case = Mapping[str, Any]
+Row = tuple[Any, ...]
+
+_KEY: Final = "k"
+
+
+def skip_reason_of_vectors_joins(case: Case) -> str | None:
+    """Return why the product has nothing that this case could run on."""
+    given = case["given"]
+    how = given["type"]
+    if how not in {each.value for each in JoinType}:
+        return f"no {how} join takes changes"
+    if "ttl_left" in given or "ttl_right" in given:
+        return "state has no time-to-live"
+    if given.get("null_keys_match"):
+        return "a null in the key matches nothing"
+    if "condition" in given and how != JoinType.INNER.value:
+        return "an outer join has no condition beside the keys"
+    if _replaces(case):
+        return "an update comes without the row that it replaces, as in no changelog here"
+    return None
+
+
+def problems(case: Case) -> Iterator[str]:
+    """Yield what does not hold: the rows that are added and taken back after each event, equal ones settled."""
+    run, out = _RunOfVectorsJoins(case), Counter[Row]()
+    bundled: list[tuple[int, str, Row]] = []
+    expected = {entry["after"]: entry for entry in case["expect"]}
+    for index, (word, *args) in enumerate(case["events"]):
+        if word == "element":
+            side, kind, row, _ = args
+            bundled.append((side, kind, tuple(row)))
+        if word in ("end", "watermark") or len(bundled) >= case["given"].get("bundle", 1):
+            out.update(run.take(bundled))
+            bundled = []
+        if word == "snapshot_restore":
+            run.restore()
+        if index in expected:
+            yield from _differences(index, expected[index], _settled(out), run)
+            out = Counter()
+
+
+def _differences(
+    index: int, entry: Mapping[str, Any], out: Mapping[Row, int], run: "_RunOfVectorsJoins"
+) -> Iterator[str]:
+    if "out" in entry:
+        want: Counter[Row] = Counter()
+        for kind, row in entry["out"]:
+            want[tuple(row)] += 1 if kind in ADDING else -1
+        if _settled(want) != out:
+            yield f"after {index}: expected {_settled(want)}, got {out}"
+    if "table" in entry:
+        table = Counter(tuple(row) for row in entry["table"])
+        if table != run.table:
+            yield f"after {index}: expected the table {table}, got {run.table}"
+
+
+def _settled(rows: Mapping[Row, int]) -> dict[Row, int]:
+    return {row: times for row, times in rows.items() if times}
+
+
+def _replaces(case: Case) -> bool:
+    """Return whether a row takes the place of another one that nobody takes back."""
+    elements = [event for event in case["events"] if event[0] == "element"]
+    befores = Counter(event[1] for event in elements if event[2] == UPDATE_BEFORE)
+    afters = Counter(event[1] for event in elements if event[2] == UPDATE_AFTER)
+    if any(afters[side] > befores[side] for side in afters):
+        return True
+    given, live = case["given"], Counter[tuple[Any, ...]]()
+    for _, side, kind, row, _ in elements:
+        place = given["left_key"] if side == 1 else given["right_key"]
+        unique = given["left_unique"] if side == 1 else given["right_unique"]
+        if unique is None:
+            continue
+        name = (side, row[place], None if unique == "join_key" else row[unique])
+        live[name] = max(0, live[name] + (1 if kind in ADDING else -1))
+        if live[name] > 1:
+            return True
+    return False
+
+
+class _RunOfVectorsJoins:
+    """One join, its state and its table. Rows have their key first, then all their columns, `l0`, ... and `r0`, ..."""
+
+    def __init__(self, case: Case) -> None:
+        given = case["given"]
+        self._places = {1: given["left_key"], 2: given["right_key"]}
+        self._condition, self._select = given.get("condition"), given.get("select")
+        widths = {1: given["left_width"], 2: given["right_width"]}
+        rows = {side: [event[3] for event in case["events"] if event[:2] == ["element", side]] for side in (1, 2)}
+        key = _kind([row[place] for side, place in self._places.items() for row in rows[side]])
+        left, right = (
+            StructType(
+                [
+                    StructField(_KEY, key),
+                    *(StructField(f"{name}{n}", _kind([row[n] for row in rows[side]])) for n in range(widths[side])),
+                ]
+            )
+            for side, name in ((1, "l"), (2, "r"))
+        )
+        keys = (_KEY,)
+        how = JoinType(given["type"])
+        self._function = JoinFunction(keys, keys, own_columns(left, keys), own_columns(right, keys), how)
+        self._schemas = [{**empty_frame(arrow_schema(side)).schema, KIND: pl.String()} for side in (left, right)]
+        self._state = empty_frame(arrow_schema(join_state_schema(left, right, keys, keys)))
+        self.table: Counter[Row] = Counter()
+
+    def take(self, changes: Sequence[tuple[int, str, Row]]) -> Counter[Row]:
+        """Take changes as one micro-batch. Return how often each joined row is added, negative if it is taken back."""
+        frames = [
+            pl.DataFrame(
+                [(row[self._places[side]], *row, kind) for of, kind, row in changes if of == side],
+                schema=schema,
+                orient="row",
+            )
+            for side, schema in enumerate(self._schemas, start=1)
+        ]
+        touched = pl.concat([frame.select(_KEY) for frame in frames]).unique()
+        before = self._state.join(touched, on=_KEY, how="semi", nulls_equal=True)
+        others = self._state.join(touched, on=_KEY, how="anti", nulls_equal=True)
+        done = self._function.process(frames, before)
+        self._state = pl.concat([others, done.state.cast(self._state.schema)])
+        found: Counter[Row] = Counter()
+        for _, *row, kind in done.output.iter_rows():
+            if self._passes(row):
+                shown = row if self._select is None else [row[place] for place in self._select]
+                found[tuple(shown)] += 1 if kind in ADDING else -1
+        self.table = Counter(_settled(Counter({row: self.table[row] + found[row] for row in {*self.table, *found}})))
+        return found
+
+    def restore(self) -> None:
+        """Go on with a copy of the state, as a task does that reads it from files."""
+        self._state = pl.DataFrame(self._state.to_dicts(), schema=self._state.schema)
+
+    def _passes(self, row: Sequence[Any]) -> bool:
+        if self._condition is None:
+            return True
+        word, one, other = self._condition
+        if row[one] is None or row[other] is None:
+            return False
+        return bool(row[one] > row[other] if word == "gt" else row[one] == row[other])
+
+
+def _kind(values: Sequence[Any]) -> DataType:
+    """Return the type of a column with these values."""
+    return LongType() if any(isinstance(value, int) for value in values) else StringType()
+
+
+# ------------------------------------------------------------------
+# Runs Flink's cases of top rows, deduplication and upsert sinks on the function that the product's tasks call.
+#
+# Flink puts equal rows in the order of their arrival. The product knows no arrival that the rows do not tell. So here
+# each row gets its arrival as a last column, the order ends with it, and the output leaves it out. A pipeline would
+# use the position that a source gives each row.
+#
+# A sink keeps the last row of each key of a changelog whose keys are not unique. In a pipeline, that is `deduplicate`
+# with `keep="last"`, and `upsert`. So only the tables are compared in these cases.
+
+
+DEDUP: Final = "dedup"
+TOP: Final = "topn"
+SINK: Final = "upsert_sink"
+KINDS: Final = (DEDUP, TOP, SINK)
+
+_ARRIVAL: Final = "arrival"
+_PLACE: Final = "place"
+
+
+def skip_reason_of_vectors_top(case: Case) -> str | None:
+    """Return why the product has nothing that this case could run on."""
+    given = case["given"]
+    if any(event[0] == "ttl_time" and event[1] >= given["ttl"] for event in case["events"]):
+        return "state has no time-to-live"
+    if case["kind"] == SINK and _replaces_of_vectors_top(case):
+        return "an update comes without the row that it replaces, as in no changelog here"
+    if case["kind"] == TOP and given["rank"] != "row_number":
+        return f"top knows row numbers only, no {given['rank']}"
+    if "end_column" in given or (case["kind"] == TOP and given["end"] is None):
+        return "top takes its number of rows from the pipeline, which must name it, and from no column"
+    return None
+
+
+def problems_of_vectors_top(case: Case) -> Iterator[str]:
+    """Yield what does not hold: the rows that are added and taken back after each event, equal ones settled.
+
+    A case of Flink that runs on several algorithms runs here on both: on an append-only input and on a changelog.
+    """
+    if case["kind"] == SINK:
+        yield from _problems_of_table(case)
+        return
+    inserts = all(event[2] == INSERT for event in case["events"] if event[0] == "element")
+    for changelog in (False, True) if inserts else (True,):
+        yield from _problems_of_vectors_top(case, changelog=changelog)
+
+
+def _problems_of_vectors_top(case: Case, *, changelog: bool) -> Iterator[str]:
+    run, out = _RunOfVectorsTop(case, changelog=changelog), Counter[Row]()
+    bundled: list[tuple[str, Row]] = []
+    alone = _adds_only(case)
+    size = case["given"].get("bundle", 1)
+    expected = {entry["after"]: entry["out"] for entry in case["expect"]}
+    for index, (word, *args) in enumerate(case["events"]):
+        if word == "element":
+            _, kind, row, _ = args
+            bundled.append((kind, tuple(row)))
+        if bundled and (word in ("end", "watermark") or len(bundled) >= size):
+            out.update(run.take(bundled, adds_only=alone))
+            bundled = []
+        if word == "snapshot_restore":
+            run.restore()
+        if index in expected:
+            want = _wanted(expected[index], adds_only=alone)
+            got = {row: times for row, times in out.items() if times}
+            if want != got:
+                name = "changelog" if changelog else "append-only input"
+                yield f"after {index}, {name}: expected {want}, got {got}"
+            out = Counter()
+
+
+def _problems_of_table(case: Case) -> Iterator[str]:
+    """Yield where the sink's table differs from Flink's: the rows by key, after each event."""
+    run, key = _RunOfVectorsTop(case, changelog=True), case["given"]["key"]
+    table: Counter[Row] = Counter()
+    wanted: dict[Any, Row] = {}
+    expected = {entry["after"]: entry["out"] for entry in case["expect"]}
+    for index, (word, *args) in enumerate(case["events"]):
+        if word == "element":
+            table.update(run.take([(args[1], tuple(args[2]))], adds_only=False))
+        if word == "snapshot_restore":
+            run.restore()
+        for kind, row in expected.get(index, ()):
+            if kind in ADDING:
+                wanted[row[key]] = tuple(row)
+            else:
+                del wanted[row[key]]
+        got = {row: times for row, times in table.items() if times}
+        if index in expected and Counter(wanted.values()) != Counter(got):
+            yield f"after {index}: expected the table {[*wanted.values()]}, got {got}"
+
+
+def _replaces_of_vectors_top(case: Case) -> bool:
+    """Return whether a row is to be found by its upsert key, since no equal one is there."""
+    place, live = case["given"]["upsert_key"], list[Row]()
+    for _, _, kind, row, _ in (event for event in case["events"] if event[0] == "element"):
+        if kind in ADDING:
+            if place is not None and any(row[place] == each[place] for each in live):
+                return True
+            live.append(tuple(row))
+        elif tuple(row) in live:
+            live.remove(tuple(row))
+        else:
+            return True
+    return False
+
+
+def _adds_only(case: Case) -> bool:
+    """Return whether the case's output says only what is added: Flink then leaves each row before an update out."""
+    given = case["given"]
+    return not given.get("update_before", True) and (case["kind"] == DEDUP or bool(given["rank_number"]))
+
+
+def _wanted(expected: Sequence[Sequence[Any]], *, adds_only: bool) -> dict[Row, int]:
+    want: Counter[Row] = Counter()
+    for kind, row in expected:
+        if kind != "watermark" and (kind in ADDING or not adds_only):
+            want[tuple(row)] += 1 if kind in ADDING else -1
+    return {row: times for row, times in want.items() if times}
+
+
+class _RunOfVectorsTop:
+    """One function, and its state. The columns of a row are called `c0`, `c1`, ..., and the last one is its arrival."""
+
+    def __init__(self, case: Case, *, changelog: bool) -> None:
+        given = case["given"]
+        first = next(event[3] for event in case["events"] if event[0] == "element")
+        self._names = [f"c{place}" for place in range(len(first))]
+        fields = [
+            StructField(name, _kind_of_vectors_top(value)) for name, value in zip(self._names, first, strict=True)
+        ]
+        rows = StructType([*fields, StructField(_ARRIVAL, LongType())])
+        keys = (f"c{given['partition'] if case['kind'] == TOP else given['key']}",)
+        others = tuple(name for name in rows.names if name not in keys)
+        order, count, self._start = _declared(case)
+        numbered = bool(given.get("rank_number")) or self._start > 1
+        self._function = TopRows(keys, others, order, count, _PLACE if numbered else None, changelog)
+        self._shown = [*self._names, *([_PLACE] if given.get("rank_number") else [])]
+        self._schema = {**empty_frame(arrow_schema(rows)).schema, KIND: pl.String()}
+        self._state = empty_frame(arrow_schema(top_state(rows, keys)))
+        self._arrived: list[Row] = []
+        self._live: list[Row] = []
+
+    def take(self, changes: Sequence[tuple[str, Row]], *, adds_only: bool) -> Counter[Row]:
+        """Take changes as one micro-batch. Return how often each row is added, negative if it is taken back."""
+        frame = pl.DataFrame(
+            [(*self._with_arrival(kind, row), kind) for kind, row in changes], schema=self._schema, orient="row"
+        )
+        if not self._function.changelog:
+            frame = frame.drop(KIND)
+        keys = list(self._function.keys)
+        touched = frame.select(keys).unique()
+        before = self._state.join(touched, on=keys, how="semi", nulls_equal=True)
+        others = self._state.join(touched, on=keys, how="anti", nulls_equal=True)
+        done = self._function.process([frame], before)
+        self._state = pl.concat([others, done.state.cast(self._state.schema)])
+        return self._counted(done.output, adds_only=adds_only)
+
+    def restore(self) -> None:
+        """Go on with a copy of the state, as a task does that reads it from files."""
+        self._state = pl.DataFrame(self._state.to_dicts(), schema=self._state.schema)
+
+    def _counted(self, output: pl.DataFrame, *, adds_only: bool) -> Counter[Row]:
+        """Count the changes without the rows' arrival."""
+        shown = output if self._start == 1 else output.filter(pl.col(_PLACE) >= self._start)
+        if adds_only:
+            shown = shown.filter(pl.col(KIND).is_in(ADDING))
+        net: Counter[Row] = Counter()
+        for *row, kind in shown.select(*self._shown, KIND).iter_rows():
+            net[tuple(row)] += 1 if kind in ADDING else -1
+        return net
+
+    def _with_arrival(self, kind: str, row: Row) -> Row:
+        """Return the row with its arrival. The oldest of equal rows is the one that is taken back."""
+        if kind in ADDING:
+            self._arrived.append(row)
+            self._live.append((*row, len(self._arrived)))
+            return self._live[-1]
+        known = next((each for each in self._live if each[:-1] == row), None)
+        if known is None:
+            return (*row, 0)
+        self._live.remove(known)
+        return known
+
+
+def _declared(case: Case) -> tuple[tuple[Order, ...], int, int]:
+    """Return the order, the number of first rows, and the number of the first one that is put out."""
+    given = case["given"]
+    if case["kind"] == TOP:
+        return (Order(f"c{given['order']}"), Order(_ARRIVAL)), given["end"], given["start"]
+    arrival = Order(_ARRIVAL, descending=given.get("keep", "last") == "last")
+    if given.get("time", "processing") == "processing":
+        return (arrival,), 1, 1
+    return (Order(f"c{given['row_time']}", arrival.descending), arrival), 1, 1
+
+
+def _kind_of_vectors_top(value: object) -> DataType:
+    return LongType() if isinstance(value, int) else StringType()
+
+
+# ------------------------------------------------------------------
+# Runs the changelog cases on the functions that the product's tasks call: aggregates, joins and top rows.
+#
+# The functions are of `jobs`: what an operator computes is no decision of the protocol, so the core has none.
+
+
+_GROUPED = "group_agg"
+_JOIN = "join"
+_LONG = pl.Int64()
+
+
+class _SumDistinct:
+    """SUM(DISTINCT), as a user would write it: without `retract`, so that the rows are kept."""
+
+    name = "sum_distinct"
+    accumulator: ClassVar[DataType] = LongType()
+    returns: ClassVar[DataType] = LongType()
+    ignores_duplicates = True
+
+    def __init__(self, column: str) -> None:
+        self.columns = (column,)
+
+    def init(self) -> pl.Expr | None:
+        return None
+
+    def add(self) -> pl.Expr:
+        return pl.col(self.columns[0]).unique().sum()
+
+    def merge(self, one: pl.Expr, other: pl.Expr) -> pl.Expr:
+        return one + other
+
+    def result(self, accumulator: pl.Expr) -> pl.Expr:
+        return accumulator
+
+
+_AGGREGATES = {
+    "sum": sum_of,
+    "avg": avg_of,
+    "min": min_of,
+    "count_distinct": count_distinct,
+    "sum_distinct": lambda column: aggregate_of(_SumDistinct(column)),
+}
+
+
+def claims(legend: Mapping[str, Any]) -> bool:
+    """Return whether the legend is that of the changelog cases."""
+    return _GROUPED in legend.get("kinds", ())
+
+
+def skip_reason(_legend: Mapping[str, Any], case: Case) -> str | None:
+    """Return why the product has nothing that this case could run on."""
+    if case["kind"] == _JOIN:
+        return skip_reason_of_vectors_joins(case)
+    if case["kind"] in KINDS:
+        return skip_reason_of_vectors_top(case)
+    if case["kind"] != _GROUPED:
+        return f"no operator of the kind {case['kind']} takes changes"
+    if "ttl" in case["given"]:
+        return "state has no time-to-live"
+    return None
+
+
+def run_case(_legend: Mapping[str, Any], case: Case) -> list[str]:
+    """Run one case. Return what does not hold."""
+    if case["kind"] in KINDS:
+        return list(problems_of_vectors_top(case))
+    return list(problems(case) if case["kind"] == _JOIN else _problems(case))
+
+
+def _problems(case: Case) -> Iterator[str]:
+    run, out = _Run(case), Counter[tuple[bool, tuple[Any, ...]]]()
+    expected = {entry["after"]: entry["out"] for entry in case["expect"]}
+    bundled: list[tuple[Any, ...]] = []
+    for index, (word, *args) in enumerate(case["events"]):
+        if word == "element":
+            _, kind, row, _ = args
+            bundled.append((*row, kind))
+        if word == "end" or (bundled and "bundle" not in case["given"]):
+            out += run.take(bundled)
+            bundled = []
+        if word == "snapshot_restore":
+            run.restore()
+        if index in expected:
+            want = Counter((kind in ADDING, tuple(row)) for kind, row in expected[index])
+            if not case["given"]["update_before"]:
+                out = Counter({change: times for change, times in out.items() if change[0]})
+            if out != want:
+                yield f"after {index}: expected {want - out} too, got {out - want} too much"
+            out = Counter()
+
+
+class _Run:
+    """One operator, its state, and the rows that it gets. The columns of a row are called `c0`, `c1`, ..."""
+
+    def __init__(self, case: Case) -> None:
+        given = case["given"]
+        width = max(len(event[3]) for event in case["events"] if event[0] == "element")
+        first = next(event[3] for event in case["events"] if event[0] == "element")
+        kinds = [LongType() if isinstance(value, int) else StringType() for value in first]
+        self._filters = [(place, each[2]) for place, each in enumerate(given["aggs"]) if len(each) == _FILTERED]
+        filtered = [StructField(f"f{place}", kinds[given["aggs"][place][1]]) for place, _ in self._filters]
+        self._rows = StructType([*(StructField(f"c{place}", kinds[place]) for place in range(width)), *filtered])
+        self._keys = tuple(f"c{place}" for place in given["group"])
+        columns = {f"a{place}": _column(place, each) for place, each in enumerate(given["aggs"])}
+        self._sources = {place: given["aggs"][place][1] for place, _ in self._filters}
+        changing = changing_aggregates(named_aggregates("case", self._keys, self._rows, columns), self._rows)
+        self._truncated = [one.name for one in changing if isinstance(one.function.returns, DoubleType)]
+        self._function = ChangingAggregates(self._keys, changing)
+        self._state = empty_frame(arrow_schema(changing_state_schema(self._keys, changing, self._rows)))
+
+    def take(self, rows: Sequence[tuple[Any, ...]]) -> Counter[tuple[bool, tuple[Any, ...]]]:
+        """Take changes as one micro-batch. Return the changes of the result: whether each adds, and its row."""
+        frame = pl.DataFrame(rows, schema=self._schema(), orient="row").with_columns(
+            pl.when(pl.col(f"c{column}") > least).then(pl.col(f"c{self._sources[place]}")).alias(f"f{place}")
+            for place, (_, column, least) in self._filters
+        )
+        keys = list(self._keys)
+        touched = frame.select(keys).unique()
+        before = self._state.join(touched, on=keys, how="semi", nulls_equal=True)
+        done = self._function.process([frame], before)
+        others = self._state.join(touched, on=keys, how="anti", nulls_equal=True)
+        self._state = pl.concat([others, done.state.cast(self._state.schema)])
+        was = self._function.results(before.with_columns(pl.lit(0).alias(KEY_GROUP))).drop(KEY_GROUP)
+        found = changes_of(self._as_flink(was), self._as_flink(done.output), keys)
+        return Counter((kind in ADDING, tuple(row)) for *row, kind in found.iter_rows())
+
+    def restore(self) -> None:
+        """Go on with a copy of the state, as a task does that reads it from files."""
+        self._state = pl.DataFrame(self._state.to_dicts(), schema=self._state.schema)
+
+    def _schema(self) -> dict[str, pl.DataType]:
+        kinds = empty_frame(arrow_schema(self._rows)).schema
+        return {name: kind for name, kind in kinds.items() if name.startswith("c")} | {KIND: pl.String()}
+
+    def _as_flink(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the mean of whole numbers as Flink does: truncated to a whole number."""
+        return rows.with_columns(pl.col(name).cast(_LONG) for name in self._truncated)
+
+
+_FILTERED = 3
+"""The parts of an aggregate that counts some rows only."""
+
+
+def _column(place: int, words: Sequence[Any]) -> AggregateColumn:
+    name, *rest = words
+    if not rest:
+        return count()
+    return _AGGREGATES[name](f"f{place}" if len(words) == _FILTERED else f"c{rest[0]}")

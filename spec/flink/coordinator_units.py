@@ -1,0 +1,472 @@
+"""What every unit of the coordinator vectors offers: do a step, tell a fact."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Protocol
+
+from checkpointing.coordinator.completed import FinishedState
+from checkpointing.coordinator.failure_policy import FailurePolicy
+from checkpointing.coordinator.plan import (
+    CheckpointPlan,
+    EdgePattern,
+    PlannedEdge,
+    PlannedVertex,
+    PlanRefusedError,
+    Topology,
+    compute_plan,
+)
+from checkpointing.coordinator.properties import CHECKPOINT, CheckpointProperties, SnapshotKind
+from checkpointing.coordinator.statistics import StatisticsTracker
+from checkpointing.coordinator.task import SnapshotMetrics, Task, TaskState
+from checkpointing.coordinator.triggering import CheckpointRequest, DeciderView, Decision, RequestDecider
+from checkpointing.failures import CheckpointFailureReason
+from checkpointing.identifiers import CheckpointId
+from spec.flink.coordinator import CheckpointIdCounter
+from spec.flink.messages import FlinkMetrics
+from spec.flink.stop_with_savepoint import (
+    RestartJob,
+    RestartScheduler,
+    SavepointCompleted,
+    SavepointFailed,
+    StopFact,
+    StopFailed,
+    StopHandler,
+    StopOrder,
+    StopSucceeded,
+    TasksEnded,
+    UnsupportedStopEventError,
+)
+
+Value = Any
+"""JSON as the case files hold it."""
+
+
+class StepError(Exception):
+    """A step raised to its caller; `kind` is the legend's word for it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+class UnknownWordError(Exception):
+    """A case uses a word that its unit does not know: the runner is older than the file."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(f"this unit does not know the word {word!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a case: its word, its arguments and its options."""
+
+    word: str
+    args: tuple[Value, ...] = ()
+    options: Mapping[str, Value] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, raw: list[Value], legend: Mapping[str, Value]) -> "Step":
+        """Parse a step: the last element is the options if all its keys are options of that word."""
+        word, *args = raw
+        known = {*legend["steps"][word]["opts"], "run"}
+        if args and isinstance(args[-1], dict) and args[-1].keys() <= known:
+            return cls(word, tuple(args[:-1]), args[-1])
+        return cls(word, tuple(args))
+
+    def argument(self, index: int, default: Value = None) -> Value:
+        """Return an argument, or the default if it was left out."""
+        return self.args[index] if index < len(self.args) else default
+
+
+class Unit(Protocol):
+    """A component under test with its environment."""
+
+    def do(self, step: Step) -> None:
+        """Do a step; raise StepError if it raises to its caller."""
+
+    def fact(self, name: str, expected: Value) -> Value:
+        """Return what holds now for the fact of that name, in the form in which cases write it."""
+
+
+UnitFactory = Callable[[Mapping[str, Value]], Unit]
+
+
+# ------------------------------------------------------------------
+# A case's tasks, vertices and edges as the coordinator's topology.
+
+
+_PATTERNS = {"all": EdgePattern.ALL_TO_ALL, "pointwise": EdgePattern.POINTWISE}
+_MAX_PARALLELISM = 128
+
+
+def topology_of(given: Mapping[str, Value], max_parallelisms: Mapping[str, int] | None = None) -> Topology:
+    """Return the topology; `max_parallelisms` override those of `given`."""
+    changed = max_parallelisms or {}
+    vertices = tuple(_vertices(given, changed))
+    return Topology(vertices, tuple(_edges(given, tuple(vertex.name for vertex in vertices))))
+
+
+def _vertices(given: Mapping[str, Value], changed: Mapping[str, int]) -> Iterator[PlannedVertex]:
+    for task in given.get("tasks", ()):
+        yield PlannedVertex(task, (task,), changed.get(task, _MAX_PARALLELISM), task in changed)
+    for name, vertex in given.get("vertices", {}).items():
+        chosen = changed.get(name, vertex.get("max"))
+        tasks = tuple(f"{name}/{index}" for index in range(vertex["parallelism"]))
+        yield PlannedVertex(name, tasks, chosen or _MAX_PARALLELISM, chosen is not None)
+
+
+def _edges(given: Mapping[str, Value], names: tuple[str, ...]) -> Iterator[PlannedEdge]:
+    for upstream, downstream, pattern in given.get("edges", ()):
+        yield PlannedEdge(upstream, downstream, _PATTERNS[pattern])
+    sources = given.get("sources")
+    if sources is None or "edges" in given:
+        return
+    for name in names:
+        if name not in sources:
+            yield from (PlannedEdge(source, name) for source in sources)
+
+
+# ------------------------------------------------------------------
+# The statistics tracker's content in the form in which cases write it.
+
+
+def counters(tracker: StatisticsTracker) -> Value:
+    """Return the counters by name."""
+    c = tracker.counters
+    return {
+        "total": c.total,
+        "in_progress": c.in_progress,
+        "completed": c.completed,
+        "failed": c.failed,
+        "restored": c.restored,
+    }
+
+
+def statistics_of(tracker: StatisticsTracker, checkpoint: int) -> Value:
+    """Return what is known of one checkpoint, or None."""
+    known = tracker.of(CheckpointId(checkpoint))
+    if known is None:
+        return None
+    measured = {task: _by_flink(metrics) for task, metrics in known.tasks.items()}
+    tasks = {
+        str(task): {
+            "alignment_ms": metrics.alignment_ms,
+            "async_ms": metrics.async_ms,
+            "start_delay_ms": metrics.start_delay_ms,
+        }
+        for task, metrics in measured.items()
+    }
+    return {
+        "status": known.status.value,
+        "acked_subtasks": known.acknowledged_subtasks,
+        "state_size": sum(metrics.state_bytes or 0 for metrics in measured.values()),
+        "tasks": tasks,
+    }
+
+
+def _by_flink(metrics: SnapshotMetrics) -> FlinkMetrics:
+    return metrics if isinstance(metrics, FlinkMetrics) else FlinkMetrics()
+
+
+def history(tracker: StatisticsTracker) -> Value:
+    """Return id and status of what is remembered, newest first."""
+    return [[known.id, known.status.value] for known in tracker.history()]
+
+
+def latest(tracker: StatisticsTracker) -> Value:
+    """Return the newest id of each sort."""
+    known = tracker.latest
+    return {
+        "completed": known.completed,
+        "savepoint": known.savepoint,
+        "failed": known.failed,
+        "restored": known.restored,
+    }
+
+
+# ------------------------------------------------------------------
+# The small units of the coordinator vectors: each drives one component alone.
+
+
+class DeciderUnit:
+    """The request decider; pending, cleaning and triggering are given to it."""
+
+    def __init__(self, given: Mapping[str, Value]) -> None:
+        """Build the decider and its surroundings."""
+        self._decider = RequestDecider(
+            max_concurrent=None if given.get("max_concurrent", "inf") == "inf" else given["max_concurrent"],
+            queue_max=given.get("max_queued"),
+        )
+        self._view: dict[str, Value] = {
+            "pending": given.get("pending", 0),
+            "cleaning": given.get("cleaning", 0),
+            "triggering": given.get("triggering", False),
+        }
+        since = given.get("ms_since_completion")
+        self._pause_left_ms = 0 if since is None else given.get("min_pause_ms", 0) - since
+        self._futures: dict[str, str] = {}
+        self._failed: dict[str, int] = defaultdict(int)
+        self._chosen: str | None = None
+        self._sequence = 0
+
+    def do(self, step: Step) -> None:
+        """Submit, choose or set."""
+        self._chosen = None
+        match step.word:
+            case "request":
+                self._request(step)
+            case "choose":
+                self._note(self._decider.choose(self._current_view()))
+            case "set":
+                what, value = step.args
+                self._view[what] = value
+            case _:
+                raise UnknownWordError(step.word)
+
+    def _request(self, step: Step) -> None:
+        self._sequence += 1
+        kind = SnapshotKind(step.options.get("what", "checkpoint"))
+        properties = CheckpointProperties(kind=kind, forced=bool(step.options.get("forced", False)))
+        name = step.args[0]
+        self._futures[name] = "pending"
+        request = CheckpointRequest(name, properties, bool(step.options.get("periodic", False)), self._sequence)
+        for decision in self._decider.submit(request, self._current_view()):
+            self._note(decision)
+
+    def _current_view(self) -> DeciderView:
+        view = self._view
+        return DeciderView(bool(view["triggering"]), view["pending"], view["cleaning"], self._pause_left_ms)
+
+    def _note(self, decision: Decision) -> None:
+        if decision.chosen is not None:
+            self._chosen = decision.chosen.name
+        if decision.refused is not None:
+            request, reason = decision.refused
+            self._futures[str(request.name)] = f"failed:{reason.name}"
+            self._failed[reason.name] += 1
+
+    def fact(self, name: str, _expected: Value) -> Value:
+        """Tell a fact."""
+        facts = {
+            "chosen": self._chosen,
+            "future": self._futures,
+            "failed_count": dict(self._failed),
+            "queued": len(self._decider),
+            "pending": self._view["pending"],
+            "triggering": self._view["triggering"],
+        }
+        return facts[name]
+
+
+class FailureUnit:
+    """The failure policy with plain checkpoints and failures seen by the coordinator."""
+
+    def __init__(self, given: Mapping[str, Value]) -> None:
+        """Build the policy."""
+        tolerable = given.get("tolerable_failures", "unlimited")
+        self._policy = FailurePolicy(None if tolerable == "unlimited" else tolerable)
+        self._job_failed = 0
+
+    def do(self, step: Step) -> None:
+        """Report a failure or a success."""
+        event, checkpoint = step.args
+        if event == "completed":
+            self._policy.succeeded(CheckpointId(checkpoint))
+            return
+        reason = CheckpointFailureReason[step.options["reason"]]
+        if self._policy.failed(CHECKPOINT, reason, checkpoint) is not None:
+            self._job_failed += 1
+
+    def fact(self, name: str, _expected: Value) -> Value:
+        """Tell a fact."""
+        return {"job_failed": self._job_failed}[name]
+
+
+class IdCounterUnit:
+    """The counter of checkpoint ids."""
+
+    def __init__(self, _given: Mapping[str, Value]) -> None:
+        """Begin with a fresh counter."""
+        self._counter = CheckpointIdCounter()
+        self._result: Value = None
+
+    def do(self, step: Step) -> None:
+        """Fetch, or set the counter. Callers that fetch at the same time take turns, as facts do."""
+        self._result = None
+        if step.word == "set":
+            self._counter.go_on_at(step.args[1])
+        elif "threads" in step.options:
+            callers: list[list[int]] = [[] for _ in range(step.options["threads"])]
+            for _ in range(step.options["each"]):
+                for fetched in callers:
+                    fetched.append(self._counter.fetch())
+            different = {id_ for fetched in callers for id_ in fetched}
+            rising = all(a < b for fetched in callers for a, b in pairwise(fetched))
+            self._result = [len(different), rising]
+        else:
+            self._result = self._counter.fetch()
+
+    def fact(self, name: str, _expected: Value) -> Value:
+        """Tell a fact."""
+        return {"result": self._result, "next_id": self._counter.next_id}[name]
+
+
+class StatisticsUnit:
+    """The statistics tracker."""
+
+    def __init__(self, given: Mapping[str, Value]) -> None:
+        """Build a tracker that remembers what the case wants."""
+        self._tracker = StatisticsTracker(given.get("history", 100))
+        self._properties: dict[int, CheckpointProperties] = {}
+
+    def do(self, step: Step) -> None:
+        """Report what became of a checkpoint."""
+        event, checkpoint = step.args
+        match event:
+            case "pending":
+                properties = CheckpointProperties(kind=SnapshotKind(step.options.get("what", "checkpoint")))
+                self._properties[checkpoint] = properties
+                self._tracker.began(checkpoint, properties, 0, 0)
+            case "completed":
+                self._tracker.completed(checkpoint, self._properties.get(checkpoint, CHECKPOINT), 0)
+            case "failed" if checkpoint is None:
+                self._tracker.failed_before_pending()
+            case "failed":
+                self._tracker.failed(checkpoint, CheckpointFailureReason.CHECKPOINT_DECLINED, 0)
+            case "restored":
+                self._tracker.restored(checkpoint)
+            case _:
+                raise UnknownWordError(event)
+
+    def fact(self, name: str, expected: Value) -> Value:
+        """Tell a fact."""
+        match name:
+            case "counters":
+                return counters(self._tracker)
+            case "history":
+                return history(self._tracker)
+            case "latest":
+                return latest(self._tracker)
+            case _:
+                return {id_: statistics_of(self._tracker, int(id_)) for id_ in expected}
+
+
+class PlanUnit:
+    """The computation of the plan."""
+
+    def __init__(self, given: Mapping[str, Value]) -> None:
+        """Build the topology; all tasks run but those that the case says are elsewhere."""
+        self._topology = topology_of(given)
+        self._after_tasks_finish = given.get("allow_after_finish", True)
+        self._states: dict[Task, TaskState] = dict.fromkeys(self._topology.tasks(), TaskState.RUNNING)
+        self._states.update({task: TaskState(state) for task, state in given.get("task_state", {}).items()})
+        for name, vertex in given.get("vertices", {}).items():
+            self._states.update({f"{name}/{index}": TaskState.FINISHED for index in vertex.get("finished", ())})
+        self._plan: CheckpointPlan | None = None
+
+    def do(self, step: Step) -> None:
+        """Set a state or compute the plan."""
+        if step.word == "set_task_state":
+            task, state = step.args
+            self._states[task] = TaskState(state)
+            return
+        try:
+            self._plan = compute_plan(self._topology, self._states, after_tasks_finish=self._after_tasks_finish)
+        except PlanRefusedError as refused:
+            raise StepError(refused.reason.name) from refused
+
+    def fact(self, name: str, expected: Value) -> Value:
+        """Tell the plan, by vertex and subtask, in the detail that the case asks for."""
+        plan = self._plan
+        if name != "plan" or plan is None:
+            return None
+        sets = {
+            "to_trigger": self._by_vertex(plan.to_trigger),
+            "to_ack": self._by_vertex(plan.to_acknowledge),
+            "to_commit": self._by_vertex(plan.to_commit),
+            "finished": self._by_vertex(plan.finished),
+        }
+        finished = (each.name for each in plan.vertices if each.finished is FinishedState.FULLY_FINISHED)
+        told: dict[str, Value] = {"fully_finished": sorted(finished)}
+        for part, by_vertex in sets.items():
+            wanted = {*expected.get(part, {}), *(vertex for vertex, indexes in by_vertex.items() if indexes)}
+            told[part] = {vertex: by_vertex[vertex] for vertex in wanted}
+        return {part: told[part] for part in expected}
+
+    def _by_vertex(self, tasks: tuple[Task, ...]) -> dict[str, list[int]]:
+        chosen = frozenset(tasks)
+        return {
+            vertex.name: [index for index, task in enumerate(vertex.tasks) if task in chosen]
+            for vertex in self._topology.vertices
+        }
+
+
+_PATH = "the path of the savepoint"
+
+
+def _stop_fact(step: Step) -> StopFact:
+    match step.word, step.args[0]:
+        case "savepoint_result", "ok":
+            return SavepointCompleted(_PATH)
+        case "savepoint_result", _:
+            return SavepointFailed("the savepoint failed")
+        case _, states:
+            return TasksEnded(tuple(TaskState(state) for state in states))
+
+
+class StopHandlerUnit:
+    """The state machine behind stop-with-savepoint."""
+
+    def __init__(self, _given: Mapping[str, Value]) -> None:
+        """Begin with a stop that waits for its savepoint; the scheduler was stopped before."""
+        self._handler = StopHandler()
+        self._result = "pending"
+        self._scheduler_running = False
+        self._failovers = 0
+
+    def do(self, step: Step) -> None:
+        """Hand the event to the handler and carry out what it wants."""
+        try:
+            effects = self._handler.step(_stop_fact(step))
+        except UnsupportedStopEventError as error:
+            raise StepError("unsupported") from error
+        for effect in effects:
+            match effect:
+                case StopSucceeded():
+                    self._result = "path" if effect.path == _PATH else effect.path
+                case StopFailed():
+                    self._result = f"failed:{effect.failure.value}"
+                case RestartScheduler():
+                    self._scheduler_running = True
+                case RestartJob():
+                    self._failovers += 1
+
+    def fact(self, name: str, _expected: Value) -> Value:
+        """Tell a fact. The handler has no effect that discards a savepoint."""
+        facts = {
+            "result": self._result,
+            "scheduler_running": self._scheduler_running,
+            "global_failover": self._failovers,
+            "savepoint_discarded": False,
+        }
+        return facts[name]
+
+
+class StopManagerUnit:
+    """What puts the events of a stop in order."""
+
+    def __init__(self, _given: Mapping[str, Value]) -> None:
+        """Begin with a stop of which nothing is known."""
+        self._order = StopOrder()
+        self._calls: list[str] = []
+
+    def do(self, step: Step) -> None:
+        """Hand the event in and note what the handler would get."""
+        for fact in self._order.step(_stop_fact(step)):
+            self._calls.append("tasks_ended" if isinstance(fact, TasksEnded) else "savepoint_result")
+
+    def fact(self, name: str, _expected: Value) -> Value:
+        """Tell a fact."""
+        return {"handler_calls": self._calls}[name]

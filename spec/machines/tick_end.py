@@ -1,0 +1,532 @@
+"""Tests when a tick ends, and what it says then: failures, stops, limits and savepoints come in any order (A10, E5).
+
+Its reference knows only what must hold at the end. `docs/STATES.md` draws the phases in between.
+"""
+
+from itertools import count
+from typing import Any, Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from checkpointing.channel_items import SubtaskSnapshot
+from checkpointing.commit.two_phase import Draft
+from checkpointing.config import CheckpointConfig
+from checkpointing.coordinator.messages import RequestFailed, RequestSucceeded
+from checkpointing.failures import CheckpointFailureReason as Reason
+from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
+from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, TableName, VertexId
+from checkpointing.job.drafts import Compacting
+from checkpointing.job.setup import TickLimits
+from checkpointing.job.tick_end import OWN_REQUEST, Cause, Ending, Next, Savepoints
+from checkpointing.messages import (
+    Compacted,
+    CompactFiles,
+    EndTick,
+    FilesCompacted,
+    SavepointFailed,
+    SavepointKind,
+    SavepointRequested,
+    SavepointTaken,
+    StopKind,
+    TickOutcome,
+)
+from checkpointing.metadata.record import (
+    CheckpointRecord,
+    FileCompaction,
+    RowKind,
+    Statistics,
+    TableRecord,
+    VertexRecord,
+)
+from spec.machines.full_entry import plain_entry
+from spec.machines.judging import expect
+
+ENDS: Final = "ends-as-it-must"
+"""A tick reports its first failure, and fails only if something has failed. It waits for entries in doubt, and
+until a cut shows its rows, unless it fails or must stop now. It ends once it has what its limits allow."""
+
+_limits = st.builds(
+    TickLimits,
+    checkpoints=st.sampled_from([None, None, 1, 3]),
+    duration_ms=st.sampled_from([None, None, 1_000]),
+    until_caught_up=st.booleans(),
+)
+_reasons = st.sampled_from([Reason.TASK_FAILURE, Reason.CHECKPOINT_EXPIRED, Reason.QUALITY])
+_kinds = st.sampled_from([SavepointKind.SUSPEND, SavepointKind.DRAIN])
+_flags = st.fixed_dictionaries(dict.fromkeys(("quiet", "in_doubt", "idle", "spent", "failing", "ended"), st.booleans()))
+_STARTED_MS: Final = 500
+
+
+def _event(name: str, **drawn: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
+    return st.tuples(st.just(name), st.fixed_dictionaries(drawn))
+
+
+_asks = _event("ask_whether_to_end", flags=_flags, ms=st.sampled_from([0, 10, 490, 500, 999, 1_000]))
+_events = st.lists(
+    st.one_of(
+        _asks,
+        _asks,
+        _asks,
+        _event("fail", reason=_reasons),
+        _event("fail_at_a_split", at_once=st.booleans()),
+        _event("stop", kind=st.sampled_from(list(StopKind))),
+        _event("ask", kind=st.sampled_from(list(SavepointKind))),
+        _event("stop_beside_a_savepoint", kind=st.sampled_from([SavepointKind.SUSPEND, SavepointKind.DRAIN])),
+        _event("answer", fails=st.booleans(), behind_barrier=st.booleans()),
+        _event("answer", fails=st.just(value=True), behind_barrier=st.just(value=False)),
+        _event(
+            "answer_its_own",
+            reason=st.sampled_from([None, Reason.CHECKPOINT_EXPIRED, Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS]),
+        ),
+        _event("send"),
+        _event("complete", uncommitted=st.booleans()),
+        _event("complete", uncommitted=st.just(value=False)),
+        _event("save", held=st.booleans()),
+        _event("hold_after_a_split_failed"),
+    ),
+    min_size=2,
+    max_size=14,
+)
+
+
+class EndingMachine(RuleBasedStateMachine):
+    """One tick."""
+
+    def __init__(self) -> None:
+        """Begin without limits."""
+        super().__init__()
+        self._begin(TickLimits())
+
+    @rule(limits=_limits, events=_events)
+    def run(self, limits: TickLimits, events: list[tuple[str, dict[str, Any]]]) -> None:
+        """A tick runs until it must end, or until nothing more happens."""
+        self._begin(limits)
+        for name, drawn in events:
+            if self.over is None:
+                getattr(self, f"_{name}")(**drawn)
+
+    def _begin(self, limits: TickLimits) -> None:
+        self.limits = limits
+        self.ending = Ending(limits)
+        self.ending.started(_STARTED_MS)
+        self.now_ms = _STARTED_MS
+        self.first: tuple[Reason, str] | None = None
+        """The first failure that ends the tick."""
+        self.split: str | None = None
+        """The failure of a split, after which the tick still commits what it has read."""
+        self.completed = 0
+        self.uncommitted = False
+        self.asked: SavepointKind | None = None
+        self.over: EndTick | None = None
+        self.must_stop = self.must_finish = self.must_hold = self.held = False
+        self.told = 0
+
+    def _failed(self, reason: Reason, message: str) -> None:
+        self.first = self.first or (reason, message)
+
+    # -------------------------------------------------------------- what is told
+
+    def _fail(self, reason: Reason) -> None:
+        """Something fails, and the tick cannot go on."""
+        self.told += 1
+        self._failed(reason, f"it broke {self.told}")
+        self.ending.failed(reason, f"it broke {self.told}")
+
+    def _fail_at_a_split(self, at_once: bool) -> None:  # noqa: FBT001 - drawn
+        """A split cannot be read."""
+        self.told += 1
+        message = f"unreadable {self.told}"
+        if at_once:
+            self._failed(Reason.TASK_FAILURE, message)
+        elif not self.ending.stopping:
+            self.split = message
+        self.ending.split_failed(message, at_once=at_once)
+
+    def _stop(self, kind: StopKind) -> None:
+        """Somebody asks the tick to stop."""
+        self.must_stop |= kind is StopKind.NOW
+        self.must_finish |= kind is StopKind.AFTER_CHECKPOINT and self.ending.reads
+        self.ending.stop_requested(kind)
+
+    def _ask(self, kind: SavepointKind) -> None:
+        """Somebody stops the tick with a savepoint. A plain savepoint stops nothing, however it ends."""
+        before = self.ending.phase
+        if kind is SavepointKind.PLAIN:
+            self.ending.answered(RequestFailed("p", Reason.CHECKPOINT_EXPIRED), kind, behind_barrier=True)
+            expect(self.ending.phase is before, ENDS, f"a plain savepoint leads from {before} to {self.ending.phase}")
+        elif not self.ending.stopping:
+            self.asked = kind
+            self.ending.told(Cause.SAVEPOINT_ASKED)
+
+    def _stop_beside_a_savepoint(self, kind: SavepointKind) -> None:
+        """Somebody stops the tick with a savepoint, and somebody else without one."""
+        self._ask(kind)
+        self._stop(StopKind.AFTER_CHECKPOINT)
+
+    def _answer(self, fails: bool, behind_barrier: bool) -> None:  # noqa: FBT001 - drawn
+        """The savepoint of the stop is taken, or fails, perhaps behind its barrier. If there is none, ask for it."""
+        kind, self.asked = self.asked, None
+        if kind is None:
+            self._ask(SavepointKind.SUSPEND)
+            return
+        if fails and behind_barrier:
+            self._failed(Reason.CHECKPOINT_EXPIRED, "the savepoint of the stop failed: it broke")
+        self.must_stop |= not fails
+        request = RequestFailed("s", Reason.CHECKPOINT_EXPIRED, "it broke")
+        answered = request if fails else RequestSucceeded("s", CheckpointId(5))
+        waits = self.ending.reads
+        goes_on = self.ending.answered(answered, kind, behind_barrier=behind_barrier)
+        due = fails and not behind_barrier and waits
+        expect(goes_on is due, ENDS, f"it goes on: {goes_on}, in {self.ending.phase}")
+
+    def _save(self, held: bool) -> None:  # noqa: FBT001 - drawn
+        """An entry is in. A held cut ends the tick, unless its end is decided already."""
+        self.held |= held
+        self.must_hold |= held and self.ending.takes_checkpoints
+        kind = RowKind.HELD if held else RowKind.CHECKPOINT
+        self.ending.saved(plain_entry(kind))
+
+    def _hold_after_a_split_failed(self) -> None:
+        """A split cannot be read. What was read of the others is committed, and its cut is held."""
+        self._fail_at_a_split(at_once=False)
+        self._save(held=True)
+
+    def _answer_its_own(self, reason: Reason | None) -> None:
+        """A checkpoint that the tick has asked for ends. If it could not even be triggered, the tick fails."""
+        before = self.ending.requested
+        if reason is not None and reason.pre_flight:
+            self._failed(reason, reason.message)
+        answered = (
+            RequestSucceeded(OWN_REQUEST, CheckpointId(5)) if reason is None else RequestFailed(OWN_REQUEST, reason)
+        )
+        self.ending.answered(answered, None, behind_barrier=False)
+        expect(self.ending.requested == before - 1, ENDS, f"{self.ending.requested} are open, {before} were")
+
+    def _complete(self, uncommitted: bool) -> None:  # noqa: FBT001 - drawn
+        """A checkpoint completes. Rows that came after it may be in no cut."""
+        self.completed += 1
+        self.uncommitted = uncommitted
+        self.ending.completed(uncommitted=uncommitted)
+
+    def _send(self) -> None:
+        """Rows are sent. No cut shows them yet."""
+        self.uncommitted = self.ending.uncommitted = True
+
+    # -------------------------------------------------------------- the end
+
+    def _ask_whether_to_end(self, flags: dict[str, bool], ms: int) -> None:
+        """The tick asks whether it must end."""
+        self.now_ms += ms
+        flags["quiet"] &= not flags["in_doubt"]  # as the door says it
+        flags["ended"] &= self.split is None  # a split that cannot be read has not ended
+        settled = flags["quiet"] and not self.uncommitted
+        running, takes = not self.ending.stopping, self.ending.takes_checkpoints
+        forgotten = self.must_finish and self.asked is None and self.ending.reads
+        expect(not forgotten, ENDS, f"it reads on in {self.ending.phase}, and was asked to stop")
+        settles = not (self.ending.reads or takes or self.ending.over)
+        expect(self.ending.settles is settles, ENDS, f"it only settles in {self.ending.phase}: {not settles}")
+        limit_ms = self.limits.duration_ms
+        if running or limit_ms is None:
+            due_ms = None if limit_ms is None else _STARTED_MS + limit_ms
+            expect(self.ending.wake_at_ms == due_ms, ENDS, f"it wakes at {self.ending.wake_at_ms}, not at {due_ms}")
+        late = takes and limit_ms is not None and self.now_ms - _STARTED_MS >= limit_ms
+        has_enough = self.limits.checkpoints is not None and self.completed >= self.limits.checkpoints
+        caught_up = running and self.limits.until_caught_up and flags["idle"] and not flags["failing"]
+        must = self.first is not None or self.must_stop or self.must_hold or (has_enough and self.asked is None)
+        done = settled and ((flags["ended"] and takes) or (takes and not running) or late or caught_up)
+        answer = self.ending.next(self.now_ms, **flags)
+        if isinstance(answer, EndTick):
+            self.over = answer
+            expect(self.ending.over, ENDS, "it has an end, and is not over")
+            self._judge(answer, flags, may=must or has_enough)
+            finished = settled and takes and flags["ended"]
+            own = TickOutcome.FINISHED if finished else TickOutcome.CAUGHT_UP if settled and caught_up else None
+            decided = bool(self.split) or must or self.held or late or has_enough or own is None
+            expect(decided or answer.outcome is own, ENDS, f"{answer}, due is {own}")
+            return
+        expect(not done and (flags["in_doubt"] or not must), ENDS, f"it goes on in {self.ending.phase}: {flags}")
+        rest = self.uncommitted and (flags["idle"] or not self.ending.reads)
+        due = flags["quiet"] and (flags["spent"] or rest) and self.ending.takes_checkpoints
+        expect((answer is Next.CHECKPOINT) == due, ENDS, f"{answer} in {self.ending.phase}: {flags}")
+
+    def _judge(self, end: EndTick, flags: dict[str, bool], *, may: bool) -> None:
+        settled = flags["quiet"] and not self.uncommitted
+        expect(settled or not flags["in_doubt"], ENDS, f"{end}, and an entry is in doubt")
+        expect(settled or may, ENDS, f"{end}, and rows are in no cut: {self.ending.phase}, {flags}")
+        if self.first is not None:
+            said = end.outcome, end.reason, end.message
+            expect(said == (TickOutcome.FAILED, *self.first), ENDS, f"{said}, the first failure was {self.first}")
+        elif self.split is not None or end.outcome is TickOutcome.FAILED:
+            as_failed = end.outcome is TickOutcome.FAILED and end.message == self.split
+            expect(as_failed, ENDS, f"{end}, and nothing has failed but {self.split}")
+        elif self.must_hold:
+            expect(end.outcome in (TickOutcome.HELD, TickOutcome.FINISHED), ENDS, f"{end}, and a cut is held")
+        elif end.outcome is TickOutcome.HELD:
+            expect(self.held, ENDS, f"{end}, and no cut is held")
+        elif end.outcome is TickOutcome.FINISHED:
+            expect(flags["ended"] and settled, ENDS, f"{end}, and there is more to read or to show")
+        elif end.outcome is TickOutcome.CAUGHT_UP:
+            caught_up = flags["idle"] and not flags["failing"] and self.limits.until_caught_up and settled
+            expect(caught_up, ENDS, f"{end}, and there may be more to read: {flags}")
+
+
+# ------------------------------------------------------------------
+# Tests when a tick compacts its append tables, and which checkpoint commits what was compacted (F3).
+#
+# The reference counts the files itself. It remembers the open request, or what the request made, until a checkpoint
+# commits that.
+
+
+COMPACTS: Final = "compactions-have-turns"
+"""A tick asks for one compaction at a time, once a table has enough new files. One checkpoint commits what it made."""
+
+_APPENDS: Final = (TableName("bronze/orders"), TableName("bronze/rejects"))
+_TABLES: Final = (*_APPENDS, TableName("gold/sums"))
+_FILES_MIN, _BYTES_MAX = 3, 1_000
+_tables = st.lists(st.sampled_from(_APPENDS), max_size=2, unique=True)
+_files = st.tuples(*(st.integers(0, 4) for _ in _TABLES))
+_kinds_of_compacting_asks = st.sampled_from([RowKind.CHECKPOINT, RowKind.CHECKPOINT, RowKind.SAVEPOINT, RowKind.HELD])
+_Found = tuple[Compacted, ...]
+
+
+class CompactsMachine(RuleBasedStateMachine):
+    """The compactions of one tick. A checkpoint that has taken one is declined, or committed."""
+
+    def __init__(self) -> None:
+        """Begin a tick in which every table may have small files."""
+        super().__init__()
+        self.begin(set(), compacts=True)
+
+    @initialize(unpublished=st.sets(st.sampled_from(_APPENDS)), compacts=st.sampled_from([True, True, True, False]))
+    def begin(self, unpublished: set[TableName], compacts: bool) -> None:  # noqa: FBT001
+        """Begin a tick. Some tables have a new name, under which nothing is published yet."""
+        modes = (TableMode.APPEND, TableMode.APPEND, TableMode.UPSERT)
+        tables = tuple(Table(name, mode) for name, mode in zip(_TABLES, modes, strict=True))
+        graph = JobGraph((Vertex(VertexId("sums"), VertexKind.STATELESS, 1, tables=tables),), ())
+        files_min = _FILES_MIN if compacts else None
+        config = CheckpointConfig(compact_files_min=files_min, compacted_bytes_max=_BYTES_MAX)
+        self.compacting, self.compacts = Compacting(graph, config, unpublished), compacts
+        self.new = {name: 0 if name in unpublished else _FILES_MIN for name in _APPENDS}
+        """How many files each table is known to have got since it was last compacted."""
+        self.under_way = False
+        self.brought: _Found = ()
+        """What was compacted, and is not committed yet."""
+        self.taken_by: CheckpointId | None = None
+        self.pending: dict[CheckpointId, RowKind] = {}
+        self.last = 0
+
+    @rule()
+    def read(self) -> None:
+        """The tick reads rows."""
+        due = tuple(name for name in _APPENDS if self.new[name] >= _FILES_MIN)
+        idle = self.compacts and not (self.under_way or self.brought)
+        asked = self.compacting.rows_read()
+        said = (CompactFiles(due, _FILES_MIN, _BYTES_MAX),) if due and idle else ()
+        expect(asked == said, COMPACTS, f"{asked}, due is {said}")
+        if asked:
+            self.under_way = True
+            self.new |= dict.fromkeys(due, 0)
+
+    @precondition(lambda self: self.under_way)
+    @rule(found=_tables, more=_tables, fails=st.booleans())
+    def compact(self, found: list[TableName], more: list[TableName], fails: bool) -> None:  # noqa: FBT001
+        """The request is carried out, or fails. Some tables have more to compact."""
+        self.under_way = False
+        if fails:
+            self.compacting.told(FilesCompacted(error="the disk is full"))
+            return
+        self.brought = tuple(Compacted(name, (FileCompaction(into=_file(0), of=("a", "b")),)) for name in found)
+        self.compacting.told(FilesCompacted(self.brought, tuple(more)))
+        self.new |= dict.fromkeys(more, _FILES_MIN)
+
+    @rule(found=_tables, more=_tables, kinds=st.lists(_kinds_of_compacting_asks, min_size=1, max_size=3))
+    def compact_before_checkpoints(self, found: list[TableName], more: list[TableName], kinds: list[RowKind]) -> None:
+        """The tick reads, its request is carried out, it reads on, and checkpoints follow."""
+        self.read()
+        if self.under_way:
+            self.compact(found, more, fails=False)
+        self.read()
+        for kind in kinds:
+            self.offer(kind)
+
+    @rule(kind=_kinds_of_compacting_asks)
+    def offer(self, kind: RowKind) -> None:
+        """Every vertex has acknowledged a checkpoint or savepoint."""
+        self.last += 1
+        checkpoint = CheckpointId(self.last)
+        draft = Draft(checkpoint, (), Statistics(triggered_ms=1, committed_ms=1, rows=1), kind=kind)
+        takes = bool(self.brought) and self.taken_by is None and kind is not RowKind.SAVEPOINT
+        found = self.compacting.onto(draft).compacted
+        expect(found == (self.brought if takes else ()), COMPACTS, f"{checkpoint}, a {kind}, has {found}")
+        self.taken_by = checkpoint if takes else self.taken_by
+        self.pending[checkpoint] = kind
+
+    @precondition(lambda self: self.pending)
+    @rule(pick=st.integers(0, 5))
+    def decline(self, pick: int) -> None:
+        """A checkpoint is not committed. The next one may commit what it had."""
+        checkpoint, _ = self._one(pick)
+        self.compacting.declined(checkpoint)
+        self.taken_by = None if checkpoint == self.taken_by else self.taken_by
+
+    @precondition(lambda self: self.pending)
+    @rule(pick=st.integers(0, 5), files=_files)
+    def commit(self, pick: int, files: tuple[int, ...]) -> None:
+        """A checkpoint is committed, and brings files. A savepoint or a held cut publishes nothing."""
+        checkpoint, kind = self._one(pick)
+        if kind is not RowKind.CHECKPOINT:
+            return
+        tables = tuple(
+            TableRecord(table=name, mode=TableMode.APPEND, adds=tuple(map(_file, range(many))), parent_version=1)
+            for name, many in zip(_TABLES, files, strict=True)
+        )
+        self.compacting.committed(plain_entry(kind, checkpoint=checkpoint, tables=tables))
+        self.new = {name: self.new[name] + many for name, many in zip(_APPENDS, files, strict=False)}
+        if checkpoint == self.taken_by:
+            self.brought, self.taken_by = (), None
+
+    def _one(self, pick: int) -> tuple[CheckpointId, RowKind]:
+        checkpoint = sorted(self.pending)[pick % len(self.pending)]
+        return checkpoint, self.pending.pop(checkpoint)
+
+
+def _file(number: int) -> FileHandle:
+    return FileHandle(f"bronze/orders/_data/1/orders-1-{number:032x}.parquet", 1, 1, 1)
+
+
+# ------------------------------------------------------------------
+# Tests what a tick knows of savepoints: who waits for which answer, and which files people may still need (A9, F4).
+
+
+ANSWERED: Final = "savepoints-answered"
+"""Each request for a savepoint gets one answer. The answer has the request's own name, and the kind that was asked for.
+Nobody hears of the tick's own checkpoints."""
+PINNED: Final = "pins-hold"
+"""A tick deletes no file of a savepoint, of a stop's savepoint or of a held cut, and none of a cut on which one of them
+stands. It may delete other files."""
+
+_NAMES: Final = ("before the release", OWN_REQUEST, "savepoint:", "")
+_kinds_of_savepoints = st.sampled_from(list(SavepointKind))
+_reasons_of_savepoints = st.sampled_from(
+    [Reason.CHECKPOINT_EXPIRED, Reason.CHECKPOINT_COORDINATOR_SHUTDOWN, Reason.CHECKPOINT_COORDINATOR_SUSPEND]
+)
+_rows = st.lists(
+    st.tuples(st.sampled_from([RowKind.CHECKPOINT, RowKind.SAVEPOINT, RowKind.ROLLBACK, RowKind.HELD]), st.booleans()),
+    max_size=4,
+)
+
+
+class SavepointsMachine(RuleBasedStateMachine):
+    """One tick: users ask for savepoints, entries come in, and files are no longer referenced."""
+
+    def __init__(self) -> None:
+        """Begin without entries."""
+        super().__init__()
+        self.numbers = count(1)
+        self.asked: dict[str, tuple[str, SavepointKind]] = {}
+        """For each open request: how the coordinator calls it, and what it asks for."""
+        self.pinned: set[str] = set()
+        self.free: set[str] = set()
+        self.newest: tuple[CheckpointId, str] = NO_CHECKPOINT, ""
+        """The newest committed entry and its file."""
+        self.begin([], unaligned=False)
+
+    @initialize(rows=_rows, unaligned=st.booleans())
+    def begin(self, rows: list[tuple[RowKind, bool]], *, unaligned: bool) -> None:
+        """Begin a tick with these entries."""
+        self.unaligned = unaligned
+        self.savepoints = Savepoints([self._row(*each) for each in rows], unaligned=unaligned)
+
+    # -------------------------------------------------------------- requests
+
+    @rule(name=st.sampled_from(_NAMES), kind=_kinds_of_savepoints)
+    def ask(self, name: str, kind: SavepointKind) -> None:
+        """A user asks for a savepoint, under a name that is not in use."""
+        expect(self.savepoints.is_asked(name) == (name in self.asked), ANSWERED, f"{name!r} is asked for")
+        if name in self.asked:
+            return
+        told = self.savepoints.ask(SavepointRequested(name, kind))
+        calls = told.request
+        expect(calls not in (OWN_REQUEST, *(known for known, _ in self.asked.values())), ANSWERED, f"{calls} is taken")
+        stops, drains = kind is not SavepointKind.PLAIN, kind is SavepointKind.DRAIN
+        asked = told.properties
+        said = asked.is_savepoint, asked.is_synchronous, asked.terminate, asked.forced, told.periodic
+        due = True, stops, drains, not self.unaligned, False
+        expect(said == due, ANSWERED, f"{told} of {kind}")
+        self.asked[name] = calls, kind
+
+    @precondition(lambda self: self.asked)
+    @rule(pick=st.integers(0, 5))
+    def take(self, pick: int) -> None:
+        """The savepoint of a request is taken."""
+        name, (calls, kind) = self._one(pick)
+        taken = CheckpointId(next(self.numbers))
+        answers = self.savepoints.answered(RequestSucceeded(calls, taken))
+        expect(answers == ((SavepointTaken(name, taken),), kind), ANSWERED, f"{answers} of {name!r}, a {kind}")
+
+    @precondition(lambda self: self.asked)
+    @rule(pick=st.integers(0, 5), reason=_reasons_of_savepoints)
+    def fail(self, pick: int, reason: Reason) -> None:
+        """It fails. If only the tick's end is the reason, the user hears that he may ask again."""
+        name, (calls, kind) = self._one(pick)
+        answers, found = self.savepoints.answered(RequestFailed(calls, reason, "it broke"))
+        expect(found is kind and len(answers) == 1, ANSWERED, f"{answers} of {name!r}, a {kind}")
+        failed = answers[0]
+        right = isinstance(failed, SavepointFailed) and (failed.request, failed.reason) == (name, reason)
+        expect(right, ANSWERED, f"{failed} of {name!r}, which failed as {reason}")
+        said = "ask again" if reason is not Reason.CHECKPOINT_EXPIRED else "it broke"
+        expect(isinstance(failed, SavepointFailed) and said in failed.message, ANSWERED, f"{failed}, due is {said!r}")
+
+    @rule(fails=st.booleans())
+    def end_an_own_checkpoint(self, fails: bool) -> None:  # noqa: FBT001 - drawn
+        """A checkpoint that the tick has asked for itself ends."""
+        ended = RequestFailed(OWN_REQUEST, Reason.CHECKPOINT_EXPIRED) if fails else RequestSucceeded(OWN_REQUEST, _ID)
+        answers = self.savepoints.answered(ended)
+        expect(answers == ((), None), ANSWERED, f"{answers} of the tick's own checkpoint")
+
+    @rule()
+    def end_the_tick(self) -> None:
+        """The tick ends, and everybody who waits hears it."""
+        due = {SavepointFailed(name, Reason.CHECKPOINT_EXPIRED, "over") for name in self.asked}
+        waits, answers = self.savepoints.under_way, [*self.savepoints.give_up(Reason.CHECKPOINT_EXPIRED, "over")]
+        expect(waits == bool(due), ANSWERED, f"somebody waits: {waits}, open are {self.asked}")
+        expect({*answers} == due and len(answers) == len(due), ANSWERED, f"{answers}, open are {self.asked}")
+        self.asked.clear()
+        expect(not self.savepoints.under_way, ANSWERED, "somebody waits, and all have an answer")
+
+    def _one(self, pick: int) -> tuple[str, tuple[str, SavepointKind]]:
+        name = sorted(self.asked)[pick % len(self.asked)]
+        return name, self.asked.pop(name)
+
+    # -------------------------------------------------------------- files
+
+    @rule(kind=st.sampled_from([RowKind.CHECKPOINT, RowKind.SAVEPOINT, RowKind.HELD]), pinned=st.booleans())
+    def commit(self, kind: RowKind, pinned: bool) -> None:  # noqa: FBT001 - drawn
+        """An entry is in."""
+        self.savepoints.stored(self._row(kind, pinned))
+
+    @rule()
+    def discard(self) -> None:
+        """No checkpoint needs any file any more."""
+        paths = [*sorted(self.pinned | self.free), "of nobody"]
+        left = self.savepoints.unpinned(paths)
+        due = tuple(path for path in paths if path not in self.pinned)
+        expect(left == due, PINNED, f"{left} may go, due are {due}")
+
+    def _row(self, kind: RowKind, pinned: bool) -> CheckpointRecord:  # noqa: FBT001 - drawn
+        number, (parent, below) = CheckpointId(next(self.numbers)), self.newest
+        path = f"file-{number}"
+        (self.pinned if pinned or kind in (RowKind.SAVEPOINT, RowKind.HELD) else self.free).add(path)
+        if kind in (RowKind.SAVEPOINT, RowKind.HELD):
+            self.pinned |= {below} - {""}
+            self.free.discard(below)
+        else:
+            self.newest = number, path
+        file = KeyedFile(FileHandle(path, 1, 1, 1), KeyedFileKind.BASE, 0, 7, Version(Generation(1), 1))
+        sums = VertexRecord(vertex=VertexId("sums"), micro_batch=1, subtasks=(SubtaskSnapshot(state=(file,)),))
+        return plain_entry(kind, pinned=pinned, vertices=(sums,), checkpoint=number, parent=parent)
+
+
+_ID: Final = CheckpointId(7)

@@ -1,0 +1,1 @@
+"""Models of operators on rows: batch results against the functions that tasks call."""

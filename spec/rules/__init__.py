@@ -1,0 +1,1 @@
+"""The rules: predicates over the events of a run. They share no code with the core."""

@@ -1,0 +1,409 @@
+"""The invariants of rollbacks and resets: the line of entries, and what a rollback brings back (K2).
+
+To an observer a rollback is an entry like any other: it is appended, tables change, a cut is written. So the predicates
+read the same history as all others. They also judge a history without rollbacks, whose entries form one line.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from checkpointing.channel_items import SubtaskSnapshot
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation
+from checkpointing.metadata.record import CheckpointRecord, RowKind, VertexRecord
+from spec.history import (
+    CutsCorrected,
+    CutWritten,
+    DoorStarted,
+    EntryAtRest,
+    History,
+    ImportBegun,
+    JobClaimed,
+    ResetAsked,
+    RowCommitted,
+    SavepointDisposed,
+)
+from spec.reference.contents import ended_at
+
+if TYPE_CHECKING:
+    from checkpointing.identifiers import TableName
+
+
+def goes_back(record: CheckpointRecord) -> bool:
+    """Return whether an entry continues from one that is not the end of the line. It may be a savepoint's."""
+    return record.kind is RowKind.ROLLBACK
+
+
+def at_rest(record: CheckpointRecord) -> bool:
+    """Return whether no tick wrote the entry. Such an entry takes the job back, or moves a source."""
+    return record.kind in {RowKind.ROLLBACK, RowKind.RESET}
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """What a rollback does to the existing entries, computed from its parent's ancestors alone."""
+
+    dropped: tuple[CheckpointId, ...]
+    abandoned: tuple[CheckpointId, ...]
+    adopted: tuple[CheckpointId, ...]
+
+
+@dataclass(slots=True)
+class Line:
+    """The existing entries, and which of them are off the line that ends in the newest one."""
+
+    there: dict[CheckpointId, CheckpointRecord] = field(default_factory=dict)
+    off: set[CheckpointId] = field(default_factory=set)
+
+    @property
+    def stood_upon(self) -> set[CheckpointId]:
+        """The entries after which an existing plain savepoint, or a held cut, was taken. They stay."""
+        return {row.parent for row in self.there.values() if not row.commits}
+
+    def turn(self, record: CheckpointRecord) -> Turned | None:
+        """Return what an entry does to the existing ones, or None if it does not go back."""
+        if not goes_back(record) or record.parent not in self.there:
+            return None
+        off = self._off_after(record.parent)
+        staying = {each for each, row in self.there.items() if row.is_savepoint} | self.stood_upon
+        return Turned(
+            dropped=tuple(sorted(off - staying)),
+            abandoned=tuple(sorted(off & staying - self.off)),
+            adopted=tuple(sorted(self.off - off)),
+        )
+
+    def take(self, record: CheckpointRecord, kept: tuple[CheckpointId, ...]) -> None:
+        """Note an entry that is in, and which entries the table holds then."""
+        if self.turn(record) is not None:
+            self.off = self._off_after(record.parent)
+        self.there = {each: row for each, row in self.there.items() if each in kept} | {record.checkpoint: record}
+        self.off &= self.there.keys()
+
+    def drop(self, checkpoint: CheckpointId) -> None:
+        """Note that a savepoint was disposed of."""
+        self.there.pop(checkpoint, None)
+        self.off.discard(checkpoint)
+
+    def _off_after(self, to: CheckpointId) -> set[CheckpointId]:
+        """Return which entries are off the line once it ends in this existing entry.
+
+        Below the oldest existing entry of the line, it is not known which entry continues from which. Entries there
+        stay as they were. The line ends at an entry whose parent is not older, since such an entry breaks another rule.
+        """
+        line, at = [to], self.there[to].parent
+        while at in self.there and at < line[-1]:
+            line.append(at)
+            at = self.there[at].parent
+        on = {*line, at}
+        stands_on = {each: each if row.commits else row.parent for each, row in self.there.items()}
+        off = {each for each, base in stands_on.items() if not {each, base} & on}
+        return {each for each in off if stands_on[each] > at or each in self.off}
+
+
+def off_the_line(history: History) -> Iterator[str]:
+    """Yield every tick that began from another entry than the end of the line, and every wrong rollback.
+
+    A rollback is wrong if its id is not above all others (also for a reset), if its parent did not exist, if entries
+    stayed that nobody had pinned, or if savepoints went. Entries from before the history are unknown: the first one
+    seen ends the line. A tick that was overtaken before it began is not judged. `parent-line` judges the parents of
+    other entries.
+    """
+    line = Line()
+    highest, newest, holder = NO_CHECKPOINT, NO_CHECKPOINT, Generation(0)
+    for event in history.without_flow:
+        match event:
+            case JobClaimed(claim):
+                holder = max(holder, claim.generation)
+            case DoorStarted(generation, _, restored) if newest and generation >= holder:
+                began = restored.checkpoint if restored else NO_CHECKPOINT
+                if began != newest:
+                    yield f"generation {generation} began from {began}, and the line ends in {newest}"
+            case RowCommitted(record, kept):
+                if at_rest(record) and record.checkpoint <= highest:
+                    yield f"{record.kind.value} {record.checkpoint} came after row {highest}"
+                if goes_back(record):
+                    yield from _turned_wrongly(record, line.turn(record), kept)
+                line.take(record, kept)
+                highest = max(highest, record.checkpoint)
+                newest = record.checkpoint if record.commits else newest
+            case SavepointDisposed(checkpoint):
+                line.drop(checkpoint)
+            case _:
+                pass
+
+
+def _turned_wrongly(record: CheckpointRecord, turn: Turned | None, kept: tuple[CheckpointId, ...]) -> Iterator[str]:
+    if turn is None:
+        yield f"rollback {record.checkpoint} goes back to {record.parent}, which is not there"
+        return
+    for left in turn.dropped:
+        if left in kept:
+            yield f"row {left} is still there after rollback {record.checkpoint} to {record.parent}"
+    for pinned in (*turn.abandoned, *turn.adopted):
+        if pinned not in kept:
+            yield f"savepoint {pinned} is gone after rollback {record.checkpoint} to {record.parent}"
+
+
+def wrongly_marked(history: History) -> Iterator[str]:
+    """Yield every commit after which entries off the line are not marked as abandoned, or entries on it are (K2).
+
+    Entries that are older than the history are not judged, because it does not say on which line they are.
+    """
+    line, told = Line(), set[CheckpointId]()
+    for event in history.without_flow:
+        match event:
+            case RowCommitted(record, kept, abandoned):
+                line.take(record, kept)
+                told.add(record.checkpoint)
+                if abandoned is not None and set(abandoned) & told != line.off & told:
+                    due = sorted(line.off)
+                    yield f"after row {record.checkpoint} rows {list(abandoned)} are marked as abandoned, due are {due}"
+            case SavepointDisposed(checkpoint):
+                line.drop(checkpoint)
+            case _:
+                pass
+
+
+def wrongly_retained(history: History) -> Iterator[str]:
+    """Yield every commit after which other checkpoints are kept than the newest `retained` ones, without savepoints.
+
+    A checkpoint also stays if an existing plain savepoint stands on it. A rollback only drops what it leaves behind, an
+    approval only the held cut, and a reset drops nothing. The next checkpoint drops the rest.
+    """
+    line, retained, savepoints = Line(), list(history.baseline), set(history.pinned)
+    held: set[CheckpointId] = set()
+    for event in history.without_flow:
+        if isinstance(event, SavepointDisposed):
+            line.drop(event.checkpoint)
+            held.discard(event.checkpoint)
+            retained = [each for each in retained if each != event.checkpoint]
+        if not isinstance(event, RowCommitted):
+            continue
+        record, turn, stays = event.record, line.turn(event.record), line.stood_upon.union(history.stood_upon)
+        line.take(record, event.kept)
+        if turn is not None:
+            retained = [*(each for each in retained if each not in turn.dropped), record.checkpoint]
+        elif record.is_savepoint:
+            savepoints.add(record.checkpoint)
+            held |= {record.checkpoint} if record.kind is RowKind.HELD else set()
+        elif at_rest(record) or not held.issubset(event.kept):
+            retained = [*retained, record.checkpoint]
+        else:
+            whole = [*retained, record.checkpoint]
+            newest = [each for each in whole if each not in line.off][-history.retained :]
+            retained = [each for each in whole if each in newest or each in stays]
+        held &= set(event.kept)
+        kept = [checkpoint for checkpoint in event.kept if checkpoint not in savepoints]
+        if kept != retained:
+            yield f"after row {record.checkpoint} rows {kept} are kept, due are {retained}"
+
+
+def no_way_back(history: History) -> Iterator[str]:
+    """Yield every entry whose commit drops the one that it continues from.
+
+    The entry may never be published, because a table or an outside sink refuses it for good. Then the job goes back to
+    the one before it.
+    """
+    kept = {*history.baseline, *history.pinned}
+    for event in history.without_flow:
+        if isinstance(event, RowCommitted):
+            before = event.record.parent
+            if event.record.commits and before in kept and before not in event.kept:
+                yield f"row {event.record.checkpoint} drops {before}, and nobody can go back from it"
+            kept = set(event.kept)
+
+
+def not_gone_back(history: History) -> Iterator[str]:
+    """Yield each part of a rollback that differs from its parent: positions, state or ranges, files in its cut.
+
+    A plain savepoint has no cut for a comparison. What it restores is judged in `savepoints`.
+    """
+    rows: dict[CheckpointId, CheckpointRecord] = {}
+    cuts: dict[CheckpointId, CutWritten] = {}
+    for event in history.without_flow:
+        match event:
+            case RowCommitted(record, _):
+                rows[record.checkpoint] = record
+                if goes_back(record) and record.parent in rows and _cut_of(record) != _cut_of(rows[record.parent]):
+                    yield f"rollback {record.checkpoint} holds other positions or state than {record.parent}"
+            case CutWritten(checkpoint) if checkpoint not in cuts:
+                cuts[checkpoint] = event
+                record_of = rows.get(checkpoint)
+                if record_of is not None and goes_back(record_of) and record_of.parent in cuts:
+                    yield from _other_files(history, event, cuts[record_of.parent])
+            case _:
+                pass
+
+
+def _cut_of(record: CheckpointRecord) -> dict[str, tuple[SubtaskSnapshot, ...]]:
+    """Return the cut as a restore reads it. Staged files belong to the tables."""
+    return {
+        vertex.vertex: tuple(replace(snapshot, staged=()) for snapshot in vertex.subtasks) for vertex in record.vertices
+    }
+
+
+def _other_files(history: History, cut: CutWritten, parent: CutWritten) -> Iterator[str]:
+    """Yield every table with other files, unless they hold the same rows. A neighbour may have compacted them."""
+    before = dict(parent.active)
+    for table, active in cut.active:
+        then = before.get(table, frozenset())
+        if active != then and (not (rows := history.multiset(active)) or rows != history.multiset(then)):
+            yield f"{table} shows other files at rollback {cut.checkpoint} than at checkpoint {parent.checkpoint}"
+
+
+# ------------------------------------------------------------------
+# The invariants of resets: exactly the positions that somebody asked for move, and nothing else changes (K2).
+#
+# To an observer a reset is an entry like any other. The reference says what tables hold afterwards (`cut_contents`):
+# rows that are sent again count again, and skipped rows never count.
+
+
+Splits = dict[tuple[str, str], str | None]
+"""(source, split) -> its position."""
+
+
+def badly_moved(history: History) -> Iterator[str]:
+    """Yield what a reset changed in its entry or its cut besides the positions that were asked for.
+
+    If nobody was seen to ask for a reset, it must at least move splits of one source only.
+    """
+    rows: dict[CheckpointId, CheckpointRecord] = {}
+    cuts: dict[CheckpointId, dict[TableName, int]] = {}
+    asked: Mapping[str, str | None] | None = None
+    for event in history.without_flow:
+        match event:
+            case ResetAsked(positions):
+                asked = dict(positions)
+            case RowCommitted(record, _):
+                rows[record.checkpoint] = record
+                if record.kind is RowKind.RESET:
+                    yield from _of_row(record, rows.get(record.parent), asked)
+                    asked = None
+            case CutWritten(checkpoint, versions) if checkpoint not in cuts:
+                cuts[checkpoint] = dict(versions)
+                record_of = rows.get(checkpoint)
+                if record_of is not None and record_of.kind is RowKind.RESET and record_of.parent in cuts:
+                    before = cuts[record_of.parent]
+                    if dict(versions) != before:
+                        yield f"the cut of reset {checkpoint} is {versions}, that of {record_of.parent} was {before}"
+            case CutsCorrected(changed):
+                cuts |= {checkpoint: dict(versions) for checkpoint, versions in changed}
+            case _:
+                pass
+
+
+def _of_row(
+    record: CheckpointRecord, parent: CheckpointRecord | None, asked: Mapping[str, str | None] | None
+) -> Iterator[str]:
+    if parent is None:
+        yield f"reset {record.checkpoint} moves positions of {record.parent}, which never was"
+        return
+    if record.tables or _cut_of_of_reset(record) != _cut_of_of_reset(parent):
+        yield f"reset {record.checkpoint} holds another cut than {parent.checkpoint}, or publishes something"
+    if record.is_savepoint:
+        yield f"reset {record.checkpoint} stays for ever: nobody has taken it for a savepoint"
+    was, now = _splits(parent), _splits(record)
+    changed = {at for at in was.keys() | now if was.get(at) != now.get(at)}
+    if len({source for source, _ in changed}) > 1:
+        yield f"reset {record.checkpoint} moves splits of more than one source: {sorted(changed)}"
+    if asked is None:
+        return
+    for (source, split), position in now.items():
+        due = asked.get(split, was.get((source, split)))
+        if position != due:
+            yield f"reset {record.checkpoint} has split {split} at {position}, due is {due}"
+        if split in asked and (source, split) in ended_at(record):
+            yield f"reset {record.checkpoint} moves split {split}, which has ended nevertheless"
+
+
+def _splits(record: CheckpointRecord) -> Splits:
+    return {
+        (vertex.vertex, split): subtask.position
+        for vertex in record.vertices
+        for split, subtask in zip(vertex.splits, vertex.subtasks, strict=False)
+    }
+
+
+def _cut_of_of_reset(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
+    """Return the cut without its positions and ends. Staged files belong to the tables, not to the snapshots."""
+    return tuple(
+        vertex.model_copy(
+            update={
+                "subtasks": tuple(replace(each, staged=(), position=None, finished=False) for each in vertex.subtasks)
+            }
+        )
+        for vertex in record.vertices
+    )
+
+
+# ------------------------------------------------------------------
+# The rule `published-at-once`: rollbacks, resets and approvals end only when the tables show the new cut.
+#
+# A savepoint publishes nothing. The next tick publishes an imported entry.
+
+
+_KINDS: Final = (RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.RESET)
+"""The kinds of entries that are published at once. At rest, only approvals and imports append entries of checkpoints.
+Imports do not count."""
+
+
+def left_to_a_tick(history: History) -> Iterator[str]:
+    """Yield each entry whose cut was not recorded when its process ended well."""
+    recorded, importers = set(), set()
+    for event in history.without_flow:
+        match event:
+            case CutWritten(checkpoint):
+                recorded.add(checkpoint)
+            case ImportBegun(generation):
+                importers.add(generation)
+            case EntryAtRest(record) if record.kind in _KINDS and record.generation not in importers:
+                if record.checkpoint not in recorded:
+                    yield f"the {record.kind.value} {record.checkpoint} is left to the next tick to publish"
+            case _:
+                pass
+
+
+# ------------------------------------------------------------------
+# The invariant of imports: the new entry is the other warehouse's entry, under numbers that nobody has used (G1).
+
+
+def wrongly_imported(history: History) -> Iterator[str]:
+    """Yield every import whose numbers the other warehouse has used, and every entry that says something new.
+
+    The entry is an ordinary checkpoint without a parent. It has the positions, state, rows in flight, columns, renames
+    and hooks' states of the original. No outside sink gets anything of it. What its tables show is judged as for any
+    other cut.
+    """
+    begun: dict[int, ImportBegun] = {}
+    for event in history.without_flow:
+        match event:
+            case ImportBegun(generation):
+                begun[generation] = event
+                if generation <= event.last_generation:
+                    yield f"an import has generation {generation}, and its origin reached {event.last_generation}"
+            case RowCommitted(record) if record.generation in begun:
+                origin = begun[record.generation]
+                if record.checkpoint <= origin.last_id:
+                    yield f"an import has id {record.checkpoint}, and its origin reached {origin.last_id}"
+                yield from _other_than(record, origin.line[-1])
+            case _:
+                pass
+
+
+def _other_than(record: CheckpointRecord, original: CheckpointRecord) -> Iterator[str]:
+    told = f"the import of {original.checkpoint} as {record.checkpoint}"
+    if record.kind is not RowKind.CHECKPOINT or record.parent != NO_CHECKPOINT:
+        yield f"{told} is a {record.kind.value} after {record.parent}"
+    if record.pinned or record.abandoned or record.outside:
+        yield f"{told} is pinned, abandoned or for outside sinks"
+    if _content(record) != _content(original):
+        yield f"{told} has other content"
+
+
+def _content(record: CheckpointRecord) -> tuple[object, ...]:
+    """Return what a restore reads. Staged files belong to the tables."""
+    vertices = {
+        was.vertex: (was.splits, was.meanings, tuple(replace(each, staged=()) for each in was.subtasks))
+        for was in record.vertices
+    }
+    return vertices, record.hooks, record.columns, record.renames, record.max_parallelism

@@ -1,0 +1,1 @@
+"""The simulated world: stores, ticks, people and faults around the real doors."""
