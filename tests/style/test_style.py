@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -93,6 +94,45 @@ def test_files_and_functions_are_short():
         if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
     ]
     assert [] == files + long
+
+
+PIECE_LINES_MAX = 130
+FOLDER_MODULES_MAX = 30
+NAMESAKES_MAX = 6
+ROOMS = {
+    "jobs.outside_sinks.postgres.prepared": "what PostgreSQL's two-phase commit is, beside a sink that may do without",
+    "jobs.pipelines.flights_report": "the demo's page, which its tests read alone",
+    "spec.bugs.plant": "a command beside it hunts what it plants",
+    "spec.flink.gate": "Flink's cases extend the product's classes, one file each",
+    "spec.flink.key_groups": "key groups are spoken of in two modules only, the product's and this one",
+    "spec.oracle.components": "a test lists the components without starting Java",
+    "spec.sharpness.results": "a file format, which nights share",
+}
+"""Small modules that one sibling imports alone, and why they are rooms of their own."""
+
+
+def test_a_module_is_a_room_and_no_piece_of_its_sibling():
+    """Whoever reads the sibling would have to open both."""
+    modules = {module(path): path for path in PRODUCT}
+    importers = {}
+    for path in PRODUCT:
+        for full in {each for each in imported(path) if each in modules}:
+            importers.setdefault(full, set()).add(module(path))
+    small = {each for each, path in modules.items() if len(path.read_text().splitlines()) <= PIECE_LINES_MAX}
+    pieces = {
+        each
+        for each, by in importers.items()
+        if each in small and len(by) == 1 and each.rpartition(".")[0] == next(iter(by)).rpartition(".")[0]
+    }
+    assert set(ROOMS) == {each for each in pieces if each.startswith(("checkpointing.", "jobs.", "spec."))}
+
+
+def test_folders_are_not_crowded():
+    """And a name says which of the modules is meant."""
+    folders = Counter(path.parent for path in EVERYTHING if path.name != "__init__.py" and "tests" not in path.parts)
+    assert {} == {name(folder): many for folder, many in folders.items() if many > FOLDER_MODULES_MAX}
+    names = Counter(path.stem for path in EVERYTHING if path.stem not in ("__init__", "__main__", "conftest"))
+    assert {} == {stem: many for stem, many in names.items() if many > NAMESAKES_MAX}
 
 
 def test_every_module_says_what_it_is_for():
