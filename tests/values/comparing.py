@@ -133,8 +133,5 @@ def _some(rows: Sequence[tuple]) -> str:
 
 
 def _short(row: tuple) -> str:
-    return (
-        "("
-        + ", ".join(text if len(text := repr(value)) < 80 else f"{text[:60]}... of {len(text)}" for value in row)
-        + ")"
-    )
+    parts = (text if len(text := repr(value)) < 80 else f"{text[:60]}... of {len(text)}" for value in row)
+    return f"({', '.join(parts)})"

@@ -30,7 +30,7 @@ from tidemark.testing import TickFailedError, Trial
 TRIES: Final = 10
 """So often a case is run again with fewer rows."""
 _RAW: Final = re.compile(
-    r"KeyError|ValueError|TypeError|IndexError|AttributeError|OverflowError|Unicode\w*Error|Arrow\w+(Error|Invalid)|Py4J|SQLSTATE|Traceback|"
+    r"KeyError|ValueError|TypeError|IndexError|AttributeError|\bOverflowError|Unicode\w*Error|Arrow\w+(Error|Invalid)|Py4J|SQLSTATE|Traceback|"
     r"pyarrow\.|polars\.|ColumnNotFound|ComputeError|SchemaError|ShapeError|AnalysisException|SparkException|"
     r"ParseException|UNRESOLVED_COLUMN|DeltaError|java\.|pyo3|InvalidOperation"
 )
@@ -40,7 +40,7 @@ OWN_KINDS: Final = frozenset({"MicroBatchError", "MeanOverflowError", "SinkRefus
 """The kinds of error by which Tidemark refuses a row. Others are accidents."""
 _WAY_OUT: Final = re.compile(
     r"[;:,.] (?:or |and )?(rename|name|take|turn|use|cast|make|derive|drop|write|leave|choose|declare|give|correct|"
-    r"filter|convert|add|keep|have|let) "
+    r"filter|convert|add|keep|have|let|lay) "
 )
 """Matches what to type or change next."""
 

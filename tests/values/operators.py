@@ -172,8 +172,8 @@ _counted_keys("partitioned upsert", True)
 _counted_keys("readers of an upsert table", False, filtered="{k}", states=("{k}", "x"))
 
 
-def _aggregate(name: str, made: Callable[[Roles], AggregateColumn], value: str, **more: object) -> None:
-    """Add the aggregate by key, and that of all rows."""
+def _aggregate(name: str, made: Callable[[Roles], AggregateColumn], value: str, kept: str = "true", **more: object):
+    """Add the aggregate by key, of all rows, and of changes of the rows that are `kept`."""
 
     def by_key(rows: Stream, of: Roles, table: str) -> Stream:
         return rows.key_by(of.key).aggregate(_id(table), x=made(of), rows_of_key=td.count()).upsert(table)
@@ -183,11 +183,12 @@ def _aggregate(name: str, made: Callable[[Roles], AggregateColumn], value: str, 
 
     def again(rows: Stream, of: Roles, table: str) -> Stream:
         """Aggregate the newest rows of each key: what an update replaces is taken back."""
-        newest = td.deduplicate(rows.key_by(of.key), f"{_id(table)}_newest", order_by=of.id, keep="last")
+        some = _present(rows, of.filled(kept)).key_by(of.key)
+        newest = td.deduplicate(some, f"{_id(table)}_newest", order_by=of.id, keep="last")
         return newest.key_by(of.gone).aggregate(_id(table), x=made(of)).upsert(table)
 
-    ranked = "SELECT *, row_number() OVER (PARTITION BY {k} ORDER BY {id} DESC) AS nth_ FROM raw"
-    newest = f"(SELECT * FROM ({ranked}) WHERE nth_ = 1)"
+    ranked = "SELECT *, row_number() OVER (PARTITION BY {k} ORDER BY {id} DESC) AS nth_ FROM raw WHERE "
+    newest = f"(SELECT * FROM ({ranked}{kept}) WHERE nth_ = 1)"
     keep = _operator(name, f"SELECT {{k}}, {value} AS x, count(*) AS rows_of_key FROM raw GROUP BY {{k}}", **more)
     keep(by_key)
     _operator(f"{name} of all", f"SELECT true AS _all, {value} AS x FROM raw", **more)(of_all)
@@ -195,14 +196,16 @@ def _aggregate(name: str, made: Callable[[Roles], AggregateColumn], value: str, 
 
 
 _X: Final = ("x",)
+_SMALL: Final = "coalesce(abs(cast({n} AS double)), 0) NOT BETWEEN 1e6 AND 1e300"
+"""A variance keeps a rounding error of large values that have left, as the guide says."""
 _aggregate("count", lambda of: td.count(of.value), "count({v})")
 _aggregate("min", lambda of: td.min_of(of.value), "min({v})")
 _aggregate("max", lambda of: td.max_of(of.value), "max({v})")
 _aggregate("sum", lambda of: td.sum_of(of.amount), "sum({n})", about=_X)
 _aggregate("avg", lambda of: td.avg_of(of.amount), "avg({n})", about=_X)
-_aggregate("variance", lambda of: td.var_of(of.amount), "var_samp({n})", about=_X)
-_aggregate("variance of all values", lambda of: td.var_of(of.amount, population=True), "var_pop({n})", about=_X)
-_aggregate("deviation", lambda of: td.stddev_of(of.amount), "stddev_samp({n})", about=_X)
+_aggregate("variance", lambda of: td.var_of(of.amount), "var_samp({n})", _SMALL, about=_X)
+_aggregate("variance of all values", lambda of: td.var_of(of.amount, population=True), "var_pop({n})", _SMALL, about=_X)
+_aggregate("deviation", lambda of: td.stddev_of(of.amount), "stddev_samp({n})", _SMALL, about=_X)
 _aggregate("first", lambda of: td.first_of(of.value, order_by=[of.id]), "min_by({v}, {id})")
 _aggregate("last", lambda of: td.last_of(of.value, order_by=[of.id]), "max_by({v}, {id})")
 _aggregate("first by value", lambda of: td.first_of(of.id, order_by=[of.value]), "min(struct({v}, {id})).{id}")

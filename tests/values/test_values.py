@@ -80,6 +80,5 @@ def test_tables_show_what_spark_sql_shows_of_all_rows_at_once(spark, tmp_path):
     judge = Judge(spark, tmp_path)
     nights.drawn(SEED, judge.judge, READ, HELD, examples=12)
     said = nights.report(judge.judgement)
-    print(said)
     assert [] == [each.written() for each in judge.judgement.differences], said
     assert judge.judgement.cases >= 10, said
