@@ -2,7 +2,7 @@
 
 The lines of a real run can be replayed on the job door: the start builds it, the facts step it, and the effects are its
 answers. Lines are numbered, so that a missing or misplaced line is found at once. The name of a class says what a line
-holds. A line has its new files in full, and numbers of those that the lines before it have (`traced_files`). Fields
+holds. A line has its new files in full, and numbers of those that the lines before it have (below). Fields
 with their default values are left out. Nothing is pickled.
 """
 

@@ -9,7 +9,7 @@ that was published for it.** `in_doubt` finds the tables that break it. `decide_
 - An append table needs every entry since the checkpoint that it shows, since each entry names only its own files. The
   entries must be retained without a gap, and the table must be just as it was before the first of them.
 
-A table that cannot be repaired with certainty is not repaired, but named as lost. `cut_correcting` then computes the
+A table that cannot be repaired with certainty is not repaired, but named as lost. `corrected` then computes the
 cuts with the versions at which the tables show them again.
 
 A committed entry that is not published yet may take files out of an append table. It was planned on a checkpoint that

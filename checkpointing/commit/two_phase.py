@@ -3,7 +3,7 @@
 After a crash before `RowAppended`, the epoch is read again. After a crash behind it, the epoch is committed, and the
 next tick rolls it forward. A checkpoint that waits here is FINALISING for its coordinator. From sending the entry until
 its outcome is known, it cannot expire, be declined or be subsumed. The next checkpoint waits until its cut is recorded.
-With the check, outside sinks may vote, see `pre_committed`. A plain savepoint is only an entry. It publishes nothing,
+With the check, outside sinks may vote, see `outside_sinks`. A plain savepoint is only an entry. It publishes nothing,
 so no table is checked for it, and the next entry does not continue from it. A held cut is only an entry too, but its
 tables are checked, and this tick commits nothing after it. `TRANSITIONS` has every transition.
 """

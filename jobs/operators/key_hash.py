@@ -1,4 +1,4 @@
-"""Computes the hash of key columns as Spark does, so that a key has the same key group whoever reads its row.
+"""Computes the hash of key columns as Spark does, so that a key's group does not depend on who reads its row.
 
 Source: Spark's `Murmur3Hash` with seed 42 (`hash.scala`, `Murmur3_x86_32.java`). The hash of a column is the seed of
 the next one, and a null leaves it as it is. All arithmetic is that of 32 bits, which wraps.

@@ -122,8 +122,8 @@ def _version(table: TableName, column: str, value: pa.Scalar) -> TableVersion:
 # ------------------------------------------------------------------
 # Splits rows into the partitions of a table, inside Spark's tasks.
 #
-# A file has the partition columns too, although the log says their values. So whoever reads a staged file by its path
-# gets whole rows: a later vertex, a suite, a sink and a restored range.
+# A file has the partition columns too, although the log says their values. So a later vertex, a suite,
+# a sink and a restored range get whole rows from a staged file's path.
 
 
 PARTITIONS_MAX: Final = 10_000

@@ -1,6 +1,6 @@
 """Counts the files of a folder that a file source reads, and counts and names those that it ignores.
 
-Hidden files and unfinished files are ignored silently (`input_files`). Any other ignored file may be input that
+Hidden files and unfinished files are ignored silently (`input_folder`). Any other ignored file may be input that
 somebody misses.
 """
 

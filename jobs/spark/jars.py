@@ -1,6 +1,6 @@
 """Fetches the sets of jars that sessions need beyond Spark's own jars, once, with Ivy, and checks them.
 
-`python -m jobs.spark.jars` fetches Delta's set, and `python -m jobs.spark.jars kafka` another one (`jar_sets`). A tick
+`python -m jobs.spark.jars` fetches Delta's set, and `python -m jobs.spark.jars kafka` another one (`JAR_SETS`). A tick
 itself fetches the sets that its sources need.
 """
 

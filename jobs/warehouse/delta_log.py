@@ -57,11 +57,11 @@ def copied(folder: StoragePlace) -> tuple[DeltaTable, int]:
 # ------------------------------------------------------------------
 # Uses a Delta table's log as a register with compare-and-swap: load a version, commit exactly the next one.
 #
-# A commit from version v becomes version v + 1. It fails if another commit came first (`log_entry`). If it raises, its
-# outcome is unknown, so the committer reads the log to find out.
+# A commit from version v becomes version v + 1. It fails if another commit came first (`log_writing`). If it raises,
+# its outcome is unknown, so the committer reads the log to find out.
 #
-# delta-rs reads the log. This process knows its own commits (`known_table`), so nobody reads them from the storage. If
-# another process has committed too, the next commit fails, and a look finds an entry after the known version. Then
+# delta-rs reads the log. This process knows its own commits (`table_snapshot`), so nobody reads them from the storage.
+# If another process has committed too, the next commit fails, and a look finds an entry after the known version. Then
 # delta-rs reads all entries since its last look. It also does so after an own commit that changes metadata.
 #
 # If a process is killed, its commit is in the log as a whole or not at all, because a log entry is linked into place.
@@ -108,7 +108,7 @@ class DeltaLog:
         self.checkpoint_at: int | None = None
         """The version of the newest Delta log checkpoint, -1 for none, once somebody asked for it (`maintenance`)."""
         self.sound_at: int | None = None
-        """Up to this version, no other writer removed any of Tidemark's files (`own_tables`)."""
+        """Up to this version, no other writer removed any of Tidemark's files (`internal_tables`)."""
 
     def has_committed(self, version: int) -> bool:
         """Return True if this process committed that version last, so that its log entry need not be read."""

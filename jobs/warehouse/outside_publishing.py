@@ -155,7 +155,7 @@ class OutsideSinks:
             raise SinkRefusedError(f"the sink of table {table}: {_told(error)}") from error
 
     def take_over(self, sinks: Mapping[TableName, TableSink]) -> None:
-        """Let this warehouse publish into the targets of these sinks from now on, whoever did it before."""
+        """Let this warehouse publish into the targets of these sinks, and no other one that did so before."""
         for table, bound in sinks.items():
             try:
                 bound.sink.take(self._warehouse.paths.job, table, self._identity(), over=True)

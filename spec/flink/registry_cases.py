@@ -1,7 +1,7 @@
 """Counts references to shared files, as Flink's registry did up to 1.14 (`SharedStateRegistryImpl` there).
 
-It serves stores that cannot say which checkpoints are kept. It contradicts `shared_state` by design: here each user
-gives its reference back, and a second, different file under a known key is discarded.
+It serves stores that cannot say which checkpoints are kept. It contradicts the product's registry by design: here
+each user gives its reference back, and a second, different file under a known key is discarded.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping

@@ -393,7 +393,7 @@ class AppendedColumnsMachine(RuleBasedStateMachine):
 # ------------------------------------------------------------------
 # Tests changes of a table's columns between two pipelines: what a restore reports, and what the next cut lists.
 #
-# Its reference goes through the columns one by one. The machine in `changing_columns` covers rollbacks.
+# Its reference goes through the columns one by one. The machine of an append table's columns covers rollbacks.
 
 
 SAID: Final = "table-changes-said"

@@ -147,7 +147,7 @@ _OF_FILES: Final[Mapping[str, Values]] = {
     "version.generation": NUMBER,
     "version.micro_batch": NUMBER,
 }
-FIELDS_OF_FIELDS_OF_ENTRIES: Final[Mapping[str, Values]] = {
+VALUES_BY_FIELD: Final[Mapping[str, Values]] = {
     **_FIELDS,
     **{f"statistics.counts.{name}": NUMBER for name in _COUNTS},
     **{f"statistics.vertices.{name}": NUMBER for name in _VERTEX_COUNTS},
@@ -187,8 +187,8 @@ def _places(found: Any, pattern: str, where: str) -> Iterator[Place]:  # noqa: A
 
 def _values(owner: Any, pattern: str) -> Values | None:  # noqa: ANN401 - any JSON
     name = pattern.rpartition(".")[2]
-    if pattern in FIELDS_OF_FIELDS_OF_ENTRIES or not isinstance(owner, dict):
-        return FIELDS_OF_FIELDS_OF_ENTRIES.get(pattern)
+    if pattern in VALUES_BY_FIELD or not isinstance(owner, dict):
+        return VALUES_BY_FIELD.get(pattern)
     if owner.get("inline") and name == "bytes":
         return Values((), (2, 4))
     if name == "path":

@@ -1,6 +1,6 @@
 """The machine of damaged tables: logs lose their newest entries, cuts are lost, and the next tick repairs both.
 
-Its reference is the content of the tables (`commit_world`). After a tick's start, each table and each recorded cut show
+Its reference is the content of the tables (`commit`). After a tick's start, each table and each recorded cut show
 exactly the numbers below the position of their checkpoint, whatever was lost before. What nobody damaged is left
 alone, and what the retained entries can bring back is brought back. Between ticks, the job also goes back to older
 entries.
@@ -358,7 +358,8 @@ def _added(record: CheckpointRecord) -> frozenset[str]:
 # ------------------------------------------------------------------
 # Tests the steps of a new holder before its work: in which order it repairs, publishes and deletes, and what it omits.
 #
-# Its reference lists the due steps. What the single steps decide is the subject of `repairing` and `rolling_forward`.
+# Its reference lists the due steps. What the single steps decide is the subject of the machines of damaged
+# tables and of the roll-forward.
 
 
 STEPS: Final = "steps-in-order"

@@ -254,8 +254,8 @@ def _other_files(history: History, cut: CutWritten, parent: CutWritten) -> Itera
 # ------------------------------------------------------------------
 # The invariants of resets: exactly the positions that somebody asked for move, and nothing else changes (K2).
 #
-# To an observer a reset is an entry like any other. The reference says what tables hold afterwards (`cut_contents`):
-# rows that are sent again count again, and skipped rows never count.
+# To an observer a reset is an entry like any other. The reference says what tables hold afterwards
+# (`reference.contents`): rows that are sent again count again, and skipped rows never count.
 
 
 Splits = dict[tuple[str, str], str | None]
@@ -298,7 +298,7 @@ def _of_row(
     if parent is None:
         yield f"reset {record.checkpoint} moves positions of {record.parent}, which never was"
         return
-    if record.tables or _cut_of_of_reset(record) != _cut_of_of_reset(parent):
+    if record.tables or _moved_cut(record) != _moved_cut(parent):
         yield f"reset {record.checkpoint} holds another cut than {parent.checkpoint}, or publishes something"
     if record.is_savepoint:
         yield f"reset {record.checkpoint} stays for ever: nobody has taken it for a savepoint"
@@ -324,7 +324,7 @@ def _splits(record: CheckpointRecord) -> Splits:
     }
 
 
-def _cut_of_of_reset(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
+def _moved_cut(record: CheckpointRecord) -> tuple[VertexRecord, ...]:
     """Return the cut without its positions and ends. Staged files belong to the tables, not to the snapshots."""
     return tuple(
         vertex.model_copy(

@@ -112,7 +112,7 @@ ROOMS = {
 
 
 def test_a_module_is_a_room_and_no_piece_of_its_sibling():
-    """Whoever reads the sibling would have to open both."""
+    """A reader of the sibling would have to open both files."""
     modules = {module(path): path for path in PRODUCT}
     importers = {}
     for path in PRODUCT:

@@ -100,7 +100,7 @@ def _first_since(history: DeltaHistory, moment: datetime, newest: int) -> int:
 # A source of a Delta table's rows: first the present ones, then those that each later version adds or changes.
 #
 # The table has one split. A poll reads the log and no rows, without Spark. A slice names files and rows, and Spark
-# reads only these. `delta_contents` decides which rows each kind of commit brings. A file that was compacted away
+# reads only these. `delta_history` decides which rows each kind of commit brings. A file that was compacted away
 # before it was read stays in the table's folder until VACUUM deletes it. Until then the source still reads it.
 
 

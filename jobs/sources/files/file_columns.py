@@ -8,9 +8,9 @@
 | `evolve`     | the schema gets it, see below | null for a later column   | refused                            |
 
 A row that is set aside has no value in the columns of the schema. Its own columns are in the corrupt column, as JSON.
-With `evolve`, the file waits for the next tick, whose schema has the column (`found_columns`).
+With `evolve`, the file waits for the next tick, whose schema has the column (`file_source`).
 A file that does not name its columns always fits: a CSV file without a header. Records of JSON lines may lack a column,
-which is null then, and Spark itself judges the type of each value (`json_columns`).
+which is null then, and Spark itself judges the type of each value (below).
 """
 
 import json
@@ -63,7 +63,7 @@ class Fit:
     `names` are the file's columns in their order, if Spark finds them by their place (CSV). `set_aside` is the path of
     a file all of whose rows are set aside. `unknown` are columns that the schema does not have. `reading` are options
     with which Spark must read the file. A file `is_broken` if it has bytes that are no text, and
-    a JSON file may be `doubtful` (`json_columns`).
+    a JSON file may be `doubtful`.
     """
 
     conversions: tuple[tuple[str, Conversion | Cast], ...] = ()

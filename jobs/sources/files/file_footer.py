@@ -64,7 +64,7 @@ class Footer:
     Spark does: it has no times of an older calendar or of 96 bits. `counted` is about the number of rows of a file that
     is read whole, if it is known. `reading` are options with which Spark must read the file. `broken_at` is the first
     line with bytes that are no text. A JSON file may be `doubtful`, and have fields with
-    `times` without a day (`json_columns`). `bad_line` is its first
+    `times` without a day (`file_columns`). `bad_line` is its first
     one that is no object.
     """
 

@@ -247,7 +247,7 @@ def _type(file: StoragePlace, column: Column) -> DataType:
 
 
 # ------------------------------------------------------------------
-# A source of files in folders. Each folder under the root is a split, unless all are one split (`input_files`).
+# A source of files in folders. Each folder under the root is a split, unless all are one split (`input_folder`).
 #
 # `file_position` has position and order. These things may happen to a folder between two polls:
 #
@@ -282,7 +282,7 @@ class FileSource(ReadsFirst):
     A `bounded` source ends each split when it first finds no unread row there. Files that come later are never read.
 
     `after_reading` says what becomes of a file when a completed checkpoint has all its rows: `keep`, `delete`, or
-    `archive`, which moves it to the folder `archive` (`consumed_files`).
+    `archive`, which moves it to the folder `archive` (`file_matching`).
     """
 
     def __init__(  # noqa: PLR0913 - each is a question of its own, with an answer that suits most

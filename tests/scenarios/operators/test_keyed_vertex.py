@@ -42,7 +42,7 @@ from jobs.operators.keyed_vertices import aggregate_spec, enrich_spec
 from jobs.operators.process import Processed
 from jobs.operators.spec import InputPlan, StagedTable, TextSteps, VertexPlan, arrow_schema
 from jobs.pipeline import Pipeline
-from jobs.pipeline import sum_of as sum_of_of_widening_a_sum
+from jobs.pipeline import sum_of as aggregate_sum_of
 from jobs.pipeline.aggregates import count, max_of, named_aggregates, sum_of
 from jobs.pipeline.planning import plan
 from jobs.sources.hybrid import SequenceSource
@@ -460,7 +460,7 @@ def tick_of_widening_a_sum(spark, root, rows, kind=None):
     pipeline = Pipeline(JobName("sums"))
     numbers = pipeline.source("numbers", SequenceSource({"a": rows}, step=STEP))
     summed = numbers if kind is None else numbers.with_column("value", "value", kind)
-    summed.key_by("key").aggregate("sums", total=sum_of_of_widening_a_sum("value")).upsert("gold/sums")
+    summed.key_by("key").aggregate("sums", total=aggregate_sum_of("value")).upsert("gold/sums")
     return run_tick(plan(pipeline), RuntimeSettings(warehouse=root), spark=spark)
 
 

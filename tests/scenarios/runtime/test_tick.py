@@ -18,7 +18,7 @@ from checkpointing.job.door import JobDoor
 from checkpointing.job.restoring import CutDoesNotFitError
 from checkpointing.job.setup import TickLimits
 from checkpointing.messages import RowAppended, SavepointKind, StopKind, StopRequested, TickOutcome
-from checkpointing.metadata.files import files_of as files_of_of_ranges_in_parts
+from checkpointing.metadata.files import files_of as files_of_entry
 from checkpointing.metadata.paths import ProtocolPaths
 from checkpointing.metadata.record import CheckpointRecord, RowKind
 from checkpointing.trace import read
@@ -420,7 +420,6 @@ def test_files_of_the_last_checkpoint_stay_until_the_next_one(tmp_path):
     ]
     assert len(rows) >= 3
     missing = {
-        row.checkpoint: sorted(path for path in files_of_of_ranges_in_parts(row) if not (tmp_path / path).exists())
-        for row in rows
+        row.checkpoint: sorted(path for path in files_of_entry(row) if not (tmp_path / path).exists()) for row in rows
     }
     assert not any(missing.values()), missing

@@ -185,7 +185,7 @@ def test_there_are_three_profiles():
 DRAWS = """
 import hashlib
 from hypothesis import given, settings, strategies as st
-from spec import profiles
+from spec.machines import judging as profiles
 profiles.register()
 drawn = []
 @settings(settings.get_profile("ci"))

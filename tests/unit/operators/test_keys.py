@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from checkpointing.handles import KeyedFileKind
 from checkpointing.key_groups import KeyGroupRange
 from jobs.operators.changes import KIND
-from jobs.operators.changes import changes_of as changes_of_of_keys_of_floats
+from jobs.operators.changes import changes_of as rows_of_changes
 from jobs.operators.join import JoinFunction, JoinType
 from jobs.operators.process import ForeignKeyError, require_own_keys
 from jobs.state.key_joins import join_by_key, one_form
@@ -147,7 +147,7 @@ def test_a_later_row_replaces_the_state_of_an_equal_key(of, one, other):
     delta = change_of(before, after, touched, ["k"])
     assert [(2, False)] == delta.select("v", DELETED).rows()
     assert without_unchanged(delta.with_columns(pl.lit(1, pl.Int64).alias("v")), before, ["k"]).is_empty()
-    assert [("-U", 1), ("+U", 2)] == changes_of_of_keys_of_floats(of(one, 1), after, ["k"]).select(KIND, "v").rows()
+    assert [("-U", 1), ("+U", 2)] == rows_of_changes(of(one, 1), after, ["k"]).select(KIND, "v").rows()
     assert [1] == KeyedRows.of(before).find(touched, ["k"]).rows["v"].to_list()
 
 
