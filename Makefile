@@ -23,8 +23,6 @@ BROKER := .jars/.kafka
 CLASSES := .jars/.archived
 # The last file that the preparation writes.
 DATA := data/weather/LGA/024.parquet
-# Of the matrices and kills: `rotating` runs another share each day.
-SHARE ?= rotating
 # Processes with a Spark of their own: each takes about two gigabytes.
 SPARKS ?= 2
 # One more than there are cores: without Spark, a tenth of the time is waiting for the disk and for other processes.
@@ -38,7 +36,7 @@ PYTEST := $(BIN)/pytest -q --randomly-seed=$(SEED)
 FLINK := .bench/flink/.complete
 PATHWAY := .bench/pathway/.complete
 
-.PHONY: help machine env jars data run test test-pure test-kill tla flink-oracle coverage bench dev lint types format lock clean
+.PHONY: help machine env jars data run test test-all test-pure tla flink-oracle coverage bench dev lint types format lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' Makefile | awk '{ t = $$2; $$1 = $$2 = ""; printf "  make %-10s%s\n", t, $$0 }'
@@ -47,16 +45,21 @@ run: machine $(ENV) $(CLASSES) $(DATA) ## set up what is missing, then one tick 
 	@$(BIN)/tidemark run flights
 
 # mypy, and at first the archive of Spark's classes, keep one core busy: the pure tests run beside them.
-test: machine $(ENV) ## lint, types, the pure tests, then those on real Spark and Delta
-	@$(MAKE) --jobs=3 $(CLASSES) types test-pure
-	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) and not dear and not browser" --share $(SHARE)
+test: SHARE := --share small
+test: LEFT_OUT := and not dear and not browser
+test: machine $(ENV) ## lint, types, the pure tests, then those on real Spark and Delta: the same tests every time
+	@$(MAKE) --jobs=3 $(CLASSES) types test-pure SHARE='$(SHARE)' LEFT_OUT='$(LEFT_OUT)'
+	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) $(LEFT_OUT)" $(SHARE)
+
+test-all: SHARE := --share all
+test-all: LEFT_OUT := and not browser
+test-all: machine $(ENV) ## every test, with a kill at every effect boundary, all matrices, and what takes long; hours
+	@$(MAKE) --jobs=3 $(CLASSES) types test-pure SHARE='$(SHARE)' LEFT_OUT='$(LEFT_OUT)'
+	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(spark or kill) $(LEFT_OUT)" $(SHARE)
 
 # No pure test asks for the archive of Spark's classes.
 test-pure: lint $(JARS) $(TLC) $(ORACLE) $(BROKER)
-	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not spark and not kill and not dear and not browser" --share $(SHARE)
-
-test-kill: machine $(ENV) $(CLASSES) $(TLC) $(BROKER) ## kill a process at every effect boundary; all matrices of cases, the dear and the long tests too
-	@$(PYTEST) -n $(SPARKS) --dist loadfile -m "(kill or matrix or dear or long) and not browser" --share all
+	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not spark and not kill $(LEFT_OUT)" $(SHARE)
 
 tla: machine $(ENV) $(TLC) ## check the TLA+ specification in all its worlds, and find every planted error
 	@$(BIN)/python -m spec.tla check --planted

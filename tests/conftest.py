@@ -1,10 +1,9 @@
-"""What all tests share: Hypothesis profiles, the shares of kills, matrices and long tests, and the Spark session."""
+"""What all tests share: Hypothesis profiles, the choice of kills, matrices and long tests, and the Spark session."""
 
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,7 @@ import pytest
 from hypothesis import settings
 
 from spec.machines import judging
-from tests.long_tests import NotesLong, long_tests
-from tests.shares import Rotating, share
+from tests.long_tests import NotesLong, in_every_run, long_tests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,13 +19,8 @@ if TYPE_CHECKING:
     from tests.object_store import Server
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARED = ("kill", "matrix", "long")
-"""With `--share rotating`, a test with one of these marks runs once in six days, or less often if it takes long (see
-`shares.LONGER`)."""
-ON_SPARK = ("spark", "kill")
-"""`make test` runs the tests with one of these marks in a second step. Each step has a share of its own, so that each
-takes about equally long every day."""
-SECONDS_PER_DAY = 86_400
+CHOSEN = ("kill", "matrix", "long")
+"""With `--share small`, only some of the tests with one of these marks run (see `long_tests.in_every_run`)."""
 
 # Sessions of tests are short: the JVM's first compiler is enough, and leaves the processor to the work itself.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC")
@@ -36,14 +29,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare how many of the kills, matrices and long tests run, on which day, and whether to note the long ones."""
-    parser.addoption("--share", choices=["all", "rotating"], default="all", help="all of them, or a share a day")
-    parser.addoption(
-        "--share-day",
-        type=int,
-        default=int(time.time()) // SECONDS_PER_DAY,
-        help="whose day's share: by default today's; give the printed number to repeat a run",
-    )
+    """Declare how many of the kills, matrices and long tests run, and whether to note the long ones."""
+    parser.addoption("--share", choices=["all", "small"], default="all", help="all tests, or what `make test` runs")
     parser.addoption("--note-long", action="store_true", help="measure the tests, and note the long ones")
 
 
@@ -58,39 +45,21 @@ def pytest_report_header() -> str:
     return f"hypothesis profile: {os.environ.get('HYPOTHESIS_PROFILE', 'dev')}"
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say what it takes to repeat this run; at its end, where `-q` leaves it."""
-    if config.getoption("--share") == "rotating":
-        day = config.getoption("--share-day")
-        terminalreporter.write_line(f"a share of the kills, matrices and long tests: --share-day {day} repeats it")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the long tests. Keep the day's share of kills, matrices and long tests, which only their names decide."""
+    """Mark the long tests. With `--share small`, leave most kills, matrices and long tests out: their names decide."""
     seconds = long_tests()
     for item in items:
         if item.nodeid in seconds:
             item.add_marker("long")
     if config.getoption("--share") == "all":
         return
-    day = config.getoption("--share-day")
-    left_out = _not_today([item for item in items if _has_one_of(item, ON_SPARK)], seconds, day)
-    left_out |= _not_today([item for item in items if not _has_one_of(item, ON_SPARK)], seconds, day)
+    candidates = {item.nodeid: item for item in items if any(item.get_closest_marker(mark) for mark in CHOSEN)}
+    chosen = in_every_run({name: seconds.get(name, 1) for name in candidates})
+    left_out = {item for name, item in candidates.items() if name not in chosen}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-
-
-def _not_today(items: list[pytest.Item], seconds: Mapping[str, int], day: int) -> set[pytest.Item]:
-    """Return the rotating tests that do not run on this day. One that is not listed as long counts as one second."""
-    rotating = {item.nodeid: item for item in items if _has_one_of(item, SHARED)}
-    todays = share((Rotating(name, seconds.get(name, 1)) for name in rotating), day)
-    return {item for name, item in rotating.items() if name not in todays}
-
-
-def _has_one_of(item: pytest.Item, marks: tuple[str, ...]) -> bool:
-    return any(item.get_closest_marker(mark) for mark in marks)
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,16 @@
-"""Lists the tests that take long. They get the mark `long`. `make test` runs a share of them, which changes daily.
+"""Lists the tests that take long, and chooses those of them that `make test` runs. They get the mark `long`.
+
+The choice is the same every day. A test that `make test` leaves out runs in `make test-all` only, so each test function
+and each file has a quick case in it where there is one.
 
 `pytest --note-long` measures the tests of its run. It adds each test that took LONG_S seconds or more to
 `long_tests.txt`, and removes each that took less. It changes nothing for tests that did not run.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -18,6 +23,10 @@ ALWAYS = (
     "tests/spec/oracle/",
 )
 """Tests that every run has, however long they take: style, and a small part of each way in which the spec looks."""
+QUICK_S = 1
+"""A case that takes at most this many seconds is quick."""
+ONE_OF = 12
+"""`make test` runs one of this many quick cases of a test function."""
 NAMES = Path(__file__).with_name("long_tests.txt")
 """The file has one line for each long test, sorted by node id: its whole seconds (at least 1), a space, and the node
 id."""
@@ -27,6 +36,21 @@ def long_tests() -> dict[str, int]:
     """Return the tests that took long when they were last measured, by node id, each with its whole seconds."""
     lines = NAMES.read_text().splitlines() if NAMES.exists() else ()
     return {name: int(seconds) for seconds, name in (line.split(" ", 1) for line in lines)}
+
+
+def in_every_run(seconds: Mapping[str, int]) -> set[str]:
+    """Return which of these tests `make test` runs. Each test, named by its node id, has its whole seconds.
+
+    These are the quickest test of each file, and one of ONE_OF quick cases of each test function, at least one. Where
+    cases take equally long, a checksum of their names mixes them.
+    """
+    by_file, by_function = defaultdict(list), defaultdict(list)
+    for name in sorted(seconds, key=lambda name: (seconds[name], crc32(name.encode()))):
+        by_file[name.split("::")[0]].append(name)
+        if seconds[name] <= QUICK_S:
+            by_function[name.split("[")[0]].append(name)
+    quickest = {names[0] for names in by_file.values()}
+    return quickest.union(*(names[::ONE_OF] for names in by_function.values()))
 
 
 class NotesLong:

@@ -1,6 +1,6 @@
 """A real process dies by SIGKILL at each boundary of a tick; a second one ends as if nothing had happened.
 
-By hand or by `make test-kill` at all boundaries, otherwise at a sixth of them or fewer, at others each day.
+By hand or by `make test-all` at all boundaries, in `make test` at some of them.
 """
 
 import pytest
