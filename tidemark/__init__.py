@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     )
     from jobs.reading.operator_state import OperatorState
     from jobs.reading.pending import PendingCut
-    from jobs.sinks.port import Difference, Sink, SinkError, TableChanges, TwoPhaseSink, UpsertSink
+    from jobs.sinks.port import Difference, Sink, SinkAwayError, SinkError, TableChanges, TwoPhaseSink, UpsertSink
     from jobs.sources.committed_positions import CommitsToFile
     from jobs.sources.delta.cut_source import CutSource
     from jobs.sources.delta.delta_source import DeltaSource
@@ -167,6 +167,7 @@ __all__ = [
     "SequenceSource",
     "SequenceSplit",
     "Sink",
+    "SinkAwayError",
     "SinkError",
     "SinkTransaction",
     "Source",
@@ -264,7 +265,15 @@ _MODULES: Final = {
         "ReadingError",
     ),
     "checkpointing.commit.outside_sinks": ("SinkTransaction",),
-    "jobs.sinks.port": ("Difference", "Sink", "SinkError", "TableChanges", "TwoPhaseSink", "UpsertSink"),
+    "jobs.sinks.port": (
+        "Difference",
+        "Sink",
+        "SinkAwayError",
+        "SinkError",
+        "TableChanges",
+        "TwoPhaseSink",
+        "UpsertSink",
+    ),
     "jobs.outside_sinks.kafka.kafka_sink": ("KafkaSink",),
     "jobs.outside_sinks.postgres.postgres_sink": ("PostgresSink",),
     "jobs.sources.committed_positions": ("CommitsToFile",),

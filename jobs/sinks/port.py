@@ -15,6 +15,10 @@ class SinkError(Exception):
     """A sink cannot take rows. The message says what is wrong, and what to do."""
 
 
+class SinkAwayError(SinkError):
+    """The target's server does not answer. No row is in the way: the next tick may succeed as it is."""
+
+
 class OutsideSink:
     """What a `Sink` and an `UpsertSink` have in common: both may be asked before a checkpoint is committed."""
 

@@ -16,7 +16,7 @@ from checkpointing.handles import FileHandle
 from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId, Generation, JobName, TableName
 from checkpointing.messages import CheckTables, Publication, PublishFailed, TablePublished
 from checkpointing.metadata.record import CheckpointRecord, Row, RowKind
-from jobs.sinks.port import Difference, SinkError, TableChanges, TableSink, TwoPhaseSink, UpsertedTable
+from jobs.sinks.port import Difference, SinkAwayError, SinkError, TableChanges, TableSink, TwoPhaseSink, UpsertedTable
 from jobs.state.key_joins import join_by_key
 from jobs.storage.parquet import parquet_of
 from jobs.user_code import message_of
@@ -182,8 +182,11 @@ class OutsideSinks:
                 settle(bound.sink, job, table, checkpoint)
             self._give(bound, publication, checkpoint)
         except Exception as error:  # noqa: BLE001 - a sink is a user's code
+            first = "Correct the target and start again"
+            if isinstance(error, SinkAwayError):
+                first = "The next tick publishes it when the server answers"
             way_out = (
-                "Correct the target and start again. You may also take the sink out of the pipeline, or go back with "
+                f"{first}. You may also take the sink out of the pipeline, or go back with "
                 f"'tidemark rollback {job} N --leave-outside' ('tidemark checkpoints list {job}' shows each N)"
             )
             return PublishFailed(checkpoint, table, f"{waits}: {_told(error)}. {way_out}")
@@ -214,6 +217,11 @@ class OutsideSinks:
                     f"{effect.checkpoint}, so it is not committed: {_told(error)}. Correct the rows, the pipeline or "
                     "the target, and start again"
                 )
+                if isinstance(error, SinkAwayError):
+                    why = (
+                        f"the sink of table {table} could not be asked about checkpoint {effect.checkpoint}, so it is "
+                        f"not committed: {_told(error)}. Start again when the server answers: no row is in the way"
+                    )
                 break
         if why is not None or not effect.keeps:
             for sink, transaction in done:

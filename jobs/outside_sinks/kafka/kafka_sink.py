@@ -8,12 +8,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from checkpointing.commit.outside_transaction import published_once
+from checkpointing.commit.outside_transaction import TargetLost, published_once
 from checkpointing.identifiers import CheckpointId
 from jobs.outside_sinks.kafka.kafka_records import Record, RecordFormat, Records, deleted, tombstones
 from jobs.outside_sinks.kafka.transaction import TIMEOUT, KafkaTarget, KafkaTransaction, Sent, Sorting, encoded
-from jobs.sinks.port import Sink, SinkError, TableChanges, UpsertSink
-from jobs.sources.kafka.client_settings import SINK, ClientSettings
+from jobs.sinks.port import Sink, SinkAwayError, SinkError, TableChanges, UpsertSink
+from jobs.sources.kafka.client_settings import SINK, BrokerAwayError, ClientSettings
 from jobs.sources.kafka.cluster import Cluster
 from jobs.sources.kafka.records import AvroSchema
 from jobs.sources.port import SourceError
@@ -112,6 +112,7 @@ class KafkaSink(Sink, UpsertSink):
         self._records = Records(format, key, schema, schema_number)
         self._topic, self._refused = topic, refused
         self._cluster = Cluster(self._settings)
+        self._warehouse: str | None = None
 
     def __repr__(self) -> str:
         """Return the target without user and password."""
@@ -147,6 +148,24 @@ class KafkaSink(Sink, UpsertSink):
         except SourceError as error:
             raise SinkError(str(error)) from None
 
+    def take(self, job: str, table: str, warehouse: str, *, over: bool = False) -> bool:
+        """Name the warehouse in the note of each checkpoint from now on. Another warehouse's topic is refused.
+
+        It stays refused if its records are deleted, since the note stays: a new topic has none.
+        """
+        target = self._target(job, table)
+        try:
+            newest, noted = target.newest(settled=False), target.warehouse()
+        except SourceError as error:
+            raise SinkError(str(error)) from None
+        if noted not in (None, warehouse) and not over:
+            raise SinkError(
+                f"{self!r} has records of another warehouse, up to checkpoint {newest}: name that warehouse with "
+                "--warehouse, or give the sink a new topic"
+            )
+        self._warehouse = warehouse
+        return False
+
     def check(self, job: str, table: str, checkpoint: int, rows: Iterable[pa.RecordBatch] | TableChanges) -> None:
         """Make the records, and compare them with what the client and the topic take. Send nothing."""
         if self._refused is not None:  # no row can be in the way
@@ -156,6 +175,8 @@ class KafkaSink(Sink, UpsertSink):
             newest = target.newest(settled=False)
             for _ in self._records_of(target, rows, checkpoint, set, newest) if newest < checkpoint else ():
                 pass
+        except BrokerAwayError as error:
+            raise SinkAwayError(f"{self!r}: {error}") from None
         except (SourceError, SinkError) as error:
             raise SinkError(f"{self!r}: {error}") from None
 
@@ -179,7 +200,8 @@ class KafkaSink(Sink, UpsertSink):
     def _once(
         self, target: KafkaTarget, checkpoint: int, records_since: Callable[[CheckpointId], Iterable[Sent]]
     ) -> None:
-        transaction = KafkaTransaction(target, CheckpointId(checkpoint), records_since)
+        note = target.note_of(CheckpointId(checkpoint), self._warehouse)
+        transaction = KafkaTransaction(target, note, records_since)
         steps = published_once(CheckpointId(checkpoint))
         step = next(steps)
         while True:
@@ -187,6 +209,8 @@ class KafkaSink(Sink, UpsertSink):
             try:
                 step = steps.send(answer)
             except StopIteration as end:
+                if isinstance(end.value, TargetLost):
+                    raise SinkAwayError(f"{self!r}: {end.value.why}") from None
                 if end.value is not None:
                     raise SinkError(f"{self!r}: {end.value.why}") from None
                 return

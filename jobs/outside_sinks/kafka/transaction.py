@@ -100,7 +100,7 @@ _CLIENT_BYTES: Final = 1_000_000
 """What the client takes for a record, and sends at once, unless its user says otherwise."""
 _BATCH_BYTES: Final = 61
 """What comes before the records of a batch."""
-_NOTE: Final = re.compile(r"checkpoint (\d+)")
+_NOTE: Final = re.compile(r"checkpoint (\d+)(?: of warehouse (\S+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,16 +213,25 @@ class KafkaTarget:
 
         Raises SinkError if another program has changed the group's offset.
         """
+        found = self._noted(settled=settled)
+        return NO_CHECKPOINT if found is None else CheckpointId(int(found[1]))
+
+    def warehouse(self) -> str | None:
+        """Return which warehouse has published the newest checkpoint. None: nobody has, or an older version has."""
+        found = self._noted(settled=False)
+        return None if found is None else found[2]
+
+    def _noted(self, *, settled: bool) -> re.Match[str] | None:
         note = self._cluster.note(self.name, self.place, settled=settled)
         if note is None:
-            return NO_CHECKPOINT
+            return None
         found = _NOTE.fullmatch(note)
         if found is None:
             raise SinkError(
                 f"another program has changed the offset of group {self.name}, and its note {note!r} names no "
                 "checkpoint: write to another topic, or delete the group if the topic is to get all rows once more"
             )
-        return CheckpointId(int(found[1]))
+        return found
 
     def must_be_empty(self) -> None:
         """Raise SinkError if the topic of an upsert table that shows no checkpoint yet has records."""
@@ -236,9 +245,9 @@ class KafkaTarget:
         return keys_shown(self.for_group(), self._cluster.look([self.topic]).partitions)
 
     @staticmethod
-    def note_of(checkpoint: CheckpointId) -> str:
-        """Return the note that says that the topic has a checkpoint."""
-        return f"checkpoint {checkpoint}"
+    def note_of(checkpoint: CheckpointId, warehouse: str | None) -> str:
+        """Return the note that says that the topic has a checkpoint of this warehouse."""
+        return f"checkpoint {checkpoint}" if warehouse is None else f"checkpoint {checkpoint} of warehouse {warehouse}"
 
     def for_producer(self) -> WithheldSettings:
         """Return the settings of a producer. Those that a user gave win, as far as they may be given."""
@@ -391,12 +400,16 @@ class KafkaTransaction:
     def __init__(
         self,
         target: KafkaTarget,
-        checkpoint: CheckpointId,
+        note: str,
         records_since: Callable[[CheckpointId], Iterable[Sent]],
     ) -> None:
-        """Connect to nothing yet. `records_since` returns the records for a topic that has an older checkpoint."""
+        """Connect to nothing yet.
+
+        `note` says that the topic has the checkpoint. `records_since` returns the records for a topic that has an older
+        one.
+        """
         self._target = target
-        self._checkpoint = checkpoint
+        self._note_text = note
         self._records_since = records_since
         self._producer: Producer | None = None
         self._began_s: float | None = None
@@ -458,7 +471,7 @@ class KafkaTransaction:
         """Add the checkpoint's number to the transaction, as the note of an offset."""
         consumer = Consumer({**self._target.for_group()}, logger=SILENT)
         try:
-            noted = Asked(*self._target.place, 0, self._target.note_of(self._checkpoint))
+            noted = Asked(*self._target.place, 0, self._note_text)
             group = consumer.consumer_group_metadata()
             _in_time(lambda: producer.send_offsets_to_transaction([noted], group, PATIENCE_S))
         finally:

@@ -29,8 +29,8 @@ from jobs.outside_sinks.postgres.staged_rows import (
     plain,
 )
 from jobs.outside_sinks.postgres.staged_rows import create as create_refused
-from jobs.sinks.port import Sink, SinkError, TableChanges, TwoPhaseSink, UpsertSink
-from jobs.sources.port import SourceError
+from jobs.sinks.port import Sink, SinkAwayError, SinkError, TableChanges, TwoPhaseSink, UpsertSink
+from jobs.sources.port import SourceAwayError, SourceError
 from jobs.sources.postgres.connection import BLOCKED, Connection, Server, prepared_way_out
 
 _PLAIN: Final[dict[pa.DataType, str]] = {
@@ -400,8 +400,10 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
                 with closing(self._connected()) as connection:
                     return call(connection)
             except psycopg.OperationalError as error:
-                if not left or isinstance(error, BLOCKED):
+                if isinstance(error, (*BLOCKED, psycopg.errors.DiskFull)):
                     raise SinkError(f"{self!r}: {self._told(error)}") from None
+                if not left:
+                    raise SinkAwayError(f"{self!r}: {self._told(error)}") from None
             except psycopg.Error as error:
                 raise SinkError(f"{self!r}: {self._told(error)}") from None
         raise AssertionError("the last try returns or raises")
@@ -448,6 +450,8 @@ class PostgresSink(Sink, UpsertSink, TwoPhaseSink):
     def _connected(self) -> Connection:
         try:
             return self._server.connect()
+        except SourceAwayError as error:
+            raise SinkAwayError(str(error)) from None
         except SourceError as error:
             raise SinkError(str(error)) from None
 

@@ -1,5 +1,6 @@
 """Connects to a server. No message, log or representation contains the password."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Generator
@@ -18,6 +19,8 @@ from jobs.sources.postgres.lsn import parsed
 
 Connection = psycopg.Connection[TupleRow]
 Result = TypeVar("Result")
+
+logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what it ignores would stand on stderr
 
 _ENVIRONMENT: Final = "env:"
 _PATIENCE_S: Final = 30.0

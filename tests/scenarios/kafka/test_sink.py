@@ -68,6 +68,23 @@ def test_a_checkpoint_is_published_once(make_topic):
     assert all({"n": key} == json.loads(value) for key, value in found)
 
 
+def test_a_topic_belongs_to_the_warehouse_that_writes_it(make_topic):
+    """Another warehouse with the same job is refused, unless it takes the topic over. Older notes name none."""
+    topic = make_topic(1)
+    older, mine, other = (sink_of(topic) for _ in range(3))
+    publish(older, 1)
+    assert not mine.take("job", OUT, "a1")
+    publish(mine, 2)
+    assert_exact(topic, 2)
+    assert not mine.take("job", OUT, "a1")
+    with pytest.raises(SinkError, match=r"has records of another warehouse, up to checkpoint 2: name that warehouse"):
+        other.take("job", OUT, "b2")
+    assert not other.take("job", OUT, "b2", over=True)
+    publish(other, 3)
+    with pytest.raises(SinkError, match="another warehouse"):
+        mine.take("job", OUT, "a1")
+
+
 def test_a_zombie_that_goes_on_after_its_successor_writes_nothing(make_topic):
     """It is in the middle of its transaction when another process publishes this checkpoint and the next one."""
     topic = make_topic(1)

@@ -15,7 +15,7 @@ from jobs.sources.postgres import connection as client
 from jobs.sources.postgres.connection import Server
 from jobs.warehouse.job_stores import Activity
 from tests.postgres_server import SETTINGS, PostgresServer
-from tidemark import PostgresSink, SinkError
+from tidemark import PostgresSink, SinkAwayError, SinkError
 
 pytestmark = pytest.mark.timeout(120)
 OUT = "out/t"
@@ -101,7 +101,7 @@ def test_a_server_that_stands_still_ends_a_call_with_a_sentence(server, impatien
             pytest.raises(psycopg.OperationalError, match=r"has not answered for \d s: its process"),
         ):
             connection.execute("SELECT pg_sleep(60)")
-        with server.frozen(), pytest.raises(SinkError, match=away):
+        with server.frozen(), pytest.raises(SinkAwayError, match=away):
             sink.publish("job", OUT, 1, ROWS)
     with ExitStack() as later:
 
@@ -111,7 +111,7 @@ def test_a_server_that_stands_still_ends_a_call_with_a_sentence(server, impatien
             yield from [pa.record_batch({"n": range(100_000)})] * 20
 
         begun = time.monotonic()
-        with pytest.raises(SinkError, match=away):
+        with pytest.raises(SinkAwayError, match=away):
             sink.publish("job", OUT, 1, many())
         assert time.monotonic() - begun < 20
     sink.publish("job", OUT, 1, ROWS)

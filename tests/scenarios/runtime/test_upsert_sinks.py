@@ -1,5 +1,6 @@
 """A sink shows an upsert table at each cut, whatever dies, and goes back with it. The target is a SQLite file."""
 
+import re
 import sqlite3
 
 import pytest
@@ -14,6 +15,7 @@ from tests.scenarios.runtime.rollback_job import at_cut, newest, tick
 from tests.scenarios.runtime.savepoint_job import at
 from tests.scenarios.runtime.sequence_job import GOLD, LocalEngine, read_cut
 from tests.scenarios.runtime.sqlite_mirror import SqliteMirror, mirrored
+from tidemark import SinkAwayError
 
 
 @pytest.fixture
@@ -55,6 +57,33 @@ def test_each_checkpoint_gives_the_sink_its_changes(root, mirror):
         tick(root, 1, plan=mirrored(mirror))
         assert_shown(root, mirror)
     assert [False, True] == [only_changes for _, only_changes in mirror.how]
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (
+            "check",
+            r"could not be asked about checkpoint \d, .*no reply\. Start again when the server answers: no row is",
+        ),
+        (
+            "apply",
+            r"checkpoint \d yet, which is committed: no reply\. The next tick publishes it when the server answers",
+        ),
+    ],
+)
+def test_a_server_that_is_away_blames_no_row(root, mirror, monkeypatch, method, said):
+    """Before the commit and after it. The next tick goes on as it is."""
+
+    def away(*args):
+        raise SinkAwayError("no reply")
+
+    tick(root, 1, plan=mirrored(mirror))
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteMirror, method, away)
+        assert re.search(said, tick(root, 1, plan=mirrored(mirror)).message)
+    tick(root, plan=mirrored(mirror))
+    assert_shown(root, mirror)
 
 
 @pytest.mark.dear
