@@ -1,9 +1,9 @@
-"""Simulates the real job door and the real recovery with many seeds, and proves that each invariant can fail."""
+"""Simulates the real job door and the real recovery with many seeds, and counts what the seeds meet."""
 
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import product
 
 import pytest
@@ -15,7 +15,6 @@ from checkpointing.metadata.record import RowKind
 from spec import scale, simulate
 from spec.bugs.plant import bugs, planted
 from spec.history import (
-    ColumnMissed,
     CutsSeen,
     CutWritten,
     JobClaimed,
@@ -28,43 +27,55 @@ from spec.history import (
 from spec.rare import RARE, met_by
 from spec.reference.contents import in_flight, positions
 from spec.reference.pipeline import RENAMED_VALUE, CutReached, is_renamed
-from spec.rules.columns import wrongly_said, wrongly_shown
 from spec.rules.rollbacks import Line
-from spec.rules.tables import wrongly_renamed
 from spec.simulate import main, run_seed
 from spec.world import faults
 from spec.world.draw import FORCED, NO_MOVES, Mishaps, Moves, crowd, drawn
 from spec.world.simulator import Simulation
 from spec.world.simulator import simulate as run
-from spec.world.simulator import simulate as simulate_of_simulated_broadcasts
-from spec.world.simulator import simulate as simulate_of_simulated_cuts
-from spec.world.simulator import simulate as simulate_of_simulated_held_cuts
-from tests.spec.falsified import FALSIFIED_BROADCASTS, FALSIFIED_HELD, end_an_approval_before_it_has_published
-from tests.spec.test_rules import falsified
 
 SEEDS = 800
 SHARES = 6
 RARE_SEEDS = range(3_900, 4_300)
-FOUND_BUGS = {
-    11: "in-flight segments that were complete before their snapshot was requested got lost: a deadlock",
-    88: "a restore at a lower parallelism met in-flight segments of a channel that is no more",
-    64: "after three restores at other parallelisms an old state file came behind a newer one",
-    83: "a timer that was due, but had to wait for credit, hid all later timers",
-    22: "with a short interval an idle tick always had one more empty checkpoint pending, and never ended",
-    44: "a tick ended caught up although its last unaligned checkpoint held rows in flight",
-    47: "of two checkpoints that were aborted newest first, only the newest was told",
+OFTEN = Mishaps(power_cuts_max=1, losses_max=2)
+WORLDS = {
+    "as drawn": (SEEDS, {}),
+    "power cuts and lost log entries": (240, {"savepoints_max": 2, "rollbacks_max": 1, "mishaps": OFTEN}),
+    "columns that change": (60, {"savepoints_max": 3, "rollbacks_max": 2, "releases": True}),
+    "resets": (120, {"savepoints_max": 3, "rollbacks_max": 1, "resets_max": 2}),
+    "rollbacks": (60, {"savepoints_max": 3, "rollbacks_max": 2}),
+    "broadcast state": (60, {"broadcasts": True}),
+    "held cuts": (60, {"holds": True}),
 }
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("share", range(SHARES))
-def test_every_seed_keeps_every_invariant(share):
-    """Whatever crashes, races or gets lost, and whatever is asked of a tick, no invariant breaks.
-
-    The last tick catches up.
-    """
-    outcomes = ((seed, run(seed)) for seed in range(share, SEEDS, SHARES))
+def test_every_seed_keeps_every_invariant(world, share):
+    """Whatever crashes, races or gets lost, and whatever is asked of a tick. The last tick catches up."""
+    seeds, forced = WORLDS[world]
+    outcomes = ((seed, run(seed, moves=drawn(seed, **forced))) for seed in range(share, seeds, SHARES))
     assert {} == {seed: outcome.violations for seed, outcome in outcomes if outcome.violations}
+
+
+LISTS = {"stores_fail": True, "lists_lag": True, "leases": True}
+STORIES = {
+    "a tick's release ends an older claim of its own": (497, drawn(497, restarts=True, **LISTS)),
+    "another program compacts between a rollback's entry and its publication": (
+        531,
+        Moves(savepoints_max=3, rollbacks_max=1, resets_max=2),
+    ),
+    "another tick claims the job before a tick's door begins": (609, Moves(savepoints_max=3, rollbacks_max=2)),
+    "two failed checkpoints end a tick, and a task dies later": (205199, drawn(205199)),
+}
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_breaks_no_invariant(story):
+    """Each of these runs once broke one."""
+    seed, moves = STORIES[story]
+    assert () == run(seed, moves=moves).violations
 
 
 def test_the_seeds_meet_every_kind_of_savepoint_and_every_answer():
@@ -76,12 +87,6 @@ def test_the_seeds_meet_every_kind_of_savepoint_and_every_answer():
         answers = (answer for answer in events if isinstance(answer, SavepointAnswered))
         met |= {(kinds[answer.generation, answer.request], answer.checkpoint is not None) for answer in answers}
     assert set(product(SavepointKind, (True, False))) == met
-
-
-@pytest.mark.parametrize("seed", FOUND_BUGS, ids=str)
-def test_a_bug_that_was_found_stays_repaired(seed):
-    """FOUND_BUGS lists the seeds that once found a bug, with the bug. They draw other runs today, and pass."""
-    assert () == run(seed, moves=NO_MOVES).violations
 
 
 def test_the_seeds_meet_every_policy_and_every_fault():
@@ -159,25 +164,6 @@ def test_the_command_tells_the_story_of_a_failing_seed(capsys, monkeypatch):
     assert "0 passed, 1 failed" == said.splitlines()[-1]
 
 
-# ------------------------------------------------------------------ each invariant can fail: a history is falsified
-
-
-# ------------------------------------------------------------------
-# Broadcast state in the simulator: every subtask holds all of it, and its invariants can fail.
-
-
-@pytest.mark.parametrize("name", FALSIFIED_BROADCASTS)
-def test_each_invariant_of_broadcast_state_can_fail_alone(name):
-    """This history has a vertex with broadcast state, at more than one subtask."""
-    assert {name} == falsified(FALSIFIED_BROADCASTS[name], 3, broadcasts=True)
-
-
-@pytest.mark.parametrize("seed", [287, 491, 616, 1289])
-def test_broadcast_state_goes_back_with_a_rollback_and_moves_with_its_vertex(seed):
-    """Crashes, renames, rollbacks and other parallelisms change nothing of what the subtasks hold."""
-    assert () == simulate_of_simulated_broadcasts(seed, moves=drawn(seed, broadcasts=True)).violations
-
-
 # ------------------------------------------------------------------
 # Simulates jobs that read the cuts of another job. At each entry they stand at one cut (A10).
 
@@ -190,51 +176,10 @@ def test_jobs_stand_at_one_cut_of_their_upstream_job():
     reached = 0
     for seed in SEEDS_OF_SIMULATED_CUTS:
         moves = Moves(savepoints_max=3, rollbacks_max=1, splits=True, declines=True, cuts=True)
-        outcome = simulate_of_simulated_cuts(seed, moves=moves)
+        outcome = run(seed, moves=moves)
         assert () == outcome.violations, seed
         reached += sum(isinstance(event, CutReached) for event in outcome.history.events)
     assert reached > len(SEEDS_OF_SIMULATED_CUTS)
-
-
-# ------------------------------------------------------------------
-# Held cuts in the simulator: ticks hold them, people approve and reject them, and their invariants can fail.
-
-
-@pytest.mark.parametrize("name", FALSIFIED_HELD)
-def test_each_invariant_of_held_cuts_can_fail_alone(name):
-    """This history has cuts that people approved, and one that they rejected."""
-    assert {name} == falsified(FALSIFIED_HELD[name], 12, holds=True, clean_ups_max=1)
-
-
-def test_an_approval_that_ends_before_it_has_published_is_found():
-    """In this history, nobody rejects a cut."""
-    assert {"published-at-once"} == falsified(end_an_approval_before_it_has_published, 5, holds=True, clean_ups_max=1)
-
-
-@pytest.mark.parametrize("seed", [9, 10, 238, 535])
-def test_people_settle_held_cuts_beside_everything_else(seed):
-    """Crashes, rivals, other visitors and failing stores change nothing of what a held cut promises."""
-    assert () == simulate_of_simulated_held_cuts(seed, moves=drawn(seed, holds=True)).violations
-
-
-# ------------------------------------------------------------------
-# Simulates power cuts and tables that lose log entries, with many seeds, and counts what the seeds meet.
-
-
-SEEDS_OF_SIMULATED_MISHAPS = 240
-OFTEN = Mishaps(power_cuts_max=1, losses_max=2)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("share", range(SHARES))
-def test_every_seed_keeps_every_invariant_after_power_cuts_and_lost_log_entries(share):
-    """A power cut comes in any tick, and any table loses log entries between two ticks. Every cut stays as it was."""
-    seeds = range(share, SEEDS_OF_SIMULATED_MISHAPS, SHARES)
-    outcomes = {
-        seed: run(seed, moves=drawn(seed, savepoints_max=seed % 3, rollbacks_max=seed % 2, mishaps=OFTEN))
-        for seed in seeds
-    }
-    assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
 
 
 def test_the_seeds_meet_power_cuts_and_lost_log_entries():
@@ -249,36 +194,6 @@ def test_the_seeds_meet_power_cuts_and_lost_log_entries():
     ]
     assert min(told["POWER CUT"], told["lost its newest"]) > 5
     assert {CutsSeen, PowerLost} <= {type(event) for event in events}
-
-
-@pytest.mark.parametrize("seed", [10, 104, 173, 548, 563])
-def test_bugs_that_the_simulator_found_stay_repaired(seed):
-    """A committed entry with a subsumed parent, a rollback to a savepoint, a table that no retained entry changes."""
-    mishaps = Mishaps(1, seed % 3)
-    asked = {"savepoints_max": 3 * (seed % 2), "rollbacks_max": (seed // 2) % 3}
-    assert () == run(seed, moves=Moves(mishaps=mishaps, **asked)).violations
-
-
-def test_a_restart_recognises_an_older_claim_of_its_own():
-    """The tick's release is lost, and the list lacks its newest claim. So it ends with an older one of the tick."""
-    lists = {"stores_fail": True, "lists_lag": True, "leases": True}
-    assert () == run(497, moves=drawn(497, restarts=True, **lists)).violations
-
-
-# ------------------------------------------------------------------
-# Simulates releases of the pipeline with other columns, and rollbacks between them (D6).
-
-
-SEEDS_OF_SIMULATED_RELEASES = 60
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("share", range(SHARES))
-def test_every_seed_keeps_every_invariant_when_the_columns_change(share):
-    """Releases come and go, with crashes, zombies and rollbacks. Each cut shows the columns of its entry."""
-    seeds = range(share, SEEDS_OF_SIMULATED_RELEASES, SHARES)
-    outcomes = {seed: run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=2, releases=True)) for seed in seeds}
-    assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
 
 
 def test_the_seeds_meet_columns_that_come_go_and_return():
@@ -336,61 +251,8 @@ def test_the_seeds_meet_columns_renamed_both_ways():
     assert renames <= met
 
 
-def test_a_file_whose_renamed_column_was_not_found_is_told():
-    """The judge finds one such reading in a healthy history."""
-    history = run(0, moves=Moves(releases=True)).history
-    assert [] == [*wrongly_renamed(history)]
-    history.add(ColumnMissed("_tidemark/small/state/totals/a", "line"))
-    (said,) = wrongly_renamed(history)
-    assert "has the column line under another name" in said
-
-
-def test_a_cut_with_columns_of_no_entry_is_found():
-    """The judge finds it if a cut has one column less, and if the entries that list columns are missing."""
-    history = run(0, moves=Moves(releases=True)).history
-    assert [] == [*wrongly_shown(history), *wrongly_said(history)]
-    place, cut = next((n, event) for n, event in enumerate(history.events) if isinstance(event, CutWritten))
-    columns = tuple((table, names - {"row"}) for table, names in cut.columns)
-    narrower = CutWritten(cut.checkpoint, cut.versions, cut.active, columns)
-    history = replace(history, events=[*history.events[:place], narrower, *history.events[place + 1 :]])
-    assert any("whose row says" in what for what in wrongly_shown(history))
-
-
-def test_columns_of_an_entry_that_is_not_committed_are_found():
-    """A table with more columns than the committed entries have shows a checkpoint that does not exist."""
-    history = next(each for seed in range(20) if _growing(each := run(seed, moves=Moves(releases=True)).history))
-    history.events.remove(_growing(history))
-    assert any("no row says them" in what for what in wrongly_shown(history))
-
-
-def _growing(history):
-    """Return the first entry that adds a column to a table, and is published later."""
-    said = {}
-    for event in history.events:
-        for each in event.record.columns if isinstance(event, RowCommitted) else ():
-            names = {column.name for column in each.columns}
-            if names - said.get(each.table, names) and event.record.commits:
-                return event
-            said.setdefault(each.table, set()).update(names)
-    return None
-
-
-# ------------------------------------------------------------------
-# Simulates resets between ticks, with many seeds, and counts what the seeds meet.
-
-
-SEEDS_OF_SIMULATED_RESETS = 120
 SEEDS_OF_ALL_KINDS = (*range(43), 64, 77)
 """With today's draw, seed 64 resets a source with rows in flight, and seed 77 resets one after a rollback."""
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("share", range(SHARES))
-def test_every_seed_keeps_every_invariant_after_resets(share):
-    """Resets go back or forth and may die half-way. They follow rollbacks and savepoints too. Every cut stays exact."""
-    seeds = range(share, SEEDS_OF_SIMULATED_RESETS, SHARES)
-    outcomes = {seed: run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=1, resets_max=2)) for seed in seeds}
-    assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
 
 
 def test_the_seeds_meet_every_kind_of_reset():
@@ -418,22 +280,6 @@ def kinds(parent, row):
     yield from ("back" if after[split] < before[split] else "forth" for split in after if after[split] != before[split])
 
 
-# ------------------------------------------------------------------
-# Simulates rollbacks between ticks, with many seeds, and counts what the seeds meet.
-
-
-SEEDS_OF_SIMULATED_ROLLBACKS = 60
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("share", range(SHARES))
-def test_every_seed_keeps_every_invariant_after_rollbacks(share):
-    """Rollbacks go to any entry, abandoned savepoints included, and may die half-way. Every cut stays exact."""
-    seeds = range(share, SEEDS_OF_SIMULATED_ROLLBACKS, SHARES)
-    outcomes = {seed: run(seed, moves=drawn(seed, savepoints_max=3, rollbacks_max=2)) for seed in seeds}
-    assert {} == {seed: outcome.violations for seed, outcome in outcomes.items() if outcome.violations}
-
-
 def test_the_seeds_meet_every_kind_of_rollback():
     """They go back to checkpoints, rollbacks and savepoints, past savepoints that stay, and then to one of these."""
     met, due = set(), {RowKind.CHECKPOINT, RowKind.ROLLBACK, RowKind.SAVEPOINT, "left", "again", "gone"}
@@ -449,19 +295,6 @@ def test_the_seeds_meet_every_kind_of_rollback():
                 met |= {*(("again",) if turn.adopted else ()), *(("gone",) if turn.dropped else ())}
             line.take(commit.record, commit.kept)
     assert due <= met
-
-
-def test_a_merge_of_files_that_a_dead_rollback_must_still_remove_is_no_finding():
-    """Another program compacts a table between the rollback's entry and its publication.
-
-    The product refuses to publish then.
-    """
-    assert () == run(531, moves=Moves(savepoints_max=3, rollbacks_max=1, resets_max=2)).violations
-
-
-def test_a_tick_that_was_overtaken_before_it_began_is_no_finding():
-    """Another tick claimed the job between its claim and its door. It began from the newest entry that it knew."""
-    assert () == run(609, moves=Moves(savepoints_max=3, rollbacks_max=2)).violations
 
 
 # ------------------------------------------------------------------
