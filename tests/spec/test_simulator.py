@@ -196,59 +196,34 @@ def test_the_seeds_meet_power_cuts_and_lost_log_entries():
     assert {CutsSeen, PowerLost} <= {type(event) for event in events}
 
 
-def test_the_seeds_meet_columns_that_come_go_and_return():
-    """Otherwise the invariants would judge nothing. Columns come and go in turn, and rollbacks go back to fewer."""
+def test_the_seeds_meet_every_change_of_tables_and_columns():
+    """Releases and rollbacks rename tables and columns both ways, take old names again, and add and drop columns."""
+    due = {
+        (how, now) for how in ("table on", "table back", "again", "column on", "column back") for now in (False, True)
+    }
+    due |= {("on", "more"), ("on", "fewer"), ("back", "fewer")}
     met = set()
-    for seed in (*range(30, 50), 88):
-        shown = {}
+    for seed in range(400):
+        if due <= met:
+            break
+        shown, names, before = {}, set(), None
         for event in run(seed, moves=Moves(rollbacks_max=2, releases=True)).history.events:
             if isinstance(event, RowCommitted):
-                for each in event.record.columns:
-                    names = {column.name for column in each.columns}
-                    before = shown.get(each.table, names)
-                    back = event.record.kind is RowKind.ROLLBACK
-                    met |= {("back" if back else "on", "more")} if names - before else set()
-                    met |= {("back" if back else "on", "fewer")} if before - names else set()
-                    shown[each.table] = names
-    assert {("on", "more"), ("on", "fewer"), ("back", "fewer")} <= met
-
-
-def test_the_seeds_meet_renames_rolled_back_and_tables_that_return():
-    """Otherwise the rule of names would judge nothing.
-
-    Tables are renamed both ways, by rollbacks too, and to used names.
-    """
-    met, renames = set(), {(how, now) for how in ("renamed", "rolled back", "again") for now in (False, True)}
-    for seed in range(400):
-        if renames <= met:
-            break
-        names, before = set(), None
-        for event in run(seed, moves=Moves(rollbacks_max=2, releases=True)).history.events:
-            if isinstance(event, RowCommitted) and event.record.commits:
-                now = is_renamed(event.record)
-                if before is not None and now != before:
-                    back = event.record.kind is RowKind.ROLLBACK
-                    met |= {("rolled back" if back else "renamed", now), ("again" if now in names else "first", now)}
-                names.add(now)
-                before = now
-    assert renames <= met
-
-
-def test_the_seeds_meet_columns_renamed_both_ways():
-    """Otherwise the rule of names would judge no column. Releases and rollbacks rename columns, both ways."""
-    met, renames = set(), {(how, now) for how in ("on", "back") for now in (False, True)}
-    for seed in range(40, 400):
-        if renames <= met:
-            break
-        before = None
-        for event in run(seed, moves=Moves(rollbacks_max=2, releases=True)).history.events:
-            if isinstance(event, RowCommitted) and event.record.commits:
-                names = {column.name for each in event.record.columns for column in each.columns}
-                now = RENAMED_VALUE in names
-                if before is not None and now != before:
-                    met.add(("back" if event.record.kind is RowKind.ROLLBACK else "on", now))
-                before = now
-    assert renames <= met
+                how = "back" if event.record.kind is RowKind.ROLLBACK else "on"
+                columns = {each.table: {column.name for column in each.columns} for each in event.record.columns}
+                for table, has in columns.items():
+                    met |= {(how, "more")} if has - shown.get(table, has) else set()
+                    met |= {(how, "fewer")} if shown.get(table, has) - has else set()
+                shown |= columns
+                if event.record.commits:
+                    table, column = is_renamed(event.record), any(RENAMED_VALUE in has for has in columns.values())
+                    if before is not None and table != before[0]:
+                        met |= {(f"table {how}", table), ("again" if table in names else "first", table)}
+                    if before is not None and column != before[1]:
+                        met.add((f"column {how}", column))
+                    names.add(table)
+                    before = table, column
+    assert set() == due - met
 
 
 SEEDS_OF_ALL_KINDS = (*range(43), 64, 77)
