@@ -1,15 +1,16 @@
-"""Lists by name what hunts planted bugs: the simulator with some moves, the machines, models of rows, and scenes.
+"""Lists by name what hunts planted bugs: the simulator with some moves, machines, models, scenes, and property tests.
 
 A judge gives no reasons and keeps nothing. Its `broken(seed)` returns the ids of the rules that the seed broke.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any, Final
 
+from hypothesis import is_hypothesis_test, settings
 from hypothesis import seed as seeded
-from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from spec.bugs import scenes
@@ -17,23 +18,19 @@ from spec.machines import judging
 from spec.machines.attempts import AttemptsMachine, LostAnswersMachine, PauseMachine
 from spec.machines.claims import ClaimsMachine, LineMachine, RacesMachine
 from spec.machines.clean_up import CleanupMachine, CompactionsMachine, KeepingMachine
-from spec.machines.columns import AppendedColumnsMachine, ChangingTablesMachine
+from spec.machines.columns import AppendedColumnsMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
-from spec.machines.entries import EntriesMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.judging import BrokenRuleError
 from spec.machines.measures import MeasuringMachine, TraceMachine
 from spec.machines.net_files import ManifestsMachine, NetMachine
-from spec.machines.plans import GraphsMachine, PlanMachine, SettingsMachine
-from spec.machines.renames import NamesMachine, RenamesMachine
-from spec.machines.repair import RecoveringMachine, RepairMachine, RollingForwardMachine
-from spec.machines.restores import RestoresMachine, SpreadingMachine
-from spec.machines.sinks import NotifyingMachine, OutsideTransactionMachine
-from spec.machines.state_changes import EvolvingMachine, MeaningsMachine
+from spec.machines.renames import RenamesMachine
+from spec.machines.repair import RepairMachine
+from spec.machines.sinks import OutsideTransactionMachine
 from spec.machines.subtask import SubtaskMachine
-from spec.machines.tick_end import CompactsMachine, EndingMachine, SavepointsMachine
-from spec.machines.vertex import CutGroupsMachine, FirstPartMachine, ReadersMachine, RunsMachine, SplitsMachine
+from spec.machines.tick_end import CompactsMachine, SavepointsMachine
+from spec.machines.vertex import CutGroupsMachine, ReadersMachine, RunsMachine, SplitsMachine
 from spec.models.applied_changes import broken_by_applied_changes, broken_by_changes_of_a_database
 from spec.models.layouts import (
     LAID_OUT,
@@ -168,21 +165,10 @@ _MACHINES: Final[Mapping[str, type[RuleBasedStateMachine]]] = {
     "machine of the splits' turns": ReadersMachine,
     "machine of cuts of other jobs": CutGroupsMachine,
     "machine of the pause after failures": PauseMachine,
-    "machine of entries": EntriesMachine,
-    "machine of restores": RestoresMachine,
-    "machine of what is spread": SpreadingMachine,
-    "machine of graphs": GraphsMachine,
-    "machine of settings": SettingsMachine,
-    "machine of plans": PlanMachine,
     "machine of damaged tables": RepairMachine,
     "machine of an append table's columns": AppendedColumnsMachine,
     "machine of claims": ClaimsMachine,
-    "machine of what a cut tells": NotifyingMachine,
     "machine of traces": TraceMachine,
-    "machine of changed state": MeaningsMachine,
-    "machine of types": EvolvingMachine,
-    "machine of a table's columns": ChangingTablesMachine,
-    "machine of the roll-forward": RollingForwardMachine,
     "machine of the line of entries": LineMachine,
     "machine of a tick's attempts": AttemptsMachine,
     "machine of lost answers": LostAnswersMachine,
@@ -190,11 +176,7 @@ _MACHINES: Final[Mapping[str, type[RuleBasedStateMachine]]] = {
     "machine of manifests": ManifestsMachine,
     "machine of what an entry changes": NetMachine,
     "machine of races for a job": RacesMachine,
-    "machine of a tick's end": EndingMachine,
     "machine of turns of compactions": CompactsMachine,
-    "machine of names": NamesMachine,
-    "machine of first parts": FirstPartMachine,
-    "machine of a holder's first steps": RecoveringMachine,
     "machine of renames": RenamesMachine,
     "machine of savepoints": SavepointsMachine,
     "machine of a vertex at work": RunsMachine,
@@ -239,6 +221,37 @@ def _by_machine(machine: type[RuleBasedStateMachine]) -> Callable[[int], frozens
         return frozenset()
 
     return broken
+
+
+def by_tests(path: str) -> Judge:
+    """Return the judge that runs the property tests of a module, whose path begins at the root of the project."""
+    return Judge(lambda seed: frozenset(_broken_by_tests(path, seed)), 4)
+
+
+def _broken_by_tests(path: str, seed: int) -> Iterator[str]:
+    """Each seed tries four times as many examples as the one before."""
+    judging.register()
+    settings.register_profile("hunting", judging.hunting(), max_examples=EXAMPLES * 4**seed)
+    before = settings.get_current_profile_name()
+    settings.load_profile("hunting")
+    try:
+        for test in _properties(path):
+            try:
+                test()
+            except BrokenRuleError as rule:
+                yield rule.invariant
+    finally:
+        settings.load_profile(before)
+
+
+def _properties(path: str) -> list[Callable[[], None]]:
+    """Return the property tests of a module. It is loaded anew, so that they have the settings of this moment."""
+    found = spec_from_file_location("property_tests", judging.ROOT / path)
+    if found is None or found.loader is None:
+        raise FileNotFoundError(path)
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return [each for each in vars(module).values() if is_hypothesis_test(each)]
 
 
 def _by_model(holds: Callable[[int], bool], rule: str, seed: int) -> frozenset[str]:

@@ -6,7 +6,7 @@ A bug is a table of a TOML file:
 - `rule`: the rule that it breaks. Its judge must find it with this rule.
 - `file`: the module, as a path from the root of the project.
 - `change`: lines of the module (`old`), and the lines in their place (`new`). A few bugs have two changes.
-- `judge`: the judge's name in `spec.bugs.judges`.
+- `judge`: the judge's name in `spec.bugs.judges`, or the path of a module of property tests.
 - `flink`: the issues in which Flink had the bug, if any. `story` tells of a bug that Tidemark once had.
 - `slow`: its judge needs more than two seconds, so `make test` does not hunt it every time.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import spec
 from spec.bugs import planting
-from spec.bugs.judges import JUDGES, Judge
+from spec.bugs.judges import JUDGES, Judge, by_tests
 from spec.bugs.planting import CannotBePlantedError
 
 _HERE = Path(__file__).parent
@@ -56,7 +56,7 @@ class Bug:
     @property
     def judged_by(self) -> Judge:
         """Return the judge that must find it."""
-        return JUDGES[self.judge]
+        return by_tests(self.judge) if self.judge.endswith(".py") else JUDGES[self.judge]
 
 
 def files() -> list[Path]:

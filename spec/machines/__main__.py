@@ -24,23 +24,19 @@ from spec.machines import judging
 from spec.machines.attempts import AttemptsMachine, LostAnswersMachine, PauseMachine
 from spec.machines.claims import ClaimsMachine, LineMachine, RacesMachine
 from spec.machines.clean_up import CleanupMachine, CompactionsMachine, KeepingMachine
-from spec.machines.columns import AppendedColumnsMachine, ChangingTablesMachine
+from spec.machines.columns import AppendedColumnsMachine
 from spec.machines.commit import CommitMachine
 from spec.machines.coordinator import CoordinatorMachine
-from spec.machines.entries import EntriesMachine
 from spec.machines.gate import GATE_MACHINES
 from spec.machines.job import JOB_MACHINES, RESETTING_MACHINES, HookedJobMachine
 from spec.machines.measures import MeasuringMachine, TraceMachine
 from spec.machines.net_files import ManifestsMachine, NetMachine
-from spec.machines.plans import GraphsMachine, PlanMachine, SettingsMachine
-from spec.machines.renames import NamesMachine, RenamesMachine
-from spec.machines.repair import RecoveringMachine, RepairMachine, RollingForwardMachine
-from spec.machines.restores import RestoresMachine, SpreadingMachine
-from spec.machines.sinks import NotifyingMachine, OutsideTransactionMachine
-from spec.machines.state_changes import EvolvingMachine, MeaningsMachine
+from spec.machines.renames import RenamesMachine
+from spec.machines.repair import RepairMachine
+from spec.machines.sinks import OutsideTransactionMachine
 from spec.machines.subtask import SubtaskMachine
-from spec.machines.tick_end import CompactsMachine, EndingMachine, SavepointsMachine
-from spec.machines.vertex import CutGroupsMachine, FirstPartMachine, ReadersMachine, RunsMachine, SplitsMachine
+from spec.machines.tick_end import CompactsMachine, SavepointsMachine
+from spec.machines.vertex import CutGroupsMachine, ReadersMachine, RunsMachine, SplitsMachine
 
 MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     *GATE_MACHINES.values(),
@@ -55,22 +51,11 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     ReadersMachine,
     CutGroupsMachine,
     PauseMachine,
-    SettingsMachine,
-    EntriesMachine,
-    RestoresMachine,
-    SpreadingMachine,
-    GraphsMachine,
-    PlanMachine,
     RepairMachine,
     LineMachine,
     AppendedColumnsMachine,
     ClaimsMachine,
-    NotifyingMachine,
     TraceMachine,
-    RollingForwardMachine,
-    MeaningsMachine,
-    EvolvingMachine,
-    ChangingTablesMachine,
     CompactionsMachine,
     CompactsMachine,
     ManifestsMachine,
@@ -81,10 +66,6 @@ MACHINES: tuple[type[RuleBasedStateMachine], ...] = (
     SplitsMachine,
     SavepointsMachine,
     RenamesMachine,
-    RecoveringMachine,
-    NamesMachine,
-    FirstPartMachine,
-    EndingMachine,
     *JOB_MACHINES.values(),
     HookedJobMachine,
     *RESETTING_MACHINES,

@@ -10,13 +10,11 @@ goes on after the checkpoint is published is a zombie.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import permutations, product
 from typing import Final
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from checkpointing.channel_items import ChannelState, SourceSlice, StagedSegment, SubtaskSnapshot
 from checkpointing.commit.outside_transaction import (
     Publishing,
     ReadNewest,
@@ -30,11 +28,7 @@ from checkpointing.commit.outside_transaction import (
     WriteInTransaction,
     published_once,
 )
-from checkpointing.commit.recovery import completion, has_finished
-from checkpointing.graph import Vertex, VertexKind
-from checkpointing.handles import FileHandle
-from checkpointing.identifiers import NO_CHECKPOINT, ChannelId, CheckpointId, EdgeId, Generation, SplitId, VertexId
-from checkpointing.metadata.record import CheckpointRecord, Statistics, VertexRecord
+from checkpointing.identifiers import NO_CHECKPOINT, CheckpointId
 from spec.machines.judging import expect
 
 OUTSIDE_ONCE: Final = "outside-once"
@@ -232,163 +226,3 @@ class OutsideTransactionMachine(RuleBasedStateMachine):
                 shown = self.target.shown
                 expect(process.checkpoint in shown, OUTSIDE_ONCE, f"{process.checkpoint} is published: {shown}")
                 self.due = max(self.due, CheckpointId(process.checkpoint + 1))
-
-
-# ------------------------------------------------------------------
-# Tests what a cut tells: the position before which all rows of a split are in, and whether rows are left (B4, F1).
-#
-# Its cuts hold slices in flight in any combination. Some combinations only come from a reset of a source. Such slices
-# have a gap between them, or begin in different places and end in the same place.
-
-
-TOLD: Final = "told-positions"
-"""The notification of a cut tells for each split the position before which all its rows are in. This position is
-where the slices in flight begin. It is left out if the slices do not lead from there to the cut's position."""
-FINISHED: Final = "nothing-is-left"
-"""A pipeline has no row left to read after a cut if the cut has finished, all its sources have an end, and the cut has
-a split of each source and of each of its parts."""
-
-_SOURCES: Final = (VertexId("numbers"), VertexId("others"))
-_SPLITS: Final = ("first-a", "second-b")
-_Slice = tuple[int, int, int, int]
-"""Source, split, start and end."""
-_At = dict[tuple[int, int], int | None]
-"""The position of each split. The key is (source, split)."""
-_place = st.integers(0, 1)
-_slices = st.lists(
-    st.one_of(
-        st.tuples(_place, _place, st.integers(0, 3), st.integers(1, 3)),
-        st.tuples(st.just(0), st.just(0), st.integers(0, 2), st.integers(1, 3)),
-    ),
-    max_size=4,
-)
-
-
-class NotifyingMachine(RuleBasedStateMachine):
-    """Draws one cut after the other. A cut has two sources and two vertices that read them."""
-
-    @rule(
-        slices=_slices, positions=st.lists(st.sampled_from([None, 0, 1, 2, 3, 3]), min_size=4, max_size=4), twice=_place
-    )
-    def complete(self, slices: list[_Slice], positions: list[int | None], twice: int) -> None:
-        """A checkpoint completes. Both readers may hold the same slices."""
-        held = [each for each in slices if each[2] < each[3]]
-        at = dict(zip(product((0, 1), (0, 1)), positions, strict=True))
-        told = completion(_record(at, [held, held[:twice]]))
-        due = []
-        for (source, split), position in at.items():
-            own = {(start, end) for of, part, start, end in held if (of, part) == (source, split)}
-            before = _before(position, own)
-            if before is not None:
-                due.append((_SOURCES[source], SplitId(_SPLITS[split]), str(before)))
-        expect(told.checkpoint == 1, TOLD, f"{told} of checkpoint 1")
-        expect(told.positions == tuple(due), TOLD, f"{told.positions} of {at} with {held}, due are {due}")
-
-    @rule(
-        ended=st.lists(st.sampled_from([True, True, True, False]), min_size=5, max_size=5),
-        flying=st.sampled_from([False, False, True]),
-        sources=st.lists(
-            st.tuples(
-                st.sampled_from(["numbers", "numbers", "others", "new"]),
-                st.sampled_from([None, "numbers", "others", "gone"]),
-                st.sampled_from([True, True, False]),
-                st.sampled_from([(), ("first",), ("first", "second"), ("first", "second", "third")]),
-            ),
-            max_size=2,
-        ),
-        is_there=st.sampled_from([True, True, True, False]),
-    )
-    def begin(
-        self,
-        *,
-        ended: list[bool],
-        flying: bool,
-        sources: list[tuple[str, str | None, bool, tuple[str, ...]]],
-        is_there: bool,
-    ) -> None:
-        """A pipeline begins at a cut, and perhaps has nothing to do."""
-        vertices = [
-            Vertex(
-                VertexId(name),
-                VertexKind.SOURCE,
-                1,
-                renamed_from=VertexId(was) if was is not None else None,
-                bounded=bounded,
-                parts=parts,
-            )
-            for name, was, bounded, parts in sources
-        ]
-        at: _At = dict.fromkeys(product((0, 1), (0, 1)), 3)
-        cut = _record(at, [[(0, 0, 1, 3)]] if flying else [[]], ended) if is_there else None
-        due = is_there and all(ended) and not flying
-        for name, was, bounded, parts in sources:
-            known = name in _SOURCES or was in _SOURCES
-            due = due and bounded and known and "third" not in parts
-        made = has_finished(cut, vertices)
-        expect(made == due, FINISHED, f"{made} of {sources} after {ended}, flying: {flying}")
-
-
-def _before(position: int | None, slices: set[tuple[int, int]]) -> int | None:
-    """Return where the missing rows begin, or None if the slices, in any order, do not lead to the position."""
-    if not slices:
-        return position
-    for order in permutations(slices):
-        ends = [end for _, end in order]
-        starts = [start for start, _ in order]
-        if ends[-1] == position and ends[:-1] == starts[1:]:
-            return starts[0]
-    return None
-
-
-def _record(at: _At, held: list[list[_Slice]], ended: list[bool] | None = None) -> CheckpointRecord:
-    """Return a cut with the splits of both sources at these positions, and these slices held by the readers."""
-    ends = ended or [False] * 5
-    sources = [
-        VertexRecord(
-            vertex=name,
-            micro_batch=1,
-            subtasks=tuple(
-                SubtaskSnapshot(position=_text(at[place, split]), finished=ends[2 * place + split]) for split in (0, 1)
-            ),
-            splits=_SPLITS,
-        )
-        for place, name in enumerate(_SOURCES)
-    ]
-    readers = [
-        VertexRecord(
-            vertex=VertexId(f"reader-{place}"),
-            micro_batch=1,
-            subtasks=(SubtaskSnapshot(in_flight=_in_flight(own), finished=ends[4]),),
-        )
-        for place, own in enumerate(held)
-    ]
-    return CheckpointRecord(
-        job="small",
-        checkpoint=CheckpointId(1),
-        parent=CheckpointId(0),
-        generation=Generation(1),
-        nonce="n",
-        max_parallelism=8,
-        vertices=(*sources, *readers),
-        tables=(),
-        statistics=Statistics(triggered_ms=1, committed_ms=1, rows=1),
-    )
-
-
-def _in_flight(held: list[_Slice]) -> tuple[ChannelState, ...]:
-    """Return slices as a reader's channels hold them, one channel for each source. Files lie between them."""
-    files = StagedSegment((FileHandle("a", 1, 1, 1),))
-    channels = []
-    for place, name in enumerate(_SOURCES):
-        own = [
-            SourceSlice(name, SplitId(_SPLITS[split]), str(start), str(end), "", 1, 1)
-            for source, split, start, end in held
-            if source == place
-        ]
-        if own:
-            channels.append(ChannelState(ChannelId(EdgeId(name, VertexId("reader")), 0), (files, *own)))
-    return tuple(channels)
-
-
-def _text(position: int | None) -> str | None:
-    return None if position is None else str(position)

@@ -1,7 +1,7 @@
 """Runs the judges that look for a planted slip: unit tests, vectors, simulator, machines, and the explorer.
 
-A judge's work is cut into trials: a module of unit tests, a file of vectors, a seed, a machine, a world of the
-explorer. Only trials that run the slip's lines are worth it. An error counts as found. So does a trial that takes
+A judge's work is cut into trials: a module of unit or property tests, a file of vectors, a seed, a machine, a world of
+the explorer. Only trials that run the slip's lines are worth it. An error counts as found. So does a trial that takes
 several times as long as on the core as it is.
 """
 
@@ -45,8 +45,9 @@ MEMORY_BYTES_MAX: Final = 4 << 30
 """A trial that needs more memory than this grows without end."""
 STATES_MAX: Final = 400
 """The explorer looks at so many states of each world."""
-UNIT_TESTS, VECTORS, SIMULATOR, MACHINE, EXPLORER = "unit tests", "vectors", "simulator", "machines", "explorer"
-SPEC: Final = (SIMULATOR, MACHINE, EXPLORER)
+UNIT_TESTS, VECTORS, PROPERTIES = "unit tests", "vectors", "properties"
+SIMULATOR, MACHINE, EXPLORER = "simulator", "machines", "explorer"
+SPEC: Final = (PROPERTIES, SIMULATOR, MACHINE, EXPLORER)
 JUDGES: Final = (UNIT_TESTS, VECTORS, *SPEC)
 
 
@@ -94,9 +95,14 @@ def trials(seeds: Iterable[int] = SEEDS) -> tuple[Trial, ...]:
 
 
 def unit_tests() -> tuple[Trial, ...]:
-    """Return the unit tests of the core, a trial for each module that imports it."""
+    """Return the unit tests and the property tests of the core, a trial for each module that imports it."""
     modules = [each for each in sorted(UNIT.rglob("test_*.py")) if _imports_the_core(each)]
-    return tuple(Trial(UNIT_TESTS, str(each.relative_to(UNIT)), partial(_fails, each)) for each in modules)
+    return tuple(Trial(_kind(each), str(each.relative_to(UNIT)), partial(_fails, each)) for each in modules)
+
+
+def _kind(module: Path) -> str:
+    """Property tests draw cases, and compare the core with a reference. Each check names its rule, as in a machine."""
+    return PROPERTIES if module.stem.endswith("_properties") else UNIT_TESTS
 
 
 def _imports_the_core(module: Path) -> bool:

@@ -42,7 +42,7 @@ def test_a_scene_keeps_its_rule(scene):
 def test_every_rule_has_a_bug():
     """A rule that finds no bug may be unable to find one. Every judge has a bug to find."""
     assert set(INVARIANTS) <= {bug.rule for bug in bugs().values()}
-    assert set(JUDGES) == {bug.judge for bug in bugs().values()}
+    assert set(JUDGES) == {bug.judge for bug in bugs().values() if not bug.judge.endswith(".py")}
 
 
 def test_every_historic_bug_is_planted():

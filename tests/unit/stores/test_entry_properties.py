@@ -1,18 +1,11 @@
-"""Tests that each field of an entry is checked at its bounds, and that a true entry is read back unchanged (H1).
-
-It also tests which files an entry names, wherever in the entry they are.
-
-Each step changes an entry that has every field. Either one field gets each of its values, one after the other, or
-several fields contradict each other. An entry that Tidemark may have written is read back unchanged. Every other entry
-is refused.
-"""
+"""Each field of an entry is checked at its bounds, a true entry is read unchanged, and its files are known (H1)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from checkpointing.channel_items import ChannelState, RangeFiles, StagedSegment, SubtaskSnapshot
 from checkpointing.graph import TableMode
@@ -172,7 +165,7 @@ def places(row: Fields) -> Iterator[Place]:
     yield from _places(row, "", "")
 
 
-def _places(found: Any, pattern: str, where: str) -> Iterator[Place]:  # noqa: ANN401 - any JSON
+def _places(found: Any, pattern: str, where: str) -> Iterator[Place]:
     items = found.items() if isinstance(found, dict) else enumerate(found)
     for key, inner in items:
         own, at = pattern, f"{where}[{key}]"
@@ -185,7 +178,7 @@ def _places(found: Any, pattern: str, where: str) -> Iterator[Place]:  # noqa: A
             yield Place(found, key, values, own, where)
 
 
-def _values(owner: Any, pattern: str) -> Values | None:  # noqa: ANN401 - any JSON
+def _values(owner: Any, pattern: str) -> Values | None:
     name = pattern.rpartition(".")[2]
     if pattern in VALUES_BY_FIELD or not isinstance(owner, dict):
         return VALUES_BY_FIELD.get(pattern)
@@ -553,41 +546,35 @@ _AT_ONCE: Final = 5
 """So many changes a step tries, one after the other. A short run then tries nine of ten."""
 
 
-class EntriesMachine(RuleBasedStateMachine):
-    """Entries, one after the other. Nothing is kept in between."""
+@given(first=st.integers(0, len(_EVERYTHING) - 1), number=st.integers(0, 3))
+def test_entries_read(first, number):
+    """Read some changed entries. Of several fields with the same names, `number` chooses one."""
+    for place in range(first, first + _AT_ONCE):
+        match _EVERYTHING[place % len(_EVERYTHING)]:
+            case OfPattern() as pattern:
+                _change(pattern, number)
+            case Older() as older:
+                _read_older(older)
+            case Told() as changed:
+                _judge(changed)
 
-    runs_short = True
 
-    @rule(first=st.integers(0, len(_EVERYTHING) - 1), number=st.integers(0, 3))
-    def read(self, first: int, number: int) -> None:
-        """Read some changed entries. Of several fields with the same names, `number` chooses one."""
-        for place in range(first, first + _AT_ONCE):
-            match _EVERYTHING[place % len(_EVERYTHING)]:
-                case OfPattern() as pattern:
-                    _change(pattern, number)
-                case Older() as older:
-                    _read_older(older)
-                case Told() as changed:
-                    _judge(changed)
-
-    @rule(numbers=_files)
-    def name_files(self, numbers: dict[str, list[int]]) -> None:
-        """An entry has so many files in each list of each of its places."""
-        files = {
-            place: [
-                [FileHandle(f"{place}-{at}-{one}", 1, 1, 1) for one in range(many)] for at, many in enumerate(lists)
-            ]
-            for place, lists in numbers.items()
-        }
-        record, paths = (
-            _entry_of(files),
-            {place: {one.path for each in files[place] for one in each} for place in files},
-        )
-        due = set().union(*paths.values())
-        expect(files_of(record) == due, NAMED, f"{sorted(files_of(record) ^ due)} of {sorted(due)}")
-        needed = {each.path for each in handles_to_restore(record)}
-        due = set().union(*(paths[place] for place in _RESTORED))
-        expect(needed == due, NAMED, f"a restore needs {sorted(due)}, and not {sorted(needed)}")
+@given(numbers=_files)
+def test_entries_name_files(numbers):
+    """An entry has so many files in each list of each of its places."""
+    files = {
+        place: [[FileHandle(f"{place}-{at}-{one}", 1, 1, 1) for one in range(many)] for at, many in enumerate(lists)]
+        for place, lists in numbers.items()
+    }
+    record, paths = (
+        _entry_of(files),
+        {place: {one.path for each in files[place] for one in each} for place in files},
+    )
+    due = set().union(*paths.values())
+    expect(files_of(record) == due, NAMED, f"{sorted(files_of(record) ^ due)} of {sorted(due)}")
+    needed = {each.path for each in handles_to_restore(record)}
+    due = set().union(*(paths[place] for place in _RESTORED))
+    expect(needed == due, NAMED, f"a restore needs {sorted(due)}, and not {sorted(needed)}")
 
 
 def _entry_of(files: dict[str, list[list[FileHandle]]]) -> CheckpointRecord:
@@ -665,3 +652,10 @@ def _judge(case: Told, where: str = "") -> None:
     for name, said in case.envelope["row"].items():
         expect(again["row"][name] == said, FIELDS, f"{case.what}: {name} is read otherwise")
     expect(again["kind"] == case.envelope["kind"], FIELDS, f"{case.what} is written as {again['kind']}")
+
+
+def test_true_and_false_entries_are_told():
+    """Each has another name, and of both kinds there are many."""
+    cases = [*told()]
+    assert len(cases) == len({case.what for case in cases})
+    assert min(sum(case.is_true for case in cases), sum(not case.is_true for case in cases)) > 20
