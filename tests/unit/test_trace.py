@@ -238,22 +238,6 @@ def test_any_sequence_of_messages_comes_back_as_it_was(changes: list[str], seed:
     assert bodies == [entry.body for entry in read(written)]
 
 
-def test_lists_that_no_longer_live_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer remembers what lives, however long the trace is. What comes again after that is written again."""
-    monkeypatch.setattr("checkpointing.trace._REMEMBERED", 10)
-    job, files = Job(2), FilesTakenOut()
-    bodies, most = [], 0
-    for turn in range(200):
-        job.state = [own[1:] for own in job.state]
-        bodies += [job.finished([0, 1, 2]), job.run(), job.append(), *([bodies[1]] if turn == 150 else [])]
-        written = [encode(number, 1, body, files) for number, body in enumerate(bodies[-1:], start=1)]
-        assert written
-        most = max(most, len(files._numbers))
-    assert most < 200
-    again = FilesTakenOut()
-    assert bodies == [entry.body for entry in read([encode(at, 1, body, again) for at, body in enumerate(bodies, 1)])]
-
-
 def _bytes_of_a_checkpoint(files: int, subtasks: int) -> int:
     """Return the bytes of the second checkpoint, after a micro-batch that has added a file to ten subtasks."""
     job, memory = Job(files, subtasks), FilesTakenOut()

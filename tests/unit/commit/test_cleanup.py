@@ -291,16 +291,6 @@ def test_a_foreign_file_is_deleted_only_if_our_log_has_removed_it():
     assert ["a"] == _deleted(_facts(removed, unknown, looks=(look,)))
 
 
-def test_a_first_clean_up_cannot_know_when_a_cut_ended():
-    """A file that was removed long ago may have been in a cut until just now.
-
-    Without any look it waits for the grace period again.
-    """
-    file = ListedFile("a", TABLE, Generation(1), 1, 0, (Shown(1, 2, 10),))
-    assert [1_000] == [each.since_ms for each in decide_cleanup(_facts(file)).waiting]
-    assert ["a"] == _deleted(_facts(file, grace_ms=0))
-
-
 def test_no_file_is_judged_during_an_import():
     """An import holds a job without any entry. Its files have old names, and must stay until their entry comes."""
     copied = ListedFile("a", TABLE, Generation(1), 1, 0)

@@ -106,15 +106,6 @@ def test_the_columns_of_the_next_cut(declared, renamed, names, dropped):
     assert (names, dropped) == at_next(declared, of("a", "b"), renamed)
 
 
-def test_a_renamed_column_keeps_its_identity_and_its_type():
-    """It counts since the old one did, and remembers its first name. With it again, it is as it was."""
-    was = TableColumns(NAME, of("a", after=2))
-    now = appended_columns(table("b"), was, PARENT, {"b": "a"})
-    assert of("b", after=2, first="a") == now.columns
-    back = appended_columns(table("a"), now, PARENT, {"a": "b"})
-    assert was == back
-
-
 def test_what_two_cuts_call_the_same_column():
     """A new column under an old name is another one."""
     was, now = of("a", "k"), (*of("b", first="a"), *of("a", after=4), *of("k"))
@@ -283,9 +274,3 @@ def test_a_column_that_is_gone_may_have_another_name_in_files_of_others(then, dr
     """It was renamed on a line that was left, or one of several columns that were dropped."""
     found = refused([column("a")], then, dropped, held)
     assert found is None if why is None else why in (found or "")
-
-
-def test_a_table_that_the_newest_entry_lacks_is_judged_by_its_names_alone():
-    """Its log tells no more of its columns."""
-    now, then = (column("b"),), (column("b", first="a"),)
-    assert unclear_back(now, then, (), None) is None

@@ -79,14 +79,6 @@ def test_a_lease_that_has_run_out_is_taken_over(alive):
     assert isinstance(decide((CLAIM,), seen), MayClaim)
 
 
-def test_the_lease_of_an_older_generation_does_not_count():
-    """A fenced-out holder may have renewed the lease last. It protects nobody, and is not the present holder's."""
-    old = Lease(Generation(2), NOW_MS + 99_000)
-    seen = HolderObserved(alive=True, lease=old)
-    assert isinstance(decide((CLAIM,), seen), MayClaim)
-    assert decide((CLAIM,), SILENT) == decide((CLAIM,), HolderObserved(alive=None, lease=old))
-
-
 def test_a_holder_elsewhere_without_a_lease_is_given_one():
     """This process cannot see the holder's.
 
@@ -169,15 +161,6 @@ def test_later_entries_are_dropped():
     assert Turn((), (), ()) == turn_back(STRAIGHT, STRAIGHT[-1])
 
 
-@pytest.mark.parametrize(
-    ("savepoint", "abandoned", "dropped"), [(row(3, 2, **PLAIN), (), (4, 5)), (row(6, 5, **PLAIN), (5, 6), (4,))]
-)
-def test_a_plain_savepoint_goes_with_the_cut_that_it_was_taken_after(savepoint, abandoned, dropped):
-    """A savepoint of the target cut stays as it was, although its id is higher. Another one keeps its cut's entry."""
-    turn = turn_back((*STRAIGHT, savepoint), STRAIGHT[1])
-    assert (abandoned, dropped) == (turn.abandoned, turn.dropped)
-
-
 def test_a_cut_without_its_savepoint_goes():
     """Disposal drops an abandoned checkpoint on which no other savepoint stands, and none that is on the line."""
     left, plain = row(5, 4, abandoned=True), row(6, 5, abandoned=True, **PLAIN)
@@ -187,24 +170,6 @@ def test_a_cut_without_its_savepoint_goes():
     assert (6,) == disposed_with(plain, (left, plain, other, rollback))
     assert (6,) == disposed_with(row(6, 2, **PLAIN), (STRAIGHT[1], row(6, 2, **PLAIN), rollback))
     assert (6,) == disposed_with(plain, (left.model_copy(update={"pinned": True}), plain, rollback))
-
-
-def test_going_back_to_a_plain_savepoint_drops_checkpoints_after_its_parent():
-    """A checkpoint with a lower id may have committed after the savepoint."""
-    savepoint = row(4, 1, **PLAIN)
-    rows = (row(1, 0), savepoint, row(3, 1), row(5, 3))
-    assert ((3, 5), ()) == (turn_back(rows, savepoint).dropped, turn_back(rows, savepoint).adopted)
-
-
-def test_a_pinned_entry_is_abandoned_and_brought_back():
-    """It is marked, then unmarked. The other line is dropped from the point where the two part."""
-    stop = row(4, 2, pinned=True)
-    assert Turn((5,), (4,), ()) == turn_back((row(1, 0), row(2, 1), stop, row(5, 4)), row(2, 1))
-    left = stop.model_copy(update={"abandoned": True})
-    rows = (row(1, 0), row(2, 1), left, row(6, 2, kind=RowKind.ROLLBACK), row(7, 6))
-    turn = turn_back(rows, left)
-    assert ((6, 7), (), (4,)) == (turn.dropped, turn.abandoned, turn.adopted)
-    assert {4: False} == turn.marks
 
 
 def test_a_plain_savepoint_is_brought_back_with_its_cut():

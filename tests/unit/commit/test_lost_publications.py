@@ -9,7 +9,6 @@ from checkpointing.commit.lost_publications import (
     LogSeen,
     Reference,
     Standing,
-    Wanted,
     corrected,
     decide_repairs,
     in_doubt,
@@ -110,13 +109,6 @@ def test_an_entry_that_found_the_table_empty_needs_no_older_one():
     assert [2, 3] == again(seen(rows, {2: 1, 3: 2}, log(0, 0)))
 
 
-def test_a_parent_whose_cut_was_corrected_to_an_empty_table_needs_no_older_entry():
-    """Entry 5 found the table at version 3. Later its parent's cut was corrected: there, the table is at version 0."""
-    rows = (row(5, parent_version=3),)
-    assert [5] == again(seen(rows, {4: 0, 5: 6}, log(0, 0)))
-    assert None is again(seen(rows, {4: 3, 5: 6}, log(0, 0)))
-
-
 def test_a_version_number_that_was_used_again_proves_nothing():
     """The log entry at version 2 was published again, so it is not the version that entry 5 found."""
     rows = (row(5, parent_version=2),)
@@ -212,34 +204,12 @@ def test_cuts_get_the_versions_at_which_the_tables_show_them_now():
     assert ({4: {T: 5}, 5: {T: 6}}, ()) == (done.changed, done.dropped)
 
 
-def test_a_cut_of_unknown_versions_is_dropped():
-    """The table version of an abandoned savepoint is gone, and nobody publishes its entry again."""
-    left = row(4, abandoned=True, pinned=True)
-    back = row(9, parent=3, parent_version=4, kind=RowKind.ROLLBACK)
-    facts = seen([row(3), left, back], {3: 3, 4: 4, 9: 5}, log(3, 3, v3=3))
-    done = corrected(facts, {T: {3: 3, 9: 4}})
-    assert ({9: {T: 4}}, (4,)) == (done.changed, done.dropped)
-
-
 def test_the_cut_that_a_pending_entry_continues_from_is_never_dropped():
     """Only the unknown version leaves it. Entry 5 is committed and not published yet, so it needs its parent's cut."""
     done = corrected(seen(ROWS, {3: 3, 4: 4}, log(3, 3, v3=3)), {T: {3: 3}})
     assert ({4: {}}, ()) == (done.changed, done.dropped)
     done = corrected(seen(ROWS, CUTS, log(3, 3, v3=3)), {T: {3: 3, 5: 4}})
     assert ({5: {T: 4}}, (4,)) == (done.changed, done.dropped)
-
-
-def test_entries_that_were_dropped_in_order_are_trusted():
-    """The oldest log entry is 5. A Delta log checkpoint has the older ones."""
-    facts = seen(ROWS, CUTS, LogSeen(5, 5, {5: Entry(5)}, oldest=5))
-    assert frozenset() == in_doubt(facts)
-
-
-def test_the_oldest_entry_that_a_log_has_must_have_published_the_cut():
-    """Only what is older was dropped in order, and is believed without an entry."""
-    of_others = LogSeen(6, 6, {5: Entry(4), 6: Entry(6)}, oldest=5)
-    assert not of_others.is_as_published(5, Wanted(5, until=5))
-    assert of_others.is_as_published(4, Wanted(4, until=4))
 
 
 # ------------------------------------------------------------------
@@ -282,19 +252,6 @@ def test_a_rollback_says_nothing_about_the_entry_that_it_went_back_to():
     assert {} == rebuilt(seen_of_cut_rebuilding((row(4), back), {9: 6}), (T, QUIET)).cuts
 
 
-def test_the_newest_cut_is_rebuilt_from_the_log_entries_that_published_it():
-    """A retained entry changes every table. The older cuts follow from it."""
-    facts = Standing("j", ROWS, {}, {T: LOG})
-    assert {3: {T: 3}, 4: {T: 4}, 5: {T: 5}} == rebuilt(facts, (T,)).cuts
-
-
-def test_a_table_that_no_retained_entry_changes_is_not_guessed():
-    """Its log may have lost its newest entries too. So the newest cut is refused, and the message names the table."""
-    assert QUIET == rebuilt(seen_of_cut_rebuilding(ROWS, {}), (T, QUIET)).unknown
-    untouched = seen_of_cut_rebuilding(ROWS, {}, LogSeen(0, 0, {}))
-    assert {T: 5, QUIET: 0} == rebuilt(untouched, (T, QUIET)).cuts[5]
-
-
 def test_a_log_that_contradicts_an_entry_proves_nothing():
     """Version 4 was published for another checkpoint, so the entry's word no longer counts."""
     log = LogSeen(6, 5, {1: Entry(1), 2: Entry(2), 3: Entry(3), 5: Entry(4, again=True), 6: Entry(5, again=True)})
@@ -315,21 +272,6 @@ def test_a_log_with_a_hole_does_not_hide_what_it_lacks():
     assert [(T, 4)] == [(each.table, each.lacks) for each in decide_repairs(holed).lost]
 
 
-def test_a_log_with_a_hole_counts_whatever_else_is_damaged():
-    """The quiet table's log has lost its newest entry too. This entry may come back. The one in the hole cannot."""
-    holed = LogSeen(5, 5, {3: Entry(3), 5: Entry(5)})
-    for quiet in (SHOWN, LogSeen(1, 1, {1: Entry(1)})):
-        facts = Standing("j", ROWS, {5: {T: 5, QUIET: 2}}, {T: holed, QUIET: quiet})
-        assert {T: 4, QUIET: 2} == rebuilt(facts, (T, QUIET)).cuts[4]
-
-
-def test_a_table_that_comes_back_whole_has_no_hole():
-    """The newest entry of an upsert table names all its files, so its log need not have the older ones."""
-    rows = [row(each, mode=TableMode.UPSERT) for each in (3, 4, 5)]
-    facts = Standing("j", tuple(rows), {5: {T: 5}}, {T: LogSeen(5, 5, {3: Entry(3), 5: Entry(5)})})
-    assert {} == rebuilt(facts, (T,)).cuts
-
-
 def test_a_table_whose_log_was_not_read_is_unknown():
     """No retained entry changes it, and no cut names it. Its version is not guessed, and it is not left out."""
     facts = Standing("j", ROWS, {}, {T: LOG})
@@ -342,12 +284,6 @@ def test_the_newest_entry_names_tables_that_no_cut_names_any_more():
     facts = Standing("j", (row(4), row(5, columns=said)), {}, {T: LOG})
     assert (QUIET, T) == known_tables(facts)
     assert QUIET == rebuilt(facts, known_tables(facts)).unknown
-
-
-def test_a_table_without_a_log_is_at_version_0_in_older_cuts_too():
-    """Its log cannot contradict that, because there is none."""
-    facts = Standing("j", ROWS, {5: {T: 5, QUIET: 0}}, {T: LOG})
-    assert {4: {T: 4, QUIET: 0}, 3: {T: 3, QUIET: 0}} == rebuilt(facts, (T, QUIET)).cuts
 
 
 def test_one_log_that_contradicts_is_enough():

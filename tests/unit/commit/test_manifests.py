@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from checkpointing.channel_items import SubtaskSnapshot
 from checkpointing.commit.manifests import (
-    SIZES,
     Manifest,
     Sizes,
     Stored,
@@ -22,7 +21,7 @@ from checkpointing.commit.manifests import (
     whole,
 )
 from checkpointing.handles import KeyedFile
-from checkpointing.metadata.codec import UnreadableRowError, decode, decode_stored, encode
+from checkpointing.metadata.codec import UnreadableRowError, decode_stored, encode
 from checkpointing.metadata.files import files_of, handles_of
 from checkpointing.metadata.record import CheckpointRecord
 from tests.unit.commit.large_rows import keyed, large_record, numbered
@@ -81,14 +80,6 @@ def test_entries_that_keep_manifests_of_the_ones_before_are_read_back(
         assert (record, form.held_in) == (read.model_copy(update={"held_in": ()}), read.held_in)
         assert {file.path for file in handles_of(record)}.union(form.held_in) == files_of(read)
         before = form
-
-
-def test_a_small_entry_has_no_manifest_and_names_all_its_files() -> None:
-    """Its text is the same as before manifests existed."""
-    record = large_record([list(range(1, SIZES.inline + 1))], [[]])
-    form = stored(record)
-    assert (record, (), {}) == (form.entry, form.manifests, form.new)
-    assert record == decode(encode(record, writer="x"))
 
 
 def test_an_entry_without_a_change_writes_no_manifest() -> None:
@@ -223,10 +214,3 @@ def test_a_file_in_a_manifest_must_lie_in_the_jobs_folders() -> None:
     form = stored(record.model_copy(update={"vertices": (vertex,), "tables": ()}), None, LOW)
     with pytest.raises(UnreadableRowError, match="victim"):
         _read(form, dict(form.new))
-
-
-def test_a_stored_entry_without_its_handles_is_refused_where_it_must_be_whole() -> None:
-    """The entry beside a reservation, for example, must have all its handles."""
-    form = stored(large_record([[1, 2, 3, 4]], [[]]), None, LOW)
-    with pytest.raises(UnreadableRowError, match="has its files in manifests"):
-        decode(encode(form.entry, writer="x"))

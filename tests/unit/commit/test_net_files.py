@@ -89,15 +89,6 @@ def test_changes_that_do_not_fit_the_table_are_not_believed(other, new):
     assert _paths(STATE, now) == _becomes(publication, _PARENT_VERSION, active)
 
 
-def test_after_a_foreign_commit_all_files_are_compared():
-    """It may have put a file in place of another, so that the numbers of files tell nothing."""
-    before, now = numbered(3, 4), numbered(3, 4)
-    now[1] = [*now[1][1:], 99]
-    publication = _said(now, before)[STATE]
-    active = _paths(STATE, before) ^ _paths(STATE, [[1, 50]])
-    assert _paths(STATE, now) == _becomes(publication, _PARENT_VERSION + 1, active)
-
-
 def test_nobody_says_the_changes_where_subtasks_share_a_file():
     """They share files after a change of parallelism. A file may then leave one subtask and stay in another."""
     split, shared = numbered(3, 2), [[1, 2], [2, 3], [4]]

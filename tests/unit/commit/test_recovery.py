@@ -37,22 +37,10 @@ def decide(rows, cuts, holder=DEAD):
     return decide_recovery(Observed(3, (*rows, CLAIM), frozenset(cuts), holder, 1), take_over=False)
 
 
-def test_without_a_checkpoint_the_job_starts_from_the_start():
-    """Without a committed entry, nothing is restored and nothing is rolled forward."""
-    plan = decide((), ())
-    assert (None, None) == (plan.restore, plan.roll_forward)
-
-
 def test_a_committed_entry_without_a_cut_is_rolled_forward():
     """The crash came after the commit point. So the epoch is committed, and the next tick publishes it."""
     plan = decide((row(4), row(5)), {4})
     assert (5, 5) == (plan.roll_forward.checkpoint, plan.restore.checkpoint)
-
-
-def test_an_entry_whose_cut_is_recorded_needs_nothing():
-    """The newest entry is restored, whatever the order of the entries."""
-    plan = decide((row(5), row(4)), {4, 5})
-    assert (None, 5) == (plan.roll_forward, plan.restore.checkpoint)
 
 
 def test_a_live_holder_is_refused_before_anything_else():

@@ -12,7 +12,6 @@ from checkpointing.commit.two_phase import (
     Declined,
     Draft,
     IdsReserved,
-    Saved,
     TwoPhaseCommit,
     UnexpectedFactError,
 )
@@ -118,13 +117,6 @@ def test_net_files_are_the_files_since_the_committed_parent(door):
     committed(door, draft(1, staged=[("a", 0)]), 6, tables=1)
     row = committed(door, draft(3, staged=[("a", 0), ("b", 1), ("c", 2)]), 7, tables=1)
     assert ("b", "c") == tuple(file.path for file in row.tables[0].adds)
-
-
-def test_a_range_rewritten_twice_publishes_once(door):
-    """An upsert table's entry names the live files of the cut, and none that came in between."""
-    committed(door, draft(1, ranges=ranged("r1", 1)), 6, tables=1)
-    row = committed(door, draft(3, ranges=ranged("r3", 3)), 7, tables=1)
-    assert ("r3",) == tuple(file.path for file in row.tables[0].files)
 
 
 def test_a_table_without_changes_is_not_published(door):
@@ -252,17 +244,6 @@ def test_every_transition_of_the_table_leads_to_a_known_state():
 PLAIN = {"kind": RowKind.SAVEPOINT, "pinned": True}
 
 
-def test_a_plain_savepoint_is_only_an_entry(door):
-    """It checks and publishes no table and records no cut. Its staged files belong to the next checkpoint too (9)."""
-    (append,) = door.offer(draft(1, staged=[("a", 0)], **PLAIN), 10)
-    assert (RowKind.SAVEPOINT, True, 0) == (append.row.kind, append.row.pinned, append.row.parent)
-    assert ("a",) == tuple(file.path for file in append.row.tables[0].adds)
-    assert (Saved(append.row),) == door.step(RowAppended(append.row.nonce, 6), 20)
-    assert (CommitState.IDLE, None) == (door.state, door.parent)
-    row = committed(door, draft(2, staged=[("a", 0), ("b", 1)]), 7, tables=1)
-    assert (0, ("a", "b")) == (row.parent, tuple(file.path for file in row.tables[0].adds))
-
-
 def test_a_plain_savepoint_waits_for_the_cut_before_it(door):
     """Its tables are compared with its parent's cut, so that cut must be recorded.
 
@@ -284,16 +265,3 @@ def test_a_plain_savepoint_overtaken_by_a_newer_checkpoint_is_declined(door):
     (declined,) = door.offer(draft(1, **PLAIN), 60)
     assert (1, CheckpointFailureReason.CHECKPOINT_SUBSUMED) == (declined.checkpoint, declined.reason)
     assert CommitState.IDLE is door.state
-
-
-def test_the_savepoint_of_a_stop_is_committed_like_a_checkpoint(door):
-    """It is checked, published and recorded, and the next entry builds on it. Its entry is pinned (F4)."""
-    row = committed(door, draft(1, staged=[("a", 0)], pinned=True), 6, tables=1)
-    assert (RowKind.CHECKPOINT, True, row) == (row.kind, row.pinned, door.parent)
-
-
-def test_the_outcome_of_a_savepoints_append_may_be_unknown(door):
-    """An unknown outcome ends the tick, whatever the entry is."""
-    door.offer(draft(1, **PLAIN), 10)
-    (ended,) = door.step(RowUnknown("n/1", "no answer"), 20)
-    assert (1, CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE) == (ended.checkpoint, ended.reason)

@@ -431,3 +431,11 @@ def test_a_cancel_aborts_a_checkpoint_that_was_only_announced(story, barrier, ca
     assert [1] == [effect.checkpoint for effect in effects if isinstance(effect, AbortCheckpoint)]
     assert [5] == _delivered(told.drain())
     assert [] == told.blocked()
+
+
+def test_an_id_is_aborted_once_even_with_one_open_channel(story, cancel, end):
+    """A repeated cancel marker on the only open channel is ignored."""
+    tale = story(GatePolicy.AT_LEAST_ONCE)
+    tale.put(1, end)
+    tale.put(0, cancel(3), cancel(3))
+    assert [("AbortCheckpoint", 3)] == _outcome(tale.drain())

@@ -5,20 +5,17 @@ from dataclasses import replace
 import pytest
 
 from checkpointing.channel_items import CancelMarker, SourceSlice, SubtaskSnapshot
-from checkpointing.config import UNLIMITED, CheckpointConfig
+from checkpointing.config import CheckpointConfig
 from checkpointing.failures import CheckpointFailureReason
 from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
-from checkpointing.handles import FileHandle
 from checkpointing.identifiers import EdgeId, SubtaskId
 from checkpointing.job.door import FEW_ROWS, POLLS, Wiring
 from checkpointing.job.setup import JobSetup, TickLimits
 from checkpointing.messages import (
     AppendRow,
-    CheckTables,
     EndTick,
     JudgeSuites,
     MicroBatchFailed,
-    MicroBatchFinished,
     NotifyAborted,
     NotifyComplete,
     PollFailed,
@@ -32,7 +29,6 @@ from checkpointing.messages import (
     SourceEnded,
     StopKind,
     StopRequested,
-    SubtaskOutput,
     SuitesJudged,
     TickOutcome,
 )
@@ -68,26 +64,6 @@ def epoch(story, rows=3):
 def rows_given(run, number):
     """Return the begin and end of each slice in one input of a micro-batch."""
     return [(part.start, part.end) for each in run.inputs if each.input == number for part in each.segments]
-
-
-@pytest.mark.parametrize("buffered", [None, UNLIMITED])
-def test_rows_after_a_barrier_wait_for_the_other_input(job, buffered):
-    """While left's barrier 1 is on its way, right's rows after barrier 1 do not run (C1, C2)."""
-    story = job.story(unequal(), {**THREE, "max_alignment_bytes": buffered}, linger_ms=0)
-    story.offers("right", 5)
-    story.passes(1)
-    story.finishes("joined")
-    story.offers("left", 3)  # barrier 1 goes out: on right at once, on left behind bronze's micro-batch
-    story.offers("right", 7)
-    story.passes(5_000)
-    assert ["bronze"] == [run.vertex for run in story.all(RunMicroBatch)]
-    story.finishes("bronze")
-    story.passes(5_000)
-    assert [] == rows_given(story.all(RunMicroBatch)[0], 1)
-    story.finishes("joined")
-    assert [("5", "12")] == rows_given(story.all(RunMicroBatch)[0], 1)
-    row = story.commits()
-    assert "5" == row.vertices[1].subtasks[0].position
 
 
 def test_at_least_once_never_waits(job):
@@ -136,15 +112,6 @@ def test_a_failed_suite_ends_the_tick_with_its_message(job):
     )
 
 
-def test_stop_now_ends_without_a_checkpoint(job):
-    """STOP NOW: the next tick reads the uncommitted rows again."""
-    story = job.story(job.two_sources(), THREE)
-    story.offers("left", 2)
-    story.tell(NOW)
-    assert EndTick(TickOutcome.STOPPED) == story.end
-    assert [] == story.all_told(AppendRow)
-
-
 def test_stop_after_checkpoint_commits_all_rows_read_so_far(job):
     """STOP AFTER CHECKPOINT: no new poll, open answers count, one last checkpoint, then the end."""
     story = job.story(job.two_sources(), {})
@@ -184,20 +151,6 @@ def test_a_tick_never_ends_in_doubt(job, asked, outcome):
     assert [1] == [effect.checkpoint for effect in story.all_told(NotifyComplete)]
 
 
-def test_a_checkpoint_whose_entry_was_not_sent_is_aborted_at_the_end(job):
-    """The stop comes while the tables are checked.
-
-    The checkpoint was certainly not committed, and listeners hear of the abort.
-    """
-    story = job.story(job.two_sources(), THREE)
-    epoch(story)
-    assert [1] == [check.checkpoint for check in story.all(CheckTables)]
-    story.tell(NOW)
-    reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
-    assert [NotifyAborted(1, reason, reason.message)] == story.all_told(NotifyAborted)
-    assert EndTick(TickOutcome.STOPPED) == story.end
-
-
 def test_a_refused_entry_names_the_holder_of_the_job(job):
     """The tick ends as FENCED and names the holder. Nothing is published."""
     story = job.story(job.two_sources(), THREE)
@@ -234,18 +187,6 @@ def test_files_of_a_failed_epoch_are_in_the_next_entry(job):
     assert ["out-1", "out-2"] == [each.path for _, files in asked.files for each in files]
 
 
-def test_segments_keep_their_order(job):
-    """The slices of a split reach its vertex in their order, over several micro-batches too."""
-    story = job.story(job.two_sources(), {"slice_rows_max": 2, "micro_batch_rows_max": 4})
-    met = []
-    for _ in range(3):
-        story.offers("left", 2)
-        story.offers("left", 2)
-        met += rows_given(story.all(RunMicroBatch)[0], 0)
-        story.finishes()
-    assert [("0", "2"), ("2", "4"), ("4", "6"), ("6", "8"), ("8", "10"), ("10", "12")] == met
-
-
 def test_a_source_without_credit_is_not_polled(job):
     """A full channel stops its source until a micro-batch has taken its bytes."""
     story = job.story(job.two_sources(), {}, credit_bytes=30)
@@ -254,29 +195,6 @@ def test_a_source_without_credit_is_not_polled(job):
     story.passes(2_000)
     story.finishes()
     assert {"right", "left"} == {poll.source for poll in story.all(PollSource)}
-
-
-def test_an_expired_timer_hides_no_other(job):
-    """After the tick's duration is over, the door still asks to be woken for rows that wait for more."""
-    story = job.story(job.two_sources(), {}, limits=TickLimits(duration_ms=100), linger_ms=5_000)
-    story.passes(50)
-    story.offers("left", 3)
-    story.is_idle("left")
-    story.passes(60)
-    assert 6_050 == story.wake_ms
-
-
-def test_an_idle_tick_ends_although_empty_checkpoints_go_on(job):
-    """If the interval is shorter than a commit, one checkpoint is always pending.
-
-    Without rows, it keeps no tick running.
-    """
-    story = job.story(job.two_sources(), {"interval_ms": 10, "max_concurrent": 2})
-    story.passes(20)
-    assert [1] == [check.checkpoint for check in story.all(CheckTables)]
-    story.is_idle("left", "right")
-    assert EndTick(TickOutcome.CAUGHT_UP) == story.end
-    assert [1] == [told.checkpoint for told in story.all_told(NotifyAborted)]
 
 
 def test_a_tick_is_caught_up_when_all_rows_read_are_committed(job):
@@ -323,14 +241,6 @@ def test_rows_in_flight_come_before_newly_sent_rows(job):
     assert [("0", "1")] == rows_given(story.take(RunMicroBatch), 0)
 
 
-def test_a_micro_batch_that_fails_ends_the_tick_with_its_message(job):
-    """The tick ends at once. The next tick reads the rows again."""
-    story = job.story(job.two_sources(), THREE)
-    story.tell(MicroBatchFailed("joined", 1, "a task ran out of memory"))
-    assert (TickOutcome.FAILED, CheckpointFailureReason.TASK_FAILURE) == (story.end.outcome, story.end.reason)
-    assert "out of memory" in story.end.message
-
-
 def test_a_tick_that_has_ended_requests_nothing(job):
     """Answers after the end change nothing."""
     story = job.story(job.two_sources(), THREE)
@@ -339,16 +249,6 @@ def test_a_tick_that_has_ended_requests_nothing(job):
     before = digest([story.door])
     assert () == story.door.step(PollFailed(poll.source, poll.split, "late"))
     assert before == digest([story.door])
-
-
-def test_a_tick_ends_after_its_limit_of_checkpoints(job):
-    """The tick ends at the second cut, even if rows are left to read."""
-    story = job.story(job.two_sources(), THREE, limits=TickLimits(checkpoints=2))
-    for _ in range(2):
-        epoch(story)
-        story.commits()
-    assert EndTick(TickOutcome.STOPPED) == story.end
-    assert [1, 2] == [effect.checkpoint for effect in story.all_told(NotifyComplete)]
 
 
 def test_two_checkpoints_in_flight_commit_in_order(job):
@@ -369,27 +269,6 @@ def test_only_a_slice_of_a_source_may_be_offered(job):
     story = job.story(job.two_sources())
     with pytest.raises(TypeError, match="no slice of a source"):
         story.tell(SliceOffered(StagedSegment(())))
-
-
-def test_files_replaced_before_a_snapshot_are_discarded(job):
-    """A later micro-batch of the epoch replaced an upsert range, so its file is deleted.
-
-    Files in a snapshot are not.
-    """
-    from checkpointing.handles import KeyedFile, KeyedFileKind, Version
-    from checkpointing.messages import DiscardFiles
-
-    story = job.story(job.two_sources(), {"slice_rows_max": 1, "micro_batch_rows_max": 1})
-
-    def base(number):
-        handle = FileHandle(f"state-{number}", 1, 10, 0)
-        return SubtaskOutput(state=(KeyedFile(handle, KeyedFileKind.BASE, 0, 127, Version(1, number)),))
-
-    for number in (1, 2):
-        story.offers("left", 1)
-        story.take(RunMicroBatch)
-        story.tell(MicroBatchFinished("joined", number, (base(number),)))
-    assert [DiscardFiles(("state-1",))] == story.all_told(DiscardFiles)
 
 
 # ------------------------------------------------------------------
@@ -533,15 +412,6 @@ def test_after_all_splits_end_keys_end_and_a_last_checkpoint_finishes_the_job(jo
     assert EndTick(TickOutcome.FINISHED) == story.end
 
 
-def test_a_job_without_a_row_finishes_too(job, graph):
-    """The job reads no row, and its entry says that it has finished."""
-    story = job.story(graph)
-    ends(story, "left", "right")
-    story.finishes()
-    assert story.commits().finished
-    assert TickOutcome.FINISHED is story.end.outcome
-
-
 def test_a_split_that_has_ended_is_idle_for_ever_and_no_barrier_waits_for_it(job):
     """The other source goes on. The tick catches up, its entry has the end of the split, and no key has ended."""
     story = job.story(bounded(job.two_sources(), "left"))
@@ -603,77 +473,8 @@ def test_a_door_that_begins_at_a_finished_entry_ends_at_once(job, graph):
     assert TickOutcome.FINISHED is later.end.outcome
 
 
-def test_a_checkpoint_that_began_before_the_end_does_not_finish_the_job(job, graph):
-    """Its barrier comes before the end of the data. Another checkpoint follows, and the job finishes with that one."""
-    story = job.story(graph, {"every_rows": 3})
-    story.offers("left", 3)
-    story.finishes()
-    ends(story, "left", "right")
-    first = story.commits()
-    story.finishes()
-    assert not first.finished
-    assert story.end is None
-    assert story.commits().finished
-    assert TickOutcome.FINISHED is story.end.outcome
-
-
-def test_a_last_checkpoint_that_fails_is_taken_again_without_ending_the_keys_again(job, graph):
-    """The data ended once, so the vertex runs no second last micro-batch."""
-    story = job.story(graph, {"tolerable_failures": 1})
-    ends(story, "left", "right")
-    story.finishes()
-    story.checks("a column was dropped")
-    assert [] == story.all(AppendRow)
-    story.passes(10_000)
-    assert [] == story.all(RunMicroBatch)
-
-
-def test_a_drain_of_a_job_whose_sources_have_ended_ends_the_keys_once(job, graph):
-    """The stop's savepoint is the entry that finishes the job."""
-    story = job.story(graph)
-    ends(story, "left", "right")
-    story.tell(SavepointRequested("mine", SavepointKind.DRAIN))
-    story.finishes()
-    row = story.commits()
-    assert row.pinned
-    assert row.finished
-    assert TickOutcome.STOPPED is story.end.outcome
-
-
 # ------------------------------------------------------------------
 # Rows trigger checkpoints (A11): how many at a time, and which rows an entry counts.
-
-
-@pytest.mark.parametrize(("concurrent", "pending"), [(1, 1), (2, 2)])
-def test_rows_trigger_as_many_checkpoints_as_may_be_pending(job, concurrent, pending):
-    """The configuration may allow a second epoch's barrier while the first checkpoint is pending."""
-    story = job.story(unequal(), {**THREE, "max_concurrent": concurrent}, linger_ms=0)
-    story.offers("left", 3)
-    assert 2 == story.door.next_id
-    story.offers("left", 3)
-    story.passes(5_000)
-    assert pending + 1 == story.door.next_id
-
-
-def test_a_row_counts_from_its_parents_barrier(job):
-    """Rows of a plain savepoint's epoch count in it, and again in the next checkpoint, which shows them."""
-    story = job.story(unequal(), THREE, linger_ms=0)
-    story.is_idle("right")
-    story.offers("left", 2)
-    story.tell(SavepointRequested("mine", SavepointKind.PLAIN))
-    story.passes(5_000)
-    story.finishes("bronze")
-    story.passes(5_000)
-    story.finishes("joined")
-    saved = story.appends()
-    assert (RowKind.SAVEPOINT, 2) == (saved.kind, saved.statistics.rows)
-    story.offers("left", 3)
-    story.passes(5_000)
-    story.finishes("bronze")
-    story.passes(5_000)
-    story.finishes("joined")
-    row = story.commits()
-    assert (RowKind.CHECKPOINT, 5) == (row.kind, row.statistics.rows)
 
 
 def test_estimated_rows_pace_like_others_and_are_marked(job):
@@ -732,23 +533,6 @@ def test_a_cut_of_one_job_waits_for_a_cut_of_the_other(job):
     assert ["4", "6"] == positions(story.commits())
 
 
-def test_a_cut_requests_its_checkpoint_again_after_a_failure(job):
-    """It requests it after the pause that follows a failure, although another source still reads rows."""
-    story = job.story(
-        job.two_sources(), {"timeout_ms": 1_000, "tolerable_failures": 1}, linger_ms=0, cut_groups=TWO_JOBS
-    )
-    reads_of_induced_barriers(story, "right", 3, at_cut=False)
-    reads_of_induced_barriers(story, "left", 4)
-    story.passes(1_000)
-    assert () == story.door.pending
-    story.passes(1_000)
-    assert (2,) == story.door.pending
-    reads_of_induced_barriers(story, "right", 6)
-    story.finishes()
-    story.finishes()
-    assert ["4", "6"] == positions(story.commits())
-
-
 def test_the_barrier_of_a_savepoint_outlives_a_checkpoint_that_expires(job):
     """Both barriers wait for a cut. The checkpoint expires meanwhile, and the savepoint is taken at the cut."""
     story = job.story(
@@ -767,26 +551,6 @@ def test_the_barrier_of_a_savepoint_outlives_a_checkpoint_that_expires(job):
     saved = story.take(AppendRow)
     assert (2, RowKind.SAVEPOINT) == (saved.row.checkpoint, saved.row.kind)
     assert ["4", "6"] == positions(saved.row)
-
-
-def test_a_drain_that_expires_before_the_cut_does_not_end_the_inputs(job):
-    """Its barrier waits for a cut, and is never sent. The next checkpoint is taken at the cut, and the job goes on."""
-    story = job.story(
-        job.two_sources(), {"timeout_ms": 1_000, "tolerable_failures": 1}, linger_ms=0, cut_groups=TWO_JOBS
-    )
-    reads_of_induced_barriers(story, "right", 3, at_cut=False)
-    reads_of_induced_barriers(story, "left", 4)
-    story.tell(SavepointRequested("mine", SavepointKind.DRAIN))
-    assert (2,) == story.door.pending
-    story.passes(1_000)
-    assert (3,) == story.door.pending
-    reads_of_induced_barriers(story, "right", 6)
-    story.finishes()
-    story.finishes()
-    entry = story.commits()
-    assert (3, ["4", "6"]) == (entry.checkpoint, positions(entry))
-    assert (True, True) == (is_polled(story, "left"), is_polled(story, "right"))
-    assert not any(run.end_of_input for run in story.all_told(RunMicroBatch))
 
 
 def test_a_table_that_cannot_be_read_up_to_the_cut_fails_the_tick_at_once(job):

@@ -211,16 +211,6 @@ def offers(story, split, rows):
     story.tell(SliceOffered(SourceSlice("in", split, str(start), str(start + rows), "", rows, rows * 10)))
 
 
-def test_the_judges_time_is_the_asynchronous_part(job):
-    """A vertex acknowledges after its suites have judged. The time from its snapshot until then is async_ms."""
-    story = job.story(job.two_sources(judged=True), THREE, linger_ms=0)
-    story.offers("left", 3)
-    story.finishes()
-    story.passes(700)
-    story.judges()
-    assert 700 == vertex_of(story.commits(), "joined").async_ms
-
-
 def test_counts_add_up_and_a_failed_checkpoint_is_one_of_them(job):
     """An entry counts its generation's checkpoints, itself as in progress. The door says how they ended."""
     config = {**THREE, "tolerable_failures": 3, "timeout_ms": 1_000}

@@ -25,14 +25,10 @@ from checkpointing.messages import (
     AppendRow,
     CoordinatorReset,
     CoordinatorResetFailed,
-    DiscardFiles,
     HookRestored,
     HookRestoreFailed,
     NotifyAborted,
     PollSource,
-    SavepointFailed,
-    SavepointKind,
-    SavepointRequested,
     StopKind,
     StopRequested,
     TickOutcome,
@@ -113,16 +109,6 @@ def test_a_tick_may_be_stopped_while_a_hook_is_restored(hooked):
     assert [CloseHook("ledger")] == story.all_told(CloseHook)
 
 
-def test_a_savepoint_waits_for_the_restore_and_is_refused_if_that_fails(hooked):
-    """A hook is never asked for its state before it has been restored."""
-    story = hooked()
-    story.tell(SavepointRequested("mine", SavepointKind.PLAIN))
-    assert [] == story.all_told(AskHook)
-    story.tell(HookRestoreFailed("ledger", "away"))
-    assert [] == story.all_told(AskHook)
-    assert ["mine"] == [failed.request for failed in story.all_told(SavepointFailed)]
-
-
 def test_the_barriers_wait_for_the_hooks_and_the_entry_has_their_states(hooked):
     """Both are asked at once, with the time of the trigger. A hook without state is not in the entry."""
     story = hooked(LEDGER, CLOCK)
@@ -181,17 +167,6 @@ def test_a_state_that_no_entry_may_hold_fails_the_checkpoint(hooked, state):
     story.tell(HookAnswered("ledger", 1, state))
     (aborted,) = story.all_told(NotifyAborted)
     assert "the state of master hook 'ledger' is" in aborted.message
-
-
-def test_the_failure_of_one_hook_ends_the_wait_for_the_others(hooked):
-    """A later answer of another hook changes nothing, and its time limit no longer counts."""
-    story = hooked(LEDGER, CLOCK, config={"tolerable_failures": 9})
-    restored(story, LEDGER, CLOCK)
-    triggered(story)
-    story.tell(HookFailed("ledger", 1, "away"))
-    story.tell(HookAnswered("clock", 1, "1"))
-    story.passes(3 * LIMIT_MS)
-    assert [1] == [aborted.checkpoint for aborted in story.all_told(NotifyAborted)]
 
 
 def test_nobody_is_woken_for_a_hook_whose_checkpoint_has_ended():
@@ -341,18 +316,6 @@ def test_a_state_that_no_entry_may_hold_declines_the_checkpoint(begun, state):
     story.tell(OperatorCoordinatorAnswered("left", 1, state))
     (aborted,) = story.all_told(NotifyAborted)
     assert "the state of source 'left' is" in aborted.message
-
-
-def test_a_late_state_is_in_no_entry_and_no_file_is_deleted_for_it(begun):
-    """The checkpoint has failed by another coordinator. The late text is no path."""
-    story = begun("left", "right", config={"tolerable_failures": 9})
-    restored_of_source_coordinators(story, "left", "right")
-    triggered_of_source_coordinators(story)
-    story.tell(OperatorCoordinatorFailed("right", 1, "away"))
-    before = len(story.told)
-    story.tell(OperatorCoordinatorAnswered("left", 1, '["late"]'))
-    assert before == len(story.told)
-    assert [] == story.all(DiscardFiles)
 
 
 def test_state_of_another_kind_of_source_is_refused_unless_it_may_be_left_behind(job):

@@ -1,7 +1,6 @@
 """The asynchronous part in the job door: when a checkpoint ends, its judgements are cancelled (J3, B2)."""
 
 from datetime import date
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from checkpointing.graph import JobGraph, Table, TableMode, Vertex, VertexKind
 from checkpointing.handles import FileHandle, KeyedFile, KeyedFileKind, Version
 from checkpointing.identifiers import EdgeId, Generation, JobName, TableName, VertexId
 from checkpointing.job.operator_run import (
-    LiveFiles,
     NoVersionError,
     OperatorRun,
     broadcasts_left,
@@ -320,16 +318,6 @@ def test_an_overwrite_table_has_no_staged_files(run):
     assert [file(1, 9)] == shown(run.take_snapshot(5)[0])
 
 
-def test_a_vertex_that_wrote_nothing_new_hands_over_the_same_snapshot(run):
-    """So a commit sees that nothing changed."""
-    finish(run, file(1, 9))
-    first = run.take_snapshot(5)[0]
-    assert () == finish(run)
-    assert first is run.take_snapshot(6)[0]
-    assert (file(2, 8).path,) == finish(run, file(2, 8))
-    assert first is run.take_snapshot(7)[0]
-
-
 def cut(job, table=NEWEST, files=(), mode=TableMode.OVERWRITE, columns=("v",)):
     """Return a cut at which the vertex held these files."""
     keyed = tuple(KeyedFile(each, KeyedFileKind.BASE, 0, 0, Version(1, 1)) for each in files)
@@ -437,30 +425,6 @@ def keyed(number, version, partition=""):
     name = StagedName(VertexId("prices"), number, f"{number:032x}", partition, version.folder)
     file = FileHandle(PATHS.staged_file(TABLE, Generation(1), name), 1, 1, 0)
     return KeyedFile(file, KeyedFileKind.BASE, 0, 0, Version(Generation(1), number))
-
-
-def numbered(value):
-    """Return a version that is a whole number."""
-    return TableVersion(VersionKind.NUMBER, str(value))
-
-
-@given(
-    files=st.lists(st.tuples(st.sampled_from(["", "d=1", "d=2"]), st.integers(-3, 12)), max_size=12),
-    cuts=st.lists(st.integers(0, 12), max_size=4),
-)
-def test_the_files_that_are_shown_do_not_depend_on_micro_batches(files, cuts):
-    """File by file, or several at a time, the table shows those that a query over all files chooses."""
-    everything = [keyed(number, numbered(version), partition) for number, (partition, version) in enumerate(files)]
-    greatest = {partition: max(version for at, version in files if at == partition) for partition, _ in files}
-    due = {number for number, (partition, version) in enumerate(files) if version == greatest[partition]}
-    places = sorted({0, len(files), *(cut for cut in cuts if cut < len(files))})
-    live = LiveFiles()
-    for begin, end in pairwise(places):
-        live.overwrite(TABLE, everything[begin:end])
-    shown = live.of(TABLE)
-    assert due == {each.version.micro_batch for each in shown}
-    assert shown == newest(everything)
-    assert shown == newest(reversed(newest(reversed(everything))))
 
 
 VALUES = {

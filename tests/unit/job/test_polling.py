@@ -136,19 +136,6 @@ def test_splits_take_turns():
     assert {"e", "j", "l", "w"} == met
 
 
-@pytest.mark.parametrize("calls", [1, 2, 3, 4])
-def test_a_quota_of_one_row_goes_round(calls):
-    """However often the splits are asked in an epoch, each of the four has its row after four epochs (A11)."""
-    own, read = readers(every_rows=1), []
-    for _ in range(8):
-        for _ in range(calls):
-            for poll in list(own.polls(0, ALL)):
-                answer(own, poll, 1)
-                read.append(poll.split)
-        own.barrier_sent()
-    assert ["e", "j", "l", "w"] * 2 == read
-
-
 def test_an_idle_source_is_polled_again_after_a_pause():
     """It is not polled before the end of the pause. `next_poll_ms` has the time."""
     own = readers()
@@ -260,25 +247,6 @@ def test_one_split_at_a_time_is_polled_for_any_cut():
     assert not cuts.seeks(A, [FREE])
     assert cuts.seeks(A, [B])
     assert not cuts.seeks(FREE, [A])
-
-
-def test_the_first_slice_decides_the_cut_for_all_splits():
-    """A barrier waits until all splits have reached the cut.
-
-    Then it is due, and no split reads on before it is sent.
-    """
-    cuts = groups(a="1", b="1")
-    assert not cuts.hold_barrier
-    assert {B} == cuts.offered(A, piece(A, "5", at_cut=False))
-    assert ("5", "5", None) == (cuts.cut_for(A), cuts.cut_for(B), cuts.cut_for(FREE))
-    assert cuts.hold_barrier
-    assert (True, True, False) == (cuts.is_behind(A), cuts.is_behind(B), cuts.is_behind(FREE))
-    assert set() == cuts.offered(A, piece(A, "5"))
-    assert (cuts.waits_at_cut(A), cuts.is_behind(B), cuts.barrier_due) == (True, True, False)
-    cuts.offered(B, piece(B, "5", rows=0))
-    assert (cuts.hold_barrier, cuts.barrier_due, cuts.waits_at_cut(B)) == (False, True, True)
-    cuts.barrier_sent()
-    assert (cuts.hold_barrier, cuts.barrier_due, cuts.waits_at_cut(B), cuts.cut_for(A)) == (False, False, False, None)
 
 
 def test_a_new_split_beside_an_old_one_holds_barriers_from_the_start():
@@ -417,24 +385,6 @@ def test_a_part_is_read_when_all_splits_of_the_part_before_it_have_ended(job):
     assert story.end is None
 
 
-def test_a_tick_does_not_end_before_the_next_part_was_asked(job):
-    """All that was asked is idle or has ended, and the job has not caught up."""
-    story = job.story(parted(job, HISTORY, LIVE))
-    story.is_idle("right")
-    ends(story, HISTORY)
-    assert story.end is None
-    story.is_idle("left")
-    assert EndTick(TickOutcome.CAUGHT_UP) == story.end
-
-
-def test_a_tick_catches_up_while_a_part_has_nothing_to_read_yet(job):
-    """A bounded source may wait for its next rows. The part behind it holds up no tick."""
-    story = job.story(parted(job, HISTORY, LIVE))
-    story.is_idle("right")
-    story.is_idle("left")
-    assert EndTick(TickOutcome.CAUGHT_UP) == story.end
-
-
 def test_the_next_tick_goes_on_in_the_part_that_the_cut_says(job):
     """The cut says which splits have ended. A split of that part which is found later is not read."""
     story = job.story(parted(job, HISTORY, LIVE))
@@ -449,24 +399,6 @@ def test_the_next_tick_goes_on_in_the_part_that_the_cut_says(job):
     assert [("3", True), ("2", False)] == [(each.position, each.finished) for each in left.subtasks]
     later = job.story(parted(job, HISTORY, LIVE, MORE), restored=row, claim=next_claim(job))
     assert [(LIVE, "2")] == [(poll.split, poll.position) for poll in later.all(PollSource) if poll.source == "left"]
-
-
-def test_a_part_that_is_read_again_holds_the_next_one(job):
-    """Somebody has reset a split of the first part: it is not ended any more."""
-    story = job.story(parted(job, HISTORY, LIVE))
-    ends(story, HISTORY)
-    story.offers("left", 2)
-    story.is_idle("left")
-    story.is_idle("right")
-    story.finishes()
-    row = story.commits()
-    (left, *others) = row.vertices
-    moved = left.model_copy(update={"subtasks": (replace(left.subtasks[0], finished=False), left.subtasks[1])})
-    row = row.model_copy(update={"vertices": (moved, *others)})
-    later = job.story(parted(job, HISTORY, LIVE), restored=row, claim=next_claim(job))
-    assert {HISTORY} == asked(later)
-    ends(later, HISTORY)
-    assert {LIVE} == asked(later)
 
 
 def test_a_finished_job_with_a_new_part_goes_on(job):
@@ -770,26 +702,6 @@ def fails(story, source):
     """Answer the source's poll with an error."""
     poll = story.take(PollSource, lambda poll: poll.source == source)
     story.tell(PollFailed(source, poll.split, f"a file of {source} is damaged"))
-
-
-def test_a_split_that_cannot_be_read_does_not_stop_the_others(job):
-    """The others are read and committed.
-
-    The tick does not end before the failing split has answered that it has no rows.
-    """
-    story = job.story(job.two_sources(), {"tolerable_poll_failures": 2}, linger_ms=0)
-    fails(story, "right")
-    story.offers("left", 4)
-    story.finishes()
-    story.is_idle("left")
-    assert "4" == story.commits().vertices[0].subtasks[0].position
-    story.passes(500)
-    story.is_idle("left")
-    fails(story, "right")
-    assert story.end is None
-    story.passes(500)
-    story.is_idle("left", "right")
-    assert EndTick(TickOutcome.CAUGHT_UP) == story.end
 
 
 @pytest.mark.parametrize("tolerated", [0, 2])

@@ -113,16 +113,6 @@ def test_a_missing_vertex_with_state_is_refused_and_one_without_is_not(job):
         check_fits(one_source("a"), job.record(gone, 3, {"old": held}), 128)
 
 
-def test_a_door_drops_state_if_its_setup_allows(job):
-    """If the setup allows it, the job starts without that state. Otherwise the door refuses."""
-    gone = JobGraph((Vertex("s", VertexKind.SOURCE, 1, splits=("a",)), Vertex("old", VertexKind.KEYED, 1)), ())
-    held = (SubtaskSnapshot(state=(job.keyed("f", 0, 127, Version(1, 1)),)),)
-    restored = job.record(gone, 3, {"old": held})
-    job.story(one_source("a"), restored=restored, allow_non_restored_state=True)
-    with pytest.raises(CutDoesNotFitError, match=r"state of 'old'.*--allow-non-restored-state"):
-        job.story(one_source("a"), restored=restored)
-
-
 def test_another_number_of_key_groups_is_refused(job):
     """Keys would be in other groups. The message says which number to set."""
     with pytest.raises(CutDoesNotFitError, match="set it back to 128"):
@@ -253,14 +243,6 @@ def test_a_vertex_may_not_take_back_rows_that_it_never_got(job, vertices, said):
     """One of the two began later, or a column of the state did. The message says what to do."""
     with pytest.raises(CutDoesNotFitError, match=said + r".*give 'second' and 'first' new ids"):
         check_fits(changes(COUNTED, ROWS), recorded(job, *vertices), 128, allow_non_restored_state=True)
-
-
-def test_a_renamed_column_of_a_vertex_that_takes_changes_is_known(job):
-    """Its values are in the state under the old name."""
-    graph = changes(replace(COUNTED, column="many"), ROWS)
-    second = replace(graph.vertices[1], columns_renamed_from={"many": "n"})
-    cut = recorded(job, ("first", (COUNTED,)), ("second", (COUNTED, ROWS)))
-    check_fits(replace(graph, vertices=(graph.vertices[0], second)), cut, 128)
 
 
 # ------------------------------------------------------------------
@@ -462,32 +444,6 @@ def test_the_waiting_checkpoint_is_declined_and_the_next_one_has_the_rows(job):
     assert "3" == row.vertices[0].subtasks[0].position
 
 
-def test_a_vertex_without_a_waiting_checkpoint_asks_for_a_barrier(job):
-    """The first retry may come at once. Each further one declines its checkpoint and comes after a longer pause."""
-    story = begun(job)
-    fails(story)
-    assert [] == story.all_told(NotifyAborted)
-    for number, pause_ms in enumerate((FIRST_MS, 2 * FIRST_MS), start=1):
-        assert [("left", "0", "3")] == fails(story)
-        assert [*range(1, number + 1)] == [each.checkpoint for each in story.all_told(NotifyAborted)]
-        assert [] == story.all(RunMicroBatch)
-        story.passes(pause_ms - 1)
-        assert [] == story.all(RunMicroBatch)
-        story.passes(1)
-    story.finishes()
-    assert "3" == story.commits().vertices[0].subtasks[0].position
-
-
-def test_periodic_checkpoints_bring_the_barrier(job):
-    """If an interval is set, the tick asks for no barrier of its own, because the user has decided how often."""
-    story = begun(job, interval_ms=7_000)
-    fails(story)
-    story.passes(FIRST_MS)
-    assert [] == story.all(RunMicroBatch)
-    story.passes(7_000)
-    assert [("left", "0", "3")] == rows_of(story.all(RunMicroBatch)[0])
-
-
 def test_without_a_setting_the_job_fails_and_names_the_way_out(job):
     """After one retry the tick fails. The next tick reads the rows again, and nothing was appended."""
     story = begun(job, tolerable_failures=0)
@@ -513,21 +469,6 @@ def test_rows_that_come_in_the_meantime_follow_in_micro_batches_of_the_usual_siz
     assert [[("left", "0", "3"), ("left", "3", "5")], [("left", "5", "7"), ("left", "7", "9")]] == met
 
 
-def test_an_expired_checkpoint_is_reported_once(job):
-    """Its barrier waited for the micro-batch.
-
-    So the late failure declines nothing, and the next checkpoint is tried.
-    """
-    story = begun(job, every_rows=3, timeout_ms=5_000)
-    story.passes(5_000)
-    fails(story)
-    assert [(1, Reason.CHECKPOINT_EXPIRED)] == [
-        (each.checkpoint, each.reason) for each in story.all_told(NotifyAborted)
-    ]
-    story.passes(FIRST_MS)
-    assert [("left", "0", "3")] == rows_of(story.all(RunMicroBatch)[0])
-
-
 @pytest.mark.parametrize("kind", [SavepointKind.SUSPEND, SavepointKind.DRAIN])
 def test_the_savepoint_of_a_stop_is_the_next_barrier(job, kind):
     """If the rows cannot be written for it, the stop fails. Nothing is read after it (Flink)."""
@@ -539,21 +480,6 @@ def test_the_savepoint_of_a_stop_is_the_next_barrier(job, kind):
     (answer,) = story.all_told(SavepointFailed)
     assert ("mine", Reason.CHECKPOINT_ASYNC_EXCEPTION) == (answer.request, answer.reason)
     assert TickOutcome.FAILED is story.end.outcome
-
-
-def test_a_drain_emits_waiting_rows_once_the_disk_has_room(job):
-    """The last micro-batch ends the input. The snapshot is taken after it."""
-    story = job.story(job.two_sources(), {"tolerable_failures": 9}, linger_ms=0)
-    story.tell(SavepointRequested("mine", SavepointKind.DRAIN))
-    run = story.take(RunMicroBatch)
-    assert ([], True) == (rows_of(run), run.end_of_input)
-    story.tell(MicroBatchNotStaged("joined", run.micro_batch, FULL))
-    (again,) = story.all(RunMicroBatch)
-    assert (2, True) == (again.micro_batch, again.end_of_input)
-    assert [] == story.all_told(NotifyAborted)
-    story.finishes()
-    assert 1 == story.commits().checkpoint
-    assert TickOutcome.STOPPED is story.end.outcome
 
 
 def test_a_stop_ends_a_tick_whose_vertex_waits(job):

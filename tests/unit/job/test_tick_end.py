@@ -27,12 +27,10 @@ from checkpointing.messages import (
     MicroBatchFinished,
     NotifyAborted,
     NotifyComplete,
-    PollFailed,
     PollSource,
     PublishTable,
     RecordCut,
     RivalSeen,
-    RowRefused,
     RowUnknown,
     RunMicroBatch,
     SavepointFailed,
@@ -108,26 +106,6 @@ def fail(story, checkpoint):
     story.tell(TableCheckFailed(checkpoint, "the log cannot be read"))
 
 
-def test_a_check_that_failed_declines_and_the_next_checkpoint_commits_the_same_rows(caught_up):
-    """A tick that is caught up does not try again at once. The timer is set, and nothing is lost."""
-    story = caught_up(1)
-    fail(story, 1)
-    (aborted,) = story.all_told(NotifyAborted)
-    assert (1, Reason.FINALIZE_CHECKPOINT_FAILURE, "the log cannot be read") == (
-        aborted.checkpoint,
-        aborted.reason,
-        aborted.message,
-    )
-    assert [] == story.all(CheckTables)
-    assert story.wake_ms <= story.now_ms + FIRST_MS
-    story.passes(FIRST_MS - 1)
-    assert [] == story.all(CheckTables)
-    story.passes(1)
-    row = story.commits()
-    assert (2, ["out-1"]) == (row.checkpoint, [file.path for file in row.tables[0].adds])
-    assert TickOutcome.CAUGHT_UP is story.end.outcome
-
-
 def test_checks_that_failed_are_counted(caught_up):
     """One failure too many fails the job, with the cause and the way out. Nothing was appended."""
     story = caught_up(1)
@@ -173,30 +151,6 @@ def test_a_tick_that_was_taken_over_ends_after_its_next_failed_checkpoint(story,
     assert f"the job was claimed by {job.claim.holder}, generation 2" == story.end.message
 
 
-def test_a_tick_that_holds_its_job_goes_on_and_looks_after_each_failure(story):
-    """The next checkpoint is tried after the pause. While a look is in progress, no second one begins."""
-    fail_of_rival(story)
-    story.passes(1_000)
-    fail_of_rival(story)
-    assert [LookForRival(1)] == story.all_told(LookForRival)
-    story.tell(RivalSeen(None))
-    assert story.end is None
-    story.passes(2_000)
-    fail_of_rival(story)
-    assert [LookForRival(1)] * 2 == story.all_told(LookForRival)
-
-
-def test_a_tick_whose_entry_is_being_appended_ends_when_the_outcome_is_known(story, job):
-    """The answer to the look may come while the next checkpoint is being committed."""
-    fail_of_rival(story)
-    story.passes(1_000)
-    story.checks()
-    story.tell(RivalSeen(later(job)))
-    assert story.end is None
-    story.tell(RowRefused(story.take(AppendRow).row.nonce, "another"))
-    assert (TickOutcome.FAILED, Reason.FENCED) == (story.end.outcome, story.end.reason)
-
-
 def test_a_normal_end_of_a_checkpoint_needs_no_look(story):
     """A rejected epoch ends the tick, and its cause is known."""
     story.checks("table out/joined has lost column v")
@@ -237,26 +191,6 @@ def answers(story):
 # ------------------------------------------------------------------ plain
 
 
-def test_a_plain_savepoint_is_a_pinned_entry_and_the_job_goes_on(job):
-    """Nothing is checked, published or notified. Its files stay staged, so the next checkpoint publishes them (9)."""
-    story = job.story(job.two_sources(), linger_ms=0)
-    story.offers("left", 3)
-    story.tell(asked(PLAIN))
-    story.finishes()
-    row = story.appends()
-    assert (RowKind.SAVEPOINT, True, ("out-1",)) == (
-        row.kind,
-        row.pinned,
-        tuple(file.path for table in row.tables for file in table.adds),
-    )
-    assert [SavepointTaken("mine", row.checkpoint)] == answers(story)
-    assert ([], [], []) == (story.all(CheckTables), story.all(PublishTable), story.all_told(NotifyComplete))
-    story.is_idle("right", "left")
-    following = story.commits()
-    assert (0, ("out-1",)) == (following.parent, tuple(file.path for file in following.tables[0].adds))
-    assert TickOutcome.CAUGHT_UP is story.end.outcome
-
-
 def test_the_tick_waits_for_a_requested_savepoint(job):
     """All rows are committed, but a request waits for a checkpoint to end. It is fulfilled before the tick ends."""
     story = job.story(job.two_sources(), {"unaligned": True, "interval_ms": 10_000}, seed=1)
@@ -268,19 +202,6 @@ def test_the_tick_waits_for_a_requested_savepoint(job):
     story.commits()
     row = story.appends()
     assert [SavepointTaken("mine", row.checkpoint), EndTick(TickOutcome.CAUGHT_UP)] == story.told[-2:]
-
-
-def test_each_request_gets_its_own_savepoint(job):
-    """A second request with the same name is ignored. The tick's own checkpoint by rows is another one."""
-    story = job.story(job.two_sources(), {"every_rows": 3, "rows_of": ("left",)}, linger_ms=0)
-    for request in ("tick", "b", "tick"):
-        story.tell(asked(PLAIN, request))
-    rows = [story.appends(), story.appends()]
-    assert [SavepointTaken("tick", rows[0].checkpoint), SavepointTaken("b", rows[1].checkpoint)] == answers(story)
-    story.offers("left", 3)
-    story.finishes()
-    assert RowKind.CHECKPOINT is story.commits().kind
-    assert 2 == len(answers(story))
 
 
 def test_a_plain_savepoint_that_fails_leaves_the_job_as_it_was(job):
@@ -396,16 +317,6 @@ def test_the_declined_savepoint_of_a_stop_fails_the_job(job):
     assert (TickOutcome.FAILED, REASON.QUALITY) == (story.end.outcome, story.end.reason)
 
 
-def test_an_expired_savepoint_of_a_stop_fails_the_job(job):
-    """After its barrier nothing is read any more, whatever ends it."""
-    story = job.story(job.two_sources(), {"timeout_ms": 5_000, "tolerable_failures": 9}, linger_ms=0)
-    story.offers("left", 3)
-    story.tell(asked(SUSPEND))
-    story.passes(6_000)
-    assert [REASON.CHECKPOINT_EXPIRED] == [told.reason for told in answers(story)]
-    assert (TickOutcome.FAILED, REASON.CHECKPOINT_EXPIRED) == (story.end.outcome, story.end.reason)
-
-
 def test_a_savepoint_of_unknown_outcome_is_reported_as_unknown(job):
     """The tick ends in doubt. The user gets one answer with the known facts."""
     story = job.story(job.two_sources(), linger_ms=0)
@@ -414,26 +325,6 @@ def test_a_savepoint_of_unknown_outcome_is_reported_as_unknown(job):
     (told,) = answers(story)
     assert (REASON.FINALIZE_CHECKPOINT_FAILURE, story.end.message) == (told.reason, told.message)
     assert "unknown" in told.message
-
-
-def test_a_poll_that_fails_after_a_stop_does_not_count(job):
-    """The next tick reads these rows again, and reports the failure."""
-    story = job.story(job.two_sources(), linger_ms=0)
-    story.tell(asked(SUSPEND))
-    poll = story.take(PollSource)
-    story.tell(PollFailed(poll.source, poll.split, "damaged"))
-    story.commits()
-    assert EndTick(TickOutcome.STOPPED) == story.end
-
-
-def test_stop_now_ends_a_stop_with_a_savepoint_too(job):
-    """Nothing of the savepoint is left, and its request is answered."""
-    story = job.story(job.two_sources(), linger_ms=0)
-    story.offers("left", 3)
-    story.tell(asked(DRAIN))
-    story.tell(StopRequested(StopKind.NOW))
-    assert [REASON.CHECKPOINT_COORDINATOR_SHUTDOWN] == [told.reason for told in answers(story)]
-    assert EndTick(TickOutcome.STOPPED) == story.end
 
 
 # ------------------------------------------------------------------ drains
@@ -456,16 +347,6 @@ def test_a_drain_runs_a_last_micro_batch_and_sends_the_end_downstream(job):
     assert [SavepointTaken("mine", row.checkpoint), EndTick(TickOutcome.STOPPED)] == story.told[-2:]
 
 
-def test_a_drain_without_rows_runs_only_keyed_vertices(job):
-    """A keyed vertex ends the keys of its state in any case. A stateless vertex holds no rows back."""
-    story = job.story(chain())
-    story.tell(asked(DRAIN))
-    (run,) = story.all(RunMicroBatch)
-    assert ("joined", True, ()) == (run.vertex, run.end_of_input, run.inputs)
-    story.finishes("joined")
-    assert {"out/joined"} == {table.table for table in story.commits().tables}
-
-
 def test_a_suspend_ends_no_input(job):
     """Waiting rows stay in the state, and no micro-batch is a last one."""
     story = job.story(chain(), linger_ms=0)
@@ -473,16 +354,6 @@ def test_a_suspend_ends_no_input(job):
     story.tell(asked(SUSPEND))
     story.finishes("bronze")
     assert [False] == [run.end_of_input for run in story.all(RunMicroBatch)]
-
-
-def test_a_running_micro_batch_is_not_the_last_one(job):
-    """The end of the data waits until it has finished. Rows collected in the meantime run as the last one."""
-    story = job.story(job.two_sources(), linger_ms=0)
-    story.offers("left", 3)
-    story.tell(asked(DRAIN))
-    assert [False] == [run.end_of_input for run in story.all(RunMicroBatch)]
-    story.finishes()
-    assert [True] == [run.end_of_input for run in story.all(RunMicroBatch)]
 
 
 def test_a_failed_drain_fails_the_job(job):
@@ -598,19 +469,6 @@ def test_a_held_checkpoint_is_an_entry_and_the_end(held):
     assert f"cut {row.checkpoint} of" in end.message
 
 
-def test_a_tick_that_holds_refuses_a_stop_and_takes_a_savepoint(job):
-    """A stop would publish. A plain savepoint publishes nothing, and the tick goes on."""
-    story = job.story(job.two_sources(), linger_ms=0, limits=HOLD)
-    story.offers("left", 3)
-    story.tell(SavepointRequested("stop", SavepointKind.SUSPEND))
-    (refused,) = [told for told in story.told if isinstance(told, SavepointFailed)]
-    assert CheckpointFailureReason.CHECKPOINT_DECLINED is refused.reason
-    assert "tidemark cancel" in refused.message
-    story.tell(SavepointRequested("keep", SavepointKind.PLAIN))
-    story.finishes()
-    assert RowKind.SAVEPOINT is story.appends().kind
-
-
 def test_a_held_cut_is_kept_and_nobody_begins_from_it(held):
     """Its files and its parent's cut stay. It is not the newest checkpoint, and no rollback offers it."""
     _, row = held
@@ -646,18 +504,3 @@ def test_a_cut_of_another_checkpoint_is_not_approved(held):
     settlement = to_settle((other, strange), row.job, approve=True)
     assert (None, True) == (settlement.held, "tidemark reject" in settlement.why_not)
     assert strange == to_settle((other, strange), row.job, approve=False).held
-
-
-def test_an_append_of_unknown_outcome_holds_or_fails(held):
-    """The entry is the only effect of the tick that others see."""
-    story, row = held
-    assert [row] == [told.row for told in story.told if isinstance(told, AppendRow)]
-
-
-def test_a_tick_that_holds_takes_one_checkpoint_at_a_time(job):
-    """More rows than `every_rows` come before the cut is held. A second checkpoint could only be aborted."""
-    config = {"every_rows": 3, "slice_rows_max": 3, "max_concurrent": 2}
-    story = job.story(job.two_sources(), config, linger_ms=0, limits=HOLD)
-    while story.all(PollSource):
-        story.offers(story.all(PollSource)[0].source, 3)
-    assert 1 == len(story.door.pending)

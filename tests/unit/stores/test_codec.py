@@ -37,10 +37,7 @@ from checkpointing.metadata.record import (
     FORMAT,
     CheckpointRecord,
     Release,
-    Rename,
-    RenameKind,
     Row,
-    SubtaskStatistics,
 )
 from checkpointing.partitions import NO_VALUE, Value, folder_of
 from tests.unit.stores.valid_rows import rows
@@ -126,46 +123,16 @@ def test_an_entry_of_format_1_of_any_kind_is_read(kind: str) -> None:
     assert expected == migrate(kind, {"a": 1, "format": 1, **savepoint}, at=1, to=2)
 
 
-def test_a_checkpoint_of_format_2_is_on_its_line_and_removes_nothing() -> None:
-    """The second release wrote this entry. All of it is read, and no rollback is read into it."""
-    text = (Path(__file__).parent / "rows" / "checkpoint_format_2.json").read_text()
-    row = decode(text)
-    assert isinstance(row, CheckpointRecord)
-    assert (True, False, True, FORMAT) == (row.pinned, row.abandoned, row.commits, row.format)
-    assert {()} == {table.removes for table in row.tables}
-    assert [] == lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
-
-
 @pytest.mark.parametrize("kind", ["claim", "release"])
 def test_an_entry_of_the_fence_of_format_2_changes_only_its_number(kind: str) -> None:
     """It has nothing to do with rollbacks."""
     assert {"a": 1, "format": 3} == migrate(kind, {"a": 1, "format": 2}, at=2, to=3)
 
 
-def test_a_checkpoint_of_format_3_has_no_meanings_of_its_state() -> None:
-    """The third release wrote this entry. All of it is read, and its state has no recorded meanings."""
-    text = (Path(__file__).parent / "rows" / "checkpoint_format_3.json").read_text()
-    row = decode(text)
-    assert isinstance(row, CheckpointRecord)
-    assert FORMAT == row.format
-    assert {(None, ())} == {(vertex.meanings, vertex.table_keys) for vertex in row.vertices}
-    assert [] == lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
-
-
 @pytest.mark.parametrize("kind", ["claim", "release"])
 def test_an_entry_of_the_fence_of_format_3_changes_only_its_number(kind: str) -> None:
     """A claim and a release have no state."""
     assert {"a": 1, "format": 4} == migrate(kind, {"a": 1, "format": 3}, at=3, to=4)
-
-
-def test_a_rename_from_before_columns_could_be_renamed_is_read() -> None:
-    """Entries of format 5 from that time name no vertex in a rename."""
-    document = json.loads((Path(__file__).parent / "rows" / "checkpoint_format_4.json").read_text())
-    document["format"] = 5
-    document["row"] |= {"format": 5, "renames": [{"kind": "vertex", "was": "a", "now": "b"}]}
-    row = decode(json.dumps(document))
-    assert isinstance(row, CheckpointRecord)
-    assert (Rename(kind=RenameKind.VERTEX, was="a", now="b"),) == row.renames
 
 
 @pytest.mark.parametrize(("kind", "was", "now"), [("vertex", "a", "b"), ("table", "x/a", "x/b")])
@@ -181,18 +148,6 @@ def test_a_rename_of_a_vertex_or_a_table_that_also_names_a_vertex_is_refused(kin
             continue
         with pytest.raises(UnreadableRowError, match="renames"):
             decode(json.dumps(document))
-
-
-def test_a_checkpoint_of_format_4_has_no_renames_subtasks_and_hooks() -> None:
-    """The fourth release wrote this entry. All of it is read. Nothing was renamed, measured or kept by a hook."""
-    text = (Path(__file__).parent / "rows" / "checkpoint_format_4.json").read_text()
-    row = decode(text)
-    assert isinstance(row, CheckpointRecord)
-    assert (FORMAT, (), (), None) == (row.format, row.renames, row.hooks, row.statistics.counts)
-    assert {SubtaskStatistics()} == {vertex.subtasks for vertex in row.statistics.vertices}
-    measured = [(each.start_delay_ms, each.bytes_processed, each.async_ms) for each in row.statistics.vertices]
-    assert {(None, None, None)} == set(measured)
-    assert [] == lost(json.loads(text)["row"] | {"format": FORMAT}, json.loads(row.model_dump_json()))
 
 
 @pytest.mark.parametrize("kind", ["claim", "release"])
@@ -247,14 +202,6 @@ def _reading(outputs: Any) -> str:
         if outputs is not None:
             vertex["outputs_read"] = outputs
     return json.dumps(document)
-
-
-@pytest.mark.parametrize(("written", "read"), [(None, None), ([], ()), ([None, "alerts"], (None, "alerts"))])
-def test_an_entry_says_which_outputs_were_read_or_that_nobody_recorded_it(written: Any, read: Any) -> None:
-    """An older entry does not have the field. That is not the same as an entry of main outputs alone."""
-    row = decode(_reading(written))
-    assert isinstance(row, CheckpointRecord)
-    assert {read} == {vertex.outputs_read for vertex in row.vertices}
 
 
 @pytest.mark.parametrize("name", ["../x", "", "Late", 7])
